@@ -24,7 +24,7 @@ EVERY_S = 0.05
 MODES = ("works", "fails", "hangs", "lies")
 
 
-def load(values: Mapping[str, str], folder: Path) -> engines.Pair:
+def load(values: Mapping[str, str], folder: Path) -> engines.EnginePair:
     pair = engines.load(values, folder)
     assert pair.draft is not None
     draft = FaultyDraft(pair.draft)

@@ -28,15 +28,15 @@ from trtspec.serving.executor import SamplingConfig
 from trtspec.serving.executors.torch import pair as torch_pair
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.pace import Policy
-from trtspec.serving.rollout.file import Reading
+from trtspec.serving.rollout.file import RolloutReading
 from trtspec.serving.rollout.state import RolloutState
-from trtspec.serving.triton.engines import Pair, load
+from trtspec.serving.triton.engines import EnginePair, load
 
 K = 6
 TOKENS = 24
 METHODS = ("eagle3", "eagle", "medusa", "layers")
 PROMPTS = ([8, 4, 2, 7, 3], [1], [20, 3, 3, 9], [8, 4, 2, 7, 21], [17, 5, 8, 13, 4, 11, 12])
-Use = Callable[[Pair], Coroutine[Any, Any, Any]]
+Use = Callable[[EnginePair], Coroutine[Any, Any, Any]]
 
 
 class Build:
@@ -98,7 +98,7 @@ def summary(delta: Delta) -> Completion:
     return delta.completion
 
 
-def is_at_rest(pair: Pair) -> bool:
+def is_at_rest(pair: EnginePair) -> bool:
     """Says whether nobody holds a slot of the target, and each has what it counts."""
     assert isinstance(pair.target, TorchExecutor)
     assert pair.target._home
@@ -113,7 +113,7 @@ def is_at_rest(pair: Pair) -> bool:
 def test_the_text_is_the_targets(build: Build, method: str, policy: Policy) -> None:
     """All prompts at once, with several K each, twice: first none is in the cache, and then all are."""
 
-    async def complete(pair: Pair) -> list[Delta]:
+    async def complete(pair: EnginePair) -> list[Delta]:
         coordinator = pair.coordinator()
         requests = [
             ask(prompt, num_draft_tokens=length or None)
@@ -140,7 +140,7 @@ def test_the_text_is_the_targets(build: Build, method: str, policy: Policy) -> N
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_seed_gives_the_same_text_with_and_without_drafts(build: Build, method: str) -> None:
-    async def complete(pair: Pair) -> list[list[int]]:
+    async def complete(pair: EnginePair) -> list[list[int]]:
         coordinator = pair.coordinator()
         sampling = SamplingConfig(temperature=0.8, top_k=20, seed=5)
         requests = [ask(PROMPTS[0], sampling=sampling, num_draft_tokens=length) for length in (0, 2, K)]
@@ -156,7 +156,7 @@ def test_a_cache_that_is_too_small(build: Build, method: str, monkeypatch: pytes
     """It holds one text and a bit: slots are dropped under the drafts' eyes."""
     monkeypatch.setattr(torch_pair, "kv_tokens_of", lambda configs, device: 150)
 
-    async def complete(pair: Pair) -> list[Delta]:
+    async def complete(pair: EnginePair) -> list[Delta]:
         coordinator = pair.coordinator()
         requests = [ask(prompt, num_draft_tokens=K) for prompt in PROMPTS]
         deltas = await asyncio.gather(*map(coordinator.complete, [*requests, *requests]))
@@ -168,7 +168,7 @@ def test_a_cache_that_is_too_small(build: Build, method: str, monkeypatch: pytes
     assert [delta.token_ids for delta in deltas] == 2 * wanted
 
 
-def before_each_step(patch: pytest.MonkeyPatch, pair: Pair, work: Callable[[], object]) -> None:
+def before_each_step(patch: pytest.MonkeyPatch, pair: EnginePair, work: Callable[[], object]) -> None:
     """Has `work` called at each of the draft's steps, behind what it computes."""
     draft = pair.draft
     assert isinstance(draft, TorchExecutor)
@@ -195,7 +195,7 @@ def test_who_leaves_in_the_middle_of_a_draft(
             begun.set()
             assert may_go_on.wait(20)
 
-    async def leave(pair: Pair) -> list[int]:
+    async def leave(pair: EnginePair) -> list[int]:
         before_each_step(monkeypatch, pair, wait)
         coordinator = pair.coordinator()
         asked = asyncio.ensure_future(coordinator.complete(ask(PROMPTS[0], num_draft_tokens=K)))
@@ -220,7 +220,7 @@ def test_a_draft_that_fails_now_and_then(build: Build, method: str, monkeypatch:
         if dice.random() < 0.1:
             raise RuntimeError("the machine has no memory left")
 
-    async def complete(pair: Pair) -> list[Delta]:
+    async def complete(pair: EnginePair) -> list[Delta]:
         before_each_step(monkeypatch, pair, fail)
         coordinator = pair.coordinator()
         deltas = await asyncio.gather(
@@ -240,7 +240,7 @@ def test_several_completions_of_one_prompt(build: Build) -> None:
     sampling = SamplingConfig(temperature=0.9, seed=11)
     prompt = [(7 * place) % 23 for place in range(80)]
 
-    async def complete(pair: Pair) -> list[list[list[int]]]:
+    async def complete(pair: EnginePair) -> list[list[list[int]]]:
         coordinator = pair.coordinator()
         found = []
         for length in (0, K):
@@ -258,9 +258,9 @@ def test_several_completions_of_one_prompt(build: Build) -> None:
 def test_beside_texts_that_the_target_says_alone(build: Build) -> None:
     """Drafts that are only scored read slots that are busy, which nobody notices."""
 
-    async def complete(pair: Pair) -> tuple[list[Delta], Any]:
+    async def complete(pair: EnginePair) -> tuple[list[Delta], Any]:
         coordinator = pair.coordinator()
-        coordinator.rollout.take(Reading(RolloutState(mode="shadow", share=1.0)))
+        coordinator.rollout.take(RolloutReading(RolloutState(mode="shadow", share=1.0)))
         deltas = await asyncio.gather(*(coordinator.complete(ask(prompt)) for prompt in PROMPTS))
         assert coordinator.stats.rollout.shadow_fallbacks["draft_failed"] == 0
         return deltas, coordinator.stats.rollout.shadow

@@ -28,7 +28,7 @@ from trtspec.serving.executor import Executor, Listener, Request, Response, Samp
 from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.pace import Policy
-from trtspec.serving.triton.engines import Pair, load
+from trtspec.serving.triton.engines import EnginePair, load
 
 K = 6
 TOKENS = 60
@@ -45,7 +45,7 @@ PARAMETERS = {
     "draft_device": "cpu",
     "tokenizer_dir": "tokenizer",
 }
-Use = Callable[[Pair], Coroutine[Any, Any, Any]]
+Use = Callable[[EnginePair], Coroutine[Any, Any, Any]]
 
 
 class Build:
@@ -103,7 +103,7 @@ def summary(delta: Delta) -> Completion:
 
 
 def test_each_engine_has_its_own_runtime(build: Build) -> None:
-    async def look(pair: Pair) -> None:
+    async def look(pair: EnginePair) -> None:
         assert isinstance(pair.target, TrtLlmExecutor)
         assert isinstance(pair.draft, TorchExecutor)
         assert len(build.trtllm.Executor.MADE) == 1
@@ -128,7 +128,7 @@ def test_each_engine_has_its_own_runtime(build: Build) -> None:
 def test_the_text_is_the_targets(build: Build, length: int, policy: Policy) -> None:
     """All prompts at once; some of the drafts are accepted, and some are not."""
 
-    async def complete(pair: Pair) -> list[Delta]:
+    async def complete(pair: EnginePair) -> list[Delta]:
         coordinator = pair.coordinator()
         requests = [ask(prompt, num_draft_tokens=length or None) for prompt in PROMPTS]
         return await asyncio.gather(*map(coordinator.complete, requests))
@@ -145,7 +145,7 @@ def test_a_round_is_a_draft_here_and_a_verification_there(build: Build, length: 
     """With the target's own weights for the draft, every draft is accepted whole."""
     write_engine(build.folder / "draft", build.target, max_draft_len=0, speculative_decoding_mode=1)
 
-    async def complete(pair: Pair) -> tuple[Completion, int]:
+    async def complete(pair: EnginePair) -> tuple[Completion, int]:
         assert isinstance(pair.draft, TorchExecutor)
         delta = await pair.coordinator().complete(ask(PROMPTS[0], num_draft_tokens=length))
         return summary(delta), pair.draft.stats.steps
@@ -163,7 +163,7 @@ def test_a_round_is_a_draft_here_and_a_verification_there(build: Build, length: 
 def test_a_sampled_draft_is_verified_with_logits_that_are_sure_of_it(build: Build) -> None:
     """And the same seed with the same lengths of drafts gives the same text."""
 
-    async def complete(pair: Pair) -> list[list[int]]:
+    async def complete(pair: EnginePair) -> list[list[int]]:
         coordinator = pair.coordinator()
         request = ask(
             PROMPTS[0], sampling=SamplingConfig(temperature=0.8, top_k=20, seed=5), num_draft_tokens=K
@@ -180,7 +180,9 @@ def test_a_sampled_draft_is_verified_with_logits_that_are_sure_of_it(build: Buil
         assert draft.logits.shape == (len(draft.tokens), build.target.config.vocab_size)
 
 
-def before_each_step(patch: pytest.MonkeyPatch, pair: Pair, work: Callable[[], object]) -> TorchExecutor:
+def before_each_step(
+    patch: pytest.MonkeyPatch, pair: EnginePair, work: Callable[[], object]
+) -> TorchExecutor:
     """Has `work` called on the thread of the draft; returns the draft."""
     draft = pair.draft
     assert isinstance(draft, TorchExecutor)
@@ -203,7 +205,7 @@ def test_who_leaves_ends_the_work_of_both(build: Build, monkeypatch: pytest.Monk
         begun.set()
         assert may_go_on.wait(20)
 
-    async def leave(pair: Pair) -> None:
+    async def leave(pair: EnginePair) -> None:
         draft = before_each_step(monkeypatch, pair, wait)
         coordinator, (engine,) = pair.coordinator(), build.trtllm.Executor.MADE
         asked = asyncio.ensure_future(coordinator.complete(ask(PROMPTS[0], num_draft_tokens=K)))
@@ -226,7 +228,7 @@ class TestADraftThatFails:
     def test_in_the_middle_of_a_text(self, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
         """It counts as broken at last; its target knows nothing of that."""
 
-        async def complete(pair: Pair) -> None:
+        async def complete(pair: EnginePair) -> None:
             steps = itertools.count()
 
             def fail() -> None:
@@ -251,7 +253,7 @@ class TestADraftThatFails:
             begun.set()
             assert may_go_on.wait(20)
 
-        async def complete(pair: Pair) -> None:
+        async def complete(pair: EnginePair) -> None:
             before_each_step(monkeypatch, pair, wait)
             coordinator = pair.coordinator()
             asked = asyncio.ensure_future(coordinator.complete(ask(PROMPTS[0], num_draft_tokens=3)))
@@ -277,7 +279,7 @@ class TestADraftThatFails:
         assert "trtspec-steps" not in {thread.name for thread in threading.enumerate()}
 
 
-async def _nothing(pair: Pair) -> None:
+async def _nothing(pair: EnginePair) -> None:
     pytest.fail("it was loaded")
 
 
@@ -306,9 +308,9 @@ def test_the_policy_sees_what_the_draft_costs(build: Build, clock: Clock, step_s
     """
     write_engine(build.folder / "draft", build.target, max_draft_len=0, speculative_decoding_mode=1)
 
-    async def complete(pair: Pair) -> list[int]:
+    async def complete(pair: EnginePair) -> list[int]:
         target, draft = Timed(pair.target, clock, 0.1), Timed(pair.draft, clock, step_s)
-        coordinator = Pair(target, draft, pair.tokenizer, policy="adaptive").coordinator()
+        coordinator = EnginePair(target, draft, pair.tokenizer, policy="adaptive").coordinator()
         drafted = []
         for index in range(TEXTS):
             delta = await coordinator.complete(ask([index, 8, 40]))

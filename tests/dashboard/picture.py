@@ -32,7 +32,7 @@ from tests.chromium import Tab, look
 from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Deploy, Deployer, free_ports, wait_until
 from tests.perf.load import Texts
 from tests.prometheus import Prometheus
-from trtspec.endpoints.endpoint import AskError, Endpoint, Message, Question
+from trtspec.endpoints.endpoint import AskError, ChatMessage, Endpoint, EndpointRequest
 from trtspec.endpoints.finding import find
 from trtspec.monitoring.files import alerts, dashboard
 
@@ -145,7 +145,7 @@ async def ask(endpoint: Endpoint, texts: Texts, phase: Phase, until: float, chan
         text = "class Stack:\n" if phase.again else texts.one(chance.choice((20, 40, 200)))
         tokens = chance.choice((60, 120, 200, 400))
         seed = number if phase.temperature else None
-        question = Question((Message("user", text),), tokens, None, phase.temperature, seed)
+        question = EndpointRequest((ChatMessage("user", text),), tokens, None, phase.temperature, seed)
         patience = 0.05 if chance.random() < phase.leaving else 60.0
         try:
             await asyncio.wait_for(endpoint.ask(question), patience)

@@ -17,14 +17,14 @@ import pytest
 from pyarrow.parquet import read_table
 
 from tests.e2e.conftest import IN_PROCESS, ONLY_IN_PROCESS, RECIPE, TINY, TRTSPEC, Deploy, wait_until
-from trtspec.bench.measure import Arm, Measured, measure
-from trtspec.bench.plan import Plan
-from trtspec.bench.result import Interval, Load, read
-from trtspec.bench.sample import ArmName, Sample
+from trtspec.bench.measure import BenchArm, LoadSamples, measure
+from trtspec.bench.plan import BenchPlan
+from trtspec.bench.result import Interval, OfferedLoad, read
+from trtspec.bench.sample import ArmName, RequestSample
 from trtspec.bench.statistics import ratio
 from trtspec.bench.traffic import OwnTraffic
 from trtspec.deploy.deployment import rollout_file
-from trtspec.endpoints.endpoint import Question
+from trtspec.endpoints.endpoint import EndpointRequest
 from trtspec.endpoints.finding import find
 from trtspec.serving.rollout.state import SPECULATE
 from trtspec.workloads.prompt import Prompt
@@ -89,7 +89,7 @@ def test_what_it_counts_is_what_the_server_counts(
     result = read(tmp_path)
     assert (result.server.api, result.server.plain_by, result.is_partial) == (api, "request", False)
     assert result.verdict.words in done.stdout
-    assert [level.load for level in result.levels] == [Load("streams", 1), Load("streams", 2)]
+    assert [level.load for level in result.levels] == [OfferedLoad("streams", 1), OfferedLoad("streams", 2)]
     accepted = [level.arms.speculative.drafts for level in result.levels]
     sums = [drafts.acceptance for drafts in accepted if drafts]
     assert sum(each.drafted for each in sums) == grown["draft_tokens"]
@@ -170,7 +170,7 @@ def test_at_a_rate_latency_is_compared(server: Deploy, workload: Path, tmp_path:
     done = bench("--url", url, "--workload", workload, *options, "--output", tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     (level,) = read(tmp_path).levels
-    assert level.load == Load("rate", 20)
+    assert level.load == OfferedLoad("rate", 20)
     assert level.speedup is not None
     assert level.speedup.value == pytest.approx(_ratio_of_latencies(level.pairs).value)
     assert json.loads(done.stdout)["levels"][0]["load"] == {"kind": "rate", "value": 20.0}
@@ -246,13 +246,13 @@ def test_a_recipe_is_served_measured_and_stopped(build_copy: Path, workload: Pat
 class Silent:
     """Listens to a measurement and says nothing."""
 
-    def began(self, load: Load, measured: list[Measured]) -> None: ...
+    def began(self, load: OfferedLoad, measured: list[LoadSamples]) -> None: ...
 
     def warm(self) -> None: ...
 
-    def heard(self, arm: ArmName, sample: Sample, question: Question, text: str) -> None: ...
+    def heard(self, arm: ArmName, sample: RequestSample, question: EndpointRequest, text: str) -> None: ...
 
-    def paired(self, measured: list[Measured]) -> None: ...
+    def paired(self, measured: list[LoadSamples]) -> None: ...
 
 
 def against_itself(server: Deploy, seed: int, pairs: int = 8) -> Interval:
@@ -261,11 +261,11 @@ def against_itself(server: Deploy, seed: int, pairs: int = 8) -> Interval:
     async def work() -> Interval:
         found = await find(f"http://127.0.0.1:{server.ports[0]}", None, chat=False, timeout_s=60)
         prompts = tuple(Prompt(str(number), (text,)) for number, text in enumerate(held_out(12)))
-        plan = Plan(
-            Workload("w", "w", prompts), (Load("streams", 1),), paired=True, pairs=pairs, block_prompts=1,
+        plan = BenchPlan(
+            Workload("w", "w", prompts), (OfferedLoad("streams", 1),), paired=True, pairs=pairs, block_prompts=1,
             max_tokens=48, seed=seed, ignore_eos=True,
         )  # fmt: skip
-        arm = Arm(found.endpoint, 0)
+        arm = BenchArm(found.endpoint, 0)
         try:
             (level,) = await measure(plan, {"speculative": arm, "plain": arm}, OwnTraffic(), None, Silent())
         finally:

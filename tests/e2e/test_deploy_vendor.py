@@ -23,7 +23,7 @@ from tests.fakes.docker_daemon import DockerDaemon
 from tests.fakes.gpu_machine import GpuMachine
 from tests.processes import command_lines
 from trtspec.cli import generate
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 
 ROOT = Path(__file__).parents[2]
 FAKE = "tests.fakes.openai_server"
@@ -75,7 +75,7 @@ def build(tmp_path: Path) -> Path:
 def written(folder: Path, **environment: str) -> Path:
     """A build with a launch configuration, as `trtspec build` leaves one."""
     folder.mkdir(exist_ok=True)
-    Launch(
+    ServerLaunch(
         backend="vllm",
         release="0.32.0",
         module=FAKE,

@@ -20,7 +20,7 @@ from trtspec.serving.executor import SamplingConfig
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.stats import SpeculationCounts
-from trtspec.serving.triton.engines import Pair
+from trtspec.serving.triton.engines import EnginePair
 from trtspec.verify.in_process import load_build
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
@@ -53,8 +53,8 @@ def build(recipe: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pair(build: Path) -> Iterator[Pair]:
-    async def load() -> Pair:
+def pair(build: Path) -> Iterator[EnginePair]:
+    async def load() -> EnginePair:
         return load_build(build, "speculative_llm")
 
     loaded = asyncio.run(load())
@@ -63,18 +63,18 @@ def pair(build: Path) -> Iterator[Pair]:
 
 
 @pytest.fixture(scope="module")
-def same_ids(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def same_ids(pair: EnginePair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EnginePair]:
     """The same target with the draft as it is."""
     folder = tmp_path_factory.mktemp("own") / "build"
     result = trtspec("build", TINY / "recipe.yaml", "--output", folder)
     assert result.returncode == 0, result.stderr
     draft = TorchExecutor(folder / "draft/engine", device_thread=DeviceThread(lambda: 1))
-    yield Pair(pair.target, draft, pair.tokenizer)
+    yield EnginePair(pair.target, draft, pair.tokenizer)
     draft.shutdown()
 
 
 def said(
-    pair: Pair, number: int = PROMPTS, sampling: SamplingConfig | None = None
+    pair: EnginePair, number: int = PROMPTS, sampling: SamplingConfig | None = None
 ) -> tuple[list[list[int]], SpeculationCounts]:
     """The tokens of each answer, and what was accepted in all."""
     request = CompletionRequest(
@@ -126,14 +126,14 @@ def test_the_build_has_both_tokenizers(build: Path, recipe: Path) -> None:
     assert "draft/tokenizer/tokenizer.json" in json.loads((build / "manifest.json").read_text())["outputs"]
 
 
-def test_acceptance_and_text_are_those_of_the_same_ids(pair: Pair, same_ids: Pair) -> None:
+def test_acceptance_and_text_are_those_of_the_same_ids(pair: EnginePair, same_ids: EnginePair) -> None:
     (own, expected), (text, found) = said(same_ids), said(pair)
     assert text == own
     assert expected.num_draft_tokens > 100
     assert abs(found.draft_acceptance_rate - expected.draft_acceptance_rate) <= 0.01
 
 
-def test_a_sampled_text_is_the_targets_own(pair: Pair, same_ids: Pair) -> None:
+def test_a_sampled_text_is_the_targets_own(pair: EnginePair, same_ids: EnginePair) -> None:
     """And as much of it is accepted: both draw alike, whatever the ids."""
     sampling = SamplingConfig(temperature=0.8, top_p=0.95, seed=5)
     (own, expected), (text, found) = said(same_ids, 4, sampling), said(pair, 4, sampling)
@@ -142,7 +142,7 @@ def test_a_sampled_text_is_the_targets_own(pair: Pair, same_ids: Pair) -> None:
     assert abs(found.draft_acceptance_rate - expected.draft_acceptance_rate) <= 0.02
 
 
-def test_transformers_says_the_same_of_two_tokenizers(pair: Pair, recipe: Path) -> None:
+def test_transformers_says_the_same_of_two_tokenizers(pair: EnginePair, recipe: Path) -> None:
     """Its assisted generation translates too; both say what the target says alone."""
     text, _ = said(pair, 2)
     folders = {"target": TINY / "target", "draft": recipe.parent / "draft"}

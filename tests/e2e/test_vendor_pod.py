@@ -21,7 +21,7 @@ from tests import helm
 from tests.command_line import trtspec
 from tests.e2e.conftest import Until
 from tests.fakes.kubelet import Pod, needs_sandbox
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 
 RECIPE = """
 name: pair
@@ -38,7 +38,7 @@ SECRETS = {"keys": {"keys": "the-key"}, "hub": {"HF_TOKEN": "hf_secret"}}
 def pod(tmp_path: Path, until: Until, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
     needs_sandbox()
     monkeypatch.setenv("PATH", helm.path())
-    Launch(
+    ServerLaunch(
         backend="vllm",
         release="0.33.0",
         module="",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trtspec.verify.subject import END, Answer, Question, Row
+from trtspec.verify.subject import END, Row, SubjectAnswer, SubjectRequest
 
 LEAST = -20.0
 
@@ -26,7 +26,7 @@ class Said:
     name: str = "a table"
     longest_draft: int | None = 4
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: SubjectRequest) -> SubjectAnswer:
         asked = question.prompt
         if (isinstance(asked, tuple) and len(asked) > len(self.prompt)) or question.ignores_end:
             return self._thinks(len(asked) - len(self.prompt), question.bias)
@@ -34,12 +34,14 @@ class Said:
         count = self.drafts if question.num_draft_tokens != 0 else 0
         rows: tuple[Row, ...] = ()
         text = "".join(chr(97 + token) for token in tokens if token != END)
-        return Answer(tokens, text, rows, len(self.prompt), count, count)
+        return SubjectAnswer(tokens, text, rows, len(self.prompt), count, count)
 
     async def close(self) -> None:
         pass
 
-    def _thinks(self, place: int, bias: Mapping[int, float]) -> Answer:
+    def _thinks(self, place: int, bias: Mapping[int, float]) -> SubjectAnswer:
         row = {token: value + bias.get(token, 0.0) for token, value in self.rows[place].items()}
         likeliest = max(row, key=row.__getitem__)
-        return Answer((likeliest,), "", (self.rows[place],) if self.top_log_probs else (), len(self.prompt))
+        return SubjectAnswer(
+            (likeliest,), "", (self.rows[place],) if self.top_log_probs else (), len(self.prompt)
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from trtspec.jobs.job import Job
+from trtspec.jobs.job import ClusterJob
 from trtspec.jobs.state import JobState, Phase
 
 
@@ -15,7 +15,7 @@ class FakeScheduler:
 
     def __init__(
         self,
-        outcome: Callable[[Job], JobState],
+        outcome: Callable[[ClusterJob], JobState],
         *,
         keeps_order: bool = True,
         queue: Mapping[str, str] | None = None,
@@ -27,20 +27,20 @@ class FakeScheduler:
         self.cancelled: list[str] = []
         self._over: dict[str, JobState] = {}
 
-    def script(self, job: Job) -> str:
+    def script(self, job: ClusterJob) -> str:
         return " ".join(job.arguments)
 
     def find(self, names: Collection[str]) -> Mapping[str, str]:
         return {name: job_id for name, job_id in self.queue.items() if name in names}
 
-    def submit(self, job: Job, after: Sequence[str]) -> str:
+    def submit(self, job: ClusterJob, after: Sequence[str]) -> str:
         assert job.name not in self.queue
         assert set(after) <= set(self.queue.values()) | set(self._over)
         self.queue[job.name] = job_id = f"id-{len(self.submitted)}"
         self.submitted.append((job.title, tuple(after)))
         return job_id
 
-    def states(self, jobs: Mapping[str, Job]) -> Mapping[str, JobState]:
+    def states(self, jobs: Mapping[str, ClusterJob]) -> Mapping[str, JobState]:
         states = {}
         for job_id, job in jobs.items():
             before = [self._over.get(self.queue.get(name, "")) for name in job.after if name in self.queue]

@@ -18,15 +18,15 @@ from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.rounds import Rounds
 from trtspec.serving.text import common_prefix
 from trtspec.serving.tokenizer import Tokenizer
-from trtspec.serving.triton.engines import Pair
+from trtspec.serving.triton.engines import EnginePair
 
-Fault = Callable[[pytest.MonkeyPatch, Pair], Pair]
+Fault = Callable[[pytest.MonkeyPatch, EnginePair], EnginePair]
 ENGINE = "trtspec.serving.executors.torch"
 LONGEST_ROUND = 10
 """The most rows of a verification: the longest draft, and two tokens that the cache may lack."""
 
 
-def accepts_one_too_many(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
+def accepts_one_too_many(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
     """The first draft token that differs is accepted, and the target's own comes behind it."""
 
     def verify(draft: list[int], chosen: list[int], end_id: int | None, room: int) -> StepResult:
@@ -40,7 +40,7 @@ def accepts_one_too_many(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
     return pair
 
 
-def drops_the_bonus_token(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
+def drops_the_bonus_token(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
     """The client does not get the target's own token behind a draft that was accepted whole."""
     run_round = Rounds._round
 
@@ -60,7 +60,7 @@ def drops_the_bonus_token(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
     return pair
 
 
-def draws_the_same_numbers_each_round(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
+def draws_the_same_numbers_each_round(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
     """The seed of a round is that of the request, so token for token the noise is that of the last round."""
 
     def at_token(sampling: SamplingConfig, position: int) -> SamplingConfig:
@@ -70,7 +70,7 @@ def draws_the_same_numbers_each_round(patch: pytest.MonkeyPatch, pair: Pair) -> 
     return pair
 
 
-def counts_rounds_for_tokens(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
+def counts_rounds_for_tokens(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
     """Every request begins with the number behind its seed, however far its text is."""
 
     def at_token(sampling: SamplingConfig, position: int) -> SamplingConfig:
@@ -80,7 +80,7 @@ def counts_rounds_for_tokens(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
     return pair
 
 
-def forgets_the_seed(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
+def forgets_the_seed(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
     """Verifications draw with a seed that is the same for every request, as an engine's default is."""
 
     class Seedless(Around):
@@ -92,7 +92,7 @@ def forgets_the_seed(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
     return replace(pair, target=Seedless(pair.target))
 
 
-def keeps_a_stale_block(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
+def keeps_a_stale_block(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
     """Where a draft token was rejected, its keys and values stay in place of those of the target's own."""
 
     attend = TextsView.attend
@@ -109,7 +109,7 @@ def keeps_a_stale_block(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
     return pair
 
 
-def moves_positions_of_three_drafts(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
+def moves_positions_of_three_drafts(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
     """Verifications of three draft tokens have all their positions one too high."""
 
     class Moved:
@@ -125,7 +125,7 @@ def moves_positions_of_three_drafts(patch: pytest.MonkeyPatch, pair: Pair) -> Pa
     return pair
 
 
-def rounds_otherwise(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
+def rounds_otherwise(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
     """Rows that share a step have another last digit of bfloat16, as of other orders of sums; no fault."""
     model: Any = pair.target._runner._model  # type: ignore[attr-defined]
     forward, generator = model.forward, torch.Generator().manual_seed(0)
@@ -140,7 +140,7 @@ def rounds_otherwise(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
     return pair
 
 
-def begins_twice(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
+def begins_twice(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
     """A prompt that has its beginning written out gets a second one from the tokenizer."""
 
     def encode(self: Tokenizer, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -151,7 +151,7 @@ def begins_twice(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
     return pair
 
 
-def begins_verifications_twice(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
+def begins_verifications_twice(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
     """The coordinator's text becomes tokens anew for each verification, with a second beginning."""
 
     class Twice(Around):
@@ -164,6 +164,6 @@ def begins_verifications_twice(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
     return replace(pair, target=Twice(pair.target))
 
 
-def ignores_drafts(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
+def ignores_drafts(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
     """No fault of the text: nothing is ever drafted."""
     return replace(pair, draft=None)

@@ -27,7 +27,7 @@ from trtspec.containers.dialect import DOCKER as DOCKERS
 from trtspec.containers.dialect import PODMAN, Dialect
 from trtspec.containers.engine import ContainerEngine, read_info
 from trtspec.containers.program import Program
-from trtspec.containers.surroundings import Surroundings
+from trtspec.containers.surroundings import ContainerHost
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.in_container import container
 from trtspec.deploy.one_container import words
@@ -39,7 +39,7 @@ from trtspec.steps.steps import make_steps
 RECIPES = Path(__file__).parents[2] / "recipes"
 GOLDEN = Path(__file__).with_name("containers")
 # Somebody with two GPUs on a machine with systemd, which is left running when they have logged out.
-SOMEBODY = Surroundings(
+SOMEBODY = ContainerHost(
     uid=1000,
     gid=1001,
     memlock=8 << 20,
@@ -69,7 +69,7 @@ KINDS = {
 DOCKER = shutil.which("docker")
 
 
-def engine(dialect: Dialect, info: dict[str, Any], here: Surroundings) -> ContainerEngine:
+def engine(dialect: Dialect, info: dict[str, Any], here: ContainerHost) -> ContainerEngine:
     return read_info(Program(dialect.name, dialect), info, here)
 
 

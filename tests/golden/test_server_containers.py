@@ -27,7 +27,7 @@ from trtspec.deploy.vendor.models import Models
 from trtspec.progress import no_progress
 from trtspec.recipe.support import SERVERS
 from trtspec.servers import triton_vllm
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 
 GOLDEN = Path(__file__).parent
 RECIPE = """
@@ -50,11 +50,11 @@ def golden(name: str, output: str) -> None:
 
 
 @pytest.fixture
-def launched(llama_folder: Callable[..., Path], tmp_path: Path) -> Callable[[str], Launch]:
+def launched(llama_folder: Callable[..., Path], tmp_path: Path) -> Callable[[str], ServerLaunch]:
     llama_folder("target", hidden_size=64)
     llama_folder("draft", num_hidden_layers=1)
 
-    def plan(backend: str) -> Launch:
+    def plan(backend: str) -> ServerLaunch:
         named = "" if backend == "tensorrt_llm_pytorch" else "serving: {model_name: code}\n"
         (tmp_path / "recipe.yaml").write_text(RECIPE + named)
         flags = {"engine.backend": backend}
@@ -73,7 +73,9 @@ def shown(argv: tuple[str, ...], folder: Path) -> str:
 
 @pytest.mark.parametrize("by", [DOCKER_OF_ROOT, engine(*KINDS["podman, rootless"])], ids=["docker", "podman"])
 @pytest.mark.parametrize("backend", SERVERS)
-def test_lines(backend: str, by: ContainerEngine, launched: Callable[[str], Launch], tmp_path: Path) -> None:
+def test_lines(
+    backend: str, by: ContainerEngine, launched: Callable[[str], ServerLaunch], tmp_path: Path
+) -> None:
     """Of folders, with a key where the server takes one; and what models of the Hub add."""
     launch = launched(backend)
     key = "KEY" if backend == "vllm" else None
@@ -87,7 +89,7 @@ def test_lines(backend: str, by: ContainerEngine, launched: Callable[[str], Laun
     golden(f"containers/{by.program.name}/{backend}.txt", text)
 
 
-def test_vllm_under_triton(launched: Callable[[str], Launch], tmp_path: Path) -> None:
+def test_vllm_under_triton(launched: Callable[[str], ServerLaunch], tmp_path: Path) -> None:
     launch = launched("vllm")
     files = triton_vllm.files(launch)
     config = text_format.Parse(files["code/config.pbtxt"], pb.ModelConfig())
@@ -99,7 +101,7 @@ def test_vllm_under_triton(launched: Callable[[str], Launch], tmp_path: Path) ->
     golden("containers/docker/triton_vllm.txt", shown(words(made, DOCKER_OF_ROOT, detach=True), tmp_path))
 
 
-def test_a_model_of_the_build_is_seen_with_it(launched: Callable[[str], Launch]) -> None:
+def test_a_model_of_the_build_is_seen_with_it(launched: Callable[[str], ServerLaunch]) -> None:
     """As the layers of the target that are its draft."""
     launch = launched("vllm")
     target, _ = launch.models

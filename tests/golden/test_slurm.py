@@ -13,7 +13,7 @@ from trtspec.build.plan import make_plan
 from trtspec.jobs.planning import plan_jobs
 from trtspec.jobs.wanted import look
 from trtspec.progress import no_progress
-from trtspec.slurm.scheduler import Slurm
+from trtspec.slurm.scheduler import SlurmScheduler
 from trtspec.slurm.submission import words
 from trtspec.store.store import Store
 
@@ -66,7 +66,9 @@ def test_scripts(llama_folder: Callable[..., Path], tmp_path: Path, name: str) -
         recipe, {"output": str(tmp_path / "build/llama")}, no_progress, to_run=False, store=store
     )
     jobs = plan_jobs([look(store, made)], "s3://engines", shares_files=True)
-    slurm = Slurm("/opt/trtspec/bin/python", {"HF_HUB_CACHE": Path("/hub"), "TRTSPEC_CACHE": Path("/cache")})
+    slurm = SlurmScheduler(
+        "/opt/trtspec/bin/python", {"HF_HUB_CACHE": Path("/hub"), "TRTSPEC_CACHE": Path("/cache")}
+    )
     written = "\n".join(slurm.script(job) for job in jobs)
     behind = next(word for word in words(jobs[-1], ["17", "19"]) if word.startswith("--dependency"))
 

@@ -18,7 +18,7 @@ from trtspec.engine.trtllm import build_argv
 from trtspec.machine.host import Host
 from trtspec.models.scheme import Scheme
 from trtspec.models.source import read_source
-from trtspec.plan.facts import Facts, ModelFacts
+from trtspec.plan.facts import ModelFacts, PlanFacts
 from trtspec.plan.resolve import resolve
 from trtspec.recipe.loader import load
 from trtspec.recipe.releases import RELEASES
@@ -60,10 +60,10 @@ hardware: {gpu: h100}
 
 
 @pytest.fixture
-def facts(llama_folder: Callable[..., Path]) -> Callable[[str], Facts]:
+def facts(llama_folder: Callable[..., Path]) -> Callable[[str], PlanFacts]:
     """A pair of Llamas; those that the recipe has in FP8 are FP8 already."""
 
-    def make(text: str) -> Facts:
+    def make(text: str) -> PlanFacts:
         models = []
         lines = [line for line in text.splitlines() if "model: " in line]
         for role, line in zip(("target", "draft"), lines, strict=True):
@@ -71,14 +71,14 @@ def facts(llama_folder: Callable[..., Path]) -> Callable[[str], Facts]:
             source = read_source(llama_folder(role, **sizes, max_position_embeddings=131072))
             scheme = Scheme("modelopt", "kv_cache" in line) if "fp8" in line else None
             models.append(ModelFacts(role, None, replace(source, scheme=scheme), None))
-        return Facts(dict(zip(Role, models, strict=True)), Host({}), serving_code="")
+        return PlanFacts(dict(zip(Role, models, strict=True)), Host({}), serving_code="")
 
     return make
 
 
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("name", RECIPES)
-def test_command_lines(tmp_path: Path, facts: Callable[[str], Facts], name: str, release: str) -> None:
+def test_command_lines(tmp_path: Path, facts: Callable[[str], PlanFacts], name: str, release: str) -> None:
     text = RECIPES[name]
     text = text.replace("engine: {", f"engine: {{release: {release}, ")
     text += "" if "engine:" in text else f"engine: {{release: {release}}}\n"

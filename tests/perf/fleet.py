@@ -37,14 +37,14 @@ from tests.perf.load import DEADLINE_S, HERE, TINY, Texts, free_ports
 from tests.perf.pair import machine, run_build
 from trtspec.bench.figures import figures
 from trtspec.bench.inside import Meanwhile
-from trtspec.bench.result import Arms, Inside, Level, Load, Percentiles, Targets
-from trtspec.bench.sample import Block, Sample
+from trtspec.bench.result import Arms, Inside, LoadResult, OfferedLoad, Percentiles, Targets
+from trtspec.bench.sample import Block, RequestSample
 from trtspec.bench.statistics import percentiles
 from trtspec.bench.traffic import Manner, closed_loop, open_loop
-from trtspec.endpoints.endpoint import Answer, Api, Endpoint, Question
+from trtspec.endpoints.endpoint import Api, Endpoint, EndpointRequest, TimedAnswer
 from trtspec.endpoints.finding import find
-from trtspec.fleet.demand import Demand, Job, jobs, lognormal
-from trtspec.fleet.measured import Measured, Point, of_levels
+from trtspec.fleet.demand import Demand, SimulatedRequest, jobs, lognormal
+from trtspec.fleet.measured import LatencyPoint, MeasuredLatency, of_levels
 from trtspec.fleet.simulation import Setup, simulate
 from trtspec.fleet.steady import pace
 from trtspec.fleet.tempo import Replica
@@ -144,7 +144,7 @@ class Balanced(Endpoint):
         self._endpoints, self._present, self._next = endpoints, [0] * len(endpoints), 0
         self.url, self.model = endpoints[0].url, endpoints[0].model
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: EndpointRequest) -> TimedAnswer:
         self._next += 1
         order = range(self._next, self._next + len(self._endpoints))
         number = min((one % len(self._endpoints) for one in order), key=lambda one: self._present[one])
@@ -188,19 +188,23 @@ class Comparison:
             runs.append(compared(seed, demand, asked, block, tempo(found[-2:])))
         return runs
 
-    async def _levels(self, arm: str) -> list[Level]:
+    async def _levels(self, arm: str) -> list[LoadResult]:
         """Measures so many streams at each replica, all at once."""
         found = []
         for streams in STREAMS:
             before = self._servers[0].look()
             seen = await self._blocks(streams, arm)
             inside = Inside(Meanwhile(before, self._servers[0].look()).round_times)
-            found.append(Level(Load("streams", streams), Arms(figures(seen, Targets(), CONFIDENCE, inside))))
+            found.append(
+                LoadResult(
+                    OfferedLoad("streams", streams), Arms(figures(seen, Targets(), CONFIDENCE, inside))
+                )
+            )
         return found
 
     async def _blocks(self, streams: int, arm: str) -> list[Block]:
         count, pairs = max(4 * streams, 24), LENGTHS.pairs
-        asked = [Job(0.0, *pairs[(37 * number) % len(pairs)]) for number in range(count)]
+        asked = [SimulatedRequest(0.0, *pairs[(37 * number) % len(pairs)]) for number in range(count)]
         return await asyncio.gather(
             *(
                 closed_loop(endpoint, prompts(self._texts, asked), streams, manner(DRAFTS[arm]))
@@ -209,30 +213,30 @@ class Comparison:
         )
 
 
-def tempo(found: Sequence[Sequence[Level]]) -> Measured:
+def tempo(found: Sequence[Sequence[LoadResult]]) -> MeasuredLatency:
     """Returns the mean of what several rounds of the levels have measured."""
     each = [of_levels(levels, has_drafts=True) for levels in found]
     whole = [one for one in each if one]
     assert len(whole) == len(found)
     points = tuple(_mean(points) for points in zip(*(one.points for one in whole), strict=True))
-    return Measured(points, statistics.fmean(one.prompt_token_s for one in whole))
+    return MeasuredLatency(points, statistics.fmean(one.prompt_token_s for one in whole))
 
 
-def _mean(points: Sequence[Point]) -> Point:
+def _mean(points: Sequence[LatencyPoint]) -> LatencyPoint:
     seconds = statistics.fmean(point.turn.seconds for point in points)
     drafting_s = statistics.fmean(point.turn.drafting_s for point in points)
     return replace(points[0], turn=replace(points[0].turn, seconds=seconds, drafting_s=drafting_s))
 
 
-def rate(measured: Measured, use: float) -> float:
+def rate(measured: MeasuredLatency, use: float) -> float:
     return use * REPLICAS * pace(_replica(measured), LENGTHS).most
 
 
-def _replica(measured: Measured) -> Replica:
+def _replica(measured: MeasuredLatency) -> Replica:
     return Replica(measured, PLACES, None, 0, 256, 1)
 
 
-def prompts(texts: Texts, asked: Sequence[Job]) -> list[Prompt]:
+def prompts(texts: Texts, asked: Sequence[SimulatedRequest]) -> list[Prompt]:
     return [
         Prompt(str(number), (texts.one(job.input),), max_tokens=job.output)
         for number, job in enumerate(asked)
@@ -243,13 +247,13 @@ def manner(num_draft_tokens: int) -> Manner:
     return Manner(1, 0.0, 0, True, num_draft_tokens, None, _whole)
 
 
-def _whole(sample: Sample, question: Question, text: str) -> None:
+def _whole(sample: RequestSample, question: EndpointRequest, text: str) -> None:
     if sample.error is not None or sample.output_tokens != question.max_tokens:
         raise SystemExit(f"no whole answer: {sample}")
 
 
 def compared(
-    seed: int, demand: Demand, asked: Sequence[Job], block: Block, measured: Measured
+    seed: int, demand: Demand, asked: Sequence[SimulatedRequest], block: Block, measured: MeasuredLatency
 ) -> dict[str, Any]:
     setup = Setup(_replica(measured), REPLICAS, "least_requests")
     outcomes = [simulate(setup, asked, number) for number in range(SIMULATED)]

@@ -21,7 +21,7 @@ TARGET, DRAFT = (15e-3, 0.6e-3), (5e-3, 0.05e-3)
 """The seconds of a step, and of each row of it."""
 
 
-def load(values: Mapping[str, str], folder: Path) -> engines.Pair:
+def load(values: Mapping[str, str], folder: Path) -> engines.EnginePair:
     pair = engines.load(values, folder)
     for engine, (step_s, row_s) in ((pair.target, TARGET), (pair.draft, DRAFT)):
         _pace(engine, step_s, row_s)

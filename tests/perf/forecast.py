@@ -28,7 +28,7 @@ from statistics import mean
 
 from tests.perf.bar import Bar
 from tests.perf.pair import built, heldout, machine
-from trtspec.forecast.fit import Calibration, fit
+from trtspec.forecast.fit import FittedSeconds, fit
 from trtspec.forecast.speedup import best_length, speedup
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
@@ -215,8 +215,8 @@ def accepted(told: list[Told]) -> list[float]:
     return [a / b for a, b in zip(found, reached, strict=True)]
 
 
-def times(pair: Pair, told: list[Told]) -> Calibration:
-    return Calibration(
+def times(pair: Pair, told: list[Told]) -> FittedSeconds:
+    return FittedSeconds(
         output_s(told, 0),
         {length: output_s(told, length) for length in CALIBRATED},
         {length: mean(pair.draft.seconds[length]) for length in CALIBRATED},
@@ -254,7 +254,7 @@ def tokens_a_round(told: list[Told], length: int) -> float:
     return mean(tokens for one in told for said in one[length] for tokens in said.tokens)
 
 
-def in_ms(calibration: Calibration) -> dict[str, object]:
+def in_ms(calibration: FittedSeconds) -> dict[str, object]:
     return {
         "plain": round(calibration.plain_s * 1000, 3),
         **{

@@ -28,10 +28,10 @@ from pathlib import Path
 
 import tokenizers
 
-from trtspec.bench.sample import Sample
+from trtspec.bench.sample import RequestSample
 from trtspec.bench.statistics import percentiles
 from trtspec.bench.traffic import Manner, closed_loop
-from trtspec.endpoints.endpoint import Question
+from trtspec.endpoints.endpoint import EndpointRequest
 from trtspec.endpoints.finding import find
 from trtspec.workloads.prompt import Prompt
 
@@ -183,7 +183,7 @@ async def measure(
     return told
 
 
-def _whole(sample: Sample, question: Question, text: str) -> None:
+def _whole(sample: RequestSample, question: EndpointRequest, text: str) -> None:
     if sample.error is not None or sample.output_tokens != question.max_tokens:
         raise SystemExit(f"no whole answer: {sample}")
 

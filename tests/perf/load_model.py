@@ -16,7 +16,7 @@ TOLD = Path(__file__).with_name("told.json")
 EVERY_S = 0.1
 
 
-def load(values: Mapping[str, str], folder: Path) -> engines.Pair:
+def load(values: Mapping[str, str], folder: Path) -> engines.EnginePair:
     pair = engines.load(values, folder)
     assert isinstance(pair.target, TorchExecutor)
     threading.Thread(target=_tell, args=(pair.target,), daemon=True).start()

@@ -30,11 +30,11 @@ import torch
 from safetensors.torch import load_file
 
 from tests.perf.pair import TINY, built, machine
-from trtspec.distill.heads.eagle3 import Eagle3
+from trtspec.distill.heads.eagle3 import Eagle3Student
 from trtspec.distill.heads.student import aux_layers, layer_of
 from trtspec.distill.heads.teacher import Teacher
 from trtspec.engine.dependent_builder import build_head
-from trtspec.forecast.roofline import Chip, Load, Network, step
+from trtspec.forecast.roofline import BatchLoad, Chip, Network, step
 from trtspec.models.heads.reading import head_tensors, read_head
 from trtspec.models.source import read_source
 from trtspec.plan.speed import chip
@@ -44,7 +44,7 @@ from trtspec.serving.executors.torch.cache_slots import CacheSlots
 from trtspec.serving.executors.torch.dependents.home import Home
 from trtspec.serving.executors.torch.dependents.loading import METHODS, dependent_forms
 from trtspec.serving.executors.torch.engine import read_config
-from trtspec.serving.executors.torch.model import Decoder, Model
+from trtspec.serving.executors.torch.model import Decoder, StepModel
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.executors.torch.weights import read_rank, read_tensors
 
@@ -87,7 +87,7 @@ def main() -> None:
     )
     costs: dict[str, tuple[Cost, Cost]] = {"here, one text": measured(options.folder, folder, options)}
     for texts in (1, 8, 32):
-        costs[f"H100, {texts} texts"] = on_paper(chip(GPUS["h100"]), Load(texts, 1024))
+        costs[f"H100, {texts} texts"] = on_paper(chip(GPUS["h100"]), BatchLoad(texts, 1024))
     ordered = sorted(kept, key=lambda ranks: per_round([ranks], chain(4)))
     middle = len(ordered) // 2
     found = {"machine": machine()} | {
@@ -118,7 +118,7 @@ def ranks_of(folder: Path, answers: Path) -> list[Ranks]:
     target = read_source(TINY / "target")
     tensors = load_file(folder / "model.safetensors")
     known = tensors["d2t"] + torch.arange(len(tensors["d2t"])) if "d2t" in tensors else None
-    net, teacher = Eagle3(layer_of(target), aux_layers(target), known), Teacher(target)
+    net, teacher = Eagle3Student(layer_of(target), aux_layers(target), known), Teacher(target)
     found: list[Ranks] = []
     net.load_state_dict(tensors)
     for line in answers.read_text().splitlines():
@@ -208,7 +208,7 @@ def best(
     }
 
 
-def on_paper(gpu: Chip, load: Load) -> tuple[Cost, Cost]:
+def on_paper(gpu: Chip, load: BatchLoad) -> tuple[Cost, Cost]:
     def cost(network: Network) -> Cost:
         return lambda rows: step(network, gpu, load, rows).seconds
 
@@ -232,7 +232,7 @@ def measured(folder: Path, head_folder: Path, options: argparse.Namespace) -> tu
 
 
 @torch.inference_mode()
-def _line(model: Model, blocks: int) -> Cost:
+def _line(model: StepModel, blocks: int) -> Cost:
     """Returns the seconds of steps by their rows, of which the shortest count, and lines between them."""
     times: dict[int, list[float]] = {width: [] for width in WIDTHS}
     for _ in range(blocks):

@@ -22,7 +22,7 @@ from trtspec.serving.executors.bls.bls_executor import BlsExecutor
 from trtspec.serving.pace import Policy
 from trtspec.serving.triton import engine_model, model
 from trtspec.serving.triton.bls import TritonModel
-from trtspec.serving.triton.engines import Pair
+from trtspec.serving.triton.engines import EnginePair
 
 NAME = Path(__file__).parents[1].name
 LIMITS = Limits(64, 8192, 8192, max_draft_len=engines.NUM_DRAFT_TOKENS, vocab_size=256)
@@ -35,13 +35,13 @@ def engine(role: str) -> engines.TimedEngine:
     return engines.TimedEngine(LIMITS, CLOCK, *times)
 
 
-def load(values: Mapping[str, str], folder: Path) -> Pair:
+def load(values: Mapping[str, str], folder: Path) -> EnginePair:
     in_process = not NAME.startswith("bls_")
     target, draft = (
         engine(role) if in_process else BlsExecutor(TritonModel(f"{NAME}_{role}"), LIMITS)
         for role in ("target", "draft")
     )
-    return Pair(target, draft, engines.byte_tokenizer(), in_process=in_process, policy=POLICY)
+    return EnginePair(target, draft, engines.byte_tokenizer(), in_process=in_process, policy=POLICY)
 
 
 def load_engine(parameters: Mapping[str, str], folder: Path) -> Executor:

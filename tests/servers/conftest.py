@@ -11,14 +11,14 @@ from tests.servers.judges import ROOT
 from tests.servers.serving import Deployer, deploying
 from trtspec.build.plan import make_plan
 from trtspec.progress import no_progress
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 
 
 @pytest.fixture
-def launched(tmp_path: Path) -> Callable[..., Launch]:
+def launched(tmp_path: Path) -> Callable[..., ServerLaunch]:
     """Plans the demo pair for a server; keywords replace sections of the recipe."""
 
-    def plan(backend: str, **sections: str | None) -> Launch:
+    def plan(backend: str, **sections: str | None) -> ServerLaunch:
         values: dict[str, str | None] = {
             "name": "tiny",
             "target": f"{{model: {ROOT}/recipes/tiny/target}}",

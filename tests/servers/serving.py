@@ -17,7 +17,7 @@ from tests.e2e.conftest import TRTSPEC, free_ports, wait_until
 from tests.processes import command_lines
 from tests.servers.judges import PYTHON, ROOT
 from trtspec.verify.in_process import InProcess, load_build
-from trtspec.verify.subject import PLAIN, Question
+from trtspec.verify.subject import PLAIN, SubjectRequest
 
 TINY = ROOT / "recipes/tiny"
 K, TOKENS = 4, 64
@@ -123,8 +123,8 @@ def of_torch(folder: Path, text: str, prompts: Sequence[str]) -> tuple[list[str]
     async def ask() -> tuple[list[str], float]:
         subject = InProcess("torch", load_build(folder / "build", "speculative_llm"))
         try:
-            texts = [(await subject.ask(Question(prompt, TOKENS, PLAIN))).text for prompt in prompts]
-            drafted = [await subject.ask(Question(prompt, TOKENS, K)) for prompt in prompts]
+            texts = [(await subject.ask(SubjectRequest(prompt, TOKENS, PLAIN))).text for prompt in prompts]
+            drafted = [await subject.ask(SubjectRequest(prompt, TOKENS, K)) for prompt in prompts]
         finally:
             await subject.close()
         assert [answer.text for answer in drafted] == texts

@@ -14,9 +14,9 @@ from tests.fakes.heads import write_head
 from tests.servers.judges import ROOT, ask
 from tests.unit.inspection.test_heads import TARGET
 from trtspec.endpoints.http import Streams
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 from trtspec.verify.openai_subject import OpenAiSubject
-from trtspec.verify.subject import Question
+from trtspec.verify.subject import SubjectRequest
 
 pytestmark = pytest.mark.vllm
 
@@ -25,7 +25,9 @@ NGRAM = "{method: {kind: ngram, prompt_lookup_min: 3, prompt_lookup_max: 7}, max
 FP8 = f"{{model: {TINY}/target, quantization: {{weights: fp8, kv_cache: fp8}}}}"
 
 
-def test_heads(launched: Callable[..., Launch], llama_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_heads(
+    launched: Callable[..., ServerLaunch], llama_folder: Callable[..., Path], tmp_path: Path
+) -> None:
     target, forms = llama_folder("target", **TARGET), ("speculators", "specforge")
     heads = [str(write_head(tmp_path / form, form)) for form in forms]
 
@@ -53,8 +55,8 @@ def test_sglang_tells_token_ids() -> None:
     """As `trtspec verify` asks it: of a greedy text, and of a margin by a bias."""
     subject = OpenAiSubject("http://host/v1", "tiny", cast(Streams, None), (0,), owner="sglang")
     bodies = [
-        subject._body(Question("def", 8, None)),
-        subject._body(Question((1, 2), 1, None, bias={7: 0.5}, ignores_end=True)),
+        subject._body(SubjectRequest("def", 8, None)),
+        subject._body(SubjectRequest((1, 2), 1, None, bias={7: 0.5}, ignores_end=True)),
     ]
     text, biased = ask("ask_completions.py", bodies)
     assert (text["unknown"], text["tells_ids"], text["temperature"]) == ([], True, 0)
@@ -62,7 +64,7 @@ def test_sglang_tells_token_ids() -> None:
     assert biased["ignore_eos"]
 
 
-def test_vllm(launched: Callable[..., Launch]) -> None:
+def test_vllm(launched: Callable[..., ServerLaunch]) -> None:
     pair = launched("vllm", speculation="{num_draft_tokens: 3}")
     lookup = launched("vllm", draft=None, speculation=NGRAM)
     wide = FP8.replace("}}", "}, parallel: {tensor: 2}}")
@@ -105,7 +107,7 @@ def test_vllm(launched: Callable[..., Launch]) -> None:
 
 
 def test_suffix_decoding_and_another_vocabulary(
-    launched: Callable[..., Launch], llama_folder: Callable[..., Path]
+    launched: Callable[..., ServerLaunch], llama_folder: Callable[..., Path]
 ) -> None:
     """What the golden launches have of them is what vLLM's `SpeculativeConfig` makes of the options."""
     options = {"max_tree_depth": 32, "max_cached_requests": 0, "max_spec_factor": 2.5, "min_token_prob": 0.2}
@@ -131,7 +133,7 @@ def test_suffix_decoding_and_another_vocabulary(
     assert "vocab" in refused["error"]
 
 
-def test_sglang(launched: Callable[..., Launch]) -> None:
+def test_sglang(launched: Callable[..., ServerLaunch]) -> None:
     pair = launched("sglang", target=FP8, speculation="{num_draft_tokens: 3}")
     lookup = launched("sglang", draft=None, speculation=NGRAM.replace("prompt_lookup_min: 3, ", ""))
     wrong = replace(pair, arguments=(*pair.arguments, "--speculative-max-draft-len", "3"))

@@ -16,7 +16,7 @@ from tests.perf.pair import heldout
 from tests.servers.judges import PYTHON
 from tests.servers.serving import ENGINE, TINY, TOKENS, Deployed, Deployer, K, of_torch, trtspec
 from trtspec.servers import triton_vllm
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 
 pytestmark = pytest.mark.vllm
 
@@ -109,7 +109,7 @@ def test_a_killed_deploy_leaves_no_vllm(plain: Deployed) -> None:
     wait_until(lambda: not plain.processes(), "the end of vLLM and of its engine", 120)
 
 
-def test_tritons_backend_makes_an_engine_of_it(launched: Callable[..., Launch]) -> None:
+def test_tritons_backend_makes_an_engine_of_it(launched: Callable[..., ServerLaunch]) -> None:
     """`AsyncEngineArgs(**json)`, as the backend has it."""
     launch = launched("vllm", speculation="{num_draft_tokens: 3}", serving="{layout: triton}")
     code = (

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.servers.judges import ROOT, ask
-from trtspec.distill.heads.eagle3 import Eagle3
+from trtspec.distill.heads.eagle3 import Eagle3Student
 from trtspec.distill.heads.folder import write_eagle3
 from trtspec.distill.heads.student import aux_layers, layer_of
 from trtspec.distill.heads.teacher import Teacher
@@ -22,13 +22,13 @@ DEPTH = 3
 
 
 @pytest.fixture(params=[None, 500], ids=["all tokens", "some tokens"])
-def head(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Eagle3]:
+def head(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Eagle3Student]:
     """A head of the demo pair's target, of random weights, stored in bfloat16."""
     source = read_source(TARGET)
     teacher, count = Teacher(source), request.param
     torch.manual_seed(0)
     known = None if count is None else torch.randperm(source.vocab_size)[:count].sort().values
-    net = Eagle3(layer_of(source), aux_layers(source), known)
+    net = Eagle3Student(layer_of(source), aux_layers(source), known)
     net.begin(teacher.embedding, teacher.head)
     for weight in net.parameters():
         weight.data = weight.data.bfloat16().float()
@@ -45,7 +45,7 @@ def head(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Eagle3]:
 
 
 @torch.no_grad()
-def test_speculators_says_the_same(head: tuple[Path, Eagle3]) -> None:
+def test_speculators_says_the_same(head: tuple[Path, Eagle3Student]) -> None:
     """Its own model unrolls training-time test over a text; all rounds of a text agree, token by token."""
     folder, net = head
     token_ids = torch.randint(3, 2000, (1, 60), generator=torch.Generator().manual_seed(1))
@@ -63,7 +63,7 @@ def test_speculators_says_the_same(head: tuple[Path, Eagle3]) -> None:
         assert ours[depth][:rounds] == found["said"][depth][:rounds]
 
 
-def test_vllm_takes_it(head: tuple[Path, Eagle3]) -> None:
+def test_vllm_takes_it(head: tuple[Path, Eagle3Student]) -> None:
     """Beside its target, and alone, from which vLLM finds the target."""
     folder, _ = head
     speculation = {"model": str(folder), "method": "eagle3", "num_speculative_tokens": 3}

@@ -16,10 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trtspec.bench.result import Load
-from trtspec.bench.sample import Block, Sample
+from trtspec.bench.result import OfferedLoad
+from trtspec.bench.sample import Block, RequestSample
 from trtspec.bench.traffic import Manner
-from trtspec.endpoints.endpoint import Counts, Endpoint, Message
+from trtspec.endpoints.endpoint import ChatMessage, DraftCounts, Endpoint
 from trtspec.endpoints.finding import shown
 from trtspec.errors import MeasureError, UnavailableError
 from trtspec.workloads.prompt import Prompt
@@ -69,7 +69,7 @@ class AiperfTraffic:
         self,
         endpoint: Endpoint,
         prompts: Sequence[Prompt],
-        load: Load,
+        load: OfferedLoad,
         times: Sequence[float],
         manner: Manner,
     ) -> Block:
@@ -85,10 +85,12 @@ class AiperfTraffic:
             records = read_records(folder / "out" / _RECORDS)
         block = made(records, prompts, load)
         for sample in block.samples:
-            manner.heard(sample, manner.question(prompts[0], [Message("user", "")], 0), "")
+            manner.heard(sample, manner.question(prompts[0], [ChatMessage("user", "")], 0), "")
         return block
 
-    async def _run(self, folder: Path, endpoint: Endpoint, prompts: int, load: Load, manner: Manner) -> None:
+    async def _run(
+        self, folder: Path, endpoint: Endpoint, prompts: int, load: OfferedLoad, manner: Manner
+    ) -> None:
         line = [*self._line, "--model", endpoint.model, "--url", endpoint.url.removesuffix("/v1")]
         line += ["--input-file", str(folder / "prompts.jsonl"), "--num-sessions", str(prompts)]
         line += ["--output-artifact-dir", str(folder / "out")]
@@ -146,7 +148,7 @@ def read_records(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.strip()]
 
 
-def made(records: Sequence[Mapping[str, Any]], prompts: Sequence[Prompt], load: Load) -> Block:
+def made(records: Sequence[Mapping[str, Any]], prompts: Sequence[Prompt], load: OfferedLoad) -> Block:
     """Returns a block of AIPerf's records; its time begins with the first request that was due."""
     profiled = [record for record in records if record["metadata"]["benchmark_phase"] == "profiling"]
     if not profiled:
@@ -167,13 +169,13 @@ def made(records: Sequence[Mapping[str, Any]], prompts: Sequence[Prompt], load: 
     return Block(samples, seconds, min((end for end in ends.values() if end >= last), default=seconds))
 
 
-def _sample(record: Mapping[str, Any], prompts: Sequence[Prompt], begin: int) -> Sample:
+def _sample(record: Mapping[str, Any], prompts: Sequence[Prompt], begin: int) -> RequestSample:
     about, metrics, error = record["metadata"], record.get("metrics") or {}, record.get("error")
     prompt = prompts[int(about["conversation_id"])]
     sent = (about["request_start_ns"] - begin) * _NS
     told = _value(metrics, "usage_completion_tokens")
     pieces = _pieces(metrics, sent)
-    return Sample(
+    return RequestSample(
         prompt=prompt.name,
         category=prompt.category,
         turn=about["turn_index"],
@@ -204,14 +206,14 @@ def _value(metrics: Mapping[str, Any], name: str) -> Any:
     return metrics[name]["value"] if name in metrics else None
 
 
-def _counts(told: Mapping[str, Any] | None) -> Counts | None:
+def _counts(told: Mapping[str, Any] | None) -> DraftCounts | None:
     """Reads what AIPerf found in `metrics.speculative_decoding`; the keys of its histogram are texts."""
     if not told:
         return None
     histogram = told["acceptance_histogram"]
     exactly = {int(key): number for key, number in histogram.items()}
     longest = max([*exactly, told.get("num_spec_tokens") or 0])
-    return Counts(
+    return DraftCounts(
         told["num_spec_steps"],
         told["num_draft_tokens"],
         told["num_accepted_draft_tokens"],

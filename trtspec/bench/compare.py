@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
-from trtspec.bench.result import Arms, Interval, Level, Load, Result
+from trtspec.bench.result import Arms, BenchResult, Interval, LoadResult, OfferedLoad
 from trtspec.bench.statistics import unpaired_ratio
 from trtspec.bench.verdict import fails_often
 
@@ -13,45 +13,45 @@ _COMPARED = ("pairs", "block_requests", "max_tokens", "temperature", "seed", "lo
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparedLoad:
     """One load that both have; `ratio` says how many times as fast the second run was as the first.
 
     Of streams that is tokens a second, of a rate, from which these follow, the mean time of a request. It is
     None where too few blocks tell it, or too many requests failed.
     """
 
-    load: Load
-    first: Level
-    second: Level
+    load: OfferedLoad
+    first: LoadResult
+    second: LoadResult
     ratio: Interval | None
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class BenchComparison:
     """Two results, the loads that both have, and what else differs between them.
 
     The runs were made at two times, so what the machine did meanwhile is in the ratios; `differences` says
     what should have been the same.
     """
 
-    first: Result
-    second: Result
-    rows: tuple[Row, ...]
+    first: BenchResult
+    second: BenchResult
+    rows: tuple[ComparedLoad, ...]
     differences: tuple[str, ...]
 
 
-def compare(first: Result, second: Result) -> Comparison:
+def compare(first: BenchResult, second: BenchResult) -> BenchComparison:
     """Returns what can be said of two results; the interval has the confidence of the first."""
     others = {level.load: level for level in second.levels}
     rows = tuple(
-        Row(level.load, level, other, _ratio(level, other, first.settings.confidence))
+        ComparedLoad(level.load, level, other, _ratio(level, other, first.settings.confidence))
         for level in first.levels
         if (other := others.get(level.load))
     )
-    return Comparison(first, second, rows, tuple(_differences(first, second)))
+    return BenchComparison(first, second, rows, tuple(_differences(first, second)))
 
 
-def _ratio(first: Level, second: Level, confidence: float) -> Interval | None:
+def _ratio(first: LoadResult, second: LoadResult, confidence: float) -> Interval | None:
     if first.load.kind == "streams":
         return unpaired_ratio(second.arms.speculative.blocks, first.arms.speculative.blocks, confidence)
     if any(fails_often(level.load, Arms(level.arms.speculative)) for level in (first, second)):
@@ -60,7 +60,7 @@ def _ratio(first: Level, second: Level, confidence: float) -> Interval | None:
     return unpaired_ratio(before, after, confidence)
 
 
-def _differences(first: Result, second: Result) -> Iterator[str]:
+def _differences(first: BenchResult, second: BenchResult) -> Iterator[str]:
     if first.workload.digest != second.workload.digest:
         yield f"the prompts: {first.workload.name} and {second.workload.name}"
     for name in _COMPARED:

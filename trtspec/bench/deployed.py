@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtspec.deploy.addresses import LOOPBACK
-from trtspec.deploy.build import Build
+from trtspec.deploy.build import DeployedBuild
 from trtspec.deploy.deployment import Deployment, rollout_file
-from trtspec.deploy.foreground import Server
+from trtspec.deploy.foreground import ForegroundServer
 from trtspec.deploy.logs import logs_of_measurement
 from trtspec.deploy.patience import with_build
 from trtspec.deploy.ports import Ports, free_ports
@@ -27,7 +27,7 @@ _LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class BenchTarget:
     """The addresses of a served model, and whether clients can send it chats, which takes a chat template.
 
     `url` is OpenAI's API, or Triton's where the model has no template.
@@ -41,8 +41,8 @@ class Served:
 
 @contextmanager
 def served(
-    build: Build, *, chat: bool, python: Path | None, say: Callable[[str], None], plain: bool = False
-) -> Iterator[Served]:
+    build: DeployedBuild, *, chat: bool, python: Path | None, say: Callable[[str], None], plain: bool = False
+) -> Iterator[BenchTarget]:
     """Yields a server that is ready, and ends it with the block; `say` is told of both.
 
     `python` is that of a server of others, which with `plain` is started without drafts. Raises what
@@ -72,13 +72,13 @@ def served(
     with site.serve() as start:
         server = _ready(start)
         try:
-            yield Served(url, metrics_url, deployment.model_name, has_chats)
+            yield BenchTarget(url, metrics_url, deployment.model_name, has_chats)
         finally:
             say(f"stopping {deployment.software}")
             server.stop()
 
 
-def _under_triton(build: Build, folder: Path, *, has_api: bool) -> Deployment:
+def _under_triton(build: DeployedBuild, folder: Path, *, has_api: bool) -> Deployment:
     http, grpc, metrics, api = free_ports(4)
     logs = logs_of_measurement(folder)
     return Deployment(
@@ -95,7 +95,7 @@ def _under_triton(build: Build, folder: Path, *, has_api: bool) -> Deployment:
     )
 
 
-def _ready(start: Callable[[], Server]) -> Server:
+def _ready(start: Callable[[], ForegroundServer]) -> ForegroundServer:
     """Returns a server that is ready; a start that got stuck in Triton is tried again."""
     for is_last in (False, False, True):
         server = start()

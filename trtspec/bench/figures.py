@@ -7,22 +7,26 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from trtspec.bench.result import (
-    Acceptance,
-    Drafts,
-    Figures,
+    ArmFigures,
+    DraftAcceptance,
+    DraftFigures,
     Goodput,
     Inside,
     Interval,
     Targets,
 )
-from trtspec.bench.sample import Block, Sample
+from trtspec.bench.sample import Block, RequestSample
 from trtspec.bench.statistics import mean, percentiles
-from trtspec.endpoints.endpoint import Counts
+from trtspec.endpoints.endpoint import DraftCounts
 
 
 def figures(
-    blocks: Sequence[Block], targets: Targets, confidence: float, inside: Inside, drafts: Drafts | None = None
-) -> Figures:
+    blocks: Sequence[Block],
+    targets: Targets,
+    confidence: float,
+    inside: Inside,
+    drafts: DraftFigures | None = None,
+) -> ArmFigures:
     """Returns what the blocks of one arm at one load have measured; there is at least one.
 
     `drafts` is what is known of drafts where the answers say nothing of them.
@@ -33,7 +37,7 @@ def figures(
     rates = [block.tokens_per_second for block in blocks]
     middle = sum(rates) / len(rates)
     gaps = [later - now for sample in whole for now, later in pairwise(sample.pieces)]
-    return Figures(
+    return ArmFigures(
         requests=len(samples),
         errors=dict(Counter(sample.error for sample in samples if sample.error).most_common()),
         seconds=seconds,
@@ -52,7 +56,7 @@ def figures(
     )
 
 
-def acceptance(counts: Iterable[Counts]) -> Acceptance:
+def acceptance(counts: Iterable[DraftCounts]) -> DraftAcceptance:
     """Returns the sum of what answers say of their drafts."""
     exactly: Counter[int] = Counter()
     verifications = drafted = accepted = longest = 0
@@ -61,30 +65,30 @@ def acceptance(counts: Iterable[Counts]) -> Acceptance:
         accepted, longest = accepted + each.accepted, max(longest, len(each.histogram) - 1)
         exactly.update(dict(enumerate(each.histogram)))
     at_least = [sum(exactly[k] for k in range(position, longest + 1)) for position in range(1, longest + 1)]
-    return Acceptance(verifications, drafted, accepted, tuple(at_least))
+    return DraftAcceptance(verifications, drafted, accepted, tuple(at_least))
 
 
-def _drafts(samples: Iterable[Sample]) -> Drafts | None:
+def _drafts(samples: Iterable[RequestSample]) -> DraftFigures | None:
     told = [(sample.category, sample.counts) for sample in samples if sample.counts is not None]
     if not any(counts.drafted for _, counts in told):
         return None
-    by_category: dict[str, list[Counts]] = defaultdict(list)
+    by_category: dict[str, list[DraftCounts]] = defaultdict(list)
     for category, counts in told:
         by_category[category].append(counts)
     categories = {
         category: acceptance(counts) for category, counts in sorted(by_category.items()) if category
     }
-    return Drafts("answers", acceptance(counts for _, counts in told), categories)
+    return DraftFigures("answers", acceptance(counts for _, counts in told), categories)
 
 
-def _goodput(samples: Sequence[Sample], targets: Targets, seconds: float) -> Goodput | None:
+def _goodput(samples: Sequence[RequestSample], targets: Targets, seconds: float) -> Goodput | None:
     if targets == Targets():
         return None
     kept = sum(keeps(sample, targets) for sample in samples)
     return Goodput(kept / seconds if seconds else 0.0, kept / len(samples) if samples else 0.0)
 
 
-def keeps(sample: Sample, targets: Targets) -> bool:
+def keeps(sample: RequestSample, targets: Targets) -> bool:
     """Says whether a request had its whole answer within the targets.
 
     An answer of one piece has no time between tokens, which keeps any target; one without text has no first

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trtspec.bench.result import Acceptance, Drafts, RoundTimes
+from trtspec.bench.result import DraftAcceptance, DraftFigures, MeanRoundTimes
 from trtspec.monitoring.scrape import Scrape
 from trtspec.serving.drafters.source import EARLIER
 
@@ -23,14 +23,14 @@ _AT_WORK = ("num_requests_running", "num_requests_waiting")
 
 
 @dataclass(frozen=True, slots=True)
-class KvReuse:
+class KvReuseShare:
     """Tokens that were asked of the target, and those of them that its KV cache had."""
 
     asked: float = 0.0
     found: float = 0.0
 
-    def __add__(self, other: KvReuse) -> KvReuse:
-        return KvReuse(self.asked + other.asked, self.found + other.found)
+    def __add__(self, other: KvReuseShare) -> KvReuseShare:
+        return KvReuseShare(self.asked + other.asked, self.found + other.found)
 
     @property
     def share(self) -> float | None:
@@ -44,7 +44,7 @@ class Meanwhile:
         self._before, self._after = before, after
 
     @property
-    def drafts(self) -> Drafts | None:
+    def drafts(self) -> DraftFigures | None:
         """Returns what all requests drafted in between; None if nothing was drafted, or the server does not
         report it.
         """
@@ -52,20 +52,20 @@ class Meanwhile:
             return None
         positions = self._positions()
         drafted, accepted = round(self._grown(_DRAFTED)), round(self._grown(_ACCEPTED))
-        return Drafts("metrics", Acceptance(round(verifications), drafted, accepted, positions))
+        return DraftFigures("metrics", DraftAcceptance(round(verifications), drafted, accepted, positions))
 
     @property
-    def round_times(self) -> RoundTimes | None:
+    def round_times(self) -> MeanRoundTimes | None:
         """The mean times of rounds with a draft."""
         if not (rounds := self._grown(_DRAFTS)) or not self._has(_DRAFT_S):
             return None
         draft, verify, overhead = (self._grown(name) / rounds for name in (_DRAFT_S, _VERIFY_S, _OVERHEAD_S))
-        return RoundTimes(draft, verify, overhead)
+        return MeanRoundTimes(draft, verify, overhead)
 
     @property
-    def kv_reuse(self) -> KvReuse:
+    def kv_reuse(self) -> KvReuseShare:
         labels = {"engine": "target"} if self._has(_QUERIES, engine="target") else {}
-        return KvReuse(self._grown(_QUERIES, **labels), self._grown(_HITS, **labels))
+        return KvReuseShare(self._grown(_QUERIES, **labels), self._grown(_HITS, **labels))
 
     @property
     def speculation_share(self) -> float:

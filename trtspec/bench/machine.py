@@ -6,13 +6,13 @@ import os
 import platform
 from pathlib import Path
 
-from trtspec.bench.result import Machine
+from trtspec.bench.result import BenchMachine
 from trtspec.machine.devices import find_gpus
 
 
-def this_machine() -> Machine:
+def this_machine() -> BenchMachine:
     """Returns what a reader of a result wants to know of it; no name and no address."""
-    return Machine(
+    return BenchMachine(
         processor=_processor(),
         cores=len(os.sched_getaffinity(0)),
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),

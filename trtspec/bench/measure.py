@@ -11,12 +11,12 @@ from time import perf_counter
 from typing import Protocol
 
 from trtspec.bench.gpu import GpuMeter
-from trtspec.bench.inside import KvReuse, Meanwhile, is_idle
-from trtspec.bench.plan import Plan
-from trtspec.bench.result import Load
-from trtspec.bench.sample import ArmName, Block, Sample
+from trtspec.bench.inside import KvReuseShare, Meanwhile, is_idle
+from trtspec.bench.plan import BenchPlan
+from trtspec.bench.result import OfferedLoad
+from trtspec.bench.sample import ArmName, Block, RequestSample
 from trtspec.bench.traffic import Heard, Manner, Traffic, closed_loop
-from trtspec.endpoints.endpoint import Endpoint, Question
+from trtspec.endpoints.endpoint import Endpoint, EndpointRequest
 from trtspec.errors import TrtspecError
 from trtspec.monitoring.scrape import Scrape, parse, read
 from trtspec.workloads.arrivals import arrivals
@@ -26,7 +26,7 @@ _IDLE_S, _LOOK_S = 3.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class BenchArm:
     """The endpoint that one arm asks, and its number of draft tokens; None leaves that to the server."""
 
     endpoint: Endpoint
@@ -34,28 +34,28 @@ class Arm:
 
 
 @dataclass(slots=True)
-class Measured:
+class LoadSamples:
     """The samples of one load: `pairs` are complete pairs of blocks, `broken_off` are samples of an
     incomplete one.
 
     `meanwhile` is what the server's metrics said of all blocks, `kv_reuse` of each arm's, `gpu_use` the GPUs.
     """
 
-    load: Load
+    load: OfferedLoad
     pairs: list[dict[ArmName, Block]] = field(default_factory=list)
-    broken_off: list[tuple[ArmName, Sample]] = field(default_factory=list)
+    broken_off: list[tuple[ArmName, RequestSample]] = field(default_factory=list)
     meanwhile: Meanwhile | None = None
-    kv_reuse: dict[ArmName, KvReuse] = field(default_factory=dict)
+    kv_reuse: dict[ArmName, KvReuseShare] = field(default_factory=dict)
     gpu_use: dict[ArmName, float | None] = field(default_factory=dict)
 
     def blocks(self, arm: ArmName) -> list[Block]:
         return [pair[arm] for pair in self.pairs]
 
 
-class Listener(Protocol):
+class BlockListener(Protocol):
     """Is told, by `measure`, how far it is."""
 
-    def began(self, load: Load, measured: list[Measured]) -> None:
+    def began(self, load: OfferedLoad, measured: list[LoadSamples]) -> None:
         """Called before each load, with the list of what is measured, which grows."""
         ...
 
@@ -63,28 +63,28 @@ class Listener(Protocol):
         """Called when the warm-up of a load is over."""
         ...
 
-    def heard(self, arm: ArmName, sample: Sample, question: Question, text: str) -> None:
+    def heard(self, arm: ArmName, sample: RequestSample, question: EndpointRequest, text: str) -> None:
         """Called for each request that was measured, when it is over."""
         ...
 
-    def paired(self, measured: list[Measured]) -> None:
+    def paired(self, measured: list[LoadSamples]) -> None:
         """Called after each pair of blocks, with all that was measured until then."""
         ...
 
 
 async def measure(
-    plan: Plan,
-    arms: Mapping[ArmName, Arm],
+    plan: BenchPlan,
+    arms: Mapping[ArmName, BenchArm],
     traffic: Traffic,
     metrics_url: str | None,
-    listener: Listener,
-) -> list[Measured]:
+    listener: BlockListener,
+) -> list[LoadSamples]:
     """Returns what each load gave. Cancelled, it leaves the rest to what `listener` was told."""
-    measured: list[Measured] = []
+    measured: list[LoadSamples] = []
     prompts = plan.stream_of_prompts()
     async with GpuMeter() as meter:
         for number, load in enumerate(plan.loads):
-            level = Measured(load)
+            level = LoadSamples(load)
             measured.append(level)
             listener.began(load, measured)
             run = _Level(plan, arms, traffic, metrics_url, listener, meter, number)
@@ -97,11 +97,11 @@ class _Level:
 
     def __init__(
         self,
-        plan: Plan,
-        arms: Mapping[ArmName, Arm],
+        plan: BenchPlan,
+        arms: Mapping[ArmName, BenchArm],
         traffic: Traffic,
         metrics_url: str | None,
-        listener: Listener,
+        listener: BlockListener,
         meter: GpuMeter,
         number: int,
     ) -> None:
@@ -109,7 +109,7 @@ class _Level:
         self._traffic, self._metrics_url, self._number = traffic, metrics_url, number
         self._spans: dict[ArmName, list[tuple[float, float]]] = {name: [] for name in plan.arms}
 
-    async def run(self, level: Measured, prompts: Iterator[Prompt], measured: list[Measured]) -> None:
+    async def run(self, level: LoadSamples, prompts: Iterator[Prompt], measured: list[LoadSamples]) -> None:
         plan, load = self._plan, level.load
         if warm_up := list(islice(prompts, plan.warm_up_of(load))):
             for name in plan.arms:
@@ -130,7 +130,7 @@ class _Level:
                     last, seen = seen, await self._look()
                     if last and seen:
                         reuse = Meanwhile(last, seen).kv_reuse
-                        level.kv_reuse[name] = level.kv_reuse.get(name, KvReuse()) + reuse
+                        level.kv_reuse[name] = level.kv_reuse.get(name, KvReuseShare()) + reuse
             level.broken_off.clear()
             level.pairs.append(pair)
             level.gpu_use = {name: self._meter.use(spans) for name, spans in self._spans.items()}
@@ -138,10 +138,10 @@ class _Level:
                 level.meanwhile = Meanwhile(before, seen)
             self._listener.paired(measured)
 
-    async def _block(self, level: Measured, name: ArmName, pair: int, asked: list[Prompt]) -> Block:
+    async def _block(self, level: LoadSamples, name: ArmName, pair: int, asked: list[Prompt]) -> Block:
         endpoint, load = self._arms[name].endpoint, level.load
 
-        def heard(sample: Sample, question: Question, text: str) -> None:
+        def heard(sample: RequestSample, question: EndpointRequest, text: str) -> None:
             level.broken_off.append((name, sample))
             self._listener.heard(name, sample, question, text)
 
@@ -178,5 +178,5 @@ class _Level:
             await asyncio.sleep(_LOOK_S)
 
 
-def _unheard(sample: Sample, question: Question, text: str) -> None:
+def _unheard(sample: RequestSample, question: EndpointRequest, text: str) -> None:
     """Ignores a sample: the requests of the warm-up are not counted."""

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from trtspec.bench.result import Figures, Level, Result
-from trtspec.forecast.rules import Measured
+from trtspec.bench.result import ArmFigures, BenchResult, LoadResult
+from trtspec.forecast.rules import MeasuredRun
 
 
-def measured(result: Result) -> Measured:
+def measured(result: BenchResult) -> MeasuredRun:
     """Returns what was measured at the lowest load, and the verdict on all of them.
 
     GPU use and tokens a second are those without drafts, where it was asked without.
     """
     if not result.levels:
-        return Measured()
+        return MeasuredRun()
     level = min(result.levels, key=lambda level: level.load.value)
     drafts, alone = level.arms.speculative.drafts, _alone(level)
     acceptance = drafts.acceptance if drafts and drafts.acceptance.verifications else None
     answered = alone.requests - alone.failed
-    return Measured(
+    return MeasuredRun(
         answer_tokens=alone.output_tokens / answered if answered else None,
         gpu_use=alone.inside.gpu_use,
         acceptance=acceptance.by_position if acceptance else (),
@@ -28,5 +28,5 @@ def measured(result: Result) -> Measured:
     )
 
 
-def _alone(level: Level) -> Figures:
+def _alone(level: LoadResult) -> ArmFigures:
     return level.arms.plain or level.arms.speculative

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from trtspec.bench.measure import Measured
-from trtspec.bench.plan import Plan
-from trtspec.bench.result import Level
-from trtspec.bench.sample import ArmName, Sample
+from trtspec.bench.measure import LoadSamples
+from trtspec.bench.plan import BenchPlan
+from trtspec.bench.result import LoadResult
+from trtspec.bench.sample import ArmName, RequestSample
 from trtspec.bench.statistics import gain_of_second
 from trtspec.workloads.synthetic import NAME as SYNTHETIC
 
@@ -16,12 +16,14 @@ _LATE_S, _LATE_SHARE = 0.01, 0.01
 _LEAST_GAIN = 1.01
 
 
-def notes(plan: Plan, measured: Sequence[Measured], *, is_one_tenant: bool = False) -> tuple[str, ...]:
+def notes(
+    plan: BenchPlan, measured: Sequence[LoadSamples], *, is_one_tenant: bool = False
+) -> tuple[str, ...]:
     """Returns the notes; `is_one_tenant` says that both arms asked one server as the same tenant."""
     return (*_notes(plan, measured), *(_of_tenant(measured) if is_one_tenant else ()))
 
 
-def notes_of_order(levels: Sequence[Level], confidence: float) -> Iterator[str]:
+def notes_of_order(levels: Sequence[LoadResult], confidence: float) -> Iterator[str]:
     """Yields the notes on loads at which who came second in a pair of blocks gained by that."""
     for level in levels:
         # Seconds are better where they are fewer.
@@ -35,7 +37,7 @@ def notes_of_order(levels: Sequence[Level], confidence: float) -> Iterator[str]:
             )
 
 
-def _notes(plan: Plan, measured: Sequence[Measured]) -> Iterator[str]:
+def _notes(plan: BenchPlan, measured: Sequence[LoadSamples]) -> Iterator[str]:
     for level in measured:
         for arm in plan.arms:
             yield from _of_requests(level, arm)
@@ -65,7 +67,7 @@ def _notes(plan: Plan, measured: Sequence[Measured]) -> Iterator[str]:
         yield "the server does not count its tokens; pieces of text were counted instead"
 
 
-def _of_tenant(measured: Sequence[Measured]) -> Iterator[str]:
+def _of_tenant(measured: Sequence[LoadSamples]) -> Iterator[str]:
     looks = [level.meanwhile for level in measured]
     if not all(look and look.is_without_earlier_answers for look in looks):
         yield (
@@ -75,7 +77,7 @@ def _of_tenant(measured: Sequence[Measured]) -> Iterator[str]:
         )
 
 
-def _of_requests(level: Measured, arm: ArmName) -> Iterator[str]:
+def _of_requests(level: LoadSamples, arm: ArmName) -> Iterator[str]:
     samples = list(_samples(level, arm))
     errors = Counter(sample.error for sample in samples if sample.error)
     if errors:
@@ -86,5 +88,5 @@ def _of_requests(level: Measured, arm: ArmName) -> Iterator[str]:
         yield f"{level.load}: {failed}: {kinds} ({first:.100})"
 
 
-def _samples(level: Measured, arm: ArmName) -> Iterator[Sample]:
+def _samples(level: LoadSamples, arm: ArmName) -> Iterator[RequestSample]:
     return (sample for block in level.blocks(arm) for sample in block.samples)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from trtspec.bench.result import Load, Targets
+from trtspec.bench.result import OfferedLoad, Targets
 from trtspec.bench.sample import ArmName
 from trtspec.bench.statistics import FEWEST_PAIRS
 from trtspec.workloads.prompt import Prompt
@@ -17,7 +17,7 @@ _STREAM_PROMPTS, _FEWEST_PROMPTS, _RATE_S = 3, 4, 10
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchPlan:
     """Says what a run measures; the fields are those of the result's settings and of the command line.
 
     Without `paired` there is no plain arm. `pairs` is even, so that each arm begins as often as the other.
@@ -25,7 +25,7 @@ class Plan:
     """
 
     workload: Workload
-    loads: tuple[Load, ...]
+    loads: tuple[OfferedLoad, ...]
     paired: bool
     pairs: int = 6
     block_prompts: int | None = None
@@ -52,14 +52,14 @@ class Plan:
         """Returns who comes first in a pair of blocks: A B, B A, A B, … which is A B B A and again."""
         return self.arms if pair % 2 == 0 else self.arms[::-1]
 
-    def prompts_per_block(self, load: Load) -> int:
+    def prompts_per_block(self, load: OfferedLoad) -> int:
         """Returns how many prompts a block has: a few for each stream, or what comes in ten seconds."""
         if self.block_prompts is not None:
             return self.block_prompts
         wanted = load.value * (_STREAM_PROMPTS if load.kind == "streams" else _RATE_S)
         return max(_FEWEST_PROMPTS, math.ceil(wanted))
 
-    def warm_up_of(self, load: Load) -> int:
+    def warm_up_of(self, load: OfferedLoad) -> int:
         """Returns how many prompts warm each arm up before a level: as many as run at once."""
         if self.warm_up is not None:
             return self.warm_up

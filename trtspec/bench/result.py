@@ -68,7 +68,7 @@ class Goodput:
 
 
 @dataclass(frozen=True, slots=True)
-class Acceptance:
+class DraftAcceptance:
     """Counts of draft tokens over a number of `verifications`: how many were drafted, and how many accepted.
 
     `accepted_per_position[i]` counts the drafts whose token i, from 0, was accepted.
@@ -110,7 +110,7 @@ class Acceptance:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundTimes:
+class MeanRoundTimes:
     """Mean seconds of a round: its draft, its verification, and what neither of the two takes."""
 
     draft: float
@@ -119,7 +119,7 @@ class RoundTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Drafts:
+class DraftFigures:
     """The acceptance of an arm's drafts, counted from its answers or, with `source` "metrics", by the server.
 
     The metrics count every request that the server had meanwhile, also those of others. `by_category` is
@@ -127,8 +127,8 @@ class Drafts:
     """
 
     source: Literal["answers", "metrics"]
-    acceptance: Acceptance
-    by_category: dict[str, Acceptance] = field(default_factory=dict)
+    acceptance: DraftAcceptance
+    by_category: dict[str, DraftAcceptance] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +139,13 @@ class Inside:
     share of time in which the GPUs were busy, by NVML.
     """
 
-    round_times: RoundTimes | None = None
+    round_times: MeanRoundTimes | None = None
     kv_reuse: float | None = None
     gpu_use: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ArmFigures:
     """The measurements of one arm at one load, without the warm-up.
 
     `errors` are requests without a whole answer, by kind; they are among `requests`. `seconds` is the time
@@ -168,7 +168,7 @@ class Figures:
     between_pieces: Percentiles | None = None
     end_to_end: Percentiles | None = None
     goodput: Goodput | None = None
-    drafts: Drafts | None = None
+    drafts: DraftFigures | None = None
     inside: Inside = field(default_factory=Inside)
     blocks: tuple[float, ...] = ()
 
@@ -178,7 +178,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class OfferedLoad:
     """A load: either `streams` clients that each ask again when answered, or a `rate` of requests a second
     that does not wait for the server.
     """
@@ -196,12 +196,12 @@ class Load:
 class Arms:
     """The server with drafts, and without; `plain` is None where nobody could be asked without."""
 
-    speculative: Figures
-    plain: Figures | None = None
+    speculative: ArmFigures
+    plain: ArmFigures | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class LoadResult:
     """One load, measured in both arms.
 
     `speedup` is tokens a second with drafts over those without, or, where the load is a rate and tokens a
@@ -210,14 +210,14 @@ class Level:
     fewer than six pairs, or a rate of which an arm did not answer more than 1 % of the requests.
     """
 
-    load: Load
+    load: OfferedLoad
     arms: Arms
     speedup: Interval | None = None
     pairs: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class BenchedServer:
     """The server that was measured. `plain_by` says how the plain arm was made: by `num_draft_tokens` 0 in
     each request, by another server at `baseline_url`, or not at all.
     """
@@ -230,7 +230,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class BenchedModel:
     """The model that was served, as far as it is known. Requests use `name`; the other fields are the
     recipe's.
     """
@@ -243,7 +243,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class BenchMachine:
     """The machine that ran `bench`, which need not be the server's. `gpus` are the names of its GPUs."""
 
     processor: str
@@ -255,7 +255,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class WorkloadSummary:
     """A summary of the prompts: `digest` identifies them, `categories` counts the prompts of each
     category.
     """
@@ -268,7 +268,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class BenchSettings:
     """The settings of a run. `block_requests` and `pairs` are per arm and load; `started` is ISO 8601.
 
     `command` measures it again.
@@ -291,7 +291,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class BenchVerdict:
     """The answer to the question whether drafts are worth it.
 
     `words` says it in a sentence; `decision` in one word: "on" at every load that has a speed-up, "up_to" the
@@ -308,16 +308,16 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class BenchResult:
     """All of it; `is_partial` where it was stopped before its end, and has what was measured until then."""
 
-    server: Server
-    model: Model
-    machine: Machine
-    workload: Workload
-    settings: Settings
-    levels: tuple[Level, ...]
-    verdict: Verdict
+    server: BenchedServer
+    model: BenchedModel
+    machine: BenchMachine
+    workload: WorkloadSummary
+    settings: BenchSettings
+    levels: tuple[LoadResult, ...]
+    verdict: BenchVerdict
     is_partial: bool = False
     schema_version: int = SCHEMA_VERSION
 
@@ -329,19 +329,19 @@ class Result:
         return 0 < sent == sum(arm.failed for arm in arms)
 
 
-def to_json(result: Result) -> str:
+def to_json(result: BenchResult) -> str:
     """Returns the result as a JSON document."""
     return _adapter().dump_json(result, indent=2).decode() + "\n"
 
 
-def write(result: Result, folder: Path) -> Path:
+def write(result: BenchResult, folder: Path) -> Path:
     """Writes it into a folder, which is made if need be, whole or not at all; returns the file."""
     file = folder / RESULT
     write_atomically(file, to_json(result))
     return file
 
 
-def read(path: Path) -> Result:
+def read(path: Path) -> BenchResult:
     """Returns the result of a file, or of the folder of a run; raises `MeasureError`.
 
     Keys that are not known are passed over, so that results of a later trtspec can be read.
@@ -365,7 +365,7 @@ def read(path: Path) -> Result:
         raise MeasureError(file, f"is not a whole result: {' '.join(first[1:3])}") from error
 
 
-def _adapter() -> TypeAdapter[Result]:
+def _adapter() -> TypeAdapter[BenchResult]:
     from pydantic import TypeAdapter
 
-    return TypeAdapter(Result)
+    return TypeAdapter(BenchResult)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from trtspec.endpoints.endpoint import Counts
+from trtspec.endpoints.endpoint import DraftCounts
 
 ArmName = Literal["speculative", "plain"]
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class RequestSample:
     """One request; times are seconds since its block began.
 
     `intended` is when it was to be sent, which its latencies count from, and `sent` when it was. `pieces` has
@@ -32,7 +32,7 @@ class Sample:
     output_tokens: int = 0
     tokens_told: bool = True
     finish_reason: str | None = None
-    counts: Counts | None = None
+    counts: DraftCounts | None = None
     error: str | None = None
     problem: str = ""
 
@@ -59,7 +59,7 @@ class Block:
     Until `full_until` the load was what it is called: all streams were at work, or requests still came.
     """
 
-    samples: tuple[Sample, ...]
+    samples: tuple[RequestSample, ...]
     seconds: float
     full_until: float
 

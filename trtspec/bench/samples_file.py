@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.atomic import publish, temporary, write_atomically
-from trtspec.bench.measure import Measured
-from trtspec.bench.sample import ArmName, Sample
+from trtspec.bench.measure import LoadSamples
+from trtspec.bench.sample import ArmName, RequestSample
 
 PARQUET, CSV = "samples.parquet", "samples.csv"
 COLUMNS = (
@@ -43,7 +43,7 @@ COLUMNS = (
 )
 
 
-def write_samples(measured: Sequence[Measured], folder: Path, *, as_csv: bool) -> Path:
+def write_samples(measured: Sequence[LoadSamples], folder: Path, *, as_csv: bool) -> Path:
     """Writes every request, also those of a pair that broke off, whole or not at all; returns the file."""
     rows = list(_rows(measured))
     if as_csv or find_spec("pyarrow") is None:
@@ -64,7 +64,7 @@ def write_samples(measured: Sequence[Measured], folder: Path, *, as_csv: bool) -
     return file
 
 
-def _rows(measured: Sequence[Measured]) -> Iterator[dict[str, Any]]:
+def _rows(measured: Sequence[LoadSamples]) -> Iterator[dict[str, Any]]:
     for level in measured:
         for number, pair in enumerate(level.pairs):
             for arm, block in pair.items():
@@ -74,7 +74,7 @@ def _rows(measured: Sequence[Measured]) -> Iterator[dict[str, Any]]:
             yield _row(level, len(level.pairs), arm, sample)
 
 
-def _row(level: Measured, pair: int, arm: ArmName, sample: Sample) -> dict[str, Any]:
+def _row(level: LoadSamples, pair: int, arm: ArmName, sample: RequestSample) -> dict[str, Any]:
     counts = sample.counts
     values = (
         level.load.value,

@@ -17,14 +17,14 @@ from yarl import URL
 
 from trtspec.atomic import remove
 from trtspec.bench.machine import this_machine
-from trtspec.bench.measure import Arm, Measured, measure
-from trtspec.bench.plan import Plan
-from trtspec.bench.result import Load, Model, Result, Server, write
-from trtspec.bench.sample import ArmName, Sample
+from trtspec.bench.measure import BenchArm, LoadSamples, measure
+from trtspec.bench.plan import BenchPlan
+from trtspec.bench.result import BenchedModel, BenchedServer, BenchResult, OfferedLoad, write
+from trtspec.bench.sample import ArmName, RequestSample
 from trtspec.bench.samples_file import write_samples
 from trtspec.bench.summary import Circumstances, summary
 from trtspec.bench.traffic import Traffic
-from trtspec.endpoints.endpoint import Endpoint, Question
+from trtspec.endpoints.endpoint import Endpoint, EndpointRequest
 from trtspec.endpoints.finding import find, shown
 from trtspec.workloads.recorded import Recorded, append_recorded
 
@@ -37,7 +37,7 @@ Each is made of all blocks until then, so that those of hundreds of pairs would 
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BenchTargets:
     """The servers that a run asks, and the files that it keeps.
 
     `baseline` is the URL of the same engine without drafts, where it cannot be asked for plain decoding.
@@ -53,7 +53,7 @@ class Asked:
     folder: Path
     as_csv: bool
     keeps_answers: bool
-    model: Model | None = None
+    model: BenchedModel | None = None
     key: str | None = None
     baseline_key: str | None = None
     command: str = ""
@@ -62,7 +62,7 @@ class Asked:
 class Watcher(Protocol):
     """Is told, by `run`, how far it is."""
 
-    def began(self, load: Load, prompts: int) -> None:
+    def began(self, load: OfferedLoad, prompts: int) -> None:
         """Called before each load; so many prompts will be asked, those of the warm-up not counted."""
         ...
 
@@ -70,27 +70,30 @@ class Watcher(Protocol):
         """Called when the warm-up of a load is over."""
         ...
 
-    def heard(self, arm: ArmName, sample: Sample) -> None:
+    def heard(self, arm: ArmName, sample: RequestSample) -> None:
         """Called for each request that was measured, when it is over."""
         ...
 
-    def paired(self, result: Result) -> None:
+    def paired(self, result: BenchResult) -> None:
         """Called after a pair of blocks, of many not after each, with what is known until then."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BenchOutcome:
     """The last result, and the files that were written; `is_interrupted` after Ctrl-C or SIGTERM."""
 
-    result: Result
+    result: BenchResult
     files: tuple[Path, ...]
     is_interrupted: bool
 
 
 def run(
-    plan: Plan, asked: Asked, watcher: Callable[[Circumstances, Plan], Watcher], traffic: Traffic
-) -> Outcome:
+    plan: BenchPlan,
+    asked: BenchTargets,
+    watcher: Callable[[Circumstances, BenchPlan], Watcher],
+    traffic: Traffic,
+) -> BenchOutcome:
     """Measures until the end, or until Ctrl-C or SIGTERM; `plan.paired` is filled in from what is found.
 
     `watcher` returns who is told how far it is, when the servers are found. Raises `UnavailableError` where a
@@ -100,8 +103,11 @@ def run(
 
 
 async def _run(
-    plan: Plan, asked: Asked, watcher: Callable[[Circumstances, Plan], Watcher], traffic: Traffic
-) -> Outcome:
+    plan: BenchPlan,
+    asked: BenchTargets,
+    watcher: Callable[[Circumstances, BenchPlan], Watcher],
+    traffic: Traffic,
+) -> BenchOutcome:
     async with AsyncExitStack() as stack:
 
         async def reach(url: str, name: str | None, key: str | None) -> tuple[Endpoint, str | None]:
@@ -110,24 +116,24 @@ async def _run(
             return found.endpoint, found.software
 
         endpoint, software = await reach(asked.url, asked.model_name, asked.key)
-        arms: dict[ArmName, Arm] = {"speculative": Arm(endpoint, plan.num_draft_tokens)}
+        arms: dict[ArmName, BenchArm] = {"speculative": BenchArm(endpoint, plan.num_draft_tokens)}
         plain_by = "none"
         if asked.baseline is not None:
             other, _ = await reach(asked.baseline, None, asked.baseline_key)
-            arms["plain"] = Arm(other, 0 if other.plain_per_request else None)
+            arms["plain"] = BenchArm(other, 0 if other.plain_per_request else None)
             plain_by = "baseline"
         elif endpoint.plain_per_request:
-            arms["plain"], plain_by = Arm(endpoint, 0), "request"
+            arms["plain"], plain_by = BenchArm(endpoint, 0), "request"
         plan = replace(plan, paired="plain" in arms, chat=plan.chat and endpoint.api == "openai")
         of = Circumstances(
-            server=Server(
+            server=BenchedServer(
                 shown(endpoint.url),
                 endpoint.api,
                 plain_by,  # type: ignore[arg-type]
                 shown(asked.baseline) if asked.baseline else None,
                 software,
             ),
-            model=replace(asked.model, name=endpoint.model) if asked.model else Model(endpoint.model),
+            model=replace(asked.model, name=endpoint.model) if asked.model else BenchedModel(endpoint.model),
             machine=this_machine(),
             started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             version=version("trtspec"),
@@ -147,14 +153,14 @@ async def _run(
 class _Keeper:
     """Writes what is known whenever more is, and passes on what it is told."""
 
-    def __init__(self, plan: Plan, of: Circumstances, asked: Asked, watcher: Watcher) -> None:
+    def __init__(self, plan: BenchPlan, of: Circumstances, asked: BenchTargets, watcher: Watcher) -> None:
         self._plan, self._of, self._asked, self._watcher = plan, of, asked, watcher
-        self._measured: list[Measured] = []
+        self._measured: list[LoadSamples] = []
         self._answers: list[Recorded] = []
         self._has_kept = False
         self._begin, self._spent_s = perf_counter(), 0.0
 
-    def began(self, load: Load, measured: list[Measured]) -> None:
+    def began(self, load: OfferedLoad, measured: list[LoadSamples]) -> None:
         self._measured = measured
         prompts = self._plan.pairs * len(self._plan.arms) * self._plan.prompts_per_block(load)
         self._watcher.began(load, prompts)
@@ -162,27 +168,27 @@ class _Keeper:
     def warm(self) -> None:
         self._watcher.warm()
 
-    def heard(self, arm: ArmName, sample: Sample, question: Question, text: str) -> None:
+    def heard(self, arm: ArmName, sample: RequestSample, question: EndpointRequest, text: str) -> None:
         if self._asked.keeps_answers and sample.error is None:
             self._answers.append(_recorded(sample, question, text, self._of.model.name))
         self._watcher.heard(arm, sample)
 
-    def paired(self, measured: list[Measured]) -> None:
+    def paired(self, measured: list[LoadSamples]) -> None:
         begin = perf_counter()
         if self._spent_s > max(_FREE_S, _MOST_SHARE * (begin - self._begin)):
             return
         self._watcher.paired(self._write(is_partial=True))
         self._spent_s += perf_counter() - begin
 
-    def outcome(self, *, is_interrupted: bool) -> Outcome:
+    def outcome(self, *, is_interrupted: bool) -> BenchOutcome:
         result = self._write(is_partial=is_interrupted)
         samples = write_samples(self._measured, self._asked.folder, as_csv=self._asked.as_csv)
         files = [self._asked.folder / "result.json", samples]
         if self._asked.keeps_answers:
             files.append(self._asked.folder / ANSWERS)
-        return Outcome(result, tuple(files), is_interrupted)
+        return BenchOutcome(result, tuple(files), is_interrupted)
 
-    def _write(self, *, is_partial: bool) -> Result:
+    def _write(self, *, is_partial: bool) -> BenchResult:
         result = summary(self._plan, self._of, self._measured, is_partial=is_partial)
         write(result, self._asked.folder)
         if self._answers:
@@ -195,7 +201,7 @@ class _Keeper:
         return result
 
 
-def _recorded(sample: Sample, question: Question, text: str, model: str) -> Recorded:
+def _recorded(sample: RequestSample, question: EndpointRequest, text: str, model: str) -> Recorded:
     sampling = {"temperature": question.temperature} if question.temperature else {}
     if question.seed is not None:
         sampling["seed"] = question.seed
@@ -216,7 +222,7 @@ def metrics_beside(endpoint: Endpoint) -> str | None:
 
 
 @contextmanager
-def _ends_on_signals(work: asyncio.Future[list[Measured]]) -> Iterator[None]:
+def _ends_on_signals(work: asyncio.Future[list[LoadSamples]]) -> Iterator[None]:
     """Has Ctrl-C and SIGTERM cancel the work instead of ending the program; a second one does that."""
     loop = asyncio.get_running_loop()
 

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trtspec.bench.figures import figures
-from trtspec.bench.inside import KvReuse
-from trtspec.bench.measure import Measured
+from trtspec.bench.inside import KvReuseShare
+from trtspec.bench.measure import LoadSamples
 from trtspec.bench.notes import notes, notes_of_order
-from trtspec.bench.plan import Plan
+from trtspec.bench.plan import BenchPlan
 from trtspec.bench.result import (
+    ArmFigures,
     Arms,
-    Figures,
+    BenchedModel,
+    BenchedServer,
+    BenchMachine,
+    BenchResult,
+    BenchSettings,
     Inside,
-    Level,
-    Machine,
-    Model,
-    Result,
-    Server,
-    Settings,
-    Workload,
+    LoadResult,
+    WorkloadSummary,
 )
 from trtspec.bench.sample import ArmName, Block
 from trtspec.bench.statistics import ratio
@@ -34,9 +34,9 @@ class Circumstances:
     `is_one_tenant` says that both arms ask one server as the same tenant.
     """
 
-    server: Server
-    model: Model
-    machine: Machine
+    server: BenchedServer
+    model: BenchedModel
+    machine: BenchMachine
     started: str
     version: str
     load_generator: str = "trtspec"
@@ -44,23 +44,25 @@ class Circumstances:
     is_one_tenant: bool = False
 
 
-def summary(plan: Plan, of: Circumstances, measured: Sequence[Measured], *, is_partial: bool) -> Result:
+def summary(
+    plan: BenchPlan, of: Circumstances, measured: Sequence[LoadSamples], *, is_partial: bool
+) -> BenchResult:
     """Returns the result; a load of which no pair of blocks is whole is left out."""
     whole = [level for level in measured if level.pairs]
     levels = tuple(_level(plan, level) for level in whole)
     said = notes(plan, whole, is_one_tenant=of.is_one_tenant)
-    return Result(
+    return BenchResult(
         server=of.server,
         model=of.model,
         machine=of.machine,
-        workload=Workload(
+        workload=WorkloadSummary(
             plan.workload.name,
             plan.workload.source,
             len(plan.workload.prompts),
             plan.workload.categories,
             plan.workload.digest,
         ),
-        settings=Settings(
+        settings=BenchSettings(
             started=of.started,
             version=of.version,
             pairs=plan.pairs,
@@ -82,25 +84,25 @@ def summary(plan: Plan, of: Circumstances, measured: Sequence[Measured], *, is_p
     )
 
 
-def _level(plan: Plan, level: Measured) -> Level:
+def _level(plan: BenchPlan, level: LoadSamples) -> LoadResult:
     if not plan.paired:
-        return Level(level.load, Arms(_figures(plan, level, "speculative")))
+        return LoadResult(level.load, Arms(_figures(plan, level, "speculative")))
     pairs = tuple((_worth(level, pair["speculative"]), _worth(level, pair["plain"])) for pair in level.pairs)
     # Seconds are better where they are fewer.
     compared = pairs if level.load.kind == "streams" else tuple((plain, own) for own, plain in pairs)
     arms = Arms(_figures(plan, level, "speculative"), _figures(plan, level, "plain"))
     speedup = None if fails_often(level.load, arms) else ratio(compared, plan.confidence)
-    return Level(level.load, arms, speedup, pairs)
+    return LoadResult(level.load, arms, speedup, pairs)
 
 
-def _worth(level: Measured, block: Block) -> float:
+def _worth(level: LoadSamples, block: Block) -> float:
     """Returns what blocks are compared by: tokens a second, or at a rate the mean seconds of a request."""
     return block.tokens_per_second if level.load.kind == "streams" else block.mean_end_to_end or 0.0
 
 
-def _figures(plan: Plan, level: Measured, arm: ArmName) -> Figures:
+def _figures(plan: BenchPlan, level: LoadSamples, arm: ArmName) -> ArmFigures:
     drafted = level.meanwhile if arm == "speculative" else None
-    reuse = level.kv_reuse.get(arm, KvReuse()).share
+    reuse = level.kv_reuse.get(arm, KvReuseShare()).share
     inside = Inside(drafted.round_times if drafted else None, reuse, level.gpu_use.get(arm))
     drafts = drafted.drafts if drafted else None
     return figures(level.blocks(arm), plan.targets, plan.confidence, inside, drafts)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
 
-from trtspec.bench.result import Load
-from trtspec.bench.sample import Block, Sample
-from trtspec.endpoints.endpoint import Answer, AskError, Endpoint, Message, Question
+from trtspec.bench.result import OfferedLoad
+from trtspec.bench.sample import Block, RequestSample
+from trtspec.endpoints.endpoint import AskError, ChatMessage, Endpoint, EndpointRequest, TimedAnswer
 from trtspec.workloads.prompt import Prompt
 
-Heard = Callable[[Sample, Question, str], None]
+Heard = Callable[[RequestSample, EndpointRequest, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Manner:
     tenant: str | None
     heard: Heard
 
-    def question(self, prompt: Prompt, messages: Sequence[Message], number: int) -> Question:
-        return Question(
+    def question(self, prompt: Prompt, messages: Sequence[ChatMessage], number: int) -> EndpointRequest:
+        return EndpointRequest(
             tuple(messages),
             prompt.max_tokens or self.max_tokens,
             self.num_draft_tokens,
@@ -53,7 +53,7 @@ class Traffic(Protocol):
         self,
         endpoint: Endpoint,
         prompts: Sequence[Prompt],
-        load: Load,
+        load: OfferedLoad,
         times: Sequence[float],
         manner: Manner,
     ) -> Block:
@@ -70,7 +70,7 @@ class OwnTraffic:
         self,
         endpoint: Endpoint,
         prompts: Sequence[Prompt],
-        load: Load,
+        load: OfferedLoad,
         times: Sequence[float],
         manner: Manner,
     ) -> Block:
@@ -84,7 +84,7 @@ async def closed_loop(endpoint: Endpoint, prompts: Sequence[Prompt], streams: in
 
     A prompt of several turns stays with its stream, whose later turns have the answers so far.
     """
-    begin, waiting, samples = perf_counter(), list(enumerate(prompts))[::-1], list[Sample]()
+    begin, waiting, samples = perf_counter(), list(enumerate(prompts))[::-1], list[RequestSample]()
     ran_out: list[float] = []
 
     async def stream() -> None:
@@ -110,7 +110,7 @@ async def open_loop(
     Latencies count from that time, also where this program was late or a server did not take the request, so
     that a slow server cannot hide what waited for it ("coordinated omission").
     """
-    begin, samples = perf_counter(), list[Sample]()
+    begin, samples = perf_counter(), list[RequestSample]()
 
     async def ask(number: int, prompt: Prompt, due: float) -> None:
         samples.extend(await _converse(endpoint, prompt, number, begin, due, manner))
@@ -147,18 +147,18 @@ class _Tasks:
 
 async def _converse(
     endpoint: Endpoint, prompt: Prompt, number: int, begin: float, due: float, manner: Manner
-) -> list[Sample]:
+) -> list[RequestSample]:
     """Asks one turn after the other, each due when the one before ends; one that fails is the last."""
-    samples: list[Sample] = []
-    messages: list[Message] = []
+    samples: list[RequestSample] = []
+    messages: list[ChatMessage] = []
     for turn, said in enumerate(prompt.turns):
-        messages.append(Message("user", said))
+        messages.append(ChatMessage("user", said))
         question = manner.question(prompt, messages, number)
         try:
             answer = await endpoint.ask(question)
         except AskError as error:
             ended = perf_counter() - begin
-            sample = Sample(
+            sample = RequestSample(
                 prompt.name,
                 prompt.category,
                 turn,
@@ -173,14 +173,14 @@ async def _converse(
         sample = _sample(prompt, turn, begin, due, answer)
         manner.heard(sample, question, answer.text)
         samples.append(sample)
-        messages.append(Message("assistant", answer.text))
+        messages.append(ChatMessage("assistant", answer.text))
         due = sample.ended
     return samples
 
 
-def _sample(prompt: Prompt, turn: int, begin: float, due: float, answer: Answer) -> Sample:
+def _sample(prompt: Prompt, turn: int, begin: float, due: float, answer: TimedAnswer) -> RequestSample:
     told = answer.output_tokens is not None
-    return Sample(
+    return RequestSample(
         prompt.name,
         prompt.category,
         turn,

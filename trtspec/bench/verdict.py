@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from trtspec.bench.result import Arms, Interval, Level, Load, Verdict
+from trtspec.bench.result import Arms, BenchVerdict, Interval, LoadResult, OfferedLoad
 
 _NO_PLAIN = (
     "no speed-up is stated, since nothing was measured without drafts: name the same engine without them "
@@ -16,7 +16,7 @@ _MOST_FAILED = 0.01
 """The largest share of an arm's requests at a rate that may fail where a speed-up is stated."""
 
 
-def verdict(levels: Sequence[Level], notes: tuple[str, ...] = ()) -> Verdict:
+def verdict(levels: Sequence[LoadResult], notes: tuple[str, ...] = ()) -> BenchVerdict:
     """Returns what the speed-ups of the levels come to.
 
     A level gains where its whole interval is above 1, loses where it is below, and says nothing where 1 is
@@ -32,35 +32,35 @@ def verdict(levels: Sequence[Level], notes: tuple[str, ...] = ()) -> Verdict:
     )
     if not known:
         if not levels:
-            return Verdict("nothing was measured", "unmeasured", notes=notes)
+            return BenchVerdict("nothing was measured", "unmeasured", notes=notes)
         has_plain = any(level.arms.plain for level in levels)
-        return Verdict(_NO_PAIRS if has_plain else _NO_PLAIN, "unmeasured", notes=notes)
+        return BenchVerdict(_NO_PAIRS if has_plain else _NO_PLAIN, "unmeasured", notes=notes)
     states = [_state(speedup) for _, speedup in known]
     told = [f"{_factor(speedup)} at {level.load}" for level, speedup in known]
     if all(state == "gain" for state in states):
         shown = told[0] if len(told) == 1 else f"{told[0]}, {told[-1]}"
-        return Verdict(f"{shown}: leave it on" + _at_all(known, levels), "on", notes=notes)
+        return BenchVerdict(f"{shown}: leave it on" + _at_all(known, levels), "on", notes=notes)
     if all(state == "loss" for state in states):
-        return Verdict(f"{told[0]}: switch it off" + _at_all(known, levels), "off", notes=notes)
+        return BenchVerdict(f"{told[0]}: switch it off" + _at_all(known, levels), "off", notes=notes)
     if all(state == "open" for state in states):
-        return Verdict(f"no difference was found: {', '.join(told)}", "undecided", notes=notes)
+        return BenchVerdict(f"no difference was found: {', '.join(told)}", "undecided", notes=notes)
     gains = states.index("gain") if states[0] == "gain" else None
     end = next((place for place, state in enumerate(states) if state != "gain"), len(states))
     if gains is None or "gain" in states[end:]:
-        return Verdict(f"it depends: {', '.join(told)}", "undecided", notes=notes)
+        return BenchVerdict(f"it depends: {', '.join(told)}", "undecided", notes=notes)
     if "loss" not in states[end:]:
         (last, _), (first, after) = known[end - 1], known[end]
         words = f"{told[0]}, no difference found from {first.load} on ({_factor(after)})"
-        return Verdict(words, "up_to", None, last.load.value, notes)
+        return BenchVerdict(words, "up_to", None, last.load.value, notes)
     # The speed-up passes 1 at a load whose interval leaves it open, or at the first loss.
     past = next(place for place, (_, speedup) in enumerate(known) if speedup.value <= 1)
     (last, before), (first, after) = known[past - 1], known[past]
     even = _break_even(last.load.value, before.value, first.load.value, after.value)
     words = f"{told[0]}, break-even at {_number(even)}{_unit(last)}, switch off above"
-    return Verdict(words, "up_to", even, even, notes)
+    return BenchVerdict(words, "up_to", even, even, notes)
 
 
-def fails_often(load: Load, arms: Arms) -> bool:
+def fails_often(load: OfferedLoad, arms: Arms) -> bool:
     """Says whether so many requests at a rate failed that the times of the others do not tell two arms apart.
 
     Who is refused leaves room for the others, whose times get better by it.
@@ -69,7 +69,7 @@ def fails_often(load: Load, arms: Arms) -> bool:
     return load.kind == "rate" and any(arm.failed > _MOST_FAILED * arm.requests for arm in every)
 
 
-def _why_none(level: Level) -> str:
+def _why_none(level: LoadResult) -> str:
     if fails_often(level.load, level.arms):
         return f"more than {_MOST_FAILED:.0%} of the requests of an arm failed; a lower --rate has fewer"
     return "too few pairs of blocks have answers"
@@ -91,7 +91,7 @@ def _factor(speedup: Interval) -> str:
     return f"{speedup.value:.{digits}f}x ± {max(half, 0.01):.{digits}f}"
 
 
-def _at_all(known: Sequence[tuple[Level, Interval]], levels: Sequence[Level]) -> str:
+def _at_all(known: Sequence[tuple[LoadResult, Interval]], levels: Sequence[LoadResult]) -> str:
     if len(known) < len(levels):
         return f", at {len(known)} of the {len(levels)} loads that were measured"
     return f", at each of the {len(known)} loads that were measured" if len(known) > 2 else ""
@@ -101,5 +101,5 @@ def _number(load: float) -> str:
     return f"{load:.0f}" if load >= 10 else f"{load:.1f}".removesuffix(".0")
 
 
-def _unit(level: Level) -> str:
+def _unit(level: LoadResult) -> str:
     return "" if level.load.kind == "streams" else " requests/s"

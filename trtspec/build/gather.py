@@ -20,11 +20,11 @@ from trtspec.models.hub import fetch
 from trtspec.models.layers import draft_of
 from trtspec.models.source import Source, read_source
 from trtspec.models.tokenizer import TOKENIZER_FILES
-from trtspec.plan.facts import DatasetFacts, Facts, HeadFacts, ModelFacts, SearchFacts
+from trtspec.plan.facts import DatasetFacts, HeadFacts, ModelFacts, PlanFacts, SearchFacts
 from trtspec.progress import Progress
 from trtspec.recipe.layers import AUTO
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.schema import Draft, Model
+from trtspec.recipe.schema import Draft, RecipeModel
 from trtspec.recipe.support import SERVERS
 from trtspec.roles import Role
 from trtspec.run.digests import FileDigests
@@ -34,7 +34,7 @@ Bring = Callable[["str", "str | None", Progress], Path]
 
 def gather(
     loaded: LoadedRecipe, host: Host, digests: FileDigests | None, weights: Collection[Role], watch: Progress
-) -> Facts:
+) -> PlanFacts:
     """Reads the models and the code that repositories carry, and returns the facts.
 
     `weights` are the roles whose weights are needed, and downloaded if they are not here. Without `digests`
@@ -54,11 +54,11 @@ def gather(
         facts = _of_layers(loaded, draft, models[Role.DRAFT], digests)
         common = num_common(models[Role.TARGET].source, facts.source)
         models[Role.DRAFT] = replace(facts, num_common=common)
-    return Facts(models, host, _serving_code(), head)
+    return PlanFacts(models, host, _serving_code(), head)
 
 
 def _model(
-    loaded: LoadedRecipe, model: Model, digests: FileDigests | None, bring: Bring, watch: Progress
+    loaded: LoadedRecipe, model: RecipeModel, digests: FileDigests | None, bring: Bring, watch: Progress
 ) -> ModelFacts:
     location = loaded.model_location(model)
     folder = location if isinstance(location, Path) else bring(location, model.revision, watch)
@@ -124,7 +124,7 @@ def _of_layers(
     return replace(kept, search=SearchFacts(DatasetFacts(dataset, digest) if dataset else None))
 
 
-def _dataset(loaded: LoadedRecipe, model: Model, digests: FileDigests | None) -> DatasetFacts | None:
+def _dataset(loaded: LoadedRecipe, model: RecipeModel, digests: FileDigests | None) -> DatasetFacts | None:
     calibration = loaded.recipe.calibration(model)
     if calibration is None:
         return None

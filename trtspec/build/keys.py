@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtspec.build.plan import Plan
+from trtspec.build.plan import BuildPlan
 from trtspec.build.stored import engine_platform, pair_key
 from trtspec.errors import UnavailableError
 from trtspec.roles import Role
@@ -10,17 +10,17 @@ from trtspec.steps.pull import engine_key
 from trtspec.store.platform import Platform
 
 
-def key_of(made: Plan, only: Role | None) -> str | None:
+def key_of(made: BuildPlan, only: Role | None) -> str | None:
     """Returns the key of one engine or else of the pair; None where the models' files have not been read."""
     return engine_key(made.own_steps, only) if only else pair_key(made.own_steps, made.resolved)
 
 
-def platform_for(made: Plan, only: Role | None) -> Platform:
+def platform_for(made: BuildPlan, only: Role | None) -> Platform:
     """Returns the platform of one engine or else of the pair, as the release's image builds it."""
     return engine_platform(made.resolved, only or Role.TARGET, None)
 
 
-def check_key(made: Plan, only: Role | None, asked: str) -> None:
+def check_key(made: BuildPlan, only: Role | None, asked: str) -> None:
     """Raises UnavailableError if the plan makes something else than what has been asked for by its key."""
     if key_of(made, only) != asked:
         what, recipe = only or "pair", made.resolved.loaded.path

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
-from trtspec.build.plan import Plan
+from trtspec.build.plan import BuildPlan
 from trtspec.build.stored import engine_platform
 from trtspec.progress import Advance, Progress
 from trtspec.roles import Role
@@ -14,7 +14,7 @@ from trtspec.run.digests import FileDigests
 from trtspec.run.step import name_of
 from trtspec.steps import build
 from trtspec.steps.pull import engine_key
-from trtspec.store.lease import Lease, leased
+from trtspec.store.lease import StoreLease, leased
 from trtspec.store.platform import Platform
 from trtspec.store.store import Store
 
@@ -22,13 +22,13 @@ from trtspec.store.store import Store
 class Planner(Protocol):
     """Makes the plan, with the digests that are known already; `to_run` as in `make_plan`."""
 
-    def __call__(self, *, to_run: bool, digests: FileDigests | None = None) -> Plan: ...
+    def __call__(self, *, to_run: bool, digests: FileDigests | None = None) -> BuildPlan: ...
 
 
 @contextmanager
 def leased_plan(
     store: Store | None, planned: Planner, watch: Progress, warn: Callable[[str], None]
-) -> Iterator[tuple[Plan, Progress]]:
+) -> Iterator[tuple[BuildPlan, Progress]]:
     """Yields the plan of a build, and the `Progress` for its steps; holds leases until the end of the block.
 
     What others are building is waited for, before any weights are downloaded, and then pulled; without a
@@ -42,7 +42,7 @@ def leased_plan(
     first = planned(to_run=False)
     name = first.resolved.loaded.recipe.name
     with ExitStack() as held:
-        leases = dict[Role, Lease]()
+        leases = dict[Role, StoreLease]()
         for role, platform, key in _to_build(first):
             if lease := held.enter_context(leased(store, platform, key, f"{role} of {name}", watch)):
                 leases[role] = lease
@@ -52,7 +52,7 @@ def leased_plan(
                 warn(f"{role}: the lease could not be renewed in time, and another builder has built it too")
 
 
-def _to_build(made: Plan) -> list[tuple[Role, Platform, str]]:
+def _to_build(made: BuildPlan) -> list[tuple[Role, Platform, str]]:
     """Returns the engines that would be built here, by the order of their keys, each once."""
     undone, tensorrt = made.pending(), made.facts.host.versions.get("tensorrt")
     steps = {step.name for step in made.steps}
@@ -65,7 +65,7 @@ def _to_build(made: Plan) -> list[tuple[Role, Platform, str]]:
     return [found[place] for place in sorted(found)]
 
 
-def _told(watch: Progress, leases: list[Lease]) -> Progress:
+def _told(watch: Progress, leases: list[StoreLease]) -> Progress:
     """Returns a `Progress` that those see too who wait for the leases."""
 
     @contextmanager

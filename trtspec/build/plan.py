@@ -13,7 +13,7 @@ from trtspec.machine.host import find_host
 from trtspec.models.headers_only import is_headers_only
 from trtspec.models.hub import cached_folder
 from trtspec.plan.choices import asked_backend, build_folder
-from trtspec.plan.facts import Facts
+from trtspec.plan.facts import PlanFacts
 from trtspec.plan.obstacles import recipe_obstacle
 from trtspec.plan.resolve import resolve
 from trtspec.plan.resolved import Resolved
@@ -31,13 +31,13 @@ from trtspec.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BuildPlan:
     """The facts, what follows from them and the recipe, the steps, and the digests of files.
 
     `steps` pull the engines that a store has, which are `found`; `own_steps` make everything here.
     """
 
-    facts: Facts
+    facts: PlanFacts
     resolved: Resolved
     steps: list[Step]
     own_steps: list[Step]
@@ -63,7 +63,7 @@ def make_plan(
     store: Store | None = None,
     only: Role | None = None,
     digests: FileDigests | None = None,
-) -> Plan:
+) -> BuildPlan:
     """Reads the recipe, this machine and the models, and returns the plan.
 
     `flags` has values by their key in the recipe. The weights of a pair that was never built are read only
@@ -88,7 +88,7 @@ def make_plan(
         if store:
             found = look(store, own, pending(own, output, digests), resolved, host.versions.get("tensorrt"))
             steps = make_steps(resolved, facts, found, only)
-        made = Plan(facts, resolved, steps, own, digests, found)
+        made = BuildPlan(facts, resolved, steps, own, digests, found)
         undone = made.pending() if to_run else set[str]()
         needed = weights_read([step for step in steps if step.name in undone])
         missing = {role for role in needed if is_headers_only(facts.models[role].source)}

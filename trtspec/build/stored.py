@@ -23,7 +23,7 @@ from trtspec.store.platform import Platform, platform_of
 from trtspec.store.store import Store
 
 if TYPE_CHECKING:
-    from trtspec.build.plan import Plan
+    from trtspec.build.plan import BuildPlan
 
 
 def look(
@@ -41,7 +41,7 @@ def look(
     return found
 
 
-def push_build(store: Store, made: Plan, watch: Progress, only: Role | None = None) -> list[Entry]:
+def push_build(store: Store, made: BuildPlan, watch: Progress, only: Role | None = None) -> list[Entry]:
     """Pushes each engine, and the build as it is served, unless the store has it; returns the new entries.
 
     With `only` it pushes this engine alone. The build directory is held meanwhile, for another build would

@@ -17,7 +17,7 @@ from trtspec.checkpoint.scales import Scales, scales_of, shape_of
 from trtspec.checkpoint.writer import TensorEntry
 from trtspec.errors import ModelError
 from trtspec.models.families import family_of
-from trtspec.models.families.family import Part, Weight
+from trtspec.models.families.family import FamilyTensor, TensorPart
 from trtspec.models.source import Source
 from trtspec.models.tensors import Tensor
 
@@ -33,9 +33,9 @@ class Blueprint:
     """
 
     config: Mapping[str, Any]
-    weights: tuple[Weight, ...]
+    weights: tuple[FamilyTensor, ...]
     ranks: tuple[tuple[Placed, ...], ...]
-    scales: Mapping[Weight, Scales]
+    scales: Mapping[FamilyTensor, Scales]
     tensors: Mapping[str, Tensor]
     stored_scales: Mapping[str, float]
     dtype: str
@@ -60,7 +60,7 @@ class Blueprint:
             for placed in rank
         )
 
-    def dtype_of(self, weight: Weight) -> str:
+    def dtype_of(self, weight: FamilyTensor) -> str:
         """The dtype of a weight in the checkpoint, by its safetensors name."""
         return FP8 if weight in self.scales else weight.dtype or self.dtype
 
@@ -71,7 +71,7 @@ class Blueprint:
         layer = placed.name.removesuffix(placed.weight.name)
         return {layer + name: scale for name, scale in self.scales[placed.weight].tensors.items()}
 
-    def caster(self, weight: Weight, part: Part) -> Caster:
+    def caster(self, weight: FamilyTensor, part: TensorPart) -> Caster:
         """The function that turns a part's stored numbers into those of the checkpoint."""
         tensor = self.tensors[part.name]
         if weight not in self.scales:
@@ -105,8 +105,11 @@ def draw(source: Source, options: ConvertOptions) -> Blueprint:
 
 
 def _scales(
-    source: Source, weights: tuple[Weight, ...], options: ConvertOptions, prequantized: Prequantized | None
-) -> dict[Weight, Scales]:
+    source: Source,
+    weights: tuple[FamilyTensor, ...],
+    options: ConvertOptions,
+    prequantized: Prequantized | None,
+) -> dict[FamilyTensor, Scales]:
     if prequantized and not options.fp8:
         raise ModelError(source.folder, "is an FP8 model", "write quantization: {weights: fp8} in the recipe")
     if not options.fp8:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.models.families.family import Family
+from trtspec.models.families.family import ModelFamily
 from trtspec.models.source import Source
 
 
-def checkpoint_config(source: Source, family: Family, options: ConvertOptions) -> dict[str, Any]:
+def checkpoint_config(source: Source, family: ModelFamily, options: ConvertOptions) -> dict[str, Any]:
     mapping = options.mapping
     return {
         "architecture": source.architecture,

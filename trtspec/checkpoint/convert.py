@@ -22,13 +22,13 @@ import numpy as np
 from trtspec.checkpoint.blueprint import Blueprint
 from trtspec.checkpoint.cast import DTYPES, FP8, Caster
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.medusa import Medusa, draw_whole, weights_of
-from trtspec.checkpoint.placement import Placed, Share, place
+from trtspec.checkpoint.medusa import MedusaCheckpoint, draw_whole, weights_of
+from trtspec.checkpoint.placement import Placed, TensorShare, place
 from trtspec.checkpoint.reader import Reader, chunks
 from trtspec.checkpoint.writer import SafetensorsFile, TensorEntry
 from trtspec.errors import TensorError, UnavailableError
 from trtspec.models.families import family_of
-from trtspec.models.families.family import Part, Weight
+from trtspec.models.families.family import FamilyTensor, TensorPart
 from trtspec.models.source import Source
 from trtspec.models.tensors import Tensor
 from trtspec.threads import in_threads
@@ -42,7 +42,7 @@ FORMAT = 3  # version of what is written: raised when the same source and option
 class _Target:
     """The place at which a share is written: `start` is the byte of the file at which its tensor begins."""
 
-    share: Share
+    share: TensorShare
     file: SafetensorsFile
     start: int
 
@@ -62,7 +62,7 @@ def convert(
     options: ConvertOptions,
     folder: Path,
     advance: Callable[[int], None] = lambda _: None,
-    medusa: Medusa | None = None,
+    medusa: MedusaCheckpoint | None = None,
 ) -> None:
     """Writes a model's checkpoint into `folder`, which must not exist; the same source gives the same bytes.
 
@@ -93,12 +93,12 @@ def write(blueprint: Blueprint, folder: Path, advance: Callable[[int], None] = l
         in_threads(partial(_copy, reader, blueprint.config["dtype"]), _pieces(blueprint, files), advance)
 
 
-def checkpoint_size(source: Source, options: ConvertOptions, medusa: Medusa | None = None) -> int:
+def checkpoint_size(source: Source, options: ConvertOptions, medusa: MedusaCheckpoint | None = None) -> int:
     """Bytes of all weights on all ranks, the sum of what `convert` calls `advance` with."""
     return sum(rank_sizes(source, options, medusa))
 
 
-def rank_sizes(source: Source, options: ConvertOptions, medusa: Medusa | None = None) -> list[int]:
+def rank_sizes(source: Source, options: ConvertOptions, medusa: MedusaCheckpoint | None = None) -> list[int]:
     """Bytes of the weights on each rank, without the scales of FP8."""
     weights, mapping = list(family_of(source).weights(source)), options.mapping
     weights += weights_of(medusa) if medusa else ()
@@ -129,7 +129,7 @@ def _write_scales(blueprint: Blueprint, files: Iterable[SafetensorsFile]) -> Non
 
 
 def _pieces(blueprint: Blueprint, files: Iterable[SafetensorsFile]) -> Iterator[_Piece]:
-    targets: dict[tuple[Weight, Part], list[_Target]] = defaultdict(list)
+    targets: dict[tuple[FamilyTensor, TensorPart], list[_Target]] = defaultdict(list)
     for file, rank in zip(files, blueprint.ranks, strict=True):
         for placed in rank:
             for share in placed.shares:

@@ -10,7 +10,7 @@ from trtspec.checkpoint.cast import DTYPES, FP8
 from trtspec.checkpoint.prequantized import Prequantized
 from trtspec.checkpoint.reader import Reader, chunks
 from trtspec.errors import TensorError
-from trtspec.models.families.family import Family, Weight, shapes
+from trtspec.models.families.family import FamilyTensor, ModelFamily, shapes
 from trtspec.models.hf_config import DOWNLOAD_AGAIN, SAME_REVISION
 from trtspec.models.scheme import QUANTIZE_IT
 from trtspec.models.source import Source
@@ -21,7 +21,7 @@ _CHUNK = 1 << 20  # bytes
 
 
 def check_tensors(
-    source: Source, family: Family, weights: Iterable[Weight], prequantized: Prequantized | None
+    source: Source, family: ModelFamily, weights: Iterable[FamilyTensor], prequantized: Prequantized | None
 ) -> dict[str, Tensor]:
     """The Hugging Face tensors that the weights are made of, by name.
 

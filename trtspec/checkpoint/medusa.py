@@ -14,10 +14,10 @@ from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.placement import place
 from trtspec.errors import ModelError
 from trtspec.findings import errors
-from trtspec.models.families.family import Part, Split, Weight
+from trtspec.models.families.family import FamilyTensor, Split, TensorPart
 from trtspec.models.heads.check import check_head
 from trtspec.models.heads.choices import Path
-from trtspec.models.heads.head import Head
+from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import head_tensors
 from trtspec.models.source import Source
 
@@ -28,13 +28,13 @@ _HEADS = "*medusa_heads*"
 
 
 @dataclass(frozen=True, slots=True)
-class Medusa:
+class MedusaCheckpoint:
     """Heads, and the paths of the tree that they propose in each step.
 
     A head that no path uses is left out: the runtime would ask it for no tokens at all.
     """
 
-    head: Head
+    head: HeadDescription
     choices: tuple[Path, ...]
 
     @property
@@ -43,12 +43,12 @@ class Medusa:
         return max(map(len, self.choices))
 
 
-def draw_whole(source: Source, options: ConvertOptions, medusa: Medusa | None) -> Blueprint:
+def draw_whole(source: Source, options: ConvertOptions, medusa: MedusaCheckpoint | None) -> Blueprint:
     """Plans the checkpoint of a model, with its heads if it has any; raises what both ways raise."""
     return draw(source, options) if medusa is None else draw_medusa(source, medusa, options)
 
 
-def draw_medusa(source: Source, medusa: Medusa, options: ConvertOptions) -> Blueprint:
+def draw_medusa(source: Source, medusa: MedusaCheckpoint, options: ConvertOptions) -> Blueprint:
     """Plans the checkpoint of a target and its heads.
 
     Raises ModelError for heads or a target that the engine cannot have, and what `draw` raises.
@@ -83,7 +83,7 @@ def draw_medusa(source: Source, medusa: Medusa, options: ConvertOptions) -> Blue
     )
 
 
-def weights_of(medusa: Medusa) -> Iterator[Weight]:
+def weights_of(medusa: MedusaCheckpoint) -> Iterator[FamilyTensor]:
     """Yields what the checkpoint has beside the target's weights."""
     head = medusa.head
     hidden, vocab = head.hidden_size, head.vocab_size
@@ -91,13 +91,15 @@ def weights_of(medusa: Medusa) -> Iterator[Weight]:
         ours = f"medusa_heads.{number}"
         for layer in range(head.num_layers):
             linear, theirs = f"{ours}.medusa_layers.{layer}.linear", f"{number}.{layer}.linear"
-            yield Weight(f"{linear}.weight", (Part(f"{theirs}.weight", (hidden, hidden), Split.ROWS),))
-            yield Weight(f"{linear}.bias", (Part(f"{theirs}.bias", (hidden,), Split.ROWS),))
-        logits = Part(f"{number}.{head.num_layers}.weight", (vocab, hidden), Split.VOCAB)
-        yield Weight(f"{ours}.lm_head.weight", (logits,))
+            yield FamilyTensor(
+                f"{linear}.weight", (TensorPart(f"{theirs}.weight", (hidden, hidden), Split.ROWS),)
+            )
+            yield FamilyTensor(f"{linear}.bias", (TensorPart(f"{theirs}.bias", (hidden,), Split.ROWS),))
+        logits = TensorPart(f"{number}.{head.num_layers}.weight", (vocab, hidden), Split.VOCAB)
+        yield FamilyTensor(f"{ours}.lm_head.weight", (logits,))
 
 
-def check_medusa(source: Source, head: Head) -> None:
+def check_medusa(source: Source, head: HeadDescription) -> None:
     """Raises ModelError for heads or a target that the engine cannot have."""
     if head.method != "medusa":
         raise ModelError(head.folder, f"is a head of {head.method}, not Medusa's", "name Medusa's heads")

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from math import prod
 
 from trtspec.checkpoint.mapping import Mapping
-from trtspec.models.families.family import Part, Split, Weight
+from trtspec.models.families.family import FamilyTensor, Split, TensorPart
 
 EMBEDDING = "transformer.vocab_embedding.weight"
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class TensorShare:
     """A rectangle of a Hugging Face tensor, and the row of the rank's tensor at which it begins.
 
     In a tensor with one dimension each number is a row with one column.
     """
 
-    part: Part
+    part: TensorPart
     rows: range
     columns: range
     at: int
@@ -29,14 +29,14 @@ class Share:
 class Placed:
     """A TensorRT-LLM tensor on one rank; the rows that no share covers are zero."""
 
-    weight: Weight
+    weight: FamilyTensor
     name: str
     shape: tuple[int, ...]
-    shares: tuple[Share, ...]
+    shares: tuple[TensorShare, ...]
 
 
 def place(
-    weights: Iterable[Weight], num_layers: int, head_size: int, mapping: Mapping, rank: int
+    weights: Iterable[FamilyTensor], num_layers: int, head_size: int, mapping: Mapping, rank: int
 ) -> Iterator[Placed]:
     """Yields the tensors of one rank, in the order of the weights.
 
@@ -50,11 +50,11 @@ def place(
             yield _placed(weight, layers.start, head_size, mapping.tp_size, tp_rank)
 
 
-def _placed(weight: Weight, first_layer: int, head_size: int, tp_size: int, tp_rank: int) -> Placed:
+def _placed(weight: FamilyTensor, first_layer: int, head_size: int, tp_size: int, tp_rank: int) -> Placed:
     shares, at, columns = [], 0, range(0)
     for part in weight.parts:
         rows, columns, height = _rectangle(part, head_size, tp_size, tp_rank)
-        shares.append(Share(part, rows, columns, at))
+        shares.append(TensorShare(part, rows, columns, at))
         at += height
     shape: tuple[int, ...] = (at,) if len(weight.parts[0].shape) == 1 else (at, len(columns))
     if weight.experts is not None:
@@ -62,7 +62,7 @@ def _placed(weight: Weight, first_layer: int, head_size: int, tp_size: int, tp_r
     return Placed(weight, weight.name_from(first_layer), shape, tuple(shares))
 
 
-def _rectangle(part: Part, head_size: int, tp_size: int, tp_rank: int) -> tuple[range, range, int]:
+def _rectangle(part: TensorPart, head_size: int, tp_size: int, tp_rank: int) -> tuple[range, range, int]:
     """The rows and columns of a rank's share, and the height of its place on the rank, zero rows included."""
     height, width = part.shape[0], prod(part.shape[1:])
     rows, columns = part.rows, range(width)

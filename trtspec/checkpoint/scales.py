@@ -20,7 +20,7 @@ import numpy as np
 
 from trtspec.checkpoint.calibration import CalibratedRanges
 from trtspec.errors import ModelError
-from trtspec.models.families.family import Part, Weight
+from trtspec.models.families.family import FamilyTensor, TensorPart
 
 T = TypeVar("T")
 FP8_MAX = 448.0
@@ -45,18 +45,18 @@ def shape_of(scales: tuple[float, ...]) -> tuple[int, ...]:
 
 
 def scales_of(
-    weights: Iterable[Weight],
+    weights: Iterable[FamilyTensor],
     calibration: CalibratedRanges,
     *,
     kv_cache: bool,
     least_cache_scale: float = 1.0,
-) -> dict[Weight, Scales]:
+) -> dict[FamilyTensor, Scales]:
     """The scales of every linear weight; those of a KV cache are at least `least_cache_scale`.
 
     Raises ModelError for a layer that was not calibrated.
     """
     linears = [weight for weight in weights if weight.linear]
-    groups: dict[tuple[int | None, str], list[Part]] = {}
+    groups: dict[tuple[int | None, str], list[TensorPart]] = {}
     for weight in linears:
         groups.setdefault(_group(weight), []).extend(weight.parts)
     result = {}
@@ -87,12 +87,12 @@ def to_scale(amax: float) -> float:
     return float(np.float32(amax / FP8_MAX))
 
 
-def _group(weight: Weight) -> tuple[int | None, str]:
+def _group(weight: FamilyTensor) -> tuple[int | None, str]:
     return weight.layer, _SHARED.get(weight.name, weight.name)
 
 
 def _cache_scales(
-    weight: Weight, calibration: CalibratedRanges, least: float
+    weight: FamilyTensor, calibration: CalibratedRanges, least: float
 ) -> dict[str, tuple[float, ...]]:
     """The scales of the KV cache: the shared one, which TensorRT-LLM reads, and ModelOpt's separate ones."""
     k, v = (max(to_scale(_find(calibration.kv, name)), least) for name in weight.caches)

@@ -17,11 +17,11 @@ import numpy as np
 from trtspec.checkpoint.blueprint import Blueprint
 from trtspec.checkpoint.cast import Caster
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.medusa import Medusa, draw_whole
+from trtspec.checkpoint.medusa import MedusaCheckpoint, draw_whole
 from trtspec.checkpoint.reader import Reader, chunks
 from trtspec.checkpoint.scales import shape_of
 from trtspec.errors import TensorError
-from trtspec.models.families.family import Part, Split, Weight
+from trtspec.models.families.family import FamilyTensor, Split, TensorPart
 from trtspec.models.hf_config import read_json
 from trtspec.models.source import Source
 from trtspec.models.tensors import Tensor, read_header
@@ -52,7 +52,7 @@ def verify(
     options: ConvertOptions,
     folder: Path,
     advance: Callable[[int], None] = lambda _: None,
-    medusa: Medusa | None = None,
+    medusa: MedusaCheckpoint | None = None,
 ) -> None:
     """Compares a checkpoint with its model; raises TensorError for what is missing, superfluous or different.
 
@@ -146,7 +146,7 @@ def _claims(blueprint: Blueprint, ranks: _Ranks, held: Reader, head_size: int) -
         yield from claims
 
 
-def _flat(weight: Weight, tensor: Tensor) -> Tensor:
+def _flat(weight: FamilyTensor, tensor: Tensor) -> Tensor:
     """The tensor as one matrix: the rows of all experts, one after another."""
     if weight.experts is None:
         return tensor
@@ -155,7 +155,7 @@ def _flat(weight: Weight, tensor: Tensor) -> Tensor:
     return replace(tensor, shape=(tensor.shape[0] * tensor.shape[1], tensor.shape[2]))
 
 
-def _put_together(part: Part, tensors: list[Tensor], head_size: int) -> Iterator[tuple[range, range]]:
+def _put_together(part: TensorPart, tensors: list[Tensor], head_size: int) -> Iterator[tuple[range, range]]:
     """Yields for each rank the rows and columns of the original that its tensor has next.
 
     Rows beyond the original's last stand for zeros.
@@ -174,7 +174,7 @@ def _put_together(part: Part, tensors: list[Tensor], head_size: int) -> Iterator
             yield range(first, first + each), range(width)
 
 
-def _check_scales(blueprint: Blueprint, weight: Weight, ranks: _Ranks, held: Reader) -> None:
+def _check_scales(blueprint: Blueprint, weight: FamilyTensor, ranks: _Ranks, held: Reader) -> None:
     if weight not in blueprint.scales:
         return
     for name, scales in blueprint.scales[weight].tensors.items():

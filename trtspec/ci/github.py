@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from trtspec.ci.job import Job
+from trtspec.ci.job import CiJob
 from trtspec.ci.template import read_template
 
 FILE = ".github/workflows/engine-build.yml"
 
 
-def matrix(jobs: Iterable[Job]) -> dict[str, Any]:
+def matrix(jobs: Iterable[CiJob]) -> dict[str, Any]:
     """Returns the matrix of these jobs, for `strategy.matrix: ${{ fromJSON(...) }}`."""
     return {"include": [{**asdict(job), "runs_on": list(job.labels)} for job in jobs]}
 

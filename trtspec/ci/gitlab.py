@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from trtspec.ci.job import Job
+from trtspec.ci.job import CiJob
 from trtspec.ci.template import read_template
 
 FILE = ".gitlab/engine-build.yml"
@@ -32,7 +32,7 @@ _COLLECT = (
 )
 
 
-def child_pipeline(jobs: Iterable[Job]) -> dict[str, Any]:
+def child_pipeline(jobs: Iterable[CiJob]) -> dict[str, Any]:
     """Returns the pipeline of these jobs.
 
     GitLab refuses a pipeline without a job, so where there is nothing to build, a job says that. In the child
@@ -48,7 +48,7 @@ def template() -> str:
     return read_template("gitlab.yml")
 
 
-def _build_job(job: Job) -> dict[str, Any]:
+def _build_job(job: CiJob) -> dict[str, Any]:
     return {
         "stage": "build",
         "rules": _ALWAYS,

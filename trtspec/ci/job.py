@@ -12,7 +12,7 @@ from trtspec.recipe.loader import LoadedRecipe
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class CiJob:
     """The build of one recipe: its runner has `gpus` GPUs of the kind `gpu`, and `image` has the release."""
 
     name: str
@@ -31,14 +31,14 @@ class Job:
         return ("self-hosted", "gpu", f"{self.gpu}x{self.gpus}")
 
 
-def job_of(loaded: LoadedRecipe) -> Job | None:
+def job_of(loaded: LoadedRecipe) -> CiJob | None:
     """Returns the job of a recipe; None for one without engines of TensorRT-LLM, which any machine builds."""
     recipe = loaded.recipe
     if recipe.backend != "tensorrt_llm":
         return None
     release = releases.RELEASES[recipe.engine.release or releases.DEFAULT]
     hardware = recipe.hardware
-    return Job(
+    return CiJob(
         recipe.name, loaded.path.as_posix(), hardware.gpu, hardware.count, release.version, release.image
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from time import monotonic
 
 from trtspec.atomic import write_atomically
-from trtspec.build.plan import Plan
+from trtspec.build.plan import BuildPlan
 from trtspec.ci.junit import to_junit
 from trtspec.ci.markdown import to_markdown
 from trtspec.ci.report import SUFFIXES, BuildFailure, BuildReport, Status, StepReport, to_json
@@ -23,10 +23,10 @@ class _Build:
 
     def __init__(self, recipe: Path) -> None:
         self._recipe, self._start = recipe, monotonic()
-        self._made: Plan | None = None
+        self._made: BuildPlan | None = None
         self._before: set[str] = set()
 
-    def planned(self, made: Plan) -> None:
+    def planned(self, made: BuildPlan) -> None:
         self._made, self._before = made, made.pending()
 
     def report(self, failure: BuildFailure | None) -> BuildReport:
@@ -45,7 +45,7 @@ class _Build:
         steps = tuple(self._steps(made, failure))
         return BuildReport(name, str(self._recipe), output, made_for, steps, seconds, failure)
 
-    def _steps(self, made: Plan, failure: BuildFailure | None) -> Iterator[StepReport]:
+    def _steps(self, made: BuildPlan, failure: BuildFailure | None) -> Iterator[StepReport]:
         records, after = read_records(made.output), made.pending()
         for step in made.steps:
             status: Status = "run" if step.name in self._before else "kept"
@@ -58,7 +58,7 @@ class _Build:
 @contextmanager
 def recorded(
     recipe: Path, files: Sequence[Path], warn: Callable[[str], None]
-) -> Iterator[Callable[[Plan], None]]:
+) -> Iterator[Callable[[BuildPlan], None]]:
     """Yields a function to call with the plan; writes the report to the files at the end of the block.
 
     A build that fails has a report too; if that cannot be written, `warn` is called and the build's own error

@@ -27,9 +27,9 @@ from trtspec.terminal.server_options import (
 )
 
 if TYPE_CHECKING:
-    from trtspec.bench.plan import Plan
-    from trtspec.bench.result import Load, Result
-    from trtspec.bench.session import Asked
+    from trtspec.bench.plan import BenchPlan
+    from trtspec.bench.result import BenchResult, OfferedLoad
+    from trtspec.bench.session import BenchTargets
     from trtspec.bench.traffic import Traffic
 
 _STREAMS, _MOST = "1,4,16", 100_000
@@ -138,9 +138,9 @@ def bench(
     Blocks of the same prompts take turns, with drafts and without, at each load; what is said of the speed-up
     has an interval of 95 % confidence. Ctrl-C keeps what was measured until then.
     """
-    from trtspec.bench.plan import Plan
+    from trtspec.bench.plan import BenchPlan
     from trtspec.bench.result import Targets
-    from trtspec.bench.session import Asked, run
+    from trtspec.bench.session import BenchTargets, run
     from trtspec.terminal.measuring import Measuring
     from trtspec.workloads.reading import read_workload
     from trtspec.workloads.synthetic import NAME
@@ -160,7 +160,7 @@ def bench(
         raise typer.BadParameter("aiperf does not pass answers on", param_hint="--keep-answers")
     loads = _loads(streams, rate)
     found = read_workload(workload, seed, turns)
-    plan = Plan(
+    plan = BenchPlan(
         workload=found,
         loads=loads,
         paired=False,
@@ -177,7 +177,7 @@ def bench(
         targets=Targets(*(None if ms is None else ms / 1000 for ms in (target_ttft, target_itl, target_e2e))),
     )
     folder = output or Path("bench", f"{found.name}-{datetime.now():%Y%m%d-%H%M%S}")
-    asked = Asked(
+    asked = BenchTargets(
         url=url or "",
         model_name=model_name,
         baseline=baseline,
@@ -207,8 +207,8 @@ def bench(
         raise MeasureError(outcome.result.server.url, "every request failed", "the warnings above say how")
 
 
-def _loads(streams: str | None, rate: str | None) -> tuple[Load, ...]:
-    from trtspec.bench.result import Load
+def _loads(streams: str | None, rate: str | None) -> tuple[OfferedLoad, ...]:
+    from trtspec.bench.result import OfferedLoad
 
     if streams is not None and rate is not None:
         raise typer.BadParameter("name --streams or --rate, one of the two")
@@ -221,20 +221,20 @@ def _loads(streams: str | None, rate: str | None) -> tuple[Load, ...]:
         raise typer.BadParameter(f"numbers above 0 and below {_MOST}", param_hint=hint)
     if rate is None and not all(value.is_integer() for value in values):
         raise typer.BadParameter("whole numbers", param_hint=hint)
-    return tuple(Load("rate" if rate is not None else "streams", value) for value in values)
+    return tuple(OfferedLoad("rate" if rate is not None else "streams", value) for value in values)
 
 
 @contextmanager
 def _served(
-    recipe: Path, folder: str | None, python: Path | None, asked: Asked, plan: Plan
-) -> Iterator[tuple[Asked, Plan, str]]:
+    recipe: Path, folder: str | None, python: Path | None, asked: BenchTargets, plan: BenchPlan
+) -> Iterator[tuple[BenchTargets, BenchPlan, str]]:
     """Serves a built recipe; yields what to ask of it and how, and the folder of its tokenizer.
 
     Another engine's server decodes plainly only if it is started so: beside it, on a CPU, whose memory has
     room for two. The first of them on a GPU takes all of that.
     """
     from trtspec.bench.deployed import served
-    from trtspec.bench.result import Model
+    from trtspec.bench.result import BenchedModel
     from trtspec.recipe import gpus
     from trtspec.roles import Role
     from trtspec.terminal.built import find_build
@@ -245,7 +245,7 @@ def _served(
             f"{recipe} has changed since {build.folder} was built from it, which is measured as it is"
         )
     models = build.recipe.models
-    model = Model(
+    model = BenchedModel(
         name=build.recipe.serving.model_name,
         recipe=build.recipe.name,
         target=models[Role.TARGET].model,
@@ -272,7 +272,7 @@ def _served(
         yield found, replace(plan, chat=server.has_chats), str(build.folder.resolve() / "tokenizer")
 
 
-def _traffic(plan: Plan, asked: Asked, tokenizer: str | None) -> Traffic:
+def _traffic(plan: BenchPlan, asked: BenchTargets, tokenizer: str | None) -> Traffic:
     """Returns what sends the requests: AIPerf, where there is a tokenizer for it."""
     from trtspec.bench.traffic import OwnTraffic
 
@@ -283,7 +283,7 @@ def _traffic(plan: Plan, asked: Asked, tokenizer: str | None) -> Traffic:
     return AiperfTraffic(tokenizer, chat=plan.chat, burstiness=plan.burstiness, timeout_s=asked.timeout_s)
 
 
-def _report(result: Result, folder: Path) -> Iterator[Path]:
+def _report(result: BenchResult, folder: Path) -> Iterator[Path]:
     """Writes the report of what was measured, if anything was, and yields its file."""
     from trtspec.report.document import write_report
     from trtspec.report.page import page
@@ -292,7 +292,7 @@ def _report(result: Result, folder: Path) -> Iterator[Path]:
         yield write_report(page(result), folder / "report.html")
 
 
-def _show(result: Result, *, as_json: bool) -> None:
+def _show(result: BenchResult, *, as_json: bool) -> None:
     from trtspec.bench.result import to_json
     from trtspec.terminal import results
 

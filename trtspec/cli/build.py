@@ -24,7 +24,7 @@ from trtspec.terminal.signals import ended_by_sigterm
 from trtspec.terminal.steps import print_steps, run_steps, steps_as_json
 
 if TYPE_CHECKING:
-    from trtspec.build.plan import Plan
+    from trtspec.build.plan import BuildPlan
     from trtspec.run.digests import FileDigests
 
 EXAMPLES = (
@@ -124,7 +124,7 @@ def build(
     if only and only not in load(recipe, asked_backend(flags, os.environ)).recipe.engines:
         raise typer.BadParameter(f"{recipe} has no {only}", param_hint="--only")
 
-    def planned(*, to_run: bool, digests: FileDigests | None = None) -> Plan:
+    def planned(*, to_run: bool, digests: FileDigests | None = None) -> BuildPlan:
         if to_run and not engines:
             check_host(recipe, flags, container=container)
         made = make_plan(

@@ -19,7 +19,7 @@ from trtspec.terminal.output import INTERRUPTED, out
 
 if TYPE_CHECKING:
     from trtspec.recipe.loader import LoadedRecipe
-    from trtspec.servers.launch import Launch
+    from trtspec.servers.launch import ServerLaunch
 
 _ONLY_TRITON: tuple[str, ...] = ("http_port", "grpc_port", "metrics_port", "openai", "trace_config")
 _ONLY_SERVERS: tuple[str, ...] = ("python", "plain")
@@ -118,7 +118,7 @@ def deploy(
     """
     from trtspec.deploy import foreground
     from trtspec.deploy.deployment import Deployment, rollout_file
-    from trtspec.deploy.following import Follower
+    from trtspec.deploy.following import LogFollower
     from trtspec.deploy.patience import with_build, with_models
     from trtspec.deploy.ports import Ports
     from trtspec.deploy.restarts import Restarts
@@ -137,7 +137,7 @@ def deploy(
     from trtspec.terminal.built import find_build
     from trtspec.terminal.cluster import deploy_to
     from trtspec.terminal.kubernetes import find_values
-    from trtspec.terminal.served import LogTalk, Talk
+    from trtspec.terminal.served import LogTalk, ServerTalk
 
     if docker:
         _check_docker()
@@ -227,8 +227,8 @@ def deploy(
         out.warning(warning)
     if timeout is None:
         out.status(f"the start may take {patience}; --timeout says otherwise")
-    talk = LogTalk(deployment, None) if logs else Talk(deployment, site.left)
-    following = Follower(deployment.all_logs, talk.log) if isinstance(talk, LogTalk) else nullcontext()
+    talk = LogTalk(deployment, None) if logs else ServerTalk(deployment, site.left)
+    following = LogFollower(deployment.all_logs, talk.log) if isinstance(talk, LogTalk) else nullcontext()
     try:
         with following:
             foreground.serve(
@@ -240,7 +240,7 @@ def deploy(
         out.status("stopped")
 
 
-def _check_options(context: typer.Context, launch: Launch | None, *, for_triton: bool) -> None:
+def _check_options(context: typer.Context, launch: ServerLaunch | None, *, for_triton: bool) -> None:
     """Refuses options of the command line that what serves the build does not have."""
     if launch is None:
         refused, why = _ONLY_SERVERS, "the build has engines, which Triton serves"

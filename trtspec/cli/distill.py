@@ -22,12 +22,12 @@ from trtspec.terminal.server_options import (
 )
 
 if TYPE_CHECKING:
-    from trtspec.distill.acceptance import Measured
+    from trtspec.distill.acceptance import AcceptanceEstimate
     from trtspec.distill.distillation import Distilled
-    from trtspec.distill.wanted import Wanted
+    from trtspec.distill.wanted import DistillationOptions
     from trtspec.progress import Advance
     from trtspec.recipe.loader import LoadedRecipe
-    from trtspec.tune.estimate import Estimate
+    from trtspec.tune.estimate import IntervalEstimate
 
 EXAMPLES = (
     "trtspec distill recipe.yaml --workload prompts.jsonl",
@@ -117,29 +117,29 @@ def distill(
     folder = output or Path("distilled", loaded.recipe.name)
     require("trtspec distill", "torch", "transformers", "accelerate", extra="train")
     from trtspec.atomic import write_atomically
-    from trtspec.distill.deployment import Deployment
+    from trtspec.distill.deployment import TargetDeployment
     from trtspec.distill.distillation import as_json
     from trtspec.distill.distillation import distill as run
     from trtspec.distill.heads.settings import PUBLISHED, HeadSettings
-    from trtspec.distill.settings import Settings
-    from trtspec.distill.wanted import Wanted
+    from trtspec.distill.settings import TrainingSettings
+    from trtspec.distill.wanted import DistillationOptions
 
     key = read_key(api_key_file, api_key_env)
     head = (
         None if method == "draft_model" else HeadSettings(method, ttt_steps, draft_vocab_size, medusa_heads)
     )
-    published = PUBLISHED[head.method] if head else Settings()
-    wanted = Wanted(
+    published = PUBLISHED[head.method] if head else TrainingSettings()
+    wanted = DistillationOptions(
         recipe=recipe,
         output=folder,
         workload=workload,
         answers=answers,
         held_out=held_out,
-        deployment=Deployment(url, model_name, key, streams) if url else None,
+        deployment=TargetDeployment(url, model_name, key, streams) if url else None,
         chat=chat,
         max_tokens=max_tokens,
         temperature=temperature,
-        settings=Settings(
+        settings=TrainingSettings(
             batch_size,
             epochs or published.epochs,
             published.learning_rate if learning_rate is None else learning_rate,
@@ -167,7 +167,7 @@ def _show(label: str, total: int, unit: str) -> Iterator[Advance]:
         yield progress.advance
 
 
-def _changes(loaded: LoadedRecipe, wanted: Wanted, folder: Path) -> dict[str, str | None]:
+def _changes(loaded: LoadedRecipe, wanted: DistillationOptions, folder: Path) -> dict[str, str | None]:
     """Returns what a recipe in `folder` must say of the new draft, by dotted keys; None removes a key."""
     from trtspec.recipe.places import written
     from trtspec.recipe.schema import NOT_OF_HEADS
@@ -180,7 +180,7 @@ def _changes(loaded: LoadedRecipe, wanted: Wanted, folder: Path) -> dict[str, st
     return changes | {f"draft.{key}": None for key in gone if f"draft.{key}" in loaded.lines}
 
 
-def _edited(loaded: LoadedRecipe, wanted: Wanted, folder: Path) -> str:
+def _edited(loaded: LoadedRecipe, wanted: DistillationOptions, folder: Path) -> str:
     """Returns the recipe with the new draft, for `folder`; raises RecipeError where it cannot be changed."""
     from trtspec.recipe.edit import edit
     from trtspec.recipe.places import places
@@ -246,16 +246,16 @@ def _advise(result: Distilled, changes: dict[str, str | None], recipe_out: Path 
     out.result(str(result.folder))
 
 
-def _share(estimate: Estimate) -> str:
+def _share(estimate: IntervalEstimate) -> str:
     return f"{100 * estimate.value:.1f} % ({100 * estimate.low:.1f} to {100 * min(estimate.high, 1):.1f})"
 
 
-def _ratio(estimate: Estimate | None) -> str:
+def _ratio(estimate: IntervalEstimate | None) -> str:
     if estimate is None or math.isinf(estimate.value):
         return ""
     return f"x{estimate.value:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
 
 
-def _positions(measured: Measured) -> str:
+def _positions(measured: AcceptanceEstimate) -> str:
     shares = measured.acceptance.by_position
     return " ".join("-" if share is None else f"{100 * share:.0f}" for share in shares) + " %"

@@ -21,7 +21,7 @@ from trtspec.terminal.server_options import ApiKeyEnvOption, ApiKeyFileOption, S
 
 if TYPE_CHECKING:
     from trtspec.deploy.client import GrpcClient
-    from trtspec.endpoints.endpoint import Answer, Counts, Endpoint, Question
+    from trtspec.endpoints.endpoint import DraftCounts, Endpoint, EndpointRequest, TimedAnswer
     from trtspec.monitoring.scrape import Scrape
 
 # The largest values that the tensors can hold.
@@ -81,7 +81,7 @@ def generate(
 ) -> None:
     """Complete a prompt; acceptance and speed on stderr."""
     from trtspec.deploy.client import GrpcClient
-    from trtspec.endpoints.endpoint import Message, Question
+    from trtspec.endpoints.endpoint import ChatMessage, EndpointRequest
 
     key = read_key(api_key_file, api_key_env)
     if prompt == "-":
@@ -89,8 +89,8 @@ def generate(
     if url is None:
         url = _API if key else asyncio.run(_found(model_name, wait, timeout))
     if "://" in url:
-        question = Question(
-            (Message("user", prompt),),
+        question = EndpointRequest(
+            (ChatMessage("user", prompt),),
             max_tokens,
             num_draft_tokens,
             temperature or 0.0,
@@ -200,12 +200,12 @@ async def _ask(
     url: str,
     model: str | None,
     key: str | None,
-    question: Question,
+    question: EndpointRequest,
     wait: float,
     timeout: float,
     *,
     show: bool,
-) -> Answer:
+) -> TimedAnswer:
     """Asks an API over HTTP; raises `ServerError` for what it answers with, and for K where it has none."""
     from trtspec.deploy.client import overdue
     from trtspec.endpoints.endpoint import AskError, unheard
@@ -249,19 +249,19 @@ def _looked(endpoint: Endpoint) -> Scrape | None:
     return None
 
 
-def _meanwhile(before: Scrape, after: Scrape | None) -> Counts | None:
+def _meanwhile(before: Scrape, after: Scrape | None) -> DraftCounts | None:
     """Returns what became of drafts between two looks, of this request as of any other at the time."""
     from trtspec.bench.inside import Meanwhile
-    from trtspec.endpoints.endpoint import Counts
+    from trtspec.endpoints.endpoint import DraftCounts
 
     drafts = Meanwhile(before, after).drafts if after else None
     if drafts is None:
         return None
     seen = drafts.acceptance
-    return Counts(seen.verifications, seen.drafted, seen.accepted, ())
+    return DraftCounts(seen.verifications, seen.drafted, seen.accepted, ())
 
 
-def _tell_answer(answer: Answer, *, shown: bool, as_json: bool) -> None:
+def _tell_answer(answer: TimedAnswer, *, shown: bool, as_json: bool) -> None:
     seconds, number = answer.ended - answer.sent, answer.output_tokens
     counts = answer.counts
     speed = f"{number} tokens, {number / seconds:.0f} tokens/s" if number else f"{seconds:.1f} s"

@@ -13,7 +13,7 @@ from trtspec.terminal.options import ForceOption, JsonOption, RecipeArgument
 from trtspec.terminal.output import out
 
 if TYPE_CHECKING:
-    from trtspec.migration.moving import Moved
+    from trtspec.migration.moving import MovedRecipe
 
 EXAMPLES = (
     "trtspec migrate recipe.yaml --to vllm",
@@ -66,7 +66,7 @@ def migrate(
     out.hint(f"first: trtspec check {path}")
 
 
-def _print(moved: Moved) -> None:
+def _print(moved: MovedRecipe) -> None:
     for change in moved.changes:
         values = f"{_shown(change.before)} -> {_shown(change.after)}"
         if change.before == change.after:

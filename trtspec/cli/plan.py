@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trtspec.cli.plan_fleet import Wanted, show_fleet
+from trtspec.cli.plan_fleet import FleetOptions, show_fleet
 from trtspec.errors import UnavailableError
 from trtspec.terminal.advice import advice_as_json, alternatives_as_json, print_advice, print_alternatives
 from trtspec.terminal.forecast import print_speed, speed_as_json
@@ -19,9 +19,9 @@ from trtspec.terminal.output import out
 from trtspec.terminal.steps import print_steps, steps_as_json
 
 if TYPE_CHECKING:
-    from trtspec.build.plan import Plan
-    from trtspec.forecast.rules import Measured
-    from trtspec.plan.outlook import Outlook
+    from trtspec.build.plan import BuildPlan
+    from trtspec.forecast.rules import MeasuredRun
+    from trtspec.plan.outlook import PlanOutlook
 
 SUFFIXES = (".svg", ".png", ".pdf")
 EXAMPLES = (
@@ -96,7 +96,7 @@ def plan(
     flags = {"output": output, "engine.backend": backend}
     made = make_plan(recipe, flags, out.watch, to_run=False)
     if fleet:
-        show_fleet(made, Wanted(rate, workload, store, measured, seed), as_json=json)
+        show_fleet(made, FleetOptions(rate, workload, store, measured, seed), as_json=json)
         return
     if rate is not None or workload or store:
         raise typer.BadParameter("--rate, --workload and --store go with --fleet")
@@ -122,7 +122,7 @@ def plan(
         out.warning(f"{on_cpu.problem}: a smaller max_seq_len or more memory help")
 
 
-def _measured(file: Path | None, recipe: str) -> Measured | None:
+def _measured(file: Path | None, recipe: str) -> MeasuredRun | None:
     from trtspec.bench.measured import measured
     from trtspec.bench.result import read
 
@@ -144,7 +144,7 @@ def _rollout(build: Path) -> str | None:
     return name_of(found.state) if found else None
 
 
-def _print(made: Plan, outlook: Outlook) -> None:
+def _print(made: BuildPlan, outlook: PlanOutlook) -> None:
     choices, gpu = made.resolved.choices, made.resolved.loaded.recipe.hardware.gpu
     rows = [(choice.key, _as_yaml(choice.value), choice.origin, choice.reason) for choice in choices]
     out.table(rows, header=("value", "", "from", "because"))
@@ -168,7 +168,7 @@ def _print(made: Plan, outlook: Outlook) -> None:
     print_steps(made)
 
 
-def _as_json(made: Plan, outlook: Outlook) -> dict[str, Any]:
+def _as_json(made: BuildPlan, outlook: PlanOutlook) -> dict[str, Any]:
     host = embedded_as_json(outlook.on_cpu) if outlook.on_cpu else None
     memory: dict[str, Any] = {"memory": host}
     if outlook.memory:
@@ -184,7 +184,7 @@ def _as_json(made: Plan, outlook: Outlook) -> dict[str, Any]:
     }
 
 
-def _draw(made: Plan, outlook: Outlook, file: Path) -> None:
+def _draw(made: BuildPlan, outlook: PlanOutlook, file: Path) -> None:
     from trtspec.plan.picture import draw
 
     recipe = made.resolved.loaded.recipe

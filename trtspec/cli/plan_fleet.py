@@ -11,10 +11,10 @@ from trtspec.terminal.fleet import fleet_as_json, print_fleet
 from trtspec.terminal.output import out
 
 if TYPE_CHECKING:
-    from trtspec.build.plan import Plan
+    from trtspec.build.plan import BuildPlan
     from trtspec.fleet.demand import Demand, Lengths
-    from trtspec.fleet.fleet import Arm, Fleet, Question
-    from trtspec.fleet.replicas import Weight
+    from trtspec.fleet.fleet import FleetArm, FleetRequirements, FleetResult
+    from trtspec.fleet.replicas import EngineBytes
     from trtspec.fleet.tempo import Tempo
 
 
@@ -23,7 +23,7 @@ PLACES = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FleetOptions:
     """The options of the command line, which win over the recipe."""
 
     rate: float | None
@@ -33,7 +33,7 @@ class Wanted:
     seed: int
 
 
-def show_fleet(made: Plan, wanted: Wanted, *, as_json: bool) -> None:
+def show_fleet(made: BuildPlan, wanted: FleetOptions, *, as_json: bool) -> None:
     """Prints the fleet of a plan; raises UnavailableError where nothing tells how fast its engines are."""
     from trtspec.fleet.fleet import misses
 
@@ -49,7 +49,7 @@ def show_fleet(made: Plan, wanted: Wanted, *, as_json: bool) -> None:
             out.warning(f"{name}: in the simulation {arm.usual.replicas:,} replicas still miss a bound")
 
 
-def _fleet(made: Plan, wanted: Wanted) -> Fleet:
+def _fleet(made: BuildPlan, wanted: FleetOptions) -> FleetResult:
     from trtspec.fleet.fleet import checked, reckon
 
     question = _question(made, wanted)
@@ -61,11 +61,11 @@ def _fleet(made: Plan, wanted: Wanted) -> Fleet:
     return replace(fleet, plain=checked_plain, drafts=with_drafts)
 
 
-def _question(made: Plan, wanted: Wanted) -> Question:
-    from trtspec.fleet.demand import Burst, Demand
-    from trtspec.fleet.fleet import Question
+def _question(made: BuildPlan, wanted: FleetOptions) -> FleetRequirements:
+    from trtspec.fleet.demand import Demand, DemandBurst
+    from trtspec.fleet.fleet import FleetRequirements
     from trtspec.fleet.start import Rates
-    from trtspec.fleet.steady import Bounds
+    from trtspec.fleet.steady import LatencyBounds
     from trtspec.store.store import THREADS
 
     recipe = made.resolved.loaded.recipe
@@ -76,7 +76,7 @@ def _question(made: Plan, wanted: Wanted) -> Question:
         raise UnavailableError(made.resolved.loaded.path, problem, "write it, or give --rate")
     demand = Demand(rate, _lengths(made, wanted), asked.burstiness)
     if asked.burst:
-        burst = Burst(asked.burst.factor, asked.burst.seconds, asked.burst.every)
+        burst = DemandBurst(asked.burst.factor, asked.burst.seconds, asked.burst.every)
         demand = replace(demand, burst=burst)
     _check_length(made, demand)
     start = asked.start
@@ -92,13 +92,13 @@ def _question(made: Plan, wanted: Wanted) -> Question:
         start.warm_up_seconds,
     )
     first, token = asked.time_to_first_token_ms, asked.inter_token_ms
-    bounds = Bounds(first and first / 1000, token and token / 1000)
+    bounds = LatencyBounds(first and first / 1000, token and token / 1000)
     scaling = recipe.kubernetes.autoscaling
     price = asked.price_per_gpu_hour.get(recipe.hardware.gpu)
-    return Question(demand, bounds, rates, float(scaling.places) if scaling else PLACES, price)
+    return FleetRequirements(demand, bounds, rates, float(scaling.places) if scaling else PLACES, price)
 
 
-def _lengths(made: Plan, wanted: Wanted) -> Lengths:
+def _lengths(made: BuildPlan, wanted: FleetOptions) -> Lengths:
     from trtspec.fleet.demand import Lengths, lognormal
     from trtspec.serving.tokenizer import Tokenizer
     from trtspec.workloads.lengths import read_lengths
@@ -122,7 +122,7 @@ def _lengths(made: Plan, wanted: Wanted) -> Lengths:
     return Lengths(tuple(read_lengths(file, count, asked.output_tokens)))
 
 
-def _check_length(made: Plan, demand: Demand) -> None:
+def _check_length(made: BuildPlan, demand: Demand) -> None:
     longest = made.resolved.target.options.max_seq_len
     mean = demand.lengths.input + demand.lengths.output
     if mean > longest:
@@ -130,7 +130,9 @@ def _check_length(made: Plan, demand: Demand) -> None:
         raise UnavailableError("the fleet", problem, "ask for shorter ones, or build for longer ones")
 
 
-def _arms(made: Plan, wanted: Wanted, question: Question) -> tuple[Arm | None, Arm, _AnyAcceptance | None]:
+def _arms(
+    made: BuildPlan, wanted: FleetOptions, question: FleetRequirements
+) -> tuple[FleetArm | None, FleetArm, _AnyAcceptance | None]:
     from trtspec.fleet.fleet import arm
     from trtspec.fleet.replicas import replica, weight
 
@@ -151,7 +153,7 @@ def _arms(made: Plan, wanted: Wanted, question: Question) -> tuple[Arm | None, A
 class _AnyAcceptance:
     """The planned times of the engines with drafts that are accepted so often."""
 
-    def __init__(self, made: Plan) -> None:
+    def __init__(self, made: BuildPlan) -> None:
         from trtspec.plan.speed import pair_of
 
         self.resolved = made.resolved
@@ -164,7 +166,7 @@ class _AnyAcceptance:
 
 
 def _tempos(
-    made: Plan, wanted: Wanted, question: Question
+    made: BuildPlan, wanted: FleetOptions, question: FleetRequirements
 ) -> tuple[Tempo | None, Tempo, _AnyAcceptance | None]:
     """Returns the times without drafts and with them, as measured or else as planned."""
     from trtspec.bench.result import read
@@ -202,7 +204,7 @@ def _warn_of_others(file: Path, seen: tuple[float, float], lengths: Lengths) -> 
             out.warning(f"{told}: measure with such, or read the times of turns with care")
 
 
-def _pulled(made: Plan, wanted: Wanted, planned: Weight, has_drafts: bool) -> Weight:
+def _pulled(made: BuildPlan, wanted: FleetOptions, planned: EngineBytes, has_drafts: bool) -> EngineBytes:
     """Returns the bytes of a replica, of which the store knows those of the whole build exactly."""
     from trtspec.store.lookup import find_entry
     from trtspec.store.store import Store

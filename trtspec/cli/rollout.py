@@ -18,7 +18,7 @@ from trtspec.terminal.options import JsonOption, OutputOption, RecipeArgument
 from trtspec.terminal.output import out
 
 if TYPE_CHECKING:
-    from trtspec.rollout.running import Moved, Running, View
+    from trtspec.rollout.running import RolloutMove, RolloutView, RunningDeployment
 
 HELP = "Drafts for a running server, a step at a time."
 EXAMPLES = (
@@ -40,14 +40,14 @@ def status(
 
     The exit status is 1 where a bound is broken.
     """
-    from trtspec.rollout.bounds import Verdict
+    from trtspec.rollout.bounds import BoundState
 
     view = _running(recipe, output, url).view()
     if json:
         out.json(view.as_json())
     else:
         _show(view, recipe)
-    if view.verdict is Verdict.BROKEN:
+    if view.verdict is BoundState.BROKEN:
         raise typer.Exit(1)
 
 
@@ -132,9 +132,9 @@ def plan(
 COMMANDS = (plan, status, next_, back, off, *rollout_canary.COMMANDS)
 
 
-def _running(recipe: Path, output: str | None, url: str) -> Running:
+def _running(recipe: Path, output: str | None, url: str) -> RunningDeployment:
     from trtspec.plan.choices import build_folder
-    from trtspec.rollout.running import Running
+    from trtspec.rollout.running import RunningDeployment
     from trtspec.terminal.engines import require_coordinator
 
     loaded = require_coordinator(recipe)
@@ -142,10 +142,12 @@ def _running(recipe: Path, output: str | None, url: str) -> Running:
     if not build.is_dir():
         raise UnavailableError(build, "there is no build here", f"trtspec build {recipe}")
     share = loaded.recipe.speculation.share
-    return Running(build, loaded.recipe.serving.model_name, 1.0 if share is None else float(share), url)
+    return RunningDeployment(
+        build, loaded.recipe.serving.model_name, 1.0 if share is None else float(share), url
+    )
 
 
-def _tell(moved: Moved | None, nothing: str, *, as_json: bool) -> None:
+def _tell(moved: RolloutMove | None, nothing: str, *, as_json: bool) -> None:
     from trtspec.rollout.steps import name_of
 
     if as_json:
@@ -161,9 +163,9 @@ def _tell(moved: Moved | None, nothing: str, *, as_json: bool) -> None:
         )
 
 
-def _show(view: View, recipe: Path) -> None:
+def _show(view: RolloutView, recipe: Path) -> None:
     from trtspec.rollout import steps
-    from trtspec.rollout.bounds import Verdict
+    from trtspec.rollout.bounds import BoundState
 
     state, since = view.standing.state, view.standing.since
     here = steps.name_of(state)
@@ -175,9 +177,9 @@ def _show(view: View, recipe: Path) -> None:
     if not view.server.goes_by(state):
         why = "cannot read its file" if view.server.is_malformed else "does not go by the file yet"
         out.warning(f"the server {why}; it goes by its last state")
-    if view.verdict is Verdict.BROKEN:
+    if view.verdict is BoundState.BROKEN:
         out.hint(f"trtspec rollout back {recipe}")
-    elif view.verdict is Verdict.OPEN:
+    elif view.verdict is BoundState.OPEN:
         needed = max(check.needed for check in view.checks)
         out.status(f"about {needed} more requests tell")
     elif after := steps.after(state):

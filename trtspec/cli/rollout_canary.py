@@ -16,7 +16,7 @@ from trtspec.terminal.options import JsonOption, RecipeArgument
 from trtspec.terminal.output import INTERRUPTED, out
 
 if TYPE_CHECKING:
-    from trtspec.kubernetes.canary.rollout import Canary, View
+    from trtspec.kubernetes.canary.rollout import Canary, CanaryView
 
 StoreUrlOption = Annotated[
     str | None, typer.Option("--store", metavar="URL", help="The store, if not the recipe's.")
@@ -39,7 +39,7 @@ def canary_status(
 
     The exit status is 1 where a bound is broken.
     """
-    from trtspec.rollout.bounds import Verdict
+    from trtspec.rollout.bounds import BoundState
 
     with _canary(recipe, context, namespace, store, prometheus) as canary:
         view = canary.view()
@@ -47,7 +47,7 @@ def canary_status(
         out.json(view.as_json())
     else:
         _show(view, recipe)
-    if view.verdict is Verdict.BROKEN:
+    if view.verdict is BoundState.BROKEN:
         raise typer.Exit(1)
 
 
@@ -98,7 +98,7 @@ def _canary(
 ) -> Iterator[Canary]:
     """Yields the canary of a recipe's deployment; Ctrl-C leaves it where it is."""
     from trtspec.kubernetes.canary.metrics import OfPods, OfPrometheus
-    from trtspec.kubernetes.canary.pair import Pair
+    from trtspec.kubernetes.canary.pair import CanaryPair
     from trtspec.kubernetes.canary.rollout import Canary
     from trtspec.kubernetes.connection import connect
     from trtspec.recipe.loader import load
@@ -115,7 +115,7 @@ def _canary(
         out.status(f"{values.name}: {told[-1]} ...")
 
     # One move has many waits, so each is told in lines.
-    pair = Pair(cluster, values, PodTalk())
+    pair = CanaryPair(cluster, values, PodTalk())
     try:
         yield Canary(pair, metrics, tell)
     except ClusterError:
@@ -139,9 +139,9 @@ def _tell(moved: tuple[float, float] | None, nothing: str) -> None:
         out.status(f"{name_of(moved[0])} -> {name_of(moved[1])}, for requests that begin from now on")
 
 
-def _show(view: View, recipe: Path) -> None:
+def _show(view: CanaryView, recipe: Path) -> None:
     from trtspec.kubernetes.canary.steps import name_of
-    from trtspec.rollout.bounds import Verdict
+    from trtspec.rollout.bounds import BoundState
 
     standing, here = view.standing, name_of(view.share)
     since = f" since {standing.since}" if standing and standing.since else ""
@@ -154,9 +154,9 @@ def _show(view: View, recipe: Path) -> None:
         if not standing.is_reached:
             out.warning("it is not reached yet; next goes on with it")
     print_checks(view.checks)
-    if view.verdict is Verdict.BROKEN:
+    if view.verdict is BoundState.BROKEN:
         out.hint(f"trtspec rollout canary off {recipe}")
-    elif view.verdict is Verdict.OPEN:
+    elif view.verdict is BoundState.OPEN:
         if needed := max(check.needed for check in view.checks):
             out.status(f"about {needed} more requests tell")
     elif view.share < 1:

@@ -44,7 +44,7 @@ def serve(
     from trtspec.errors import ModelError, UnavailableError
     from trtspec.monitoring.scrape import read
     from trtspec.openai import server
-    from trtspec.openai.settings import Settings
+    from trtspec.openai.settings import ApiSettings
     from trtspec.serving.errors import TokenizerError
 
     if not _is_url(url):
@@ -54,7 +54,7 @@ def serve(
     elif not is_loopback(host):
         out.warning("whoever reaches OpenAI's API may use it; --api-keys FILE asks for keys")
     folder, keys = str(tokenizer) if tokenizer else None, str(api_keys) if api_keys else None
-    settings = Settings(model_name, url, folder, keys, max_requests)
+    settings = ApiSettings(model_name, url, folder, keys, max_requests)
     try:
         texts, loaded_keys = server.load(settings)
     except TokenizerError as error:

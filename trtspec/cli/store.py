@@ -166,7 +166,7 @@ def prune(
     json: JsonOption = False,
 ) -> None:
     """Remove entries by age and number, and what no entry needs."""
-    from trtspec.store.prune import Rules
+    from trtspec.store.prune import PruneRules
     from trtspec.store.prune import prune as clean
     from trtspec.store.store import Store
 
@@ -174,7 +174,7 @@ def prune(
     store.require()
     days = None if older_than is None else timedelta(days=older_than)
     with out.watch("prune", None) as advance:
-        gone = clean(store, Rules(days, keep, timedelta(hours=grace)), advance, dry_run=dry_run)
+        gone = clean(store, PruneRules(days, keep, timedelta(hours=grace)), advance, dry_run=dry_run)
     if json:
         entries = [entry_as_json(entry) for entry in gone.entries]
         out.json({"entries": entries, "files": len(gone.names), "size": gone.size, "dry_run": dry_run})

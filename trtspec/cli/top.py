@@ -17,7 +17,7 @@ from trtspec.terminal.options import JsonOption
 from trtspec.terminal.output import out
 
 if TYPE_CHECKING:
-    from trtspec.monitoring.figures import Figures
+    from trtspec.monitoring.figures import ServerFigures
 
 EXAMPLES = (
     "trtspec top",
@@ -56,7 +56,7 @@ def top(
 
 
 @contextmanager
-def _shown(header: str, as_json: bool) -> Iterator[Callable[[Figures], None]]:
+def _shown(header: str, as_json: bool) -> Iterator[Callable[[ServerFigures], None]]:
     from trtspec.terminal import live
 
     if as_json:

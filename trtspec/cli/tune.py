@@ -31,7 +31,7 @@ class Precision(str, Enum):
     FP8 = "fp8"
 
 
-class Method(str, Enum):
+class TunedMethod(str, Enum):
     DRAFT_MODEL = "draft_model"
     NGRAM = "ngram"
     SUFFIX = "suffix"
@@ -79,7 +79,7 @@ def tune(
         typer.Option("--precision", help="Try each draft in this precision; may be repeated."),
     ] = None,
     method: Annotated[
-        list[Method] | None,
+        list[TunedMethod] | None,
         typer.Option("--method", help="Try this method; may be repeated. All are tried if left out."),
     ] = None,
     longest: Annotated[
@@ -125,14 +125,14 @@ def tune(
     from trtspec.recipe.loader import load
     from trtspec.terminal.tuned import print_outcome
     from trtspec.tune.outcome import as_json, tuned
-    from trtspec.tune.session import Session, Wanted
+    from trtspec.tune.session import Session, TuneOptions
     from trtspec.workloads.reading import read_workload
 
     if (workload is None) == (answers is None):
         raise typer.BadParameter("give one of --workload and --answers")
     loaded = load(recipe)
     place = work or Path("build") / f"{loaded.recipe.name}.tune"
-    wanted = Wanted(
+    wanted = TuneOptions(
         drafts=tuple(draft or ()),
         layers=tuple(layers or ()),
         precisions=tuple(one.value for one in precision or ()),

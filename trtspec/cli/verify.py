@@ -25,13 +25,13 @@ from trtspec.terminal.server_options import (
 )
 
 if TYPE_CHECKING:
-    from trtspec.deploy.build import Build
-    from trtspec.servers.launch import Launch
-    from trtspec.verify.prompts import Asked, Vocabulary
-    from trtspec.verify.result import Result
+    from trtspec.deploy.build import DeployedBuild
+    from trtspec.servers.launch import ServerLaunch
+    from trtspec.verify.prompts import VerifyPrompt, Vocabulary
+    from trtspec.verify.result import VerifyResult
     from trtspec.verify.second_opinion import SecondOpinion
     from trtspec.verify.subject import Sides
-    from trtspec.verify.verification import Settings
+    from trtspec.verify.verification import VerificationSettings
 
 Dtype = Literal["float32", "float16", "bfloat16", "fp8"]
 _SEED = 2**32 - 1
@@ -119,11 +119,11 @@ def verify(
     from trtspec.recipe.server_limits import doubt
     from trtspec.terminal.verified import print_result
     from trtspec.verify.in_turns import in_turns
-    from trtspec.verify.opening import Address, in_this_process, on_servers
+    from trtspec.verify.opening import ServerAddress, in_this_process, on_servers
     from trtspec.verify.prompts import Vocabulary, asked, built_in
     from trtspec.verify.second_opinion import SecondOpinion
     from trtspec.verify.two_samples import distributions
-    from trtspec.verify.verification import Settings, usual_lengths
+    from trtspec.verify.verification import VerificationSettings, usual_lengths
     from trtspec.workloads.reading import read_workload
 
     if recipe is None and (url is None or tokenizer is None):
@@ -146,7 +146,7 @@ def verify(
     vocabulary = Vocabulary.load(folder)
     known = read_workload(workload, seed, 1).prompts[:prompts] if workload else built_in(vocabulary)
     questions = asked(known, vocabulary, prompt or ())
-    settings = Settings(
+    settings = VerificationSettings(
         lengths=tuple(num_draft_tokens or usual_lengths(built.longest_draft if built else None)),
         max_tokens=max_tokens,
         concurrency=concurrency,
@@ -164,8 +164,8 @@ def verify(
             out.warning("the engine is quantized: where vLLM runs the model as it is, that alone may differ")
     name = model_name or (built.model_name if built else None)
     if url is not None:
-        server = Address(url, name, read_key(api_key_file, api_key_env))
-        plain = Address(baseline, model_name, read_key(baseline_api_key_file)) if baseline else None
+        server = ServerAddress(url, name, read_key(api_key_file, api_key_env))
+        plain = ServerAddress(baseline, model_name, read_key(baseline_api_key_file)) if baseline else None
         sides = on_servers(server, plain, vocabulary)
     elif built and built.launch:
         if wrong := doubt(built.launch.backend, built.build.recipe.hardware.gpu) if draws else None:
@@ -198,8 +198,8 @@ class _Built:
     dtype: str
     numbers: str
     longest_draft: int | None
-    build: Build
-    launch: Launch | None = None
+    build: DeployedBuild
+    launch: ServerLaunch | None = None
     drafts_inside: bool = False
 
 
@@ -236,10 +236,10 @@ def _built(recipe: Path, output: str | None) -> _Built:
 async def _verify(
     opened: AbstractAsyncContextManager[Sides],
     vocabulary: Vocabulary,
-    prompts: list[Asked],
-    settings: Settings,
+    prompts: list[VerifyPrompt],
+    settings: VerificationSettings,
     opinion: SecondOpinion | None,
-) -> Result:
+) -> VerifyResult:
     from trtspec.verify.verification import verify
 
     if opinion is not None:

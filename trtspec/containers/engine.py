@@ -10,7 +10,7 @@ from typing import Any
 
 from trtspec.containers.dialect import NO_SUBORDINATES
 from trtspec.containers.program import CHOICE, Program, find_program
-from trtspec.containers.surroundings import Surroundings, find_surroundings
+from trtspec.containers.surroundings import ContainerHost, find_surroundings
 from trtspec.errors import UnavailableError
 
 # A daemon answers at once; podman reads its images first, which may be on a slow disk.
@@ -83,7 +83,7 @@ def find_engine() -> ContainerEngine:
     return engine
 
 
-def read_info(program: Program, info: Mapping[str, Any], here: Surroundings) -> ContainerEngine:
+def read_info(program: Program, info: Mapping[str, Any], here: ContainerHost) -> ContainerEngine:
     """Returns what the JSON of `docker info` or of `podman info` tells; pure.
 
     The keys are those of moby's api/types/system/info.go and of podman's libpod/define/info.go. Raises
@@ -92,7 +92,7 @@ def read_info(program: Program, info: Mapping[str, Any], here: Surroundings) -> 
     return (_docker if program.dialect.is_daemon else _podman)(program, info, here)
 
 
-def _docker(program: Program, info: Mapping[str, Any], here: Surroundings) -> ContainerEngine:
+def _docker(program: Program, info: Mapping[str, Any], here: ContainerHost) -> ContainerEngine:
     options = {option.partition(",")[0] for option in info.get("SecurityOptions") or []}
     rootless = "name=rootless" in options
     obstacle = None
@@ -116,7 +116,7 @@ def _docker(program: Program, info: Mapping[str, Any], here: Surroundings) -> Co
     )
 
 
-def _podman(program: Program, info: Mapping[str, Any], here: Surroundings) -> ContainerEngine:
+def _podman(program: Program, info: Mapping[str, Any], here: ContainerHost) -> ContainerEngine:
     if not info:
         return ContainerEngine(program, None)
     host, store = info["host"], info["store"]
@@ -150,6 +150,6 @@ def _podman(program: Program, info: Mapping[str, Any], here: Surroundings) -> Co
     )
 
 
-def _silent(program: Program, here: Surroundings, why: UnavailableError) -> ContainerEngine:
+def _silent(program: Program, here: ContainerHost, why: UnavailableError) -> ContainerEngine:
     user = f"{here.uid}:{here.gid}" if program.dialect.is_daemon else _ROOT
     return ContainerEngine(program, None, obstacle=why, user=user, may_remap=not program.dialect.is_daemon)

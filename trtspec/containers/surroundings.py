@@ -19,7 +19,7 @@ _SYSTEMD, _LINGER = Path("/run/systemd/system"), Path("/var/lib/systemd/linger")
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ContainerHost:
     """This user and this machine.
 
     `memlock` is how many bytes a process of this user may be allowed to lock at most, -1 for any.
@@ -38,12 +38,12 @@ class Surroundings:
     lingers: bool
 
 
-def find_surroundings() -> Surroundings:
+def find_surroundings() -> ContainerHost:
     """Looks around."""
     uid, limit = os.getuid(), resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
     is_free = limit == resource.RLIM_INFINITY or _may_raise_limits()
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{uid}")
-    return Surroundings(
+    return ContainerHost(
         uid=uid,
         gid=os.getgid(),
         memlock=-1 if is_free else limit,

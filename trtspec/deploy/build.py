@@ -20,7 +20,7 @@ from trtspec.servers.launch import FILE
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class DeployedBuild:
     """A build directory and the recipe that it is served by."""
 
     folder: Path

@@ -13,7 +13,7 @@ from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.in_container import TritonProcess
 from trtspec.deploy.one_container import LABEL, ContainerProcess
 from trtspec.deploy.ports import Ports, listens
-from trtspec.deploy.server import Server
+from trtspec.deploy.server import TritonServer
 from trtspec.deploy.vendor.deployment import VendorDeployment
 from trtspec.deploy.vendor.in_container import VENDOR
 from trtspec.deploy.vendor.server import VendorServer
@@ -22,7 +22,7 @@ _END_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Deployed:
+class DeployedContainer:
     """One such server: the deployment that its container's labels describe, and the container's state."""
 
     deployment: Deployment | VendorDeployment
@@ -52,12 +52,12 @@ class Deployed:
         return self.state.is_running and not listens(deployment.client_host, deployment.ports.openai)
 
 
-def find_deployed(program: Program) -> list[Deployed]:
+def find_deployed(program: Program) -> list[DeployedContainer]:
     """Returns the servers, ended ones too; raises `UnavailableError` where the program cannot be asked."""
-    return [Deployed(_deployment(state), state) for state in find_states(program, LABEL)]
+    return [DeployedContainer(_deployment(state), state) for state in find_states(program, LABEL)]
 
 
-def stop(program: Program, deployed: Deployed) -> None:
+def stop(program: Program, deployed: DeployedContainer) -> None:
     """Ends a server when its requests have ended or their grace is over, and removes its container."""
     state, deployment = deployed.state, deployed.deployment
     if state.is_running and not state.is_restarting:
@@ -69,10 +69,10 @@ def stop(program: Program, deployed: Deployed) -> None:
 
 def _server(
     program: Program, state: State, deployment: Deployment | VendorDeployment
-) -> Server | VendorServer:
+) -> TritonServer | VendorServer:
     if isinstance(deployment, VendorDeployment):
         return VendorServer(deployment, ContainerProcess(program, state.id))
-    return Server(deployment, TritonProcess(program, state.id, state.name, deployment.grace_s))
+    return TritonServer(deployment, TritonProcess(program, state.id, state.name, deployment.grace_s))
 
 
 def _deployment(state: State) -> Deployment | VendorDeployment:

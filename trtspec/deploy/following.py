@@ -19,7 +19,7 @@ _STEP = 1 << 20
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 
 
-class Follower:
+class LogFollower:
     """A context in which `say` is called, on a thread of its own, with who says it and each line of the logs.
 
     `logs` names the files, which need not be there yet. What has been passed on is freed on the disk: a

@@ -25,7 +25,7 @@ class Interrupted(Exception):
     """Raised when the user stops a server before it is ready."""
 
 
-class Server(Protocol):
+class ForegroundServer(Protocol):
     """A server that was started and may not be ready yet."""
 
     def is_ready(self) -> bool:
@@ -48,7 +48,7 @@ class Server(Protocol):
         ...
 
 
-class Listener(Protocol):
+class ServerListener(Protocol):
     """Is told, by `serve`, what becomes of the server."""
 
     def starting(self) -> AbstractContextManager[Callable[[str], None]]:
@@ -69,10 +69,10 @@ class Listener(Protocol):
 
 
 def serve(
-    serving: AbstractContextManager[Callable[[], Server]],
+    serving: AbstractContextManager[Callable[[], ForegroundServer]],
     log: Path,
     restarts: Restarts,
-    listener: Listener,
+    listener: ServerListener,
     *,
     leave: bool,
 ) -> None:
@@ -128,7 +128,9 @@ def _told_to_stop() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _wait_until_ready(server: Server, tail: Tail, stop: threading.Event, listener: Listener) -> None:
+def _wait_until_ready(
+    server: ForegroundServer, tail: Tail, stop: threading.Event, listener: ServerListener
+) -> None:
     with listener.starting() as does:
         while not server.is_ready():
             if stop.wait(0.1):

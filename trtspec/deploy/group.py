@@ -16,7 +16,7 @@ from trtspec.serving.triton.watching import stat
 _GONE_S = 5.0
 
 
-class Group:
+class ProcessGroup:
     """A process in a session of its own, so that the terminal's Ctrl-C does not reach it.
 
     It gets the signal `orphaned` when this process dies, however that happens. What it says goes to `log`.

@@ -23,7 +23,7 @@ from trtspec.deploy.one_container import (
 )
 from trtspec.deploy.openai import OpenAi
 from trtspec.deploy.ports import address_of, check_free
-from trtspec.deploy.server import Server, check_path
+from trtspec.deploy.server import TritonServer, check_path
 from trtspec.deploy.shared_memory import PREFIX
 from trtspec.deploy.tritonserver_options import server_options
 from trtspec.serving.triton.stopping import STOPPING
@@ -105,7 +105,7 @@ class TritonProcess(ContainerProcess):
 @contextmanager
 def serve(
     deployment: Deployment, made: Container, engine: ContainerEngine, *, detach: bool
-) -> Iterator[Callable[[], Server]]:
+) -> Iterator[Callable[[], TritonServer]]:
     """Yields a function that starts the container, which may not be ready yet, after removing the last.
 
     The last container is removed at the end. With `detach` it is left running instead, unless an exception
@@ -122,9 +122,9 @@ def serve(
     line = words(made, engine, detach=detach)[1:]
     there = OneContainer(program, line, made.name, deployment.build, deployment.log)
 
-    def start() -> Server:
+    def start() -> TritonServer:
         process = TritonProcess(program, there.start(), made.name, deployment.grace_s, there.copy)
-        return Server(deployment, process, api)
+        return TritonServer(deployment, process, api)
 
     with ExitStack() as stack:
         stack.callback(there.end)

@@ -28,7 +28,7 @@ With 0B there are none, from release 1.0 on, and the memory of a plan has none e
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchCommand:
     """A command, and the variables that it needs beside those that are set already.
 
     It runs in the build directory: the C++ backend finds engines relative to the server's folder.
@@ -38,7 +38,7 @@ class Launch:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def launch(server: Sequence[str], ranks: int, gpus: int) -> Launch:
+def launch(server: Sequence[str], ranks: int, gpus: int) -> LaunchCommand:
     """Returns the command that starts `server`, which is tritonserver with its options.
 
     `ranks` is the number of ranks of the engine that has the most of them in NVIDIA's C++ backend, 1 if
@@ -46,9 +46,9 @@ def launch(server: Sequence[str], ranks: int, gpus: int) -> Launch:
     workers, so the server reserves no memory there.
     """
     if ranks == 1:
-        return Launch(tuple(server), ENGINE_VARIABLES)
+        return LaunchCommand(tuple(server), ENGINE_VARIABLES)
     pools = [f"--cuda-memory-pool-byte-size={gpu}:0" for gpu in range(gpus)]
-    return Launch(
+    return LaunchCommand(
         (
             *("mpirun", "--allow-run-as-root", "--bind-to", "none", "-n", "1"),
             *server,

@@ -17,12 +17,12 @@ from yarl import URL
 from trtspec.deploy.addresses import LOOPBACK
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.front import Front
-from trtspec.deploy.group import Group
-from trtspec.deploy.launch import SERVER, Launch, launch
+from trtspec.deploy.group import ProcessGroup
+from trtspec.deploy.launch import SERVER, LaunchCommand, launch
 from trtspec.deploy.openai import Doors, OpenAi
 from trtspec.deploy.ports import check_free, free_ports
 from trtspec.deploy.processes import Stubs
-from trtspec.deploy.server import Door, Server, check_path
+from trtspec.deploy.server import Door, TritonServer, check_path
 from trtspec.deploy.shared_memory import PREFIX, Regions, is_any_abandoned, remove_abandoned
 from trtspec.deploy.triton import TritonInstall
 from trtspec.deploy.tritonserver_options import server_options
@@ -45,7 +45,7 @@ def find_triton() -> TritonInstall:
     return find_wheel()
 
 
-def line(deployment: Deployment, triton: TritonInstall, gpus: int, memory: str = PREFIX) -> Launch:
+def line(deployment: Deployment, triton: TritonInstall, gpus: int, memory: str = PREFIX) -> LaunchCommand:
     """Returns the command to run in the build directory, with the variables that it needs.
 
     The ports of `deployment` are those behind the front. `gpus` is how many GPUs
@@ -56,7 +56,7 @@ def line(deployment: Deployment, triton: TritonInstall, gpus: int, memory: str =
     if triton.backends:
         server.append(f"--backend-directory={triton.backends}")
     started = launch(server, deployment.ranks, gpus)
-    return Launch(started.argv, {**triton.variables, **started.environment, **deployment.environment})
+    return LaunchCommand(started.argv, {**triton.variables, **started.environment, **deployment.environment})
 
 
 def wait_for_ports(deployment: Deployment, watch: Progress) -> None:
@@ -81,7 +81,7 @@ def _are_free(deployment: Deployment) -> bool:
 
 
 @contextmanager
-def serve(deployment: Deployment, triton: TritonInstall, gpus: int) -> Iterator[Callable[[], Server]]:
+def serve(deployment: Deployment, triton: TritonInstall, gpus: int) -> Iterator[Callable[[], TritonServer]]:
     """Yields a function that starts a server, which may not be ready yet; each call first ends the last one.
 
     The last server is ended at the end of the block. Raises `UnavailableError` before anything starts when a
@@ -131,7 +131,7 @@ class _Local:
         self._door, self._stopping, self._regions = door, stopping, regions
         self._process: _Triton | None = None
 
-    def start(self) -> Server:
+    def start(self) -> TritonServer:
         self.end()
         http, grpc, metrics = free_ports(3)
         ports = replace(self._deployment.ports, http=http, grpc=grpc, metrics=metrics)
@@ -139,7 +139,7 @@ class _Local:
         started = line(inside, self._triton, self._gpus, self._regions.prefix)
         environment = {**self._triton.environment(), **started.environment, STOPPING: str(self._stopping)}
         self._process = _Triton(started.argv, inside, environment, self._stopping)
-        return Server(replace(inside, private_host=LOOPBACK), self._process, self._door)
+        return TritonServer(replace(inside, private_host=LOOPBACK), self._process, self._door)
 
     def end(self) -> None:
         if self._process:
@@ -148,7 +148,7 @@ class _Local:
         self._regions.remove()
 
 
-class _Triton(Group):
+class _Triton(ProcessGroup):
     """The process of a Triton, whose model is told to drain by the file `stopping`."""
 
     def __init__(

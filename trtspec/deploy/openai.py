@@ -19,7 +19,7 @@ from trtspec.deploy.server import Door, how_ended
 from trtspec.errors import UnavailableError
 from trtspec.openai.control import ASKED, left, opened, shut
 from trtspec.openai.keys import read_keys
-from trtspec.openai.settings import Settings
+from trtspec.openai.settings import ApiSettings
 
 _END_S = 10.0
 _AGAIN_S = 1.0
@@ -43,7 +43,7 @@ class OpenAi:
         tokenizer, keys = str(deployment.build / "tokenizer"), deployment.api_keys
         if keys is not None:
             check_keys(keys)
-        self._settings = Settings(
+        self._settings = ApiSettings(
             deployment.model_name, None, tokenizer, str(keys.resolve()) if keys else None
         )
         self._host, self._port, self._log = deployment.host, deployment.ports.openai, deployment.api_log

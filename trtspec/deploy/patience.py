@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 from trtspec.units import three_digits
 
 SLOW_B_S = 200e6
@@ -42,6 +42,6 @@ def with_build(build: Path) -> Patience:
     return with_engines(file.stat().st_size for file in build.glob("*/engine/*"))
 
 
-def with_models(launch: Launch) -> Patience:
+def with_models(launch: ServerLaunch) -> Patience:
     """Returns the patience with a server of others that loads the models itself."""
     return Patience(_OF_MODELS_S, launch.weights)

@@ -84,7 +84,7 @@ class Door(Protocol):
     def shut(self, state: str, *, is_alive: bool = True) -> None: ...
 
 
-class Server:
+class TritonServer:
     """A server that was started and may not be ready yet; requests come in through `door` if there is one."""
 
     def __init__(self, deployment: Deployment, process: Process, door: Door | None = None) -> None:

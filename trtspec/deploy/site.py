@@ -10,10 +10,10 @@ from typing import Protocol
 
 from trtspec.containers.container import Container
 from trtspec.deploy import in_container, local
-from trtspec.deploy.build import Build
+from trtspec.deploy.build import DeployedBuild
 from trtspec.deploy.container_site import ContainerSite
 from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.foreground import Server
+from trtspec.deploy.foreground import ForegroundServer
 from trtspec.deploy.one_container import words
 from trtspec.deploy.vendor.models import find_models
 from trtspec.machine.devices import find_gpus
@@ -44,7 +44,7 @@ class Site(Protocol):
         """Raises a TrtspecError if the build cannot be served there, and fetches what is missing."""
         ...
 
-    def serve(self) -> AbstractContextManager[Callable[[], Server]]:
+    def serve(self) -> AbstractContextManager[Callable[[], ForegroundServer]]:
         """Returns a context that yields a function that starts a server.
 
         At its end no server runs, unless it is left.
@@ -60,7 +60,7 @@ class Here:
 
     left: str | None = None
 
-    def __init__(self, deployment: Deployment, build: Build) -> None:
+    def __init__(self, deployment: Deployment, build: DeployedBuild) -> None:
         self._deployment, self._build = deployment, build
         self._triton, self._gpus = local.find_triton(), len(find_gpus())
         self.warning = self._triton.problem if deployment.is_public else None
@@ -76,7 +76,7 @@ class Here:
         self._build.check(this_runtime())
         local.wait_for_ports(self._deployment, watch)
 
-    def serve(self) -> AbstractContextManager[Callable[[], Server]]:
+    def serve(self) -> AbstractContextManager[Callable[[], ForegroundServer]]:
         return local.serve(self._deployment, self._triton, self._gpus)
 
 
@@ -86,7 +86,7 @@ class InContainer(ContainerSite):
     That is the release of its engines, or vLLM's backend, which loads the models itself.
     """
 
-    def __init__(self, deployment: Deployment, build: Build, *, detach: bool) -> None:
+    def __init__(self, deployment: Deployment, build: DeployedBuild, *, detach: bool) -> None:
         self._deployment, self._build, self._models = deployment, build, find_models(build)
         image = triton_vllm.IMAGE if self._models else release_of(build.recipe.engine.release).image
         super().__init__(deployment, build.recipe.hardware, image, detach=detach)
@@ -103,7 +103,7 @@ class InContainer(ContainerSite):
             self._build.check(image_runtime(release_of(self._build.recipe.engine.release)))
         self._fetch(watch)
 
-    def serve(self) -> AbstractContextManager[Callable[[], Server]]:
+    def serve(self) -> AbstractContextManager[Callable[[], ForegroundServer]]:
         return in_container.serve(self._deployment, self._container, self._engine, detach=self._detach)
 
     def _made_for(self, deployment: Deployment) -> Container:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trtspec.serving.drafters.source import DRAFT_MODEL
-from trtspec.tune.answer import Answer
-from trtspec.tune.estimate import Estimate, ratio, student
+from trtspec.tune.answer import RecordedAnswer
+from trtspec.tune.estimate import IntervalEstimate, ratio, student
 from trtspec.tune.replay import Choices, Replay, replay
-from trtspec.tune.score import Acceptance
+from trtspec.tune.score import AcceptanceScore
 from trtspec.tune.score import acceptance as acceptance_of
 
 
@@ -26,19 +26,21 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class AcceptanceEstimate:
     """The acceptance of a draft on some answers, which are thought a random choice of such answers.
 
     `per_token` and `of_drafted` are those of `acceptance`, with their intervals.
     """
 
-    acceptance: Acceptance
-    per_token: Estimate
-    of_drafted: Estimate
+    acceptance: AcceptanceScore
+    per_token: IntervalEstimate
+    of_drafted: IntervalEstimate
     tallies: tuple[Tally, ...]
 
 
-def measure(answers: Sequence[Answer], choices: Sequence[Sequence[Choices]], length: int) -> Measured | None:
+def measure(
+    answers: Sequence[RecordedAnswer], choices: Sequence[Sequence[Choices]], length: int
+) -> AcceptanceEstimate | None:
     """Returns the acceptance with K = `length`; None where nothing was drafted.
 
     `choices` are the draft's own for each answer, as `replay` takes them.
@@ -50,7 +52,7 @@ def measure(answers: Sequence[Answer], choices: Sequence[Sequence[Choices]], len
     if not any(tally.drafted for tally in tallies):
         return None
     accepted = [tally.accepted for tally in tallies]
-    return Measured(
+    return AcceptanceEstimate(
         acceptance_of(replays),
         ratio(accepted, [tally.reached for tally in tallies]),
         ratio(accepted, [tally.drafted for tally in tallies]),
@@ -67,7 +69,7 @@ def _tally(replayed: Replay) -> Tally:
     )
 
 
-def change(before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]) -> Estimate:
+def change(before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]) -> IntervalEstimate:
     """Returns a share after over the same before, of (part, whole) for each answer.
 
     The variance is that of the logarithm of a ratio of two ratios, linearized (Cochran, "Sampling
@@ -77,14 +79,14 @@ def change(before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]) 
         sum(pair[side] for pair in pairs) for pairs in (before, after) for side in (0, 1)
     )
     if not (old and new):
-        return Estimate(math.inf if new else 0.0, 0.0, math.inf)
+        return IntervalEstimate(math.inf if new else 0.0, 0.0, math.inf)
     value = (new / tried_anew) / (old / tried)
     if len(before) < 2:
-        return Estimate(value, 0.0, math.inf)
+        return IntervalEstimate(value, 0.0, math.inf)
     parts = [
         then[0] / new - then[1] / tried_anew - first[0] / old + first[1] / tried
         for first, then in zip(before, after, strict=True)
     ]
     error = math.sqrt(len(parts) / (len(parts) - 1) * sum(part * part for part in parts))
     width = math.exp(student(len(parts) - 1) * error)
-    return Estimate(value, value / width, value * width)
+    return IntervalEstimate(value, value / width, value * width)

@@ -12,14 +12,14 @@ from pathlib import Path
 from trtspec.digest import digest_of
 from trtspec.distill import deployment
 from trtspec.distill.model import chat_template
-from trtspec.distill.pair import Pair
-from trtspec.distill.wanted import Wanted
+from trtspec.distill.pair import TrainingPair
+from trtspec.distill.wanted import DistillationOptions
 from trtspec.errors import DatasetError, EngineError
 from trtspec.progress import Advance, Progress
 from trtspec.serving.errors import EngineLoadError, ServingError
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.tokenizer import Tokenizer
-from trtspec.tune.answer import Answer, in_tokens
+from trtspec.tune.answer import RecordedAnswer, in_tokens
 from trtspec.tune.recording import LEAST_ROOM, Asking, record
 from trtspec.tune.workshop import Workshop
 from trtspec.workloads.prompt import Prompt
@@ -42,12 +42,12 @@ class Answers:
     those to prompts that are held out.
     """
 
-    learned: tuple[Answer, ...]
-    held_out: tuple[Answer, ...]
+    learned: tuple[RecordedAnswer, ...]
+    held_out: tuple[RecordedAnswer, ...]
     left_out: int
 
 
-def gather(wanted: Wanted, pair: Pair, show: Show, watch: Progress) -> Answers:
+def gather(wanted: DistillationOptions, pair: TrainingPair, show: Show, watch: Progress) -> Answers:
     """Returns the answers, which the target gives now if only prompts are given.
 
     Raises DatasetError for what cannot be read or is too little, and what the target raises.
@@ -71,18 +71,18 @@ def gather(wanted: Wanted, pair: Pair, show: Show, watch: Progress) -> Answers:
     return Answers(tuple(learned), tuple(kept.values()), lost + unasked + more_unasked)
 
 
-def _has_room(answer: Answer, limit: int) -> bool:
+def _has_room(answer: RecordedAnswer, limit: int) -> bool:
     return bool(answer.tokens) and len(answer.prompt) < limit
 
 
-def _share(answers: Mapping[Ids, Answer], wanted: Wanted) -> dict[Ids, Answer]:
+def _share(answers: Mapping[Ids, RecordedAnswer], wanted: DistillationOptions) -> dict[Ids, RecordedAnswer]:
     """Returns a share of the prompts with their answers, chosen at random."""
     count = min(len(answers), max(_LEAST, round(len(answers) * wanted.held_out_share)))
     chosen = random.Random(wanted.settings.seed).sample(list(answers), count)  # noqa: S311
     return {prompt: answers[prompt] for prompt in chosen}
 
 
-def _recorded(pair: Pair, render: Render, name: str) -> tuple[list[Answer], int]:
+def _recorded(pair: TrainingPair, render: Render, name: str) -> tuple[list[RecordedAnswer], int]:
     """Reads answers; prompts that have no tokens yet are text as a user says it."""
     found = [
         recorded
@@ -93,7 +93,7 @@ def _recorded(pair: Pair, render: Render, name: str) -> tuple[list[Answer], int]
     return _in_tokens(found, pair, name), 0
 
 
-def _in_tokens(found: Sequence[Recorded], pair: Pair, source: str | Path) -> list[Answer]:
+def _in_tokens(found: Sequence[Recorded], pair: TrainingPair, source: str | Path) -> list[RecordedAnswer]:
     answers = [in_tokens(recorded, pair.tokenizer, Path(source)) for recorded in found]
     size = min(model.vocab_size for model in (pair.target, pair.draft) if model)
     for answer in answers:
@@ -104,8 +104,8 @@ def _in_tokens(found: Sequence[Recorded], pair: Pair, source: str | Path) -> lis
 
 
 def _asked(
-    wanted: Wanted, show: Show, watch: Progress, pair: Pair, render: Render, name: str
-) -> tuple[list[Answer], int]:
+    wanted: DistillationOptions, show: Show, watch: Progress, pair: TrainingPair, render: Render, name: str
+) -> tuple[list[RecordedAnswer], int]:
     """Asks the target; returns its answers, and how many prompts are too long to be asked.
 
     What it says is kept in a file that is named after all that it depends on.

@@ -15,7 +15,7 @@ _WIDTH, _HEIGHT, _MARGIN = 640, 240, 40
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class LossPoint:
     """One step of the optimizer: the loss is the mean of its batch, in nats a token of an answer."""
 
     step: int
@@ -28,20 +28,20 @@ class LossCurve:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self.points: list[Point] = []
+        self.points: list[LossPoint] = []
 
-    def restart(self, points: Iterable[Point]) -> None:
+    def restart(self, points: Iterable[LossPoint]) -> None:
         """Begins again behind these points: what a killed run did after its checkpoint will come again."""
         self.points = list(points)
         write_atomically(self._file, "".join(map(_line, self.points)))
 
-    def add(self, point: Point) -> None:
+    def add(self, point: LossPoint) -> None:
         self.points.append(point)
         with self._file.open("a", encoding="utf-8") as stream:
             stream.write(_line(point))
 
 
-def _line(point: Point) -> str:
+def _line(point: LossPoint) -> str:
     return json.dumps(asdict(point)) + "\n"
 
 
@@ -52,7 +52,7 @@ def means(values: Sequence[float], count: int) -> list[float]:
     return [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
 
 
-def as_line(points: Sequence[Point], width: int = 40) -> str:
+def as_line(points: Sequence[LossPoint], width: int = 40) -> str:
     """Returns the losses as a line of bars between the first and the last one, for a terminal."""
     values = means([point.loss for point in points], width)
     if not values:
@@ -63,7 +63,7 @@ def as_line(points: Sequence[Point], width: int = 40) -> str:
     return f"{values[0]:.3f} {bars} {values[-1]:.3f}"
 
 
-def as_svg(points: Sequence[Point]) -> str:
+def as_svg(points: Sequence[LossPoint]) -> str:
     """Returns the losses as a picture: each step's, and their course as the mean of about a 20th of all."""
     losses = [point.loss for point in points]
     low, high = min(losses), max(losses)

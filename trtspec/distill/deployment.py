@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trtspec.endpoints.endpoint import AskError, Endpoint, Message, Question
+from trtspec.endpoints.endpoint import AskError, ChatMessage, Endpoint, EndpointRequest
 from trtspec.endpoints.finding import find
 from trtspec.errors import ServerError
 from trtspec.progress import Advance
@@ -21,7 +21,7 @@ Connect = Callable[[], Awaitable[Endpoint]]
 
 
 @dataclass(frozen=True, slots=True)
-class Deployment:
+class TargetDeployment:
     """A server of the target, with drafts or without: they change no answer."""
 
     url: str
@@ -85,8 +85,8 @@ async def _ask_all(
 
 
 async def _ask(endpoint: Endpoint, prompt: Prompt, max_tokens: int, sampling: dict[str, float]) -> Recorded:
-    question = Question(
-        (Message("user", prompt.text),),
+    question = EndpointRequest(
+        (ChatMessage("user", prompt.text),),
         max_tokens,
         temperature=sampling.get("temperature", 0.0),
         seed=int(sampling["seed"]) if sampling else None,

@@ -18,22 +18,22 @@ from typing import Any
 
 from trtspec.atomic import publish, remove, temporary, write_atomically
 from trtspec.digest import digest_of
-from trtspec.distill.acceptance import Measured, Tally, change, measure
+from trtspec.distill.acceptance import AcceptanceEstimate, Tally, change, measure
 from trtspec.distill.answers import Answers, Show, gather
 from trtspec.distill.checkpoints import Checkpoints
-from trtspec.distill.curve import Point, as_svg
-from trtspec.distill.draft import DraftModel
+from trtspec.distill.curve import LossPoint, as_svg
+from trtspec.distill.draft import TrainedDraft
 from trtspec.distill.examples import Example, examples_of
-from trtspec.distill.heads.student import Head
-from trtspec.distill.pair import Pair, read_pair, read_target
+from trtspec.distill.heads.student import HeadStudent
+from trtspec.distill.pair import TrainingPair, read_pair, read_target
 from trtspec.distill.student import Student
 from trtspec.distill.training import num_steps, train
-from trtspec.distill.wanted import Wanted
+from trtspec.distill.wanted import DistillationOptions
 from trtspec.progress import Progress
 from trtspec.recipe.loader import load as load_recipe
 from trtspec.run.build_lock import only_build
 from trtspec.run.digests import FileDigests
-from trtspec.tune.estimate import Estimate
+from trtspec.tune.estimate import IntervalEstimate
 
 RECORD = "distillation.json"
 _PACKAGES = ("torch", "transformers", "accelerate")
@@ -48,24 +48,24 @@ class Distilled:
 
     folder: Path
     training: Path
-    pair: Pair
+    pair: TrainingPair
     num_draft_tokens: int
     answers: Answers
-    points: Sequence[Point]
-    before: Measured | None
-    after: Measured | None
+    points: Sequence[LossPoint]
+    before: AcceptanceEstimate | None
+    after: AcceptanceEstimate | None
 
     @property
-    def per_token_ratio(self) -> Estimate | None:
+    def per_token_ratio(self) -> IntervalEstimate | None:
         """The conditional acceptance of a token after the training over that before."""
         return self._ratio(lambda tally: tally.reached)
 
     @property
-    def of_drafted_ratio(self) -> Estimate | None:
+    def of_drafted_ratio(self) -> IntervalEstimate | None:
         """Accepted by drafted tokens after the training over the same before."""
         return self._ratio(lambda tally: tally.drafted)
 
-    def _ratio(self, whole: Callable[[Tally], int]) -> Estimate | None:
+    def _ratio(self, whole: Callable[[Tally], int]) -> IntervalEstimate | None:
         if not (self.before and self.after):
             return None
         sides = [
@@ -75,7 +75,10 @@ class Distilled:
 
 
 def distill(
-    wanted: Wanted, show: Show, watch: Progress, make_checkpoints: Callable[[], Checkpoints] = Checkpoints
+    wanted: DistillationOptions,
+    show: Show,
+    watch: Progress,
+    make_checkpoints: Callable[[], Checkpoints] = Checkpoints,
 ) -> Distilled:
     """Trains the recipe's draft, or a head, on its target's answers, and measures it on those held out.
 
@@ -109,20 +112,20 @@ def distill(
     return result
 
 
-def _student(wanted: Wanted, pair: Pair, examples: Sequence[Example]) -> Student:
+def _student(wanted: DistillationOptions, pair: TrainingPair, examples: Sequence[Example]) -> Student:
     if wanted.head:
-        return Head(pair, wanted.head, examples, wanted.settings.seed)
+        return HeadStudent(pair, wanted.head, examples, wanted.settings.seed)
     assert pair.draft
-    return DraftModel(pair, pair.draft, temporary(wanted.output / "engine"))
+    return TrainedDraft(pair, pair.draft, temporary(wanted.output / "engine"))
 
 
-def _settings(wanted: Wanted) -> dict[str, Any]:
+def _settings(wanted: DistillationOptions) -> dict[str, Any]:
     return {**asdict(wanted.settings), **(asdict(wanted.head) if wanted.head else {})}
 
 
 def _measured(
     label: str, student: Student, folder: Path | None, answers: Answers, show: Show
-) -> Measured | None:
+) -> AcceptanceEstimate | None:
     with show(label, len(answers.held_out), "answers") as advance:
         said = student.choices(folder, answers.held_out, advance)
     return measure(answers.held_out, said, student.longest)
@@ -131,12 +134,12 @@ def _measured(
 def _trained(
     student: Student,
     examples: Sequence[Example],
-    wanted: Wanted,
+    wanted: DistillationOptions,
     folder: Path,
     made: Path,
     checkpoints: Checkpoints,
     show: Show,
-) -> list[Point]:
+) -> list[LossPoint]:
     """Trains the student and writes it into the folder `made`; returns the loss of each step."""
     with show("training", num_steps(len(examples), wanted.settings), "steps") as advance:
         model = student.module()
@@ -146,7 +149,7 @@ def _trained(
     return points
 
 
-def as_json(result: Distilled, wanted: Wanted) -> dict[str, Any]:
+def as_json(result: Distilled, wanted: DistillationOptions) -> dict[str, Any]:
     """Returns what came of it as JSON has it: shares 0 to 1, losses in nats a token."""
     recipe, answers, points = result.pair.loaded.recipe, result.answers, result.points
     trained = {"model": recipe.draft.model, "revision": recipe.draft.revision} if recipe.draft else None
@@ -176,7 +179,7 @@ def as_json(result: Distilled, wanted: Wanted) -> dict[str, Any]:
     }
 
 
-def _acceptance(measured: Measured | None) -> dict[str, Any] | None:
+def _acceptance(measured: AcceptanceEstimate | None) -> dict[str, Any] | None:
     if measured is None:
         return None
     return {
@@ -187,5 +190,5 @@ def _acceptance(measured: Measured | None) -> dict[str, Any] | None:
     }
 
 
-def _estimate(estimate: Estimate | None) -> dict[str, float] | None:
+def _estimate(estimate: IntervalEstimate | None) -> dict[str, float] | None:
     return asdict(estimate) if estimate and math.isfinite(estimate.high) else None

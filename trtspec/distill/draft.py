@@ -10,17 +10,17 @@ from torch import nn
 
 from trtspec.distill.engines import choices
 from trtspec.distill.model import load, write
-from trtspec.distill.pair import Pair
+from trtspec.distill.pair import TrainingPair
 from trtspec.models.source import Source, read_source
 from trtspec.progress import Advance
-from trtspec.tune.answer import Answer
+from trtspec.tune.answer import RecordedAnswer
 from trtspec.tune.replay import Choices
 
 
-class DraftModel:
+class TrainedDraft:
     """The draft of a pair; engines are made in `scratch`."""
 
-    def __init__(self, pair: Pair, draft: Source, scratch: Path) -> None:
+    def __init__(self, pair: TrainingPair, draft: Source, scratch: Path) -> None:
         self._pair, self._draft, self._scratch = pair, draft, scratch
 
     @property
@@ -36,7 +36,7 @@ class DraftModel:
         return load(self._draft, torch.float32)
 
     def choices(
-        self, folder: Path | None, answers: Sequence[Answer], advance: Advance
+        self, folder: Path | None, answers: Sequence[RecordedAnswer], advance: Advance
     ) -> list[Sequence[Choices]]:
         draft = read_source(folder) if folder else self._draft
         said = choices(draft, self._pair, answers, self._scratch, advance)

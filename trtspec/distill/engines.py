@@ -8,19 +8,19 @@ from pathlib import Path
 from trtspec.atomic import remove
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.distill.pair import Pair
+from trtspec.distill.pair import TrainingPair
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.engine.torch_builder import build
 from trtspec.models.source import Source
 from trtspec.progress import Advance
 from trtspec.serving.executors.torch.device import CPU, find_device
-from trtspec.tune.answer import Answer
+from trtspec.tune.answer import RecordedAnswer
 from trtspec.tune.forced import Forced
 from trtspec.tune.replay import Choices
 
 
 def choices(
-    draft: Source, pair: Pair, answers: Sequence[Answer], scratch: Path, advance: Advance
+    draft: Source, pair: TrainingPair, answers: Sequence[RecordedAnswer], scratch: Path, advance: Advance
 ) -> list[Choices]:
     """Returns what the draft would say after each beginning of each answer.
 

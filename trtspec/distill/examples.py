@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trtspec.serving.tokenizer import Tokenizer
-from trtspec.tune.answer import Answer
+from trtspec.tune.answer import RecordedAnswer
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +25,7 @@ class Example:
     num_prompt: int
 
 
-def examples_of(answers: Sequence[Answer], tokenizer: Tokenizer, max_length: int) -> list[Example]:
+def examples_of(answers: Sequence[RecordedAnswer], tokenizer: Tokenizer, max_length: int) -> list[Example]:
     """Returns what is learned of answers whose prompts leave room for them.
 
     The end token is behind those that it ended. All are cut at `max_length` tokens with their prompts.

@@ -21,7 +21,7 @@ from trtspec.serving.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class TrainingPair:
     """A target, and the draft that is trained; None where a head is, for which the target has its weights."""
 
     loaded: LoadedRecipe
@@ -42,7 +42,7 @@ class Pair:
         return min(own, self.loaded.recipe.engine.max_seq_len or own)
 
 
-def read_target(loaded: LoadedRecipe, watch: Progress) -> Pair:
+def read_target(loaded: LoadedRecipe, watch: Progress) -> TrainingPair:
     """Reads the target, with its weights, for which a head is trained."""
     model = loaded.recipe.target
     location = loaded.model_location(model)
@@ -50,7 +50,7 @@ def read_target(loaded: LoadedRecipe, watch: Progress) -> Pair:
     return _pair(loaded, read_member(folder).source, None)
 
 
-def read_pair(loaded: LoadedRecipe, watch: Progress) -> Pair:
+def read_pair(loaded: LoadedRecipe, watch: Progress) -> TrainingPair:
     """Reads both models; of the target on the Hub no weights are downloaded.
 
     Raises ModelError for a draft that cannot be trained, PairError for models that do not fit, and
@@ -77,10 +77,10 @@ def read_pair(loaded: LoadedRecipe, watch: Progress) -> Pair:
     return _pair(loaded, target.source, draft.source)
 
 
-def _pair(loaded: LoadedRecipe, target: Source, draft: Source | None) -> Pair:
+def _pair(loaded: LoadedRecipe, target: Source, draft: Source | None) -> TrainingPair:
     try:
         tokenizer = Tokenizer.load(target.folder)
     except TokenizerError as error:
         raise EngineError(error.path, error.problem) from error
     tokenizer.end_ids = target.end_ids or tokenizer.end_ids
-    return Pair(loaded, target, draft, tokenizer)
+    return TrainingPair(loaded, target, draft, tokenizer)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TrainingSettings:
     """The settings of a training, by transformers' names; `max_length` is of prompt and answer, in tokens.
 
     Batch, epochs and learning rate are those with which fine-tuning a draft of a billion parameters is

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from trtspec.progress import Advance
-from trtspec.tune.answer import Answer
+from trtspec.tune.answer import RecordedAnswer
 from trtspec.tune.replay import Choices
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Student(Protocol):
         """Returns it as it is before the training; asked with a batch of `collate` it says the loss."""
 
     def choices(
-        self, folder: Path | None, answers: Sequence[Answer], advance: Advance
+        self, folder: Path | None, answers: Sequence[RecordedAnswer], advance: Advance
     ) -> list[Sequence[Choices]]:
         """Returns what the one in a folder would say of each answer, as `replay` takes it.
 

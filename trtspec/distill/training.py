@@ -21,16 +21,16 @@ from transformers import (
 )
 
 from trtspec.distill.checkpoints import Checkpoints, last_checkpoint
-from trtspec.distill.curve import LossCurve, Point
+from trtspec.distill.curve import LossCurve, LossPoint
 from trtspec.distill.examples import Example, collate
-from trtspec.distill.settings import Settings
+from trtspec.distill.settings import TrainingSettings
 from trtspec.errors import TrainingError, UnavailableError
 from trtspec.progress import Advance
 
 _STATE = "trainer_state.json"
 
 
-def num_steps(examples: int, settings: Settings) -> int:
+def num_steps(examples: int, settings: TrainingSettings) -> int:
     """Returns how many steps the optimizer takes."""
     return settings.epochs * -(-examples // settings.batch_size)
 
@@ -38,11 +38,11 @@ def num_steps(examples: int, settings: Settings) -> int:
 def train(
     model: nn.Module,
     examples: Sequence[Example],
-    settings: Settings,
+    settings: TrainingSettings,
     folder: Path,
     checkpoints: Checkpoints,
     advance: Advance,
-) -> list[Point]:
+) -> list[LossPoint]:
     """Trains a model, float32, on the answers of the examples; returns the loss of each step.
 
     `folder` keeps the checkpoints, and the loss in `loss.jsonl`.
@@ -102,7 +102,7 @@ class _Steps(TrainerCallback):
         **_: object,
     ) -> None:
         if logs and "loss" in logs:  # The last call has the sums of the whole training.
-            point = Point(state.global_step, logs["loss"], logs["learning_rate"])
+            point = LossPoint(state.global_step, logs["loss"], logs["learning_rate"])
             if not math.isfinite(point.loss):
                 problem = f"diverged at step {point.step}: the loss is {point.loss}"
                 raise TrainingError("the training", problem, "give a smaller --learning-rate")
@@ -110,21 +110,23 @@ class _Steps(TrainerCallback):
             self._advance(1, _note(point))
 
 
-def _note(point: Point) -> str:
+def _note(point: LossPoint) -> str:
     return f"step {point.step}, loss {point.loss:.3f}"
 
 
-def _points(checkpoint: Path | None) -> list[Point]:
+def _points(checkpoint: Path | None) -> list[LossPoint]:
     """Returns the loss of each step that a checkpoint has behind it."""
     if checkpoint is None:
         return []
     history = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))["log_history"]
     return [
-        Point(entry["step"], entry["loss"], entry["learning_rate"]) for entry in history if "loss" in entry
+        LossPoint(entry["step"], entry["loss"], entry["learning_rate"])
+        for entry in history
+        if "loss" in entry
     ]
 
 
-def _arguments(folder: Path, settings: Settings) -> TrainingArguments:
+def _arguments(folder: Path, settings: TrainingSettings) -> TrainingArguments:
     has_gpu = torch.cuda.is_available()
     arguments: Any = TrainingArguments(
         output_dir=str(folder),

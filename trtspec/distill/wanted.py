@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trtspec.distill.deployment import Deployment
+from trtspec.distill.deployment import TargetDeployment
 from trtspec.distill.heads.settings import HeadSettings
-from trtspec.distill.settings import Settings
+from trtspec.distill.settings import TrainingSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DistillationOptions:
     """A recipe, what its draft shall learn from, and where everything goes.
 
     Either `workload` names prompts that the target answers, at a `deployment` or here; or `answers` is a file
@@ -27,11 +27,11 @@ class Wanted:
     answers: Path | None = None
     held_out: str | None = None
     held_out_share: float = 0.1
-    deployment: Deployment | None = None
+    deployment: TargetDeployment | None = None
     chat: bool = False
     max_tokens: int = 256
     temperature: float = 0.0
-    settings: Settings = field(default_factory=Settings)
+    settings: TrainingSettings = field(default_factory=TrainingSettings)
     head: HeadSettings | None = None
 
     @property

@@ -11,7 +11,7 @@ Role = Literal["system", "user", "assistant"]
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ChatMessage:
     """One message of a conversation."""
 
     role: Role
@@ -19,7 +19,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class EndpointRequest:
     """A request for text that goes on after `messages`, the last of which is the user's.
 
     `num_draft_tokens` 0 asks for plain decoding, None for what the server does by itself. With `ignore_eos`
@@ -27,7 +27,7 @@ class Question:
     drafts come from earlier answers. `stop` has strings to end before.
     """
 
-    messages: tuple[Message, ...]
+    messages: tuple[ChatMessage, ...]
     max_tokens: int
     num_draft_tokens: int | None = None
     temperature: float = 0.0
@@ -45,7 +45,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class DraftCounts:
     """The server's counts of the drafts of one answer.
 
     `histogram[j]` counts the verifications that accepted exactly j tokens.
@@ -58,7 +58,7 @@ class Counts:
 
 
 @dataclass(slots=True)
-class Answer:
+class TimedAnswer:
     """An answer, piece by piece: `times` has when each piece of text came, in seconds of `perf_counter`.
 
     `sent` is when the request began to be sent, `ended` when the answer was whole. Token counts are the
@@ -72,7 +72,7 @@ class Answer:
     input_tokens: int | None = None
     output_tokens: int | None = None
     finish_reason: str | None = None
-    counts: Counts | None = None
+    counts: DraftCounts | None = None
 
 
 class AskError(Exception):
@@ -108,7 +108,7 @@ class Endpoint(Protocol):
     model: str
     plain_per_request: bool
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: EndpointRequest) -> TimedAnswer:
         """Returns the whole answer; raises `AskError`. A task that is cancelled ends its request."""
         ...
 

@@ -18,7 +18,7 @@ _DEFAULT_MODEL = "speculative_llm"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundServer:
     """A server: how to ask it, and the name and version of its software where it tells.
 
     `owner` is whom a model behind OpenAI's API belongs to, by which servers are told apart.
@@ -29,7 +29,9 @@ class Found:
     owner: str | None = None
 
 
-async def find(url: str, model: str | None, *, chat: bool, timeout_s: float, key: str | None = None) -> Found:
+async def find(
+    url: str, model: str | None, *, chat: bool, timeout_s: float, key: str | None = None
+) -> FoundServer:
     """Returns how to ask the model at a URL: Triton's HTTP, or OpenAI's API if the path ends in /v1.
 
     A URL without a path is asked for both. Raises `UnavailableError` where nobody answers, the model is not
@@ -56,7 +58,7 @@ async def find(url: str, model: str | None, *, chat: bool, timeout_s: float, key
         raise
 
 
-async def _find(base: URL, model: str | None, streams: Streams, chat: bool) -> Found:
+async def _find(base: URL, model: str | None, streams: Streams, chat: bool) -> FoundServer:
     if base.path.rstrip("/").endswith("/v1"):
         return await _openai(base, model, streams, chat)
     if server := await streams.get(base / "v2"):
@@ -69,7 +71,7 @@ async def _find(base: URL, model: str | None, streams: Streams, chat: bool) -> F
     )
 
 
-async def _triton(base: URL, model: str | None, streams: Streams, server: dict[str, Any]) -> Found:
+async def _triton(base: URL, model: str | None, streams: Streams, server: dict[str, Any]) -> FoundServer:
     name, url = model or _DEFAULT_MODEL, str(base).rstrip("/")
     told = await streams.get(base / "v2/models" / name)
     if told is None:
@@ -83,11 +85,11 @@ async def _triton(base: URL, model: str | None, streams: Streams, server: dict[s
         )
     software = f"{server.get('name', 'triton')} {server.get('version', '')}".strip()
     if INPUT in inputs:
-        return Found(TritonVllmEndpoint(url, name, streams), software)
-    return Found(TritonEndpoint(url, name, inputs, outputs, streams), software)
+        return FoundServer(TritonVllmEndpoint(url, name, streams), software)
+    return FoundServer(TritonEndpoint(url, name, inputs, outputs, streams), software)
 
 
-async def _openai(base: URL, model: str | None, streams: Streams, chat: bool) -> Found:
+async def _openai(base: URL, model: str | None, streams: Streams, chat: bool) -> FoundServer:
     url = str(base).rstrip("/")
     found = await streams.get(base / "models")
     told = found.get("data") if found else None
@@ -103,7 +105,7 @@ async def _openai(base: URL, model: str | None, streams: Streams, chat: bool) ->
     version = await streams.get(base.parent / "version")
     owner = models[model].get("owned_by")
     software = " ".join(filter(None, (owner, version.get("version") if version else None)))
-    return Found(OpenAiEndpoint(url, model, streams, chat=chat, owner=owner), software or None, owner)
+    return FoundServer(OpenAiEndpoint(url, model, streams, chat=chat, owner=owner), software or None, owner)
 
 
 def shown(url: str) -> str:

@@ -12,13 +12,13 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from trtspec.endpoints.endpoint import Answer, AskError, Hear
+from trtspec.endpoints.endpoint import AskError, Hear, TimedAnswer
 
 _CONNECT_S = 10.0
 _MOST_WORDS = 300
 _BUSY = (429, 503)
 
-Add = Callable[[Answer, dict[str, Any], float], None]
+Add = Callable[[TimedAnswer, dict[str, Any], float], None]
 """Adds an event, and the `perf_counter` at which it came, to the answer; raises `AskError`."""
 
 
@@ -34,12 +34,12 @@ class Streams:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
         self._session = aiohttp.ClientSession(headers=headers, timeout=limits, connector=connector)
 
-    async def ask(self, url: URL, body: Mapping[str, Any], add: Add, hear: Hear) -> Answer:
+    async def ask(self, url: URL, body: Mapping[str, Any], add: Add, hear: Hear) -> TimedAnswer:
         """Returns the answer that `add` makes of the events; `hear` gets each piece of its text.
 
         Raises `AskError`.
         """
-        answer = Answer(sent=perf_counter())
+        answer = TimedAnswer(sent=perf_counter())
         async with aclosing(self.post(url, body, answer.sent)) as events:
             async for said, now in events:
                 known = len(answer.text)

@@ -6,7 +6,7 @@ from typing import Any
 
 from yarl import URL
 
-from trtspec.endpoints.endpoint import Answer, Api, AskError, Counts, Hear, Question, unheard
+from trtspec.endpoints.endpoint import Api, AskError, DraftCounts, EndpointRequest, Hear, TimedAnswer, unheard
 from trtspec.endpoints.http import Streams, problem_of
 
 TRTSPEC, SGLANG = "trtspec", "sglang"
@@ -34,7 +34,7 @@ class OpenAiEndpoint:
         self._address = URL(url) / ("chat/completions" if chat else "completions")
         self.plain_per_request, self._counting = owner == TRTSPEC, COUNTING.get(owner or "", {})
 
-    async def ask(self, question: Question, hear: Hear = unheard) -> Answer:
+    async def ask(self, question: EndpointRequest, hear: Hear = unheard) -> TimedAnswer:
         answer = await self._streams.ask(self._address, self._body(question), _add, hear)
         if answer.finish_reason is None:
             raise AskError("broken_off", "the stream ended without a finish_reason", answer.sent)
@@ -43,7 +43,7 @@ class OpenAiEndpoint:
     async def close(self) -> None:
         await self._streams.close()
 
-    def _body(self, question: Question) -> dict[str, Any]:
+    def _body(self, question: EndpointRequest) -> dict[str, Any]:
         values: dict[str, Any] = {
             "model": self.model,
             "max_tokens": question.max_tokens,
@@ -69,7 +69,7 @@ class OpenAiEndpoint:
         return values
 
 
-def _add(answer: Answer, said: dict[str, Any], now: float) -> None:
+def _add(answer: TimedAnswer, said: dict[str, Any], now: float) -> None:
     if said.get("error") is not None:
         raise AskError("failed", problem_of(str(said["error"])), answer.sent)
     for choice in said.get("choices") or ():
@@ -87,14 +87,14 @@ def _add(answer: Answer, said: dict[str, Any], now: float) -> None:
     answer.counts = counts_of(said) or answer.counts
 
 
-def counts_of(said: dict[str, Any]) -> Counts | None:
+def counts_of(said: dict[str, Any]) -> DraftCounts | None:
     """Returns what an event says of drafts, None if nothing.
 
     That is vLLM's `metrics.speculative_decoding`, of which what is left out follows from the histogram, or
     SGLang's `sglext.spec_tokens_details`.
     """
     if told := (said.get("sglext") or {}).get("spec_tokens_details"):
-        return Counts(
+        return DraftCounts(
             told["spec_verify_ct"],
             told["spec_num_proposed_drafts"],
             told["spec_num_correct_drafts"],
@@ -105,7 +105,7 @@ def counts_of(said: dict[str, Any]) -> Counts | None:
     histogram = tuple(told["acceptance_histogram"])
     steps = told.get("num_spec_steps", sum(histogram))
     accepted = sum(number * times for number, times in enumerate(histogram))
-    return Counts(
+    return DraftCounts(
         verifications=steps,
         drafted=told.get("num_draft_tokens", steps * (len(histogram) - 1)),
         accepted=told.get("num_accepted_draft_tokens", accepted),

@@ -7,7 +7,7 @@ from typing import Any
 
 from yarl import URL
 
-from trtspec.endpoints.endpoint import Answer, Api, AskError, Counts, Hear, Question, unheard
+from trtspec.endpoints.endpoint import Api, AskError, DraftCounts, EndpointRequest, Hear, TimedAnswer, unheard
 from trtspec.endpoints.http import Streams, problem_of
 
 # What is asked for where the model has the input.
@@ -32,7 +32,7 @@ class TritonEndpoint:
         self._address = URL(url) / "v2/models" / model / "generate_stream"
         self.plain_per_request = "num_draft_tokens" in inputs
 
-    async def ask(self, question: Question, hear: Hear = unheard) -> Answer:
+    async def ask(self, question: EndpointRequest, hear: Hear = unheard) -> TimedAnswer:
         answer = await self._streams.ask(self._address, self._body(question), _add, hear)
         if answer.finish_reason is None and (self._tells_end or not answer.times):
             raise AskError("broken_off", "the stream ended before the answer", answer.sent)
@@ -42,7 +42,7 @@ class TritonEndpoint:
     async def close(self) -> None:
         await self._streams.close()
 
-    def _body(self, question: Question) -> dict[str, Any]:
+    def _body(self, question: EndpointRequest) -> dict[str, Any]:
         values: dict[str, Any] = {
             "text_input": question.text,
             "max_tokens": question.max_tokens,
@@ -64,7 +64,7 @@ class TritonEndpoint:
         return {name: value for name, value in values.items() if name in self._inputs}
 
 
-def _add(answer: Answer, said: dict[str, Any], now: float) -> None:
+def _add(answer: TimedAnswer, said: dict[str, Any], now: float) -> None:
     if "error" in said:
         words = problem_of(str(said["error"]))
         raise AskError("refused" if words.startswith("503 ") else "failed", words, answer.sent)
@@ -79,7 +79,7 @@ def _add(answer: Answer, said: dict[str, Any], now: float) -> None:
     answer.finish_reason = said.get("finish_reason", answer.finish_reason)
     if "acceptance_histogram" in said:
         histogram = said["acceptance_histogram"]
-        answer.counts = Counts(
+        answer.counts = DraftCounts(
             said["num_spec_steps"],
             said["total_draft_tokens"],
             said["total_accepted_draft_tokens"],

@@ -7,7 +7,7 @@ from typing import Any
 
 from yarl import URL
 
-from trtspec.endpoints.endpoint import Answer, Api, AskError, Hear, Question, unheard
+from trtspec.endpoints.endpoint import Api, AskError, EndpointRequest, Hear, TimedAnswer, unheard
 from trtspec.endpoints.http import Streams, problem_of
 
 INPUT = "sampling_parameters"
@@ -27,7 +27,7 @@ class TritonVllmEndpoint:
         self.url, self.model, self._streams = url, model, streams
         self._address = URL(url) / "v2/models" / model / "generate_stream"
 
-    async def ask(self, question: Question, hear: Hear = unheard) -> Answer:
+    async def ask(self, question: EndpointRequest, hear: Hear = unheard) -> TimedAnswer:
         answer = await self._streams.ask(self._address, _body(question), _add, hear)
         if answer.finish_reason is None:
             raise AskError("broken_off", "the stream ended before the answer", answer.sent)
@@ -37,7 +37,7 @@ class TritonVllmEndpoint:
         await self._streams.close()
 
 
-def _body(question: Question) -> dict[str, Any]:
+def _body(question: EndpointRequest) -> dict[str, Any]:
     sampling = {
         "max_tokens": question.max_tokens,
         "temperature": question.temperature,
@@ -57,7 +57,7 @@ def _body(question: Question) -> dict[str, Any]:
     }
 
 
-def _add(answer: Answer, said: dict[str, Any], now: float) -> None:
+def _add(answer: TimedAnswer, said: dict[str, Any], now: float) -> None:
     """Adds an event; each counts the tokens that came with it, and only the last has a reason to end."""
     if "error" in said:
         raise AskError("failed", problem_of(str(said["error"])), answer.sent)

@@ -19,7 +19,7 @@ from trtspec.checkpoint.reader import Reader, chunks
 from trtspec.checkpoint.writer import SafetensorsFile, TensorEntry
 from trtspec.engine.directory import NO_DRAFTS, check_engine, write_config
 from trtspec.errors import EngineError
-from trtspec.models.heads.head import Head, default_aux_layers
+from trtspec.models.heads.head import HeadDescription, default_aux_layers
 from trtspec.models.tensors import Tensor
 from trtspec.serving.executors.limits import TORCH_VERSION
 
@@ -49,7 +49,9 @@ _STACKED = {
 """A decoder layer's tensors by TensorRT-LLM's names, and those that each is made of, one below the other."""
 
 
-def build_head(head: Head, tensors: Mapping[str, Tensor], target_engine: Path, output: Path) -> None:
+def build_head(
+    head: HeadDescription, tensors: Mapping[str, Tensor], target_engine: Path, output: Path
+) -> None:
     """Makes the engine directory `output`, which must not exist, of a head and its tensors.
 
     The tensors have the names that `models.heads.reading.head_tensors` gives them; the target's embedding and
@@ -89,7 +91,7 @@ def _read(folder: Path) -> dict[str, Any]:
     return content
 
 
-def _misfit(head: Head, tensors: Mapping[str, Tensor], model: Mapping[str, Any]) -> str | None:
+def _misfit(head: HeadDescription, tensors: Mapping[str, Tensor], model: Mapping[str, Any]) -> str | None:
     """Returns why the head cannot be computed on the target, None if it can."""
     for name, own in (("hidden_size", head.hidden_size), ("vocab_size", head.vocab_size)):
         if own != model[name]:
@@ -109,11 +111,11 @@ def _misfit(head: Head, tensors: Mapping[str, Tensor], model: Mapping[str, Any])
     return None
 
 
-def _aux_layers(head: Head, model: Mapping[str, Any]) -> list[int]:
+def _aux_layers(head: HeadDescription, model: Mapping[str, Any]) -> list[int]:
     return sorted(head.aux_layers or default_aux_layers(model["num_hidden_layers"]))
 
 
-def _eagle(head: Head, tensors: Mapping[str, Tensor], model: Mapping[str, Any]) -> dict[str, Any]:
+def _eagle(head: HeadDescription, tensors: Mapping[str, Tensor], model: Mapping[str, Any]) -> dict[str, Any]:
     layer = head.layer or {}
     draft: dict[str, Any] = {"method": head.method, "own_embedding": "embed_tokens.weight" in tensors}
     if head.method == "eagle3":
@@ -143,14 +145,14 @@ def _eagle(head: Head, tensors: Mapping[str, Tensor], model: Mapping[str, Any]) 
     }
 
 
-def _medusa(head: Head, model: Mapping[str, Any]) -> dict[str, Any]:
+def _medusa(head: HeadDescription, model: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the configuration of heads without decoder layers."""
     same = ("intermediate_size", "num_attention_heads", "num_key_value_heads", "head_size", "norm_epsilon")
     draft = {"method": head.method, "count": head.count, "num_layers": head.num_layers}
     return _config(head, model, draft) | {"num_hidden_layers": 0} | {key: model[key] for key in same}
 
 
-def _config(head: Head, model: Mapping[str, Any], draft: Mapping[str, Any]) -> dict[str, Any]:
+def _config(head: HeadDescription, model: Mapping[str, Any], draft: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what the configurations of all heads have, and the target's where they share it."""
     return {
         "architecture": ARCHITECTURES[head.method],

@@ -16,7 +16,7 @@ from typing import IO, Protocol
 from trtspec.causes import Cause
 
 
-class Running(Protocol):
+class RunningCommand(Protocol):
     """A command that was started."""
 
     def wait(self, seconds: float) -> int | None:
@@ -40,7 +40,7 @@ class Launcher(Protocol):
         """The command line with which a shell on this machine would do the same."""
         ...
 
-    def start(self, argv: tuple[str, ...], output: IO[bytes], folder: Path) -> Running:
+    def start(self, argv: tuple[str, ...], output: IO[bytes], folder: Path) -> RunningCommand:
         """Starts it in `folder` with stdout and stderr in `output`."""
         ...
 
@@ -59,7 +59,7 @@ class LocalLauncher:
     def command(self, argv: tuple[str, ...], folder: Path) -> tuple[str, ...]:
         return argv
 
-    def start(self, argv: tuple[str, ...], output: IO[bytes], folder: Path) -> Running:
+    def start(self, argv: tuple[str, ...], output: IO[bytes], folder: Path) -> RunningCommand:
         visible = {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus)} if self.gpus else {}
         process = subprocess.Popen(  # noqa: S603
             [self.executable, *argv[1:]],

@@ -17,7 +17,7 @@ PODS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Scaling:
+class ReplicaScaling:
     """Between `least` and `most` replicas, so many that each has `target` requests on average.
 
     A new one serves `start_s` after it was asked for. Times are in seconds.
@@ -35,7 +35,7 @@ class Scaling:
 class Autoscaler:
     """Says how many replicas there should be."""
 
-    def __init__(self, scaling: Scaling) -> None:
+    def __init__(self, scaling: ReplicaScaling) -> None:
         self._scaling = scaling
         self._recommended: deque[tuple[float, int]] = deque()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from trtspec.bench.result import Percentiles
 from trtspec.bench.statistics import percentiles
-from trtspec.fleet.autoscaler import Scaling
+from trtspec.fleet.autoscaler import ReplicaScaling
 from trtspec.fleet.demand import Demand, jobs, requests_in
 from trtspec.fleet.simulation import Setup, simulate
 from trtspec.fleet.sizing import Sized
@@ -79,7 +79,7 @@ def in_burst(
     most = max(math.ceil(peak.replicas * share), least)
     one = replace(demand.burst, every=LEAD_S + demand.burst.seconds)
     part = replace(demand.of(share), burst=one)
-    scaling = Scaling(places * replica.places, least, most, start_s)
+    scaling = ReplicaScaling(places * replica.places, least, most, start_s)
     setups = (
         Setup(replica, least),
         Setup(replica, least, scaling=scaling),

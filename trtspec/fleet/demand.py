@@ -19,7 +19,7 @@ STRATA = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SimulatedRequest:
     """A request: when it comes, in seconds, and the tokens of its prompt and of its answer."""
 
     arrival: float
@@ -28,7 +28,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Burst:
+class DemandBurst:
     """So many times the usual rate for `seconds`, beginning anew `every` so many seconds."""
 
     factor: float
@@ -79,7 +79,7 @@ class Demand:
     rate: float
     lengths: Lengths
     burstiness: float = 1.0
-    burst: Burst | None = None
+    burst: DemandBurst | None = None
 
     @property
     def peak(self) -> float:
@@ -115,12 +115,12 @@ def _strata(mean: float, spread: float) -> list[int]:
     return [max(round(value * scale), 1) for value in raw]
 
 
-def jobs(demand: Demand, seconds: float, seed: int) -> list[Job]:
+def jobs(demand: Demand, seconds: float, seed: int) -> list[SimulatedRequest]:
     """Returns the requests of so many seconds, which begin between two bursts."""
     # Of a seed of its own: what is drawn elsewhere with this one must say nothing of lengths.
     dice = random.Random(f"lengths {seed}")  # noqa: S311
     pairs: Sequence[Pair] = demand.lengths.pairs
-    return [Job(time, *dice.choice(pairs)) for time in _times(demand, seconds, seed)]
+    return [SimulatedRequest(time, *dice.choice(pairs)) for time in _times(demand, seconds, seed)]
 
 
 def _times(demand: Demand, seconds: float, seed: int) -> Iterator[float]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from trtspec.fleet.checks import InBurst, Seen, at_usual_rate, in_burst
 from trtspec.fleet.demand import Demand
 from trtspec.fleet.price import Cost, cost
-from trtspec.fleet.replicas import Weight
+from trtspec.fleet.replicas import EngineBytes
 from trtspec.fleet.sizing import Sized, break_even, capacity, obstacle, of_size, size
 from trtspec.fleet.start import ColdStart, Rates, cold_start
-from trtspec.fleet.steady import Bounds
+from trtspec.fleet.steady import LatencyBounds
 from trtspec.fleet.tempo import Replica, Tempo
 from trtspec.progress import Advance
 
@@ -20,7 +20,7 @@ _TRIES, _STEP, _CHANCE = 10, 1.04, 1.05
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class FleetRequirements:
     """The load of a fleet, and the bounds that it must keep.
 
     Its autoscaler has requests take the share `places` of the places. `price` is of a GPU's hour, None where
@@ -28,14 +28,14 @@ class Question:
     """
 
     demand: Demand
-    bounds: Bounds
+    bounds: LatencyBounds
     rates: Rates
     places: float = 0.8
     price: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class FleetArm:
     """One kind of replica and how many of them the question takes.
 
     `each` is how many requests a second one bears. `peak` is the fleet of a burst, and the usual one where
@@ -43,7 +43,7 @@ class Arm:
     """
 
     replica: Replica
-    weight: Weight
+    weight: EngineBytes
     each: float
     usual: Sized | None = None
     peak: Sized | None = None
@@ -56,23 +56,23 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class FleetResult:
     """Both arms; `plain` is None where nothing is known of it.
 
     Drafts bear more than none from the acceptance `break_even` on; None where they never do, or where the
     acceptance was measured with the rest.
     """
 
-    question: Question
-    plain: Arm | None
-    drafts: Arm
+    question: FleetRequirements
+    plain: FleetArm | None
+    drafts: FleetArm
     break_even: float | None
 
 
-def arm(question: Question, replica: Replica, weight: Weight) -> Arm:
+def arm(question: FleetRequirements, replica: Replica, weight: EngineBytes) -> FleetArm:
     """Returns how many of these replicas there must be."""
     demand, bounds = question.demand, question.bounds
-    found = Arm(replica, weight, capacity(replica, demand, bounds))
+    found = FleetArm(replica, weight, capacity(replica, demand, bounds))
     usual = size(replica, demand, bounds)
     peak = size(replica, replace(demand, rate=demand.peak), bounds) if demand.burst else usual
     if usual is None or peak is None:
@@ -80,7 +80,7 @@ def arm(question: Question, replica: Replica, weight: Weight) -> Arm:
     return _filled(question, replace(found, usual=usual, peak=peak))
 
 
-def _filled(question: Question, found: Arm) -> Arm:
+def _filled(question: FleetRequirements, found: FleetArm) -> FleetArm:
     """Returns an arm with what follows from the number of its replicas."""
     assert found.usual is not None
     pulled, loaded, replicas = found.weight.whole, found.weight.fullest, found.usual.replicas
@@ -93,16 +93,19 @@ def _filled(question: Question, found: Arm) -> Arm:
 
 
 def reckon(
-    question: Question, plain: Arm | None, drafts: Arm, tempo: Callable[[float], Tempo] | None
-) -> Fleet:
+    question: FleetRequirements,
+    plain: FleetArm | None,
+    drafts: FleetArm,
+    tempo: Callable[[float], Tempo] | None,
+) -> FleetResult:
     """Returns both arms beside each other; `tempo` has the times with drafts at any acceptance."""
     even = None
     if plain is not None and tempo is not None:
         even = break_even(drafts.replica, tempo, plain.each, question.demand, question.bounds)
-    return Fleet(question, plain, drafts, even)
+    return FleetResult(question, plain, drafts, even)
 
 
-def checked(question: Question, found: Arm, seed: int, advance: Advance) -> Arm:
+def checked(question: FleetRequirements, found: FleetArm, seed: int, advance: Advance) -> FleetArm:
     """Returns the arm with what a simulation of it saw, and with more replicas where that misses a bound."""
     demand = question.demand
     for more_tries in reversed(range(_TRIES)):
@@ -120,7 +123,7 @@ def checked(question: Question, found: Arm, seed: int, advance: Advance) -> Arm:
     return replace(found, burst=burst)
 
 
-def misses(found: Arm, bounds: Bounds) -> bool:
+def misses(found: FleetArm, bounds: LatencyBounds) -> bool:
     """Says whether 95 of 100 that were simulated took longer than they may, by more than chance."""
     if found.seen is None:
         return False
@@ -130,7 +133,7 @@ def misses(found: Arm, bounds: Bounds) -> bool:
     return bounds.inter_token is not None and token is not None and token.p95 > _CHANCE * bounds.inter_token
 
 
-def _more(question: Question, found: Arm) -> Arm:
+def _more(question: FleetRequirements, found: FleetArm) -> FleetArm:
     assert found.usual is not None
     assert found.peak is not None
     demand, sizes = question.demand, (found.usual, found.peak)

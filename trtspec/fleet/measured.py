@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.bench.result import Figures, Level, Result
+from trtspec.bench.result import ArmFigures, BenchResult, LoadResult
 from trtspec.errors import MeasureError
 from trtspec.fleet.tempo import Turn
 
@@ -20,7 +20,7 @@ _REPAIR = "measure with trtspec bench --streams 1,4,16: a replica is timed by ho
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class LatencyPoint:
     """The turn that so many texts at once were seen to take."""
 
     texts: int
@@ -28,13 +28,13 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredLatency:
     """A line through what was measured, from the least to the most texts; beyond it goes on as it ended.
 
     `prompt_token_s` is what a token of a prompt takes, and with it the request's own way to the engines.
     """
 
-    points: tuple[Point, ...]
+    points: tuple[LatencyPoint, ...]
     prompt_token_s: float
 
     def turn(self, texts: int, context: float) -> Turn:
@@ -59,7 +59,7 @@ def _between(low: Turn, high: Turn, share: float) -> tuple[float, ...]:
     return tuple(a + share * (b - a) for a, b in zip(first, second, strict=True))
 
 
-def measured(result: Result, path: Path, *, has_drafts: bool) -> Measured | None:
+def measured(result: BenchResult, path: Path, *, has_drafts: bool) -> MeasuredLatency | None:
     """Returns the times of one arm; None where it was never asked without drafts.
 
     Raises `MeasureError` for a result without levels of streams that were answered.
@@ -73,7 +73,7 @@ def measured(result: Result, path: Path, *, has_drafts: bool) -> Measured | None
     return found
 
 
-def asked(result: Result) -> tuple[float, float]:
+def asked(result: BenchResult) -> tuple[float, float]:
     """Returns the mean tokens of the prompts and of the answers that were measured; 0.0 for none."""
     seen = [level.arms.speculative for level in result.levels]
     answered = sum(figures.requests - figures.failed for figures in seen) or 1
@@ -81,7 +81,7 @@ def asked(result: Result) -> tuple[float, float]:
     return totals[0] / answered, totals[1] / answered
 
 
-def of_levels(levels: Sequence[Level], *, has_drafts: bool) -> Measured | None:
+def of_levels(levels: Sequence[LoadResult], *, has_drafts: bool) -> MeasuredLatency | None:
     """Returns the times of one arm of levels of streams; None where it has no answers."""
     ordered = sorted(levels, key=lambda level: level.load.value)
     seen = [(round(level.load.value), _arm(level, has_drafts)) for level in ordered]
@@ -90,10 +90,10 @@ def of_levels(levels: Sequence[Level], *, has_drafts: bool) -> Measured | None:
         return None
     # The quietest level tells: whatever else goes on can only add to it.
     token_s = min(cycle.prompt_token_s for cycle in cycles)
-    return Measured(tuple(cycle.point(token_s) for cycle in cycles), token_s)
+    return MeasuredLatency(tuple(cycle.point(token_s) for cycle in cycles), token_s)
 
 
-def _arm(level: Level, has_drafts: bool) -> Figures | None:
+def _arm(level: LoadResult, has_drafts: bool) -> ArmFigures | None:
     return level.arms.speculative if has_drafts else level.arms.plain
 
 
@@ -121,14 +121,14 @@ class _Cycle:
         turn_s = (self.seconds - self.first_s) / max(self.turns - 1, 1.0)
         return max(self.first_s - turn_s, 0.0) / self.prompt if self.prompt else 0.0
 
-    def point(self, prompt_token_s: float) -> Point:
+    def point(self, prompt_token_s: float) -> LatencyPoint:
         """In a cycle each stream's prompt is read once, and all wait for that."""
         prompts_s = min(self.texts * prompt_token_s * self.prompt, self.seconds / 2)
         turn_s = (self.seconds - prompts_s) / self.turns
-        return Point(self.texts, Turn(turn_s, self.survival, self.drafting * turn_s))
+        return LatencyPoint(self.texts, Turn(turn_s, self.survival, self.drafting * turn_s))
 
 
-def _cycle(texts: int, figures: Figures) -> _Cycle:
+def _cycle(texts: int, figures: ArmFigures) -> _Cycle:
     """Returns the mean of what tokens a second say and what single answers say.
 
     In a short block both are a little wrong: a window that is full ends amid answers whose prompts were read
@@ -147,19 +147,19 @@ def _cycle(texts: int, figures: Figures) -> _Cycle:
     return _Cycle(texts, seconds, turns, first_s, prompt, survival, _drafting(figures))
 
 
-def _drafting(figures: Figures) -> float:
+def _drafting(figures: ArmFigures) -> float:
     """Returns the share of a round that its draft takes; 0.0 where the server's metrics were not there."""
     times = figures.inside.round_times
     return times.draft / (times.draft + times.verify + times.overhead) if times else 0.0
 
 
-def _survival(figures: Figures) -> tuple[float, ...]:
+def _survival(figures: ArmFigures) -> tuple[float, ...]:
     drafts = figures.drafts.acceptance if figures.drafts else None
     if drafts is None or not drafts.verifications:
         return ()
     return tuple(accepted / drafts.verifications for accepted in drafts.accepted_per_position)
 
 
-def _per_request(tokens: int, figures: Figures) -> float:
+def _per_request(tokens: int, figures: ArmFigures) -> float:
     answered = figures.requests - figures.failed
     return tokens / answered if answered else 0.0

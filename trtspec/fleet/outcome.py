@@ -11,7 +11,7 @@ from trtspec.fleet.worker import Done
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class FleetOutcome:
     """All requests that came until the last was answered, after `seconds`.
 
     `present` is the mean number of requests that were there, and `replicas` that of replicas, starting ones

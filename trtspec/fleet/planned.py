@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trtspec.fleet.tempo import Turn
-from trtspec.forecast.outlook import Pair
-from trtspec.forecast.roofline import Load, Network, round_costs, step
+from trtspec.forecast.outlook import ForecastPair
+from trtspec.forecast.roofline import BatchLoad, Network, round_costs, step
 from trtspec.forecast.speedup import tokens_per_round
 
 _BLOCK = 64
@@ -20,7 +20,9 @@ class Planned:
     or none, which is what the adaptive policy learns (`trtspec.serving.adaptive`).
     """
 
-    def __init__(self, pair: Pair, acceptance: Sequence[float] = (), length: int | None = None) -> None:
+    def __init__(
+        self, pair: ForecastPair, acceptance: Sequence[float] = (), length: int | None = None
+    ) -> None:
         self._pair, self._acceptance = pair, tuple(acceptance[: pair.longest])
         longest = len(self._acceptance)
         self._lengths = range(longest + 1) if length is None else (min(length, longest),)
@@ -30,7 +32,7 @@ class Planned:
         block = max(round(context / _BLOCK), 1)
         key = texts, block
         if key not in self._turns:
-            load = Load(texts, block * _BLOCK)
+            load = BatchLoad(texts, block * _BLOCK)
             self._turns[key] = max(
                 (self._of(load, length) for length in self._lengths),
                 key=lambda turn: turn.tokens / turn.seconds,
@@ -47,7 +49,7 @@ class Planned:
         readers = [pair.target, *([pair.draft] if pair.draft and has_drafts else [])]
         return sum(_reading_s(network, pair, rows) for network in readers)
 
-    def _of(self, load: Load, length: int) -> Turn:
+    def _of(self, load: BatchLoad, length: int) -> Turn:
         pair = self._pair
         plain_s = step(pair.target, pair.chip, load).seconds
         if not length:
@@ -61,8 +63,8 @@ class Planned:
         return Turn(plain_s * costs.of(length), tuple(survival), plain_s * costs.draft * length)
 
 
-def _reading_s(network: Network, pair: Pair, rows: int) -> float:
+def _reading_s(network: Network, pair: ForecastPair, rows: int) -> float:
     """Returns what the rows of a prompt multiply, and what its ranks send, beside that of one row."""
-    load = Load(1, rows // 2)
+    load = BatchLoad(1, rows // 2)
     whole, one = (step(network, pair.chip, load, count) for count in (rows, 1))
     return whole.multiplying_s + whole.rest_s - one.rest_s

@@ -19,7 +19,7 @@ import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
-class States:
+class QueueStates:
     """The probabilities of each number of requests in a replica: `shares[n]` for n below the number of slots.
 
     All places are taken with probability `full`, which is also that of having to wait (arrivals of a Poisson
@@ -49,7 +49,7 @@ class States:
         return self.full * math.exp(-self.drain / stretched * seconds) if stretched else 0.0
 
 
-def states(rate: float, service: Sequence[float]) -> States | None:
+def states(rate: float, service: Sequence[float]) -> QueueStates | None:
     """Returns the states of a replica that gets `rate` requests a second; None where its line never ends."""
     use = rate / service[-1]
     if use >= 1:
@@ -59,7 +59,7 @@ def states(rate: float, service: Sequence[float]) -> States | None:
     *below, last = weights.tolist()
     full = last / (1 - use)
     whole = sum(below) + full
-    return States(tuple(one / whole for one in below), full / whole, service[-1] - rate, use)
+    return QueueStates(tuple(one / whole for one in below), full / whole, service[-1] - rate, use)
 
 
 def stretch(arrivals: float, service: float) -> float:

@@ -14,7 +14,7 @@ from trtspec.roles import Role
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
+class EngineBytes:
     """Bytes of the engines: of all of them, and of those on the GPU that has most."""
 
     whole: int
@@ -36,7 +36,7 @@ def replica(resolved: Resolved, tempo: Tempo, *, has_drafts: bool) -> Replica:
     )
 
 
-def weight(resolved: Resolved, *, has_drafts: bool) -> Weight:
+def weight(resolved: Resolved, *, has_drafts: bool) -> EngineBytes:
     """Returns the bytes of the engines, which are those of their checkpoints but for a little."""
     sizes: dict[int, int] = {}
     for role, engine in _engines(resolved, has_drafts).items():
@@ -44,7 +44,7 @@ def weight(resolved: Resolved, *, has_drafts: bool) -> Weight:
         places: Sequence[int] = resolved.placement.of(role) or range(len(ranks))
         for place, size in zip(places, ranks, strict=False):
             sizes[place] = sizes.get(place, 0) + size
-    return Weight(sum(sizes.values()), max(sizes.values()))
+    return EngineBytes(sum(sizes.values()), max(sizes.values()))
 
 
 def _engines(resolved: Resolved, has_drafts: bool) -> dict[Role, EnginePlan]:

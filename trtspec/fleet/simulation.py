@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from trtspec.fleet.autoscaler import Autoscaler, Scaling
-from trtspec.fleet.demand import Job
-from trtspec.fleet.outcome import Outcome
+from trtspec.fleet.autoscaler import Autoscaler, ReplicaScaling
+from trtspec.fleet.demand import SimulatedRequest
+from trtspec.fleet.outcome import FleetOutcome
 from trtspec.fleet.routing import Router, Routing
 from trtspec.fleet.tempo import Replica
 from trtspec.fleet.worker import Done, Worker
@@ -33,11 +33,13 @@ class Setup:
     replica: Replica
     replicas: int
     routing: Routing = "random"
-    scaling: Scaling | None = None
+    scaling: ReplicaScaling | None = None
     most_waiting: int = MOST_WAITING
 
 
-def simulate(setup: Setup, jobs: Sequence[Job], seed: int, advance: Advance | None = None) -> Outcome:
+def simulate(
+    setup: Setup, jobs: Sequence[SimulatedRequest], seed: int, advance: Advance | None = None
+) -> FleetOutcome:
     """Returns what becomes of requests, which are in the order of their arrival.
 
     `advance` is told of each hundred that have come.
@@ -46,7 +48,9 @@ def simulate(setup: Setup, jobs: Sequence[Job], seed: int, advance: Advance | No
 
 
 class _Simulation:
-    def __init__(self, setup: Setup, jobs: Sequence[Job], seed: int, advance: Advance | None) -> None:
+    def __init__(
+        self, setup: Setup, jobs: Sequence[SimulatedRequest], seed: int, advance: Advance | None
+    ) -> None:
         self._setup, self._jobs, self._seed, self._advance = setup, jobs, seed, advance
         self._router = Router(setup.routing, seed)
         self._order = count()
@@ -66,7 +70,7 @@ class _Simulation:
         self._workers = list(self._ready)
         self._started: list[float] = []
 
-    def run(self) -> Outcome:
+    def run(self) -> FleetOutcome:
         self._await_job()
         if scaling := self._setup.scaling:
             self._push(scaling.scrape_s, _SCRAPE)
@@ -88,7 +92,7 @@ class _Simulation:
             else:
                 self._sync()
         busy = sum(worker.busy_s for worker in self._workers)
-        return Outcome(
+        return FleetOutcome(
             done=tuple(self._done),
             refused=self._refused,
             seconds=self._now,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from trtspec.fleet.demand import Demand
-from trtspec.fleet.steady import Bounds, Steady, keeps, pace, steady
+from trtspec.fleet.steady import LatencyBounds, Steady, keeps, pace, steady
 from trtspec.fleet.tempo import Replica, Tempo
 
 MOST = 10**6
@@ -23,7 +23,7 @@ class Sized:
     steady: Steady
 
 
-def size(replica: Replica, demand: Demand, bounds: Bounds) -> Sized | None:
+def size(replica: Replica, demand: Demand, bounds: LatencyBounds) -> Sized | None:
     """Returns the least replicas that bear the usual rate within the bounds; None where none do."""
     found = pace(replica, demand.lengths)
 
@@ -48,7 +48,7 @@ def of_size(replica: Replica, demand: Demand, replicas: int) -> Sized | None:
     return Sized(demand.rate, replicas, one) if one else None
 
 
-def capacity(replica: Replica, demand: Demand, bounds: Bounds) -> float:
+def capacity(replica: Replica, demand: Demand, bounds: LatencyBounds) -> float:
     """Returns the requests a second that one replica bears within the bounds; 0.0 where it bears none.
 
     They come one by one (Poisson), as they do at each of many replicas.
@@ -68,7 +68,7 @@ def capacity(replica: Replica, demand: Demand, bounds: Bounds) -> float:
     return low
 
 
-def obstacle(replica: Replica, demand: Demand, bounds: Bounds) -> str:
+def obstacle(replica: Replica, demand: Demand, bounds: LatencyBounds) -> str:
     """Returns in words why no number of replicas keeps the bounds: what a request takes all by itself."""
     found = pace(replica, demand.lengths)
     alone = steady(found, replace(demand, rate=found.most / 10**4, burstiness=1.0))
@@ -82,7 +82,7 @@ def obstacle(replica: Replica, demand: Demand, bounds: Bounds) -> str:
 
 
 def break_even(
-    replica: Replica, tempo: Callable[[float], Tempo], plain: float, demand: Demand, bounds: Bounds
+    replica: Replica, tempo: Callable[[float], Tempo], plain: float, demand: Demand, bounds: LatencyBounds
 ) -> float | None:
     """Returns the acceptance from which a replica with drafts bears more than `plain` requests a second.
 

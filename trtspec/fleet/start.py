@@ -25,7 +25,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StartPhase:
     """One thing that a start waits for, and what its seconds follow from."""
 
     name: str
@@ -39,7 +39,7 @@ class ColdStart:
 
     replicas: int
     pulled: float
-    parts: tuple[Part, ...]
+    parts: tuple[StartPhase, ...]
 
     @property
     def seconds(self) -> float:
@@ -62,20 +62,20 @@ def cold_start(rates: Rates, pulled: float, loaded: float, replicas: int) -> Col
     shared = "" if each == rates.pull else f", which {replicas:,} share"
     source = _rate(rates.pull if each == rates.pull else rates.store)
     parts = (
-        Part("node", rates.node_s, "assumed: nodes wait" if not rates.node_s else "assumed"),
-        Part(
+        StartPhase("node", rates.node_s, "assumed: nodes wait" if not rates.node_s else "assumed"),
+        StartPhase(
             "image",
             rates.image_bytes / rates.image,
             f"assumed: {rates.image_bytes / 1e9:g} GB at {_rate(rates.image)}, 0 s where the node has it",
         ),
-        Part("pull", pulled / each, f"{three_digits(int(pulled))} at {source}{shared}"),
-        Part(
+        StartPhase("pull", pulled / each, f"{three_digits(int(pulled))} at {source}{shared}"),
+        StartPhase(
             "verify",
             max(0.0, pulled / rates.verify - pulled / each),
             f"SHA-256 of each piece as it comes, {_rate(rates.verify)}",
         ),
-        Part("load", loaded / rates.load, f"{three_digits(int(loaded))} a GPU at {_rate(rates.load)}"),
-        Part("warm-up", rates.warm_up_s, "assumed"),
+        StartPhase("load", loaded / rates.load, f"{three_digits(int(loaded))} a GPU at {_rate(rates.load)}"),
+        StartPhase("warm-up", rates.warm_up_s, "assumed"),
     )
     return ColdStart(replicas, pulled, parts)
 

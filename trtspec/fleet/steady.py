@@ -16,7 +16,7 @@ from statistics import NormalDist
 import numpy as np
 
 from trtspec.fleet.demand import Demand, Lengths
-from trtspec.fleet.queueing import States, states, stretch
+from trtspec.fleet.queueing import QueueStates, states, stretch
 from trtspec.fleet.tempo import Replica
 
 SHARE = 0.95
@@ -29,7 +29,7 @@ _OTHERS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class LatencyBounds:
     """Bounds in seconds that 95 of 100 requests must keep: on the first token, and on each token after it.
 
     `use` is the most of what a replica could bear that is asked of it, whatever the latencies.
@@ -57,7 +57,7 @@ class Steady:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ReplicaLatency:
     """A replica with requests of these lengths: for 1, 2, … texts at work, up to its places, in seconds.
 
     `answers_s[n - 1]` is the time of a whole answer while n are at work, without what they wait for prompts,
@@ -98,7 +98,7 @@ class Pace:
         return [number / (answer_s * slower) for number, (answer_s, slower) in enumerate(each, 1)]
 
 
-def pace(replica: Replica, lengths: Lengths) -> Pace:
+def pace(replica: Replica, lengths: Lengths) -> ReplicaLatency:
     """Returns how a replica works."""
     places = replica.places_for(lengths.input + lengths.output)
     answers, reads, turns, drafted, unlucky = [], [], [], [], []
@@ -112,7 +112,7 @@ def pace(replica: Replica, lengths: Lengths) -> Pace:
         drafted.append(len(turn.survival))
         unlucky.append(1 + _DEVIATIONS * math.sqrt(turn.variability / rounds))
     prompts = tuple(replica.tempo.prompt_s(part, bool(drafted[-1])) for part in lengths.prompts(_PARTS))
-    return Pace(
+    return ReplicaLatency(
         tuple(answers),
         tuple(reads),
         tuple(turns),
@@ -123,7 +123,7 @@ def pace(replica: Replica, lengths: Lengths) -> Pace:
     )
 
 
-def steady(found: Pace, demand: Demand) -> Steady | None:
+def steady(found: ReplicaLatency, demand: Demand) -> Steady | None:
     """Returns what a replica does that gets this `demand`; None where its line never ends."""
     queue = states(demand.rate, found.service(demand.rate))
     if queue is None:
@@ -148,7 +148,7 @@ def steady(found: Pace, demand: Demand) -> Steady | None:
     )
 
 
-def keeps(found: Pace, demand: Demand, bounds: Bounds) -> bool:
+def keeps(found: ReplicaLatency, demand: Demand, bounds: LatencyBounds) -> bool:
     """Says whether a replica that gets this `demand` keeps the bounds."""
     queue = states(demand.rate, found.service(demand.rate))
     if queue is None or queue.use > bounds.use:
@@ -161,13 +161,15 @@ def keeps(found: Pace, demand: Demand, bounds: Bounds) -> bool:
     return _first_later(found, queue, demand.rate, waits, bounds.time_to_first_token) <= 1 - SHARE
 
 
-def _working(queue: States) -> list[float]:
+def _working(queue: QueueStates) -> list[float]:
     """Returns how many texts are at work with 1, 2, … of them, on average over time."""
     below = [number * share for number, share in enumerate(queue.shares)][1:]
     return [*below, len(queue.shares) * queue.full]
 
 
-def _first_later(found: Pace, queue: States, rate: float, waits: float, seconds: float) -> float:
+def _first_later(
+    found: ReplicaLatency, queue: QueueStates, rate: float, waits: float, seconds: float
+) -> float:
     """Returns how likely a first token comes later than that.
 
     With a place free, a request waits for the rest of the turn that goes on, in which prompts may be read,
@@ -194,7 +196,7 @@ def _first_later(found: Pace, queue: States, rate: float, waits: float, seconds:
     return below + sum(behind) / len(behind)
 
 
-def _token_quantile(found: Pace, queue: States, demand: Demand) -> float:
+def _token_quantile(found: ReplicaLatency, queue: QueueStates, demand: Demand) -> float:
     """Returns the time of a token that 95 of 100 keep, of texts at work at any moment."""
     working = _working(queue)
     each = zip(working, found.answers_s, found.slower(demand.rate), found.unlucky, strict=True)

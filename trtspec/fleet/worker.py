@@ -7,7 +7,7 @@ import random
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from trtspec.fleet.demand import Job
+from trtspec.fleet.demand import SimulatedRequest
 from trtspec.fleet.tempo import Replica, Turn
 from trtspec.serving.admission import Admission, Ticket
 
@@ -19,7 +19,7 @@ _STEPS = 32
 class Done:
     """A request that was answered; times are in seconds. `refused` ones found the line full."""
 
-    job: Job
+    job: SimulatedRequest
     first: float
     ended: float
     refused: bool = False
@@ -40,7 +40,7 @@ class Done:
 
 @dataclass(slots=True)
 class _Text:
-    job: Job
+    job: SimulatedRequest
     unread: int
     left: int
     first: float = 0.0
@@ -96,7 +96,7 @@ class Worker:
         """When what goes on ends; None while nothing does."""
         return self._run.end if self._run else None
 
-    def take(self, job: Job, now: float) -> bool:
+    def take(self, job: SimulatedRequest, now: float) -> bool:
         """Takes a request, and says whether it could; `end` may be earlier then."""
         ticket = Ticket(job.input + job.output + self._replica.longest_draft)
         answer = self._admission.arrive(ticket)

@@ -20,7 +20,7 @@ _COLUMNS = ("draft", "verified", "overhead", "draft begins", "verification begin
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class FittedSeconds:
     """Seconds that were measured at one load, by the length K of the draft; the best guess is a median.
 
     `plain_s` is a step of the target alone, `rounds` whole rounds, of which there must be one. Without
@@ -33,7 +33,7 @@ class Calibration:
     verifications: Mapping[int, float] = field(default_factory=dict)
 
 
-def fit(calibration: Calibration) -> RoundCosts:
+def fit(calibration: FittedSeconds) -> RoundCosts:
     """Returns the costs that fit what was measured best; raises ValueError where no round was measured."""
     if not calibration.rounds:
         raise ValueError("no round was measured")

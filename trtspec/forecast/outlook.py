@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trtspec.forecast.roofline import Chip, Load, Network, round_costs, step
+from trtspec.forecast.roofline import BatchLoad, Chip, Network, round_costs, step
 from trtspec.forecast.speedup import RoundCosts, speedup
 
 _HALVINGS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ForecastPair:
     """A target and what proposes for it on GPUs of one kind.
 
     `draft` is None where drafts are looked up and cost nothing. `overhead_s` is what a round costs besides
@@ -24,11 +24,11 @@ class Pair:
     overhead_s: float
     longest: int
 
-    def costs(self, load: Load, length: int) -> RoundCosts:
+    def costs(self, load: BatchLoad, length: int) -> RoundCosts:
         """Returns the costs of a round with a draft of `length` tokens."""
         return round_costs(self.target, self.draft, self.chip, load, length, self.overhead_s)
 
-    def plain_tokens_per_second(self, load: Load) -> float:
+    def plain_tokens_per_second(self, load: BatchLoad) -> float:
         """Returns the tokens a second of all texts without drafts."""
         return load.texts / step(self.target, self.chip, load).seconds
 
@@ -41,7 +41,7 @@ class Best:
     speedup: float
 
 
-def best(pair: Pair, load: Load, acceptance: float, longest: int | None = None) -> Best:
+def best(pair: ForecastPair, load: BatchLoad, acceptance: float, longest: int | None = None) -> Best:
     """Returns the best length where each position is accepted with the same probability.
 
     `longest` is the pair's if left out.
@@ -51,7 +51,7 @@ def best(pair: Pair, load: Load, acceptance: float, longest: int | None = None) 
     return max([Best(0, 1.0), *found], key=lambda one: one.speedup)
 
 
-def break_even(pair: Pair, load: Load) -> float | None:
+def break_even(pair: ForecastPair, load: BatchLoad) -> float | None:
     """Returns the acceptance from which drafts gain at this load; None where even 1.0 would not."""
     if not best(pair, load, 1.0).length:
         return None

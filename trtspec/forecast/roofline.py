@@ -40,7 +40,7 @@ class Chip:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class HardwareShare:
     """The shares of a data sheet's bandwidth and FLOPs that programs reach, and the seconds that it does not
     mention.
 
@@ -54,7 +54,7 @@ class Share:
     all_reduce_s: float
 
 
-PUBLISHED = Share(bandwidth=0.79, flops=0.53, layer_s=40e-6, all_reduce_s=6.5e-6)
+PUBLISHED = HardwareShare(bandwidth=0.79, flops=0.53, layer_s=40e-6, all_reduce_s=6.5e-6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class BatchLoad:
     """A number of running sequences, and their mean length in tokens."""
 
     texts: int
@@ -101,7 +101,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepTime:
     """The seconds of a step by what they are spent on; reading and multiplying go on at the same time."""
 
     reading_s: float
@@ -119,7 +119,9 @@ class Step:
         return max(costs, key=lambda name: costs[name])
 
 
-def step(network: Network, chip: Chip, load: Load, rows: int = 1, share: Share = PUBLISHED) -> Step:
+def step(
+    network: Network, chip: Chip, load: BatchLoad, rows: int = 1, share: HardwareShare = PUBLISHED
+) -> StepTime:
     """Returns the time of a step that computes `rows` rows of each text: 1 decodes, K + 1 verify K drafts.
 
     Ranks of `tensor` share each layer and exchange their results twice in it, each sending `2 (n - 1) / n`
@@ -132,7 +134,7 @@ def step(network: Network, chip: Chip, load: Load, rows: int = 1, share: Share =
     multiplying = network.flops_8 / chip.flops_8 + (network.flops_16 + attention) / chip.flops_16
     sent = 2 * (ranks - 1) / ranks * all_rows * network.row_bytes
     exchange = share.all_reduce_s + sent / (chip.link * share.bandwidth) if ranks > 1 else 0.0
-    return Step(
+    return StepTime(
         reading_s=read / ranks / (chip.bandwidth * share.bandwidth),
         multiplying_s=all_rows * multiplying / ranks / share.flops,
         rest_s=network.layers * (share.layer_s + 2 * exchange),
@@ -140,7 +142,7 @@ def step(network: Network, chip: Chip, load: Load, rows: int = 1, share: Share =
 
 
 def round_costs(
-    target: Network, draft: Network | None, chip: Chip, load: Load, length: int, overhead_s: float
+    target: Network, draft: Network | None, chip: Chip, load: BatchLoad, length: int, overhead_s: float
 ) -> RoundCosts:
     """Returns the costs of a round with a draft of `length` tokens, which cost nothing without a `draft`.
 

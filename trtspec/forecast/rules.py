@@ -23,7 +23,7 @@ _NO_RUN = "run trtspec bench, then plan --measured"
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredRun:
     """The results of a run that the rules use; None for what it did not measure.
 
     `gpu_use` is the share of time in which the GPUs were busy without drafts at the lowest load, and
@@ -57,7 +57,7 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class PairFacts:
     """The facts of a plan's pair. `draft_*` are None where there is no draft model.
 
     Parameters are those that compute a token, which of a mixture of experts are not all.
@@ -97,7 +97,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class RuleAdvice:
     """All rules, the checklist before production, and what they come to in a sentence."""
 
     rules: tuple[Judgement, ...]
@@ -105,9 +105,9 @@ class Advice:
     words: str
 
 
-def advise(facts: Facts, measured: Measured | None) -> Advice:
+def advise(facts: PairFacts, measured: MeasuredRun | None) -> RuleAdvice:
     """Returns the rules held against a pair, with what was measured of it, if anything was."""
-    seen = measured or Measured()
+    seen = measured or MeasuredRun()
     of_drafts = [] if facts.tree else [_length(facts), _acceptance(facts, seen)]
     rules = [
         *_draft(facts),
@@ -118,10 +118,10 @@ def advise(facts: Facts, measured: Measured | None) -> Advice:
         _answers(seen),
         _break_even(seen),
     ]
-    return Advice(tuple(rules), tuple(_checklist(facts, seen)), _words(rules, facts, seen))
+    return RuleAdvice(tuple(rules), tuple(_checklist(facts, seen)), _words(rules, facts, seen))
 
 
-def _draft(facts: Facts) -> list[Judgement]:
+def _draft(facts: PairFacts) -> list[Judgement]:
     if facts.draft_parameters is None or facts.draft_bytes is None:
         return []
     ratio, size = facts.target_parameters / facts.draft_parameters, facts.draft_bytes / 1e9
@@ -143,7 +143,7 @@ def _draft(facts: Facts) -> list[Judgement]:
     ]
 
 
-def _length(facts: Facts) -> Judgement:
+def _length(facts: PairFacts) -> Judgement:
     (low, high), then = LENGTHS, ""
     holds, number = low <= facts.length <= high, f"up to {facts.length}"
     if facts.expected:
@@ -155,7 +155,7 @@ def _length(facts: Facts) -> Judgement:
     return Judgement(f"K of {low} to {high}, by what a draft token costs", _if(holds), number, then)
 
 
-def _memory(facts: Facts) -> Judgement:
+def _memory(facts: PairFacts) -> Judgement:
     rule = "memory for the whole batch"
     if facts.problem:
         return Judgement(rule, "no", "does not fit", facts.problem)
@@ -166,7 +166,7 @@ def _memory(facts: Facts) -> Judgement:
     return Judgement(rule, _if(not facts.short), number, "batch instead, or free memory" * facts.short)
 
 
-def _acceptance(facts: Facts, seen: Measured) -> Judgement:
+def _acceptance(facts: PairFacts, seen: MeasuredRun) -> Judgement:
     rule = f"acceptance of {ACCEPTANCE:.0%} and more"
     if not seen.acceptance:
         even = facts.expected.break_even if facts.expected else None
@@ -198,7 +198,7 @@ def mean_acceptance(acceptance: Sequence[float]) -> float:
     return high
 
 
-def _gpu_use(seen: Measured) -> Judgement:
+def _gpu_use(seen: MeasuredRun) -> Judgement:
     rule = f"GPU busy for less than {IDLE:.0%} of the time"
     if seen.gpu_use is None:
         return Judgement(rule, "unmeasured", "", _NO_RUN)
@@ -210,7 +210,7 @@ def _gpu_use(seen: Measured) -> Judgement:
     return Judgement(rule, _if(seen.gpu_use < IDLE), f"{seen.gpu_use:.0%}", then)
 
 
-def _answers(seen: Measured) -> Judgement:
+def _answers(seen: MeasuredRun) -> Judgement:
     rule = f"answers of over {ANSWER_TOKENS} tokens"
     if seen.answer_tokens is None:
         return Judgement(rule, "unmeasured", "", _NO_RUN)
@@ -219,7 +219,7 @@ def _answers(seen: Measured) -> Judgement:
     return Judgement(rule, _if(holds), f"{seen.answer_tokens:.0f} tokens", then)
 
 
-def _break_even(seen: Measured) -> Judgement:
+def _break_even(seen: MeasuredRun) -> Judgement:
     rule = "faster with drafts than without"
     if seen.decision in ("unmeasured", "undecided"):
         number = "" if seen.decision == "unmeasured" else "the intervals leave it open"
@@ -227,7 +227,7 @@ def _break_even(seen: Measured) -> Judgement:
     return Judgement(rule, _if(seen.decision != "off"), seen.words, "this decides")
 
 
-def _checklist(facts: Facts, seen: Measured) -> list[Judgement]:
+def _checklist(facts: PairFacts, seen: MeasuredRun) -> list[Judgement]:
     """Returns the four things to have done before production; of a tree no acceptance is told."""
     has_draft = facts.draft_parameters is not None
     room = "" if facts.requests is None else f", {facts.requests} requests at full length"
@@ -276,7 +276,7 @@ def _checklist(facts: Facts, seen: Measured) -> list[Judgement]:
     return [found[0], *found[2:]] if facts.tree else found
 
 
-def _words(rules: Sequence[Judgement], facts: Facts, seen: Measured) -> str:
+def _words(rules: Sequence[Judgement], facts: PairFacts, seen: MeasuredRun) -> str:
     if facts.problem:
         return f"does not fit: {facts.problem}"
     if seen.decision not in ("unmeasured", "undecided"):

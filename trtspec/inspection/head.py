@@ -9,7 +9,7 @@ from typing import Any
 from trtspec.errors import ModelError
 from trtspec.findings import Finding, Severity, note
 from trtspec.inspection.report import Report, finding, stored
-from trtspec.models.heads.head import Head
+from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import head_tensors, read_head
 from trtspec.models.tensors import PICKLES
 
@@ -38,7 +38,7 @@ def inspect_head(folder: Path) -> Report:
     return Report(folder, "head", _facts(head), stored(tensors), tuple(sorted(files)), tuple(_oddities(head)))
 
 
-def _facts(head: Head) -> dict[str, Any]:
+def _facts(head: HeadDescription) -> dict[str, Any]:
     layer = {f"layer_{name}": value for name, value in (head.layer or {}).items() if name in _LAYER}
     medusa = {"num_heads": head.count, "num_layers": head.num_layers} if head.method == "medusa" else {}
     return {
@@ -56,7 +56,7 @@ def _facts(head: Head) -> dict[str, Any]:
     }
 
 
-def _oddities(head: Head) -> Iterator[Finding]:
+def _oddities(head: HeadDescription) -> Iterator[Finding]:
     names = set(head_tensors(head))
     if head.method == "eagle3" and head.aux_layers is None:
         yield note("aux_layers", "the head names none; engines read those behind layers 2, N/2 and N-3 of N")

@@ -10,7 +10,7 @@ from trtspec.checkpoint import mapping as ranks
 from trtspec.models.families import FAMILIES
 from trtspec.models.families.family import shapes
 from trtspec.models.hf_config import LARGEST
-from trtspec.models.sizes import Experts, Sizes
+from trtspec.models.sizes import ExpertSizes, Sizes
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 OPTIONAL_SIZES = (
@@ -61,14 +61,14 @@ def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _experts(config: Mapping[str, Any]) -> Experts | None:
+def _experts(config: Mapping[str, Any]) -> ExpertSizes | None:
     """The experts in a config, whose widths only TensorRT-LLM's Qwen tells from that of an MLP."""
     moe = section(config, "moe")
     if not (is_size(moe.get("num_experts")) and is_size(moe.get("top_k"))):
         return None
     width = config.get("moe_intermediate_size") or config["intermediate_size"]
     shared = config.get("moe_shared_expert_intermediate_size") or 0
-    return Experts(moe["num_experts"], moe["top_k"], width, shared)
+    return ExpertSizes(moe["num_experts"], moe["top_k"], width, shared)
 
 
 def is_size(value: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import get_args
 from trtspec.errors import ModelError
 from trtspec.findings import Finding
 from trtspec.models.heads.check import check_head
-from trtspec.models.heads.head import Head, HeadMethod
+from trtspec.models.heads.head import HeadDescription, HeadMethod
 from trtspec.models.heads.reading import read_head
 from trtspec.models.hub import cached_folder
 from trtspec.models.layers import draft_of
@@ -32,7 +32,7 @@ class PairReport:
     sides: Mapping[Role, Member]
     unseen: Mapping[Role, str]
     findings: list[Finding]
-    head: Head | None = None
+    head: HeadDescription | None = None
 
 
 def inspect_pair(loaded: LoadedRecipe) -> PairReport:
@@ -70,7 +70,7 @@ def inspect_pair(loaded: LoadedRecipe) -> PairReport:
     return PairReport(loaded, sides, unseen, findings, head)
 
 
-def _method(head: Head, method: str) -> Iterator[Finding]:
+def _method(head: HeadDescription, method: str) -> Iterator[Finding]:
     if head.method != method:
         problem = f"is {method}, the draft is a head of method {head.method}"
         repair = f"speculation.method: {head.method}"

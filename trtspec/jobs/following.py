@@ -8,9 +8,9 @@ from time import monotonic, sleep
 from typing import Protocol
 
 from trtspec.errors import UnavailableError
-from trtspec.jobs.job import Job
-from trtspec.jobs.scheduler import Scheduler
-from trtspec.jobs.standing import Standing
+from trtspec.jobs.job import ClusterJob
+from trtspec.jobs.scheduler import JobScheduler
+from trtspec.jobs.standing import JobStatus
 from trtspec.jobs.state import JobState, Phase
 from trtspec.store.store import Store
 
@@ -18,16 +18,16 @@ _SHORTEST_S, _LONGEST_S = 1.0, 10.0
 _PATIENCE_S = 600.0  # a controller is restarted within it
 
 
-class Listener(Protocol):
+class JobListener(Protocol):
     """Hears what becomes of jobs."""
 
-    def submitted(self, job: Job, job_id: str) -> None: ...
+    def submitted(self, job: ClusterJob, job_id: str) -> None: ...
 
-    def found(self, job: Job, job_id: str) -> None:
+    def found(self, job: ClusterJob, job_id: str) -> None:
         """Called for a job that an earlier call has submitted and that waits or runs."""
         ...
 
-    def changed(self, job: Job, state: JobState) -> None: ...
+    def changed(self, job: ClusterJob, state: JobState) -> None: ...
 
     def looked(self) -> None:
         """Called each time that the scheduler has been asked."""
@@ -38,7 +38,7 @@ class Listener(Protocol):
         ...
 
 
-def follow(standing: Standing, scheduler: Scheduler, store: Store, listener: Listener) -> None:
+def follow(standing: JobStatus, scheduler: JobScheduler, store: Store, listener: JobListener) -> None:
     """Submits what is not there yet and returns when every job is over, well or not.
 
     The scheduler is asked once a second at first and every ten seconds later. Ctrl-C leaves the jobs as they
@@ -50,7 +50,7 @@ def follow(standing: Standing, scheduler: Scheduler, store: Store, listener: Lis
         standing.has(name, job_id)
         listener.found(standing.jobs[name], job_id)
     while True:
-        running = dict[str, Job]()
+        running = dict[str, ClusterJob]()
         try:
             for job in standing.ready(keeps_order=scheduler.keeps_order):
                 standing.has(job.name, scheduler.submit(job, standing.ids_before(job)))
@@ -72,7 +72,7 @@ def follow(standing: Standing, scheduler: Scheduler, store: Store, listener: Lis
         sleep(min(max((monotonic() - begin) / 20, _SHORTEST_S), _LONGEST_S))
 
 
-def _settled(job: Job, state: JobState, store: Store) -> JobState:
+def _settled(job: ClusterJob, state: JobState, store: Store) -> JobState:
     """Returns the state of a job, where the store tells of one that the scheduler has forgotten.
 
     One that leaves nothing in the store may have ended either way: the job that needs it does again what is
@@ -85,7 +85,7 @@ def _settled(job: Job, state: JobState, store: Store) -> JobState:
     return replace(state, phase=Phase.FAILED)
 
 
-def cancel(standing: Standing, scheduler: Scheduler) -> Sequence[str]:
+def cancel(standing: JobStatus, scheduler: JobScheduler) -> Sequence[str]:
     """Cancels every job that waits or runs, also one whose id was not learned any more; returns the ids."""
     ids = list(dict.fromkeys((*standing.running, *scheduler.find(standing.jobs).values())))
     if ids:

@@ -34,7 +34,7 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ClusterJob:
     """A call of trtspec that waits for `after`, the names of other jobs, to have succeeded.
 
     `name` has letters, digits and dashes, at most 63, and is the same for the same work, whoever plans it.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtspec.checkpoint.convert import checkpoint_size
-from trtspec.jobs.job import Job, Product
-from trtspec.jobs.wanted import Wanted, work_folder
+from trtspec.jobs.job import ClusterJob, Product
+from trtspec.jobs.wanted import PendingBuild, work_folder
 from trtspec.plan.resolved import EnginePlan
 from trtspec.roles import Role
 from trtspec.run.records import FOLDER
@@ -17,13 +17,13 @@ from trtspec.steps.stages import Stage, needs_gpu
 _DIGITS = 16
 
 
-def plan_jobs(wanted: Sequence[Wanted], store: str, *, shares_files: bool) -> list[Job]:
+def plan_jobs(wanted: Sequence[PendingBuild], store: str, *, shares_files: bool) -> list[ClusterJob]:
     """Returns the jobs, each behind those that it waits for; none for a pair that the store has.
 
     `store` is the URL that every node can use. An engine that several recipes have is made once. With
     `shares_files` what needs no GPU has jobs without one; else one job does all of an engine.
     """
-    jobs, makers = list[Job](), dict[str, str]()
+    jobs, makers = list[ClusterJob](), dict[str, str]()
     for each in wanted:
         if each.entry is None:
             planner = _Planner(each, store)
@@ -46,11 +46,11 @@ class _Group:
 class _Planner:
     """Makes the jobs of one recipe."""
 
-    def __init__(self, wanted: Wanted, store: str) -> None:
+    def __init__(self, wanted: PendingBuild, store: str) -> None:
         self._wanted, self._resolved, self._store = wanted, wanted.made.resolved, store
         self._loaded, self._output = self._resolved.loaded, self._resolved.output.absolute()
 
-    def engine_jobs(self, role: Role, product: Product, *, shares_files: bool) -> Iterator[Job]:
+    def engine_jobs(self, role: Role, product: Product, *, shares_files: bool) -> Iterator[ClusterJob]:
         """Yields the jobs of one engine, of which each goes on where the one before it ended."""
         engine, stages = self._resolved.engines[role], self._wanted.stages[role]
         before = tuple[str, ...]()
@@ -76,7 +76,7 @@ class _Planner:
         recipe = self._loaded.recipe
         return recipe.kubernetes.hosts.gpus_per_host if recipe.kubernetes.hosts else recipe.hardware.count
 
-    def pair_job(self, after: tuple[str, ...]) -> Job:
+    def pair_job(self, after: tuple[str, ...]) -> ClusterJob:
         """Returns the job that puts together what other jobs have made, and pushes it as it is served."""
         pair = self._wanted.pair
         return self._job(pair.key, "pair", None, (), self._output, gpus=0, size=0, after=after, product=pair)
@@ -93,11 +93,11 @@ class _Planner:
         size: int,
         after: tuple[str, ...],
         product: Product | None,
-    ) -> Job:
+    ) -> ClusterJob:
         resolved, recipe = self._resolved, self._loaded.recipe
         part = f"{what}: {stage}" if stage else what
         backend = ("--backend", self._loaded.asked) if self._loaded.asked else ()
-        return Job(
+        return ClusterJob(
             name=f"trtspec-{stage or what}-{key[:_DIGITS]}",
             title=f"{recipe.name} {part}",
             file=self._loaded.path.absolute(),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from trtspec.jobs.job import Job
+from trtspec.jobs.job import ClusterJob
 from trtspec.jobs.state import JobState
 
 
-class Scheduler(Protocol):
+class JobScheduler(Protocol):
     """Runs jobs, each once the jobs that it waits for have succeeded; what it calls them are their ids.
 
     Every method raises UnavailableError if the scheduler cannot be asked, and JobError for what it refuses.
@@ -32,7 +32,7 @@ class Scheduler(Protocol):
         """True if it holds a job back until others have succeeded; else it gets a job only then."""
         ...
 
-    def script(self, job: Job) -> str:
+    def script(self, job: ClusterJob) -> str:
         """Returns what is handed over for a job, for people to read; its dependencies are not in it."""
         ...
 
@@ -40,11 +40,11 @@ class Scheduler(Protocol):
         """Returns, by name, the ids of those jobs of this user that wait or run."""
         ...
 
-    def submit(self, job: Job, after: Sequence[str]) -> str:
+    def submit(self, job: ClusterJob, after: Sequence[str]) -> str:
         """Hands a job over, to begin when the jobs with these ids have succeeded; returns its id."""
         ...
 
-    def states(self, jobs: Mapping[str, Job]) -> Mapping[str, JobState]:
+    def states(self, jobs: Mapping[str, ClusterJob]) -> Mapping[str, JobState]:
         """Returns, by id, what is known of jobs; brings to `log` what they have said since, if need be."""
         ...
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trtspec.jobs.job import Job
+from trtspec.jobs.job import ClusterJob
 from trtspec.jobs.state import JobState, Phase
 
 _NOT_SUBMITTED = JobState(Phase.WAITS, "is not submitted yet")
 
 
-class Standing:
+class JobStatus:
     """The jobs, in their order, with the ids and states that are known of them, by their names."""
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    def __init__(self, jobs: Sequence[ClusterJob]) -> None:
         self.jobs = {job.name: job for job in jobs}
         self.ids: dict[str, str] = {}
         self._states: dict[str, JobState] = {}
@@ -26,7 +26,7 @@ class Standing:
         self.ids[name] = job_id
         self._states[name] = JobState(Phase.WAITS)
 
-    def learn(self, states: Mapping[str, JobState]) -> list[Job]:
+    def learn(self, states: Mapping[str, JobState]) -> list[ClusterJob]:
         """Takes in states, by the jobs' ids, and returns the jobs of which something has changed.
 
         A job behind one that has not succeeded is cancelled, whatever its scheduler says.
@@ -43,7 +43,7 @@ class Standing:
                 changed.append(job)
         return changed
 
-    def ready(self, *, keeps_order: bool) -> list[Job]:
+    def ready(self, *, keeps_order: bool) -> list[ClusterJob]:
         """Returns the jobs to submit now; where the scheduler keeps the order, that is all in their order."""
         return [
             job
@@ -53,12 +53,12 @@ class Standing:
             and (keeps_order or all(self.state(other).phase is Phase.DONE for other in job.after))
         ]
 
-    def ids_before(self, job: Job) -> list[str]:
+    def ids_before(self, job: ClusterJob) -> list[str]:
         """Returns the ids of those jobs that a job waits for and that are not over."""
         return [self.ids[name] for name in job.after if not self.state(name).phase.is_over]
 
     @property
-    def running(self) -> dict[str, Job]:
+    def running(self) -> dict[str, ClusterJob]:
         """The jobs that wait or run at the scheduler, by their ids."""
         return {id_: self.jobs[name] for name, id_ in self.ids.items() if not self.state(name).phase.is_over}
 
@@ -67,11 +67,11 @@ class Standing:
         return all(self.state(name).phase.is_over for name in self.jobs)
 
     @property
-    def failed(self) -> list[Job]:
+    def failed(self) -> list[ClusterJob]:
         """The jobs that have not succeeded."""
         return [job for name, job in self.jobs.items() if self.state(name).phase is not Phase.DONE]
 
-    def _broken(self, job: Job) -> Job | None:
+    def _broken(self, job: ClusterJob) -> ClusterJob | None:
         """Returns the first job that this one needs and that has ended without success."""
         for name in job.after:
             phase = self.state(name).phase

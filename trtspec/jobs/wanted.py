@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtspec.build.keys import key_of, platform_for
-from trtspec.build.plan import Plan
+from trtspec.build.plan import BuildPlan
 from trtspec.errors import StoreError
 from trtspec.jobs.job import Product
 from trtspec.progress import no_progress
@@ -22,7 +22,7 @@ from trtspec.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PendingBuild:
     """A recipe's plan, and what of it is still to be made.
 
     `entry` is the pair in the store, None if it is not there; nothing else is wanted of a pair that is.
@@ -30,7 +30,7 @@ class Wanted:
     for each of them in its work folder.
     """
 
-    made: Plan
+    made: BuildPlan
     pair: Product
     entry: Entry | None
     engines: Mapping[Role, Product]
@@ -42,7 +42,7 @@ def work_folder(output: Path, role: Role) -> Path:
     return output.with_name(f"{output.name}.jobs") / role
 
 
-def look(store: Store, made: Plan) -> Wanted:
+def look(store: Store, made: BuildPlan) -> PendingBuild:
     """Returns what is wanted of a plan that was made for a store.
 
     Raises StoreError, and PairError for models that do not fit together: before a job waits for hours.
@@ -52,7 +52,7 @@ def look(store: Store, made: Plan) -> Wanted:
             step.action(made.output, lambda *_: None)
     pair = _product(made, None)
     if entry := store.find(pair.platform, pair.key):
-        return Wanted(made, pair, entry, {}, {})
+        return PendingBuild(made, pair, entry, {}, {})
     undone = pending(made.own_steps, made.output, made.digests)
     engines = {
         role: product
@@ -61,17 +61,17 @@ def look(store: Store, made: Plan) -> Wanted:
         and not store.find((product := _product(made, role)).platform, product.key)
     }
     stages = {role: _stages(made, role) for role in engines}
-    return Wanted(made, pair, None, engines, stages)
+    return PendingBuild(made, pair, None, engines, stages)
 
 
-def _product(made: Plan, only: Role | None) -> Product:
+def _product(made: BuildPlan, only: Role | None) -> Product:
     key = key_of(made, only)
     if key is None:
         raise StoreError(made.output, "cannot be looked up: the models' files have not been read")
     return Product(platform_for(made, only), key)
 
 
-def _stages(made: Plan, role: Role) -> tuple[Stage, ...]:
+def _stages(made: BuildPlan, role: Role) -> tuple[Stage, ...]:
     folder = work_folder(made.output, role)
     steps = [step for step in made.own_steps if step.role is role]
     digests = FileDigests(folder / FOLDER / "digests.json", no_progress)

@@ -17,18 +17,18 @@ from trtspec.kubernetes.predictor import find_predictor
 from trtspec.kubernetes.refusals import RefusedByCluster
 from trtspec.kubernetes.resources import POD, VOLUME_CLAIM, Ref, Resource
 from trtspec.kubernetes.troubles import Event, trouble_of
-from trtspec.kubernetes.workloads import WORKLOADS, Workload
+from trtspec.kubernetes.workloads import WORKLOADS, ReplicaCounts
 
 _END_S = 60.0
 _LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Deployed:
+class DeployedWorkload:
     """A workload of ours; `trouble` is what is wrong with a pod that is not ready, empty if nothing is."""
 
     name: str
-    workload: Workload
+    workload: ReplicaCounts
     stages: str
     trouble: str
 
@@ -55,7 +55,7 @@ class Deployed:
         }
 
 
-def find_deployed(cluster: Cluster) -> list[Deployed]:
+def find_deployed(cluster: Cluster) -> list[DeployedWorkload]:
     """Returns the workloads of ours in the cluster's namespace, by their names."""
     found = []
     for resource in WORKLOADS:
@@ -65,7 +65,7 @@ def find_deployed(cluster: Cluster) -> list[Deployed]:
             here = pods.newest([pods.parse(each) for each in cluster.labelled(POD, labels)])
             workload = workloads.parse(manifest, find_predictor(cluster, manifest))
             trouble = workload.denied or _trouble(cluster, here)
-            found.append(Deployed(instance, workload, pods.summary(here), trouble))
+            found.append(DeployedWorkload(instance, workload, pods.summary(here), trouble))
     return sorted(found, key=lambda each: (each.name, str(each.workload.ref)))
 
 

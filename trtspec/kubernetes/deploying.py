@@ -28,11 +28,11 @@ from trtspec.kubernetes.resources import (
     Resource,
 )
 from trtspec.kubernetes.values import Values
-from trtspec.kubernetes.waiting import Listener
+from trtspec.kubernetes.waiting import PodListener
 from trtspec.recipe.kubernetes import Claim
 
 
-class Talk(Protocol):
+class DeployTalk(Protocol):
     """Is told what becomes of a deployment."""
 
     def left_out(self, ref: Ref) -> None:
@@ -43,7 +43,7 @@ class Talk(Protocol):
         """Returns a context to have Helm apply the objects in."""
         ...
 
-    def waiting(self) -> AbstractContextManager[Listener]:
+    def waiting(self) -> AbstractContextManager[PodListener]:
         """Returns a context to wait for pods in."""
         ...
 
@@ -59,7 +59,7 @@ def workload_of(values: Values) -> Ref:
     return Ref(LEADER_WORKER_SET if values.group else DEPLOYMENT, values.name)
 
 
-def deploy(cluster: Cluster, values: Values, talk: Talk, patience_s: float, *, force: bool) -> None:
+def deploy(cluster: Cluster, values: Values, talk: DeployTalk, patience_s: float, *, force: bool) -> None:
     """Returns when all of it serves; raises `ClusterError` where it is not taken or does not come up.
 
     A release that served before is then rolled back, and a new one stays to be looked at. Raises

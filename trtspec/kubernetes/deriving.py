@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from trtspec.errors import RecipeError
 from trtspec.kubernetes.values import (
-    Engines,
+    EngineValues,
     GpuChoice,
-    Group,
+    GroupValues,
     HostResources,
-    Scaling,
-    Server,
-    Times,
+    ScalingValues,
+    ServerTimes,
     Values,
+    VendorServerValues,
 )
 from trtspec.recipe import gpus
 from trtspec.recipe.kubernetes import Autoscaling, Claim, EmptyDir, HostPath, Hosts, Kubernetes, Monitoring
@@ -34,7 +34,7 @@ IMAGE_S = 900
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedRecipe:
     """What is served, `engines` or a `server` of others, and what of a deployment follows from that."""
 
     image: str
@@ -42,13 +42,13 @@ class Served:
     digest: str
     volume: EmptyDir | HostPath | Claim
     resources: HostResources
-    times: Times
+    times: ServerTimes
     monitoring: Monitoring
-    engines: Engines | None = None
-    server: Server | None = None
+    engines: EngineValues | None = None
+    server: VendorServerValues | None = None
 
 
-def derive(loaded: LoadedRecipe, served: Served, namespace: str | None) -> Values:
+def derive(loaded: LoadedRecipe, served: ServedRecipe, namespace: str | None) -> Values:
     """Returns the values of a deployment; `namespace` is in place of the recipe's.
 
     Raises RecipeError where KEDA would ask for servers whose namespace is not known.
@@ -145,16 +145,16 @@ def gpu_labels(recipe: Recipe) -> dict[str, str]:
     return found if own is None else own
 
 
-def _group(recipe: Recipe, hosts: Hosts) -> Group:
-    return Group(
+def _group(recipe: Recipe, hosts: Hosts) -> GroupValues:
+    return GroupValues(
         size=recipe.hardware.count // hosts.gpus_per_host,
         leader=tuple(hosts.leader),
         worker=tuple(hosts.worker),
     )
 
 
-def _scaling(asked: Autoscaling) -> Scaling:
-    return Scaling(
+def _scaling(asked: Autoscaling) -> ScalingValues:
+    return ScalingValues(
         max_replicas=asked.max_replicas,
         places=f"{asked.places:g}",
         kv_cache=f"{asked.kv_cache:g}",

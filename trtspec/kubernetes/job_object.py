@@ -10,7 +10,7 @@ from typing import Any
 
 from trtspec.deploy.pod import RECIPE, TEMPORARY
 from trtspec.deploy.pod import SHARED_MEMORY as SHARED_MEMORY_FOLDER
-from trtspec.jobs.job import SHARED_MEMORY, Job
+from trtspec.jobs.job import SHARED_MEMORY, ClusterJob
 from trtspec.kubernetes.cluster import Manifest
 from trtspec.kubernetes.deriving import default_image, gib, gpu_choice, gpu_labels, name_of
 from trtspec.kubernetes.labels import COMPONENT, INSTANCE, NAME
@@ -52,7 +52,7 @@ _NOTHING = {
 }
 
 
-def job_object(job: Job, version: str) -> Manifest:
+def job_object(job: ClusterJob, version: str) -> Manifest:
     """Returns the Job; `version` is that of trtspec."""
     recipe = job.recipe
     build = recipe.kubernetes.build
@@ -66,7 +66,7 @@ def job_object(job: Job, version: str) -> Manifest:
     ]
     return {
         "apiVersion": "batch/v1",
-        "kind": "Job",
+        "kind": "ClusterJob",
         "metadata": {
             "name": job.name,
             "labels": {**_labels(recipe, version), **queue},
@@ -104,7 +104,7 @@ def network_policy(recipe: Recipe, version: str) -> Manifest:
     }
 
 
-def _pod(job: Job, version: str) -> Manifest:
+def _pod(job: ClusterJob, version: str) -> Manifest:
     options, recipe = job.recipe.kubernetes, job.recipe
     gpu = gpu_choice(recipe) if job.gpus else None
     tolerated = [*([_GPU] if gpu else []), *options.tolerations]
@@ -140,7 +140,7 @@ def _affinity(recipe: Recipe) -> Manifest | None:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
 
 
-def _container(job: Job, version: str) -> Manifest:
+def _container(job: ClusterJob, version: str) -> Manifest:
     options = job.recipe.kubernetes
     secret = options.build.secret or options.secrets.store
     environment = {
@@ -168,7 +168,7 @@ def _container(job: Job, version: str) -> Manifest:
     }
 
 
-def _resources(job: Job) -> Manifest:
+def _resources(job: ClusterJob) -> Manifest:
     build = job.recipe.kubernetes.build
     gpus = {_GPU: job.gpus} if job.gpus else {}
     memory = build.memory or gib(job.memory)

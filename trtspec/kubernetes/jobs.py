@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import cached_property
 
 from trtspec.errors import ClusterError, JobError, UnavailableError
-from trtspec.jobs.job import Job
+from trtspec.jobs.job import ClusterJob
 from trtspec.jobs.state import JobState, Phase
 from trtspec.kubernetes import job_states, pods
 from trtspec.kubernetes.cluster import Cluster, Manifest, UnreachableError
@@ -41,7 +41,7 @@ class KubernetesJobs:
     def __init__(self, connect: Callable[[], Cluster], version: str, *, shares_files: bool) -> None:
         self._connect, self._version, self.shares_files = connect, version, shares_files
 
-    def script(self, job: Job) -> str:
+    def script(self, job: ClusterJob) -> str:
         return to_yaml(self._objects(job))
 
     def find(self, names: Collection[str]) -> Mapping[str, str]:
@@ -49,14 +49,14 @@ class KubernetesJobs:
         here = self._pods() if found else {}
         return {name: name for name, job in found.items() if not self._look(job, here).phase.is_over}
 
-    def submit(self, job: Job, after: Sequence[str]) -> str:
+    def submit(self, job: ClusterJob, after: Sequence[str]) -> str:
         with _explained():
             if self._is_free(job.name):
                 for thing in self._objects(job):
                     self._cluster.apply(thing, force=True)
         return job.name
 
-    def states(self, jobs: Mapping[str, Job]) -> Mapping[str, JobState]:
+    def states(self, jobs: Mapping[str, ClusterJob]) -> Mapping[str, JobState]:
         if not jobs:
             return {}
         found, here = self._jobs(), self._pods()
@@ -79,7 +79,7 @@ class KubernetesJobs:
     def _logs(self) -> Logs:
         return Logs(self._cluster)
 
-    def _objects(self, job: Job) -> list[Manifest]:
+    def _objects(self, job: ClusterJob) -> list[Manifest]:
         walls = [network_policy(job.recipe, self._version)] if job.recipe.kubernetes.network_policy else []
         return [*walls, job_object(job, self._version)]
 
@@ -111,7 +111,7 @@ class KubernetesJobs:
                 found.setdefault(pod.labels.get(OWNER, ""), []).append(pod)
         return found
 
-    def _state(self, job: Job, found: JobObject | None, here: Mapping[str, list[Pod]]) -> JobState:
+    def _state(self, job: ClusterJob, found: JobObject | None, here: Mapping[str, list[Pod]]) -> JobState:
         if found is None:
             return _LOST
         with _explained():
@@ -128,7 +128,7 @@ class KubernetesJobs:
         """Returns what was said of the pods that do not run yet, or of a job that has none."""
         if job.is_over or any(pod.phase != "Pending" for pod in own):
             return []
-        subjects = [("Pod", pod.name) for pod in own] or [("Job", job.name)]
+        subjects = [("Pod", pod.name) for pod in own] or [("ClusterJob", job.name)]
         try:
             said = [each for subject in subjects for each in self._cluster.events(*subject)]
         except RefusedByCluster as error:

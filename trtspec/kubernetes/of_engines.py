@@ -6,9 +6,9 @@ import math
 
 from trtspec.deploy import pod
 from trtspec.deploy.patience import SLOW_B_S
-from trtspec.kubernetes.deriving import IMAGE_S, Served, bytes_of, default_image, gib, volume_of
+from trtspec.kubernetes.deriving import IMAGE_S, ServedRecipe, bytes_of, default_image, gib, volume_of
 from trtspec.kubernetes.stored import StoredBuild
-from trtspec.kubernetes.values import Engines, HostResources, Times
+from trtspec.kubernetes.values import EngineValues, HostResources, ServerTimes
 from trtspec.recipe import gpus
 from trtspec.recipe.kubernetes import EmptyDir, Kubernetes
 from trtspec.recipe.schema import Recipe
@@ -24,10 +24,10 @@ _TEMPORARY = GIB  # of the disk: what is unpacked and logged in /tmp
 _AHEAD, _OF_FREE = 1.5, 2
 
 
-def of_engines(recipe: Recipe, text: str, build: StoredBuild, store: str, version: str) -> Served:
+def of_engines(recipe: Recipe, text: str, build: StoredBuild, store: str, version: str) -> ServedRecipe:
     """Returns what serves a build; `text` is the recipe's, and `store` the URL as pods reach it."""
     options, entry = recipe.kubernetes, build.entry
-    return Served(
+    return ServedRecipe(
         image=options.image or default_image(recipe, version),
         model_name=recipe.serving.model_name,
         digest=entry.digest,
@@ -35,7 +35,7 @@ def of_engines(recipe: Recipe, text: str, build: StoredBuild, store: str, versio
         resources=_resources(recipe, build),
         times=_times(options, build),
         monitoring=options.monitoring,
-        engines=Engines(
+        engines=EngineValues(
             recipe=text,
             store=store,
             store_secret=options.secrets.store,
@@ -81,10 +81,10 @@ def _is_on_cpu(recipe: Recipe, role: Role) -> bool:
     return on_cpu or recipe.hardware.gpu == gpus.NONE
 
 
-def _times(options: Kubernetes, build: StoredBuild) -> Times:
+def _times(options: Kubernetes, build: StoredBuild) -> ServerTimes:
     failures = pod.startup_failures(build.entry)
     pull = IMAGE_S + build.entry.size / SLOW_B_S
-    return Times(
+    return ServerTimes(
         grace_s=options.grace_seconds,
         startup_failures=failures,
         progress_s=math.ceil(pull) + failures * pod.STARTUP_S,

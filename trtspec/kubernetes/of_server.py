@@ -10,15 +10,15 @@ from trtspec.deploy.vendor import pod
 from trtspec.digest import digest_of
 from trtspec.errors import RecipeError
 from trtspec.findings import Finding
-from trtspec.kubernetes.deriving import IMAGE_S, Served, bytes_of, gib, volume_of
-from trtspec.kubernetes.values import HostResources, Server, Times, Variable
+from trtspec.kubernetes.deriving import IMAGE_S, ServedRecipe, bytes_of, gib, volume_of
+from trtspec.kubernetes.values import HostResources, ServerTimes, Variable, VendorServerValues
 from trtspec.plan.server import LAYERS
 from trtspec.recipe import gpus
 from trtspec.recipe.kubernetes import Claim, EmptyDir, HostPath, Kubernetes
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Draft, Recipe
 from trtspec.recipe.server_limits import lacking_on_clusters
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 from trtspec.servers.manners import MANNERS
 from trtspec.units import GIB
 
@@ -29,7 +29,7 @@ _CPUS, _CPUS_OF_A_RANK = 4, 2
 _TEMPORARY = 4 * GIB  # of the disk: kernels that are compiled, and what is logged
 
 
-def of_server(loaded: LoadedRecipe, launch: Launch) -> Served:
+def of_server(loaded: LoadedRecipe, launch: ServerLaunch) -> ServedRecipe:
     """Returns what serves a launch configuration.
 
     Raises RecipeError for what the recipe asks of the cluster and such a server has not, and for models that
@@ -39,7 +39,7 @@ def of_server(loaded: LoadedRecipe, launch: Launch) -> Served:
         raise RecipeError(loaded.path, findings)
     recipe, options = loaded.recipe, loaded.recipe.kubernetes
     watched = options.monitoring.pod_monitor and launch.metrics_path is not None
-    return Served(
+    return ServedRecipe(
         image=options.image or launch.image,
         model_name=launch.served_model_name,
         digest=digest_of(launch.to_json()),
@@ -50,7 +50,7 @@ def of_server(loaded: LoadedRecipe, launch: Launch) -> Served:
         monitoring=options.monitoring.model_copy(
             update={"pod_monitor": watched, "rules": False, "dashboard": False}
         ),
-        server=Server(
+        server=VendorServerValues(
             command=launch.program,
             arguments=pod.arguments(launch, options.grace_seconds),
             environment=tuple(Variable(name=name, value=text) for name, text in launch.environment.items()),
@@ -63,7 +63,7 @@ def of_server(loaded: LoadedRecipe, launch: Launch) -> Served:
     )
 
 
-def _resources(recipe: Recipe, launch: Launch) -> HostResources:
+def _resources(recipe: Recipe, launch: ServerLaunch) -> HostResources:
     """Returns what a server takes of its host, through whose memory weights pass to a GPU."""
     asked, ranks = recipe.kubernetes.resources, recipe.target.parallel.ranks
     on_cpu = recipe.hardware.gpu == gpus.NONE
@@ -81,16 +81,16 @@ def _resources(recipe: Recipe, launch: Launch) -> HostResources:
     )
 
 
-def _times(options: Kubernetes, launch: Launch) -> Times:
+def _times(options: Kubernetes, launch: ServerLaunch) -> ServerTimes:
     failures = pod.startup_failures(launch)
-    return Times(
+    return ServerTimes(
         grace_s=options.grace_seconds,
         startup_failures=failures,
         progress_s=IMAGE_S + failures * STARTUP_S,
     )
 
 
-def _findings(loaded: LoadedRecipe, launch: Launch) -> Iterator[Finding]:
+def _findings(loaded: LoadedRecipe, launch: ServerLaunch) -> Iterator[Finding]:
     recipe, options = loaded.recipe, loaded.recipe.kubernetes
     for found in lacking_on_clusters(recipe):
         yield loaded.problem(found.subject, found.problem, found.repair)

@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
+class PodContainer:
     """A container of a pod; `waiting` and `message` say what it waits for, if it does.
 
     `exit_code`, `ended_by` and `last_words` are those of its last end: of the container before the last
@@ -58,11 +58,11 @@ class Pod:
     unscheduled: str
     reason: str
     message: str
-    containers: tuple[Container, ...]
+    containers: tuple[PodContainer, ...]
     labels: Mapping[str, str]
 
     @property
-    def current(self) -> Container | None:
+    def current(self) -> PodContainer | None:
         """The container that the pod has come to: the first that is not done."""
         for each in self.containers:
             if each.is_init and not (each.exit_code == 0 and not each.is_past):
@@ -138,11 +138,11 @@ def summary(pods: list[Pod]) -> str:
     return ", ".join(f"{number} {stage}" for stage, number in sorted(stages.items())) or "no pods yet"
 
 
-def _container(status: Mapping[str, Any], *, is_init: bool) -> Container:
+def _container(status: Mapping[str, Any], *, is_init: bool) -> PodContainer:
     state, last = status.get("state") or {}, status.get("lastState") or {}
     waiting = state.get("waiting") or {}
     ended = state.get("terminated") or last.get("terminated") or {}
-    return Container(
+    return PodContainer(
         name=status["name"],
         is_init=is_init,
         is_running="running" in state,

@@ -25,7 +25,7 @@ _PASSING = (429, 502, 503, 504)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiRefusal:
     """An answer of the API server that is no success: its status, its reason, and its words."""
 
     status: int
@@ -56,23 +56,23 @@ class Answer:
 class RefusedByCluster(ClusterError):
     """An answer of the API server that is no success."""
 
-    def __init__(self, subject: str, problem: str, repair: str | None, answer: Answer) -> None:
+    def __init__(self, subject: str, problem: str, repair: str | None, answer: ApiRefusal) -> None:
         super().__init__(subject, problem, repair)
         self.answer = answer
 
 
-def answer_of(status: int, text: str) -> Answer:
+def answer_of(status: int, text: str) -> ApiRefusal:
     """Returns what a body says: a Status of Kubernetes, or plain text."""
     try:
         said = json.loads(text)
     except ValueError:
         said = None
     if not isinstance(said, dict):
-        return Answer(status, "", " ".join(text.split())[:500])
-    return Answer(status, str(said.get("reason") or ""), str(said.get("message") or ""))
+        return ApiRefusal(status, "", " ".join(text.split())[:500])
+    return ApiRefusal(status, str(said.get("reason") or ""), str(said.get("message") or ""))
 
 
-def refusal(answer: Answer, subject: str, namespace: str, owner: str | None = None) -> RefusedByCluster:
+def refusal(answer: ApiRefusal, subject: str, namespace: str, owner: str | None = None) -> RefusedByCluster:
     """Returns the error for an answer to a request about `subject`.
 
     `owner` is the project that the kind of object comes from, if it is none of Kubernetes's own.
@@ -111,12 +111,12 @@ def helms_words(said: str, name: str, namespace: str) -> ClusterError:
     status = next((status for status, words in _STATUSES if re.search(words, message)), None)
     if status is None:
         return ClusterError(subject, message, None)
-    return refusal(Answer(status, "", message), subject, namespace)
+    return refusal(ApiRefusal(status, "", message), subject, namespace)
 
 
 def words_of_denial(message: str, namespace: str) -> tuple[str, str | None] | None:
     """Returns problem and repair of what denies a pod; None for a message of no known kind."""
-    answer = Answer(403, "", message)
+    answer = ApiRefusal(403, "", message)
     for words in (_quota, _policy, _webhook, _broken_webhook, _right):
         if found := words(answer, namespace, None):
             return found
@@ -131,13 +131,13 @@ def one_line(text: str) -> str:
 _Words = tuple[str, str | None]
 
 
-def _credentials(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+def _credentials(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
     if answer.status != 401:
         return None
     return "the cluster does not accept your credentials", "log in to it again; kubectl get pods tells"
 
 
-def _namespace(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+def _namespace(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
     found = answer.status == 404 and _NAMESPACE.search(answer.message)
     if not found:
         return None
@@ -145,7 +145,7 @@ def _namespace(answer: Answer, namespace: str, owner: str | None) -> _Words | No
     return f"there is no namespace {found[1]}", repair
 
 
-def _kind(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+def _kind(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
     if not answer.lacks_kind:
         return None
     if owner:
@@ -153,11 +153,11 @@ def _kind(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
     return "this cluster is too old for this kind of object", "Kubernetes 1.30 or newer has all that is used"
 
 
-def _absent(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+def _absent(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
     return (f"is not in namespace {namespace}", None) if answer.status == 404 else None
 
 
-def _quota(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+def _quota(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
     found = _QUOTA.search(one_line(answer.message))
     if not found:
         return None
@@ -166,7 +166,7 @@ def _quota(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
     return problem, f"fewer replicas, or a larger quota: {look}"
 
 
-def _policy(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+def _policy(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
     found = _POLICY.search(one_line(answer.message))
     if not found:
         return None
@@ -174,7 +174,7 @@ def _policy(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
     return problem, "a cache on a volume claim, not on hostPath, or a namespace that allows it"
 
 
-def _webhook(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+def _webhook(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
     found = _WEBHOOK.search(answer.message)
     if not found:
         return None
@@ -182,7 +182,7 @@ def _webhook(answer: Answer, namespace: str, owner: str | None) -> _Words | None
     return problem, "change what it names in the recipe"
 
 
-def _broken_webhook(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+def _broken_webhook(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
     found = _BROKEN_WEBHOOK.search(answer.message)
     if not found:
         return None
@@ -190,7 +190,7 @@ def _broken_webhook(answer: Answer, namespace: str, owner: str | None) -> _Words
     return problem, "it must run before anything can be deployed: kubectl get validatingwebhookconfigurations"
 
 
-def _right(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+def _right(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
     found = _RIGHT.search(answer.message)
     if not found:
         return None
@@ -199,33 +199,33 @@ def _right(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
     return problem, f"ask for that right: kubectl auth can-i {found['verb']} {kind} -n {namespace}"
 
 
-def _meanwhile(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+def _meanwhile(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
     if answer.status != 409 or "has been modified" not in answer.message:
         return None
     return "somebody else has changed it meanwhile", "look at it again, and try again"
 
 
-def _conflict(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+def _conflict(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
     if answer.status != 409 or "conflict" not in answer.message.lower():
         return None
     return one_line(answer.message), "--force takes these fields over from whoever has set them"
 
 
-def _immutable(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+def _immutable(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
     if answer.status != 422:
         return None
     repair = "trtspec deploy stop makes room for it" if "immutable" in answer.message else None
     return one_line(answer.message), repair
 
 
-def _passing(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+def _passing(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
     if not answer.is_passing:
         return None
     return f"the cluster is busy ({answer.status}): {one_line(answer.message)}", "try again in a while"
 
 
 # What tells more than the status comes first.
-_WORDS: tuple[Callable[[Answer, str, str | None], _Words | None], ...] = (
+_WORDS: tuple[Callable[[ApiRefusal, str, str | None], _Words | None], ...] = (
     _credentials,
     _namespace,
     _kind,

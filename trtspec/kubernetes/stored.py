@@ -16,7 +16,7 @@ from trtspec.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class StoredEngine:
+class BuildEngine:
     """An engine of a stored build.
 
     `weights` is the bytes of all its ranks, and `kv_per_token` those that a token takes in the KV caches of
@@ -36,7 +36,7 @@ class StoredBuild:
     """A build that is ready to be served, in a store."""
 
     entry: Entry
-    engines: Mapping[Role, StoredEngine]
+    engines: Mapping[Role, BuildEngine]
 
 
 def find_build(store: Store, recipe: Recipe) -> StoredBuild:
@@ -54,14 +54,14 @@ def find_build(store: Store, recipe: Recipe) -> StoredBuild:
     return StoredBuild(found[0], {role: _engine(store, found[0], role) for role in recipe.engines})
 
 
-def _engine(store: Store, entry: Entry, role: Role) -> StoredEngine:
+def _engine(store: Store, entry: Entry, role: Role) -> BuildEngine:
     folder = f"{role}/engine"
     config = _read(store, entry, f"{folder}/config.json")
     pretrained, build = config["pretrained_config"], config["build_config"]
     heads = pretrained["num_key_value_heads"] * pretrained["head_size"]
     item = 4 if pretrained["dtype"] == "float32" else 2
     ranks = [file.size for path, file in entry.files.items() if path.startswith(f"{folder}/rank")]
-    return StoredEngine(
+    return BuildEngine(
         backend="torch" if config["version"].startswith(TORCH_VERSION) else "tensorrt_llm",
         ranks=len(ranks),
         weights=sum(ranks),

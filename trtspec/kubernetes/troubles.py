@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trtspec.kubernetes.pods import Container, Pod
+from trtspec.kubernetes.pods import Pod, PodContainer
 from trtspec.kubernetes.refusals import one_line, words_of_denial
 
 _PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
@@ -100,7 +100,7 @@ def _unscheduled(subject: str, pod: Pod, events: Sequence[Event]) -> Trouble:
 
 
 def _of_container(
-    subject: str, container: Container, events: Sequence[Event], namespace: str
+    subject: str, container: PodContainer, events: Sequence[Event], namespace: str
 ) -> Trouble | None:
     if container.waiting in _PULL:
         return _image(subject, container)
@@ -112,7 +112,7 @@ def _of_container(
     return None
 
 
-def _image(subject: str, container: Container) -> Trouble:
+def _image(subject: str, container: PodContainer) -> Trouble:
     words = one_line(container.message)
     problem = f"its image cannot be pulled: {words or container.waiting}"
     repair = "kubernetes.image in the recipe names it, kubernetes.secrets.image_pull who may pull it"
@@ -121,7 +121,7 @@ def _image(subject: str, container: Container) -> Trouble:
     return Trouble("image", subject, problem, repair, _RETRIED_S if passes else 0.0)
 
 
-def _ended(subject: str, container: Container, events: Sequence[Event], namespace: str) -> Trouble:
+def _ended(subject: str, container: PodContainer, events: Sequence[Event], namespace: str) -> Trouble:
     kind = "init container" if container.is_init else "container"
     name, times = container.name, f", {container.ends} times so far" if container.ends > 1 else ""
     # A container that has ended for good, or waits to be started again, has left its log behind.

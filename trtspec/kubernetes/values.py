@@ -51,7 +51,7 @@ class HostResources(Section):
     )
 
 
-class Times(Section):
+class ServerTimes(Section):
     """Times of a server."""
 
     grace_s: Seconds = Field(description="What requests in flight have to end in, in seconds.")
@@ -63,7 +63,7 @@ class Times(Section):
     )
 
 
-class Scaling(Section):
+class ScalingValues(Section):
     """Servers that follow the load, by the averages of two numbers that each of them tells."""
 
     max_replicas: Positive = Field(description="The most servers.")
@@ -76,7 +76,7 @@ class Scaling(Section):
     )
 
 
-class Group(Section):
+class GroupValues(Section):
     """Hosts that one server spans."""
 
     size: Positive = Field(description="How many hosts.")
@@ -84,7 +84,7 @@ class Group(Section):
     worker: tuple[Text, ...] = Field(description="Arguments of the containers of the others.")
 
 
-class Engines(Section):
+class EngineValues(Section):
     """Engines of a store, which each pod pulls, and trtspec serves."""
 
     recipe: str = Field(description="The text of the recipe that was built.")
@@ -102,7 +102,7 @@ class Variable(Section):
     value: Text = Field(description="Its value.")
 
 
-class Server(Section):
+class VendorServerValues(Section):
     """A server of others in its vendor's image, which loads the models itself."""
 
     command: tuple[Text, ...] = Field(description="The program, in place of the image's own entry point.")
@@ -136,12 +136,16 @@ class Values(Section):
     digest: Text = Field(
         description="The build: its entry in the store, or what a server of others is started with."
     )
-    engines: Engines | None = Field(description="Engines of a store; null where a server of others serves.")
-    server: Server | None = Field(description="A server of others; null where trtspec serves engines.")
-    group: Group | None = Field(description="The hosts that one server spans; null where it is on one.")
+    engines: EngineValues | None = Field(
+        description="Engines of a store; null where a server of others serves."
+    )
+    server: VendorServerValues | None = Field(
+        description="A server of others; null where trtspec serves engines."
+    )
+    group: GroupValues | None = Field(description="The hosts that one server spans; null where it is on one.")
     kserve: bool = Field(description="Whether KServe makes the workload.")
     replicas: Positive = Field(description="Servers; with scaling the fewest.")
-    scaling: Scaling | None = Field(description="Servers that follow the load.")
+    scaling: ScalingValues | None = Field(description="Servers that follow the load.")
     max_surge: Servers = Field(description="Servers beyond replicas during an update.")
     max_unavailable: Servers = Field(
         description="Servers that may be missing during an update: 1 or more where maxSurge is 0."
@@ -153,7 +157,7 @@ class Values(Section):
     )
     gpu: GpuChoice | None = Field(description="The GPUs of a server; null for the CPU.")
     resources: HostResources = Field(description="What a server takes of its host.")
-    times: Times = Field(description="Times of a server.")
+    times: ServerTimes = Field(description="Times of a server.")
     gpu_labels: dict[LabelKey, LabelValue] | Literal[False] | None = Field(
         description="Labels of a node that fits, in place of those of GPU feature discovery; false for none."
     )

@@ -10,7 +10,7 @@ from trtspec.findings import Finding
 from trtspec.kubernetes.job_object import WORK
 from trtspec.recipe.kubernetes import EmptyDir
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.store.address import Address
+from trtspec.store.address import StoreAddress
 
 
 def check_visible(loaded: LoadedRecipe, store: str) -> None:
@@ -42,8 +42,8 @@ def _store(loaded: LoadedRecipe, store: str) -> Iterator[Finding]:
     if url is None and "://" not in store:
         problem = f"is missing: {store} is a folder of this machine, which pods do not see"
         yield loaded.problem("kubernetes.store", problem, "write the store's URL as pods reach it, or use S3")
-    if url is not None and Address(url).has_secret:
-        problem = f"{Address(url)} has a secret, which whoever reads a Job would see"
+    if url is not None and StoreAddress(url).has_secret:
+        problem = f"{StoreAddress(url)} has a secret, which whoever reads a Job would see"
         repair = "put it into a Secret, and name that in kubernetes.build.secret or kubernetes.secrets.store"
         yield loaded.problem("kubernetes.store", problem, repair)
 

@@ -17,7 +17,7 @@ from trtspec.kubernetes.predictor import find_predictor
 from trtspec.kubernetes.refusals import RefusedByCluster
 from trtspec.kubernetes.resources import POD, Ref
 from trtspec.kubernetes.troubles import Event, Trouble, denied, trouble_of, unready
-from trtspec.kubernetes.workloads import Workload
+from trtspec.kubernetes.workloads import ReplicaCounts
 
 LOOK_S = 2.0
 LOG_LINES = 12
@@ -27,7 +27,7 @@ _ASKED = 3
 """Of so many pods events are asked for; what is wrong with a hundred is wrong with the first."""
 
 
-class Listener(Protocol):
+class PodListener(Protocol):
     """Is told what becomes of the pods."""
 
     def stands(self, ready: int, wanted: int, words: str) -> None:
@@ -55,7 +55,7 @@ def wait(
     refs: Sequence[Ref],
     labels: Mapping[str, str],
     seconds: float,
-    listener: Listener,
+    listener: PodListener,
 ) -> None:
     """Returns when all replicas of the workloads are ready and none of an older template is left.
 
@@ -72,7 +72,7 @@ class _Wait:
         refs: Sequence[Ref],
         labels: Mapping[str, str],
         seconds: float,
-        listener: Listener,
+        listener: PodListener,
     ) -> None:
         self._cluster, self._refs, self._labels, self._listener = cluster, refs, labels, listener
         self._seconds, self._best, self._ends = seconds, -1, 0.0
@@ -118,7 +118,7 @@ class _Wait:
             self._give_up(troubles, new)
         return False
 
-    def _troubles(self, found: list[Workload], new: list[Pod]) -> list[Trouble]:
+    def _troubles(self, found: list[ReplicaCounts], new: list[Pod]) -> list[Trouble]:
         namespace = self._cluster.namespace
         troubles = [denied(str(each.ref), each.denied, namespace) for each in found if each.denied]
         for number, pod in enumerate(sorted((pod for pod in new if not pod.is_ready), key=_worst_first)):

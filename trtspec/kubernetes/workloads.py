@@ -24,7 +24,7 @@ WORKLOADS: tuple[Resource, ...] = (DEPLOYMENT, LEADER_WORKER_SET, INFERENCE_SERV
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class ReplicaCounts:
     """`wanted` replicas, of which `updated` are of the newest template and `ready` serve.
 
     `total` counts those of older templates too. `is_seen` says whether the controller has seen the newest
@@ -48,7 +48,7 @@ class Workload:
         return self.is_seen and all(number == self.wanted for number in counts)
 
 
-def parse(manifest: Mapping[str, Any], predictor: Mapping[str, Any] | None = None) -> Workload:
+def parse(manifest: Mapping[str, Any], predictor: Mapping[str, Any] | None = None) -> ReplicaCounts:
     """Returns the workload that the API server tells of; `predictor` is the Deployment that KServe made."""
     ref, metadata, spec = ref_of(manifest), manifest["metadata"], manifest["spec"]
     status = manifest.get("status") or {}
@@ -60,7 +60,7 @@ def parse(manifest: Mapping[str, Any], predictor: Mapping[str, Any] | None = Non
     failure = conditions.get("ReplicaFailure") or {}
     # Controllers other than Kubernetes' own need not say what they have seen.
     unseen = 0 if ref.resource == DEPLOYMENT else metadata.get("generation", 0)
-    return Workload(
+    return ReplicaCounts(
         ref,
         wanted,
         status.get("updatedReplicas") or 0,
@@ -74,13 +74,13 @@ def parse(manifest: Mapping[str, Any], predictor: Mapping[str, Any] | None = Non
 
 def _of_kserve(
     ref: Ref, wanted: Mapping[str, Any], predictor: Mapping[str, Any] | None, *, is_ready: bool
-) -> Workload:
+) -> ReplicaCounts:
     """Returns an InferenceService as its Deployment stands.
 
     What a service says itself counts the generations of that Deployment, and may be of before an update.
     """
     if predictor is None:
-        return Workload(ref, wanted.get("minReplicas", 1), 0, 0, 0, is_seen=False)
+        return ReplicaCounts(ref, wanted.get("minReplicas", 1), 0, 0, 0, is_seen=False)
     made = parse(predictor)
     is_newest = made.build == ((wanted.get("annotations") or {}).get(DIGEST) or "")
     return replace(made, ref=ref, ready=made.ready if is_ready else 0, is_seen=made.is_seen and is_newest)

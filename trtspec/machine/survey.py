@@ -19,7 +19,7 @@ from trtspec.machine.installed import engine_versions, installed
 from trtspec.models.hub import cached_folder, check_access, check_connection
 from trtspec.models.source import read_source
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.schema import Model
+from trtspec.recipe.schema import RecipeModel
 from trtspec.roles import Role
 
 _HUB_TIMEOUT_S = 1.5
@@ -110,7 +110,7 @@ def look(loaded: LoadedRecipe | None, output: Path, wheel: TrtspecError | None) 
         )
 
 
-def _model(loaded: LoadedRecipe, model: Model) -> ModelState:
+def _model(loaded: LoadedRecipe, model: RecipeModel) -> ModelState:
     location = loaded.model_location(model)
     folder = location if isinstance(location, Path) else cached_folder(location, model.revision)
     try:

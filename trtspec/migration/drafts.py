@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trtspec.migration.reading import Reading
+from trtspec.migration.reading import FlagReading
 from trtspec.recipe.methods import METHODS
 
 
 @dataclass(slots=True)
-class Drafts:
+class DraftFlags:
     """The flags of a tool that concern drafts; None where the command has none."""
 
-    reading: Reading
+    reading: FlagReading
     method: str | None = None
     method_flag: str = ""
     model: str | None = None

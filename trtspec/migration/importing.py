@@ -12,9 +12,9 @@ from trtspec.errors import TrtspecError
 from trtspec.migration import sglang, trtllm_build, trtllm_serve, vllm
 from trtspec.migration.command import split
 from trtspec.migration.moving import FP8, Change, move
-from trtspec.migration.reading import Reading, Told
+from trtspec.migration.reading import FlagNote, FlagReading
 from trtspec.migration.settling import settle
-from trtspec.migration.tool import Tool, tell_before
+from trtspec.migration.tool import MigrationTool, tell_before
 from trtspec.migration.writing import recipe_text
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe
@@ -30,7 +30,7 @@ class Imported:
     """A recipe's text, which loads, and what is told of the command, a line each."""
 
     text: str
-    told: tuple[Told, ...]
+    told: tuple[FlagNote, ...]
 
 
 def recipe_of(
@@ -46,10 +46,10 @@ def recipe_of(
     `gpu` and `draft` are what a command does not say, `backend` is another than the command's own. Raises
     TrtspecError for a text without a command that is known, and RecipeError where no recipe comes of it.
     """
-    engines = trtllm_build.Engines()
+    engines = trtllm_build.BuildChains()
     tools = (vllm.TOOL, sglang.TOOL, trtllm_serve.TOOL, *trtllm_build.tools(engines))
-    found: list[Tool] = []
-    reading = Reading("")
+    found: list[MigrationTool] = []
+    reading = FlagReading("")
     for words in split(command):
         if begun := _begun(words, tools):
             tool, first, own = begun
@@ -77,7 +77,7 @@ def recipe_of(
     return Imported(text, tuple(dict.fromkeys(reading.told)))
 
 
-def _begun(words: Sequence[str], tools: Sequence[Tool]) -> tuple[Tool, int, int] | None:
+def _begun(words: Sequence[str], tools: Sequence[MigrationTool]) -> tuple[MigrationTool, int, int] | None:
     for tool in tools:
         if place := tool.begins(words):
             return tool, *place
@@ -85,7 +85,7 @@ def _begun(words: Sequence[str], tools: Sequence[Tool]) -> tuple[Tool, int, int]
 
 
 def _recipe(
-    tool: Tool, reading: Reading, path: Path, gpu: str | None, draft: str | None
+    tool: MigrationTool, reading: FlagReading, path: Path, gpu: str | None, draft: str | None
 ) -> tuple[str, LoadedRecipe]:
     values = reading.values
     if "target.model" not in values:
@@ -115,7 +115,7 @@ def _recipe(
     return text, loaded
 
 
-def _draft(draft: str | None, reading: Reading) -> None:
+def _draft(draft: str | None, reading: FlagReading) -> None:
     """Names the draft that the caller gives; without any, the text itself proposes."""
     values = reading.values
     method = str(values.get("speculation.method", ""))
@@ -132,14 +132,14 @@ def _draft(draft: str | None, reading: Reading) -> None:
         _drop(reading, "draft", f"{method} has no draft model")
 
 
-def _drop(reading: Reading, section: str, reason: str) -> None:
+def _drop(reading: FlagReading, section: str, reason: str) -> None:
     for key in [key for key in reading.values if key == section or key.startswith(f"{section}.")]:
         del reading.values[key]
         if flag := reading.origins.pop(key, None):
             reading.lose(flag, reason)
 
 
-def _tell_draft(reading: Reading) -> None:
+def _tell_draft(reading: FlagReading) -> None:
     """Says that the draft of a method that the backend does not run is gone with it."""
     for key, flag in reading.origins.items():
         if key.startswith("draft."):
@@ -177,7 +177,7 @@ def _shown(word: str) -> str:
     return _SECRET.sub("?", word)[:40]
 
 
-def _commented(text: str, reading: Reading) -> str:
+def _commented(text: str, reading: FlagReading) -> str:
     """Returns the text without the flag behind a method that had to give way to another."""
     flag, method = reading.origins.get("speculation.method"), reading.values.get("speculation.method")
     line = re.search(r"^  method: (\S+)( +# .*)$", text, re.M)
@@ -188,7 +188,7 @@ def _commented(text: str, reading: Reading) -> str:
     return text[: line.start(2)] + text[line.end(2) :]
 
 
-def _tell_change(change: Change, reading: Reading) -> None:
+def _tell_change(change: Change, reading: FlagReading) -> None:
     """Says what another backend changes: of the flags whose keys it removes, and of what else is other."""
     keys = [key for key in reading.origins if key == change.key or key.startswith(f"{change.key}.")]
     if change.after is None and keys:

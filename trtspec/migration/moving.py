@@ -40,7 +40,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MovedRecipe:
     """The moved recipe's text, which loads, and everything that is other than before."""
 
     text: str
@@ -48,7 +48,7 @@ class Moved:
     changes: tuple[Change, ...]
 
 
-def move(before: str, loaded: LoadedRecipe, backend: str, path: Path) -> Moved:
+def move(before: str, loaded: LoadedRecipe, backend: str, path: Path) -> MovedRecipe:
     """Returns a recipe, to be written to `path`, for another backend; comments stay where they are.
 
     `before` is the text of what is loaded.
@@ -81,7 +81,7 @@ def move(before: str, loaded: LoadedRecipe, backend: str, path: Path) -> Moved:
         changes.append(Change(finding.subject, was, is_now, finding.problem))
     if "draft" in old and "draft" not in new:
         changes.append(Change("draft", value_of("draft.model", old), None, "the method has no draft model"))
-    return Moved(text, moved.recipe, (*changes, *_consequences(recipe, moved.recipe)))
+    return MovedRecipe(text, moved.recipe, (*changes, *_consequences(recipe, moved.recipe)))
 
 
 def moved_name(name: str, before: str, backend: str) -> str:

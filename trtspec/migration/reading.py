@@ -17,7 +17,7 @@ _MOST_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class FlagNote:
     """A line for the user: a flag, or a key of a recipe, and what became of it."""
 
     subject: str
@@ -25,7 +25,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class FlagKey:
     """The recipe's key for a flag: a dotted key, and how its value is written there.
 
     `convert` raises ValueError, with what is wrong, for a value that the recipe cannot have.
@@ -36,13 +36,13 @@ class Key:
 
 
 @dataclass(slots=True)
-class Reading:
+class FlagReading:
     """The keys of a recipe by their dotted names, the flags that each comes from, and what is told."""
 
     tool: str
     values: dict[str, Value] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
-    told: list[Told] = field(default_factory=list)
+    told: list[FlagNote] = field(default_factory=list)
 
     def set(self, key: str, value: Value, flag: str) -> None:
         """Takes a value for a key; one that only a shell knows raises TrtspecError."""
@@ -55,13 +55,13 @@ class Reading:
 
     def lose(self, flag: str, reason: str) -> None:
         """Says why a flag is not in the recipe."""
-        self.told.append(Told(flag, f"left out: {reason}"))
+        self.told.append(FlagNote(flag, f"left out: {reason}"))
 
     def say(self, subject: str, fate: str) -> None:
         """Says something that the user should know of what is in the recipe."""
-        self.told.append(Told(subject, fate))
+        self.told.append(FlagNote(subject, fate))
 
-    def convert(self, option: Option, key: Key) -> None:
+    def convert(self, option: Option, key: FlagKey) -> None:
         """Takes a flag for a key, or says why its value cannot be there."""
         try:
             self.set(key.name, key.convert(option.value or ""), option.written)
@@ -75,7 +75,7 @@ class Reading:
         else:
             self.set("target.model", word, _POSITIONAL)
 
-    def take(self, option: Option, keys: Mapping[str, Key], lost: Mapping[str, str]) -> None:
+    def take(self, option: Option, keys: Mapping[str, FlagKey], lost: Mapping[str, str]) -> None:
         """Takes a flag by a tool's tables: its key, else why it is lost; one that has neither is unknown."""
         if option.name in keys:
             self.convert(option, keys[option.name])

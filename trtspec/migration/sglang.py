@@ -8,23 +8,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trtspec.migration.command import Option, Syntax, options
-from trtspec.migration.drafts import Drafts
-from trtspec.migration.reading import Key, Reading, dtype, kv_cache, name, tokens, weights, whole
+from trtspec.migration.drafts import DraftFlags
+from trtspec.migration.reading import FlagKey, FlagReading, dtype, kv_cache, name, tokens, weights, whole
 from trtspec.migration.switches import SGLANG_LISTS, SGLANG_SWITCHES
-from trtspec.migration.tool import Tool
+from trtspec.migration.tool import MigrationTool
 
 _KEYS = {
-    "--model-path": Key("target.model"),
-    "--revision": Key("target.revision"),
-    "--dtype": Key("target.dtype", dtype),
-    "--quantization": Key("target.quantization.weights", weights),
-    "--kv-cache-dtype": Key("target.quantization.kv_cache", kv_cache),
-    "--tp-size": Key("target.parallel.tensor", whole),
-    "--pp-size": Key("target.parallel.pipeline", whole),
-    "--context-length": Key("engine.max_seq_len", tokens),
-    "--max-running-requests": Key("engine.max_batch_size", whole),
-    "--chunked-prefill-size": Key("engine.max_num_tokens", whole),
-    "--served-model-name": Key("serving.model_name", name),
+    "--model-path": FlagKey("target.model"),
+    "--revision": FlagKey("target.revision"),
+    "--dtype": FlagKey("target.dtype", dtype),
+    "--quantization": FlagKey("target.quantization.weights", weights),
+    "--kv-cache-dtype": FlagKey("target.quantization.kv_cache", kv_cache),
+    "--tp-size": FlagKey("target.parallel.tensor", whole),
+    "--pp-size": FlagKey("target.parallel.pipeline", whole),
+    "--context-length": FlagKey("engine.max_seq_len", tokens),
+    "--max-running-requests": FlagKey("engine.max_batch_size", whole),
+    "--chunked-prefill-size": FlagKey("engine.max_num_tokens", whole),
+    "--served-model-name": FlagKey("serving.model_name", name),
 }
 _REASONS = {
     "trtspec deploy has it": ("--host", "--port"),
@@ -95,9 +95,9 @@ _ALGORITHM, _MODEL = "--speculative-algorithm", "--speculative-draft-model-path"
 _CHUNK = "--chunked-prefill-size"
 _STEPS, _TOKENS = "--speculative-num-steps", "--speculative-num-draft-tokens"
 _OTHERS = {
-    "--speculative-draft-model-revision": Key("draft.revision"),
-    "--speculative-draft-model-quantization": Key("draft.quantization.weights", weights),
-    "--speculative-draft-kv-cache-dtype": Key("draft.quantization.kv_cache", kv_cache),
+    "--speculative-draft-model-revision": FlagKey("draft.revision"),
+    "--speculative-draft-model-quantization": FlagKey("draft.quantization.weights", weights),
+    "--speculative-draft-kv-cache-dtype": FlagKey("draft.quantization.kv_cache", kv_cache),
 }
 SYNTAX = Syntax(
     aliases={
@@ -120,9 +120,9 @@ SYNTAX = Syntax(
 """How SGLang's parser reads words; argparse takes a flag's beginning for it, such as `--tp`."""
 
 
-def read(words: Sequence[str], reading: Reading) -> None:
+def read(words: Sequence[str], reading: FlagReading) -> None:
     """Reads the words behind `sglang.launch_server`, and what is said of drafts."""
-    drafts, own = Drafts(reading), dict[str, Option]()
+    drafts, own = DraftFlags(reading), dict[str, Option]()
     for item in options(words, SYNTAX):
         if isinstance(item, str):
             reading.take_model(item)
@@ -146,7 +146,7 @@ def read(words: Sequence[str], reading: Reading) -> None:
     _speculate(own, drafts)
 
 
-def _speculate(own: dict[str, Option], drafts: Drafts) -> None:
+def _speculate(own: dict[str, Option], drafts: DraftFlags) -> None:
     """Takes the four flags that say what proposes, and how long a draft is.
 
     A chain of K tokens is K steps of which each proposes one, verified with the token before them: K + 1.
@@ -171,7 +171,7 @@ def _speculate(own: dict[str, Option], drafts: Drafts) -> None:
     drafts.carry()
 
 
-TOOL = Tool(
+TOOL = MigrationTool(
     "SGLang",
     "sglang",
     (("-m", "sglang.launch_server"), ("sglang", "serve")),

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from trtspec.migration.reading import Reading
+from trtspec.migration.reading import FlagReading
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _INTERPRETERS = re.compile(r"python[0-9.]*\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
+class MigrationTool:
     """A program by its name for people, and the backend of a recipe that it is.
 
     Its command begins with one of `starts`, such as `vllm serve`, or the name of a container image in
@@ -25,7 +25,7 @@ class Tool:
     name: str
     backend: str
     starts: tuple[tuple[str, ...], ...]
-    read: Callable[[Sequence[str], Reading], None]
+    read: Callable[[Sequence[str], FlagReading], None]
     images: tuple[str, ...] = ()
     serves: str | None = None
     is_part: bool = False
@@ -42,7 +42,7 @@ class Tool:
         return None
 
 
-def tell_before(words: Sequence[str], reading: Reading) -> None:
+def tell_before(words: Sequence[str], reading: FlagReading) -> None:
     """Says what becomes of the words before a tool's name. Their values may be secrets and are not shown."""
     words = [word for word in words if not _INTERPRETERS.match(PurePosixPath(word).name)]
     for word in words:

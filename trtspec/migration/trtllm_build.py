@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trtspec.migration.command import Option, Syntax, options
-from trtspec.migration.reading import Key, Reading, Value, dtype, is_whole, kv_cache, weights, whole
-from trtspec.migration.tool import Tool
+from trtspec.migration.reading import FlagKey, FlagReading, Value, dtype, is_whole, kv_cache, weights, whole
+from trtspec.migration.tool import MigrationTool
 from trtspec.recipe.build_options import OPTIONS, SIZES, Flag, Whole, option_problem
 from trtspec.roles import Role
 
@@ -23,12 +23,12 @@ _OTHER_MODES = {
     "medusa": "write speculation: {method: medusa}, and the folder of the heads as draft.model",
 }
 _CONVERTED = {
-    "--model_dir": Key("model"),
-    "--dtype": Key("dtype", dtype),
-    "--tp_size": Key("parallel.tensor", whole),
-    "--pp_size": Key("parallel.pipeline", whole),
-    "--qformat": Key("quantization.weights", weights),
-    "--kv_cache_dtype": Key("quantization.kv_cache", kv_cache),
+    "--model_dir": FlagKey("model"),
+    "--dtype": FlagKey("dtype", dtype),
+    "--tp_size": FlagKey("parallel.tensor", whole),
+    "--pp_size": FlagKey("parallel.pipeline", whole),
+    "--qformat": FlagKey("quantization.weights", weights),
+    "--kv_cache_dtype": FlagKey("quantization.kv_cache", kv_cache),
 }
 _CONVERTER_LOST = {
     "--calib_size": "write it as quantization.calibration.samples, beside a dataset",
@@ -76,13 +76,13 @@ class _Chain:
     built: list[Option] = field(default_factory=list)
 
 
-class Engines:
+class BuildChains:
     """The chains of all commands of a text, which become a recipe when all are read."""
 
     def __init__(self) -> None:
         self._chains: list[_Chain] = []
 
-    def read_converter(self, words: Sequence[str], reading: Reading) -> None:
+    def read_converter(self, words: Sequence[str], reading: FlagReading) -> None:
         """Reads the words behind `convert_checkpoint.py` or `quantize.py`."""
         chain = _Chain()
         for item in options(words, Syntax(switches=_CONVERTER_SWITCHES, dash="_", folds=True)):
@@ -102,7 +102,7 @@ class Engines:
                 reading.lose(item.written, _CONVERTER_LOST.get(item.name, "trtspec converts without it"))
         self._chains.append(chain)
 
-    def read_build(self, words: Sequence[str], reading: Reading) -> None:
+    def read_build(self, words: Sequence[str], reading: FlagReading) -> None:
         """Reads the words behind `trtllm-build`."""
         found = _Chain(is_built=True)
         for item in options(words, Syntax(_ALIASES, _BUILD_SWITCHES, dash="_", folds=True)):
@@ -131,7 +131,7 @@ class Engines:
                 reading.say("the model", f"write the Hugging Face model that {found.checkpoint} was made of")
         self._chains.append(found)
 
-    def carry(self, reading: Reading) -> None:
+    def carry(self, reading: FlagReading) -> None:
         """Writes the chains into the recipe: the one with a speculative mode, or the first, is the target."""
         chains = sorted(self._chains, key=lambda chain: chain.mode is None)
         for role, chain in zip((Role.TARGET, Role.DRAFT), chains, strict=False):
@@ -146,7 +146,7 @@ class Engines:
             _speculate(chains[0], len(chains) > 1, reading)
 
 
-def _speculate(target: _Chain, has_draft: bool, reading: Reading) -> None:
+def _speculate(target: _Chain, has_draft: bool, reading: FlagReading) -> None:
     mode, heads = target.mode, target.heads
     method = _MODES.get(mode.value or "", "") if mode else "draft_model" if has_draft else ""
     if heads and (mode is None or method == "medusa"):
@@ -162,10 +162,10 @@ def _speculate(target: _Chain, has_draft: bool, reading: Reading) -> None:
             reading.lose(option.written, _OTHER_MODES.get(mode.value or "", "a recipe has no such engine"))
         return
     if target.length:
-        reading.convert(target.length, Key("speculation.max_draft_len", whole))
+        reading.convert(target.length, FlagKey("speculation.max_draft_len", whole))
 
 
-def _build_option(role: Role, option: Option, reading: Reading) -> None:
+def _build_option(role: Role, option: Option, reading: FlagReading) -> None:
     name, text = option.name.removeprefix("--"), option.value or ""
     kind = OPTIONS.get(name)
     value: Value = text
@@ -187,13 +187,15 @@ def _folder(path: str | None) -> str:
     return posixpath.normpath(path or ".")
 
 
-def tools(engines: Engines) -> tuple[Tool, ...]:
+def tools(engines: BuildChains) -> tuple[MigrationTool, ...]:
     """Returns the tools of one text, whose commands are read into `engines`."""
     programs = ("convert_checkpoint.py", "quantize.py")
     converters = tuple((program,) for program in programs)
     return (
-        Tool("TensorRT-LLM's converter", "tensorrt_llm", converters, engines.read_converter, is_part=True),
-        Tool(
+        MigrationTool(
+            "TensorRT-LLM's converter", "tensorrt_llm", converters, engines.read_converter, is_part=True
+        ),
+        MigrationTool(
             "trtllm-build",
             "tensorrt_llm",
             (("trtllm-build",), ("-m", "tensorrt_llm.commands.build")),

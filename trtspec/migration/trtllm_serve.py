@@ -13,27 +13,37 @@ from typing import Any
 from trtspec import yaml11
 from trtspec.errors import TrtspecError
 from trtspec.migration.command import Option, Syntax, options
-from trtspec.migration.drafts import Drafts
-from trtspec.migration.reading import Key, Reading, dtype, is_whole, kv_cache, switch, tokens, weights, whole
-from trtspec.migration.tool import Tool
+from trtspec.migration.drafts import DraftFlags
+from trtspec.migration.reading import (
+    FlagKey,
+    FlagReading,
+    dtype,
+    is_whole,
+    kv_cache,
+    switch,
+    tokens,
+    weights,
+    whole,
+)
+from trtspec.migration.tool import MigrationTool
 
 _FILE = "--extra_llm_api_options"
 _SHARED = {
-    "revision": Key("target.revision"),
-    "tensor_parallel_size": Key("target.parallel.tensor", whole),
-    "pipeline_parallel_size": Key("target.parallel.pipeline", whole),
-    "max_batch_size": Key("engine.max_batch_size", whole),
-    "max_seq_len": Key("engine.max_seq_len", tokens),
-    "max_num_tokens": Key("engine.max_num_tokens", tokens),
-    "enable_chunked_prefill": Key("engine.enable_chunked_context", switch),
+    "revision": FlagKey("target.revision"),
+    "tensor_parallel_size": FlagKey("target.parallel.tensor", whole),
+    "pipeline_parallel_size": FlagKey("target.parallel.pipeline", whole),
+    "max_batch_size": FlagKey("engine.max_batch_size", whole),
+    "max_seq_len": FlagKey("engine.max_seq_len", tokens),
+    "max_num_tokens": FlagKey("engine.max_num_tokens", tokens),
+    "enable_chunked_prefill": FlagKey("engine.enable_chunked_context", switch),
 }
 _IN_FILE = {
     **_SHARED,
-    "dtype": Key("target.dtype", dtype),
-    "max_input_len": Key("engine.max_input_len", tokens),
-    "kv_cache_config.dtype": Key("target.quantization.kv_cache", kv_cache),
-    "quant_config.quant_algo": Key("target.quantization.weights", weights),
-    "quant_config.kv_cache_quant_algo": Key("target.quantization.kv_cache", kv_cache),
+    "dtype": FlagKey("target.dtype", dtype),
+    "max_input_len": FlagKey("engine.max_input_len", tokens),
+    "kv_cache_config.dtype": FlagKey("target.quantization.kv_cache", kv_cache),
+    "quant_config.quant_algo": FlagKey("target.quantization.weights", weights),
+    "quant_config.kv_cache_quant_algo": FlagKey("target.quantization.kv_cache", kv_cache),
 }
 _KEYS = {f"--{name}": key for name, key in _SHARED.items()}
 _MEMORY, _RUNS = "the server reckons its memory by itself", "how TensorRT-LLM runs a model, not which"
@@ -92,7 +102,7 @@ SYNTAX = Syntax(
 """How `trtllm-serve` reads words. Click itself takes only what is written with underscores."""
 
 
-def read(words: Sequence[str], reading: Reading) -> None:
+def read(words: Sequence[str], reading: FlagReading) -> None:
     """Reads the words behind `trtllm-serve` and its file; raises TrtspecError for an unreadable file."""
     items = list(options(words[words[:1] == ["serve"] :], SYNTAX))
     for item in items:
@@ -107,8 +117,8 @@ def read(words: Sequence[str], reading: Reading) -> None:
             _read_file(Path(item.value or ""), reading)
 
 
-def _read_file(path: Path, reading: Reading) -> None:
-    drafts = Drafts(reading)
+def _read_file(path: Path, reading: FlagReading) -> None:
+    drafts = DraftFlags(reading)
     for key, value in _flat(_document(path)):
         section, _, name = key.partition(".")
         flag = f"{path} {key}"
@@ -124,7 +134,7 @@ def _read_file(path: Path, reading: Reading) -> None:
     drafts.carry()
 
 
-def _speculates(name: str, option: Option, drafts: Drafts) -> bool:
+def _speculates(name: str, option: Option, drafts: DraftFlags) -> bool:
     """Takes one key of `speculative_config`; returns whether it did."""
     value = option.value or ""
     if name == "decoding_type":
@@ -164,7 +174,7 @@ def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
             yield f"{before}{key}", value
 
 
-TOOL = Tool(
+TOOL = MigrationTool(
     "trtllm-serve",
     "tensorrt_llm_pytorch",
     (("trtllm-serve",), ("-m", "tensorrt_llm.commands.serve")),

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from trtspec.migration.command import Option, Syntax, options
-from trtspec.migration.drafts import Drafts
+from trtspec.migration.drafts import DraftFlags
 from trtspec.migration.reading import (
-    Key,
-    Reading,
+    FlagKey,
+    FlagReading,
     dtype,
     is_whole,
     kv_cache,
@@ -25,22 +25,22 @@ from trtspec.migration.reading import (
     whole,
 )
 from trtspec.migration.switches import VLLM_LISTS, VLLM_SWITCHES
-from trtspec.migration.tool import Tool
+from trtspec.migration.tool import MigrationTool
 
 _CONFIG = "--speculative-config"
 _KEYS = {
-    "--model": Key("target.model"),
-    "--revision": Key("target.revision"),
-    "--dtype": Key("target.dtype", dtype),
-    "--quantization": Key("target.quantization.weights", weights),
-    "--kv-cache-dtype": Key("target.quantization.kv_cache", kv_cache),
-    "--tensor-parallel-size": Key("target.parallel.tensor", whole),
-    "--pipeline-parallel-size": Key("target.parallel.pipeline", whole),
-    "--max-model-len": Key("engine.max_seq_len", tokens),
-    "--max-num-seqs": Key("engine.max_batch_size", whole),
-    "--max-num-batched-tokens": Key("engine.max_num_tokens", tokens),
-    "--enable-chunked-prefill": Key("engine.enable_chunked_context", switch),
-    "--served-model-name": Key("serving.model_name", name),
+    "--model": FlagKey("target.model"),
+    "--revision": FlagKey("target.revision"),
+    "--dtype": FlagKey("target.dtype", dtype),
+    "--quantization": FlagKey("target.quantization.weights", weights),
+    "--kv-cache-dtype": FlagKey("target.quantization.kv_cache", kv_cache),
+    "--tensor-parallel-size": FlagKey("target.parallel.tensor", whole),
+    "--pipeline-parallel-size": FlagKey("target.parallel.pipeline", whole),
+    "--max-model-len": FlagKey("engine.max_seq_len", tokens),
+    "--max-num-seqs": FlagKey("engine.max_batch_size", whole),
+    "--max-num-batched-tokens": FlagKey("engine.max_num_tokens", tokens),
+    "--enable-chunked-prefill": FlagKey("engine.enable_chunked_context", switch),
+    "--served-model-name": FlagKey("serving.model_name", name),
 }
 # Flags that a recipe has no key for, by their reason.
 _REASONS = {
@@ -130,12 +130,12 @@ _SPECULATIVE = {
 }
 _METHODS = {"ngram_gpu": "ngram", "[ngram]": "ngram"}
 _OTHERS = {
-    "draft_tensor_parallel_size": Key("draft.parallel.tensor", whole),
-    "quantization": Key("draft.quantization.weights", weights),
-    "kv_cache_dtype": Key("draft.quantization.kv_cache", kv_cache),
-    "revision": Key("draft.revision"),
-    "prompt_lookup_min": Key("speculation.method.prompt_lookup_min", whole),
-    "prompt_lookup_max": Key("speculation.method.prompt_lookup_max", whole),
+    "draft_tensor_parallel_size": FlagKey("draft.parallel.tensor", whole),
+    "quantization": FlagKey("draft.quantization.weights", weights),
+    "kv_cache_dtype": FlagKey("draft.quantization.kv_cache", kv_cache),
+    "revision": FlagKey("draft.revision"),
+    "prompt_lookup_min": FlagKey("speculation.method.prompt_lookup_min", whole),
+    "prompt_lookup_max": FlagKey("speculation.method.prompt_lookup_max", whole),
 }
 SYNTAX = Syntax(
     aliases={
@@ -160,7 +160,7 @@ SYNTAX = Syntax(
 """How vLLM's parser (`FlexibleArgumentParser`) reads words."""
 
 
-def read(words: Sequence[str], reading: Reading) -> None:
+def read(words: Sequence[str], reading: FlagReading) -> None:
     """Reads the words behind `vllm serve`, and what is said of drafts."""
     speculative: dict[str, tuple[Any, str]] = {}
     for item in options(words, SYNTAX):
@@ -181,13 +181,15 @@ def read(words: Sequence[str], reading: Reading) -> None:
     _drafts(speculative, reading)
 
 
-def _merge(known: dict[str, tuple[Any, str]], found: dict[str, tuple[Any, str]], reading: Reading) -> None:
+def _merge(
+    known: dict[str, tuple[Any, str]], found: dict[str, tuple[Any, str]], reading: FlagReading
+) -> None:
     for key in known.keys() & found.keys():
         reading.lose(known[key][1], f"{found[key][1]} comes later, and counts")
     known |= found
 
 
-def _config(option: Option, reading: Reading) -> dict[str, tuple[Any, str]]:
+def _config(option: Option, reading: FlagReading) -> dict[str, tuple[Any, str]]:
     """Returns the keys of --speculative-config, as JSON or one of them behind a dot, with their flags."""
     _, dot, key = option.name.partition(".")
     if dot:
@@ -202,8 +204,8 @@ def _config(option: Option, reading: Reading) -> dict[str, tuple[Any, str]]:
     return {key.replace("-", "_"): (value, f"{option.written} {key}") for key, value in found.items()}
 
 
-def _drafts(speculative: dict[str, tuple[Any, str]], reading: Reading) -> None:
-    drafts = Drafts(reading)
+def _drafts(speculative: dict[str, tuple[Any, str]], reading: FlagReading) -> None:
+    drafts = DraftFlags(reading)
     for key, (value, flag) in speculative.items():
         text = str(value)
         if key == "method" or (key == "model" and text in ("ngram", "[ngram]")):
@@ -229,14 +231,14 @@ _LOST_KEYS = {
 }
 
 
-def _other(drafts: Drafts, option: Option, key: Key) -> None:
+def _other(drafts: DraftFlags, option: Option, key: FlagKey) -> None:
     try:
         drafts.others[key.name] = key.convert(option.value or ""), option.written
     except ValueError as error:
         drafts.reading.lose(option.written, str(error))
 
 
-TOOL = Tool(
+TOOL = MigrationTool(
     "vLLM",
     "vllm",
     (("vllm", "serve"), ("-m", "vllm.entrypoints.openai.api_server"), ("-m", "vllm.entrypoints.api_server")),

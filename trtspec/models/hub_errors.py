@@ -13,7 +13,7 @@ _LOG_IN = "hf auth login, or set HF_TOKEN"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class HubKind:
     """A kind of thing on the Hub.
 
     `local` is the word for what it is on this machine, `path` its prefix in the Hub's URLs, and `error` what
@@ -26,12 +26,12 @@ class Kind:
     error: type[TrtspecError]
 
 
-MODEL = Kind("model", "folder", "", ModelError)
-DATASET = Kind("dataset", "file", "datasets/", DatasetError)
+MODEL = HubKind("model", "folder", "", ModelError)
+DATASET = HubKind("dataset", "file", "datasets/", DatasetError)
 
 
 @contextmanager
-def explained(repo_id: str, revision: str | None, kind: Kind = MODEL) -> Iterator[None]:
+def explained(repo_id: str, revision: str | None, kind: HubKind = MODEL) -> Iterator[None]:
     """Turns what calls of the library raise within this context into the kind's error."""
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -72,7 +72,7 @@ def explained(repo_id: str, revision: str | None, kind: Kind = MODEL) -> Iterato
         raise kind.error(repo_id, problem, "run the command again; it goes on where it stopped") from error
 
 
-def _not_found(repo_id: str, kind: Kind) -> TrtspecError:
+def _not_found(repo_id: str, kind: HubKind) -> TrtspecError:
     from huggingface_hub import get_token
 
     problem = f"is neither a {kind.local} nor a {kind.name} of the Hugging Face Hub that this machine may see"
@@ -86,7 +86,7 @@ def _not_found(repo_id: str, kind: Kind) -> TrtspecError:
     )
 
 
-def _not_reached(repo_id: str, kind: Kind, error: BaseException) -> TrtspecError:
+def _not_reached(repo_id: str, kind: HubKind, error: BaseException) -> TrtspecError:
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     if isinstance(error, OfflineModeIsEnabled):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Experts:
+class ExpertSizes:
     """The experts that stand in place of each layer's MLP.
 
     Of `count` experts, each `intermediate_size` wide, the router chooses `chosen` for each token. Beside them
@@ -36,7 +36,7 @@ class Sizes:
     num_key_value_heads: int
     head_size: int
     tie_word_embeddings: bool
-    experts: Experts | None
+    experts: ExpertSizes | None
 
     @property
     def mlps(self) -> Mapping[str, int]:

@@ -11,7 +11,7 @@ from typing import Any
 from trtspec.errors import ModelError
 from trtspec.models.hf_config import LARGEST, SAME_REVISION, HfConfig, read_hf_config, read_json
 from trtspec.models.scheme import Scheme, read_scheme
-from trtspec.models.sizes import Experts, Sizes
+from trtspec.models.sizes import ExpertSizes, Sizes
 from trtspec.models.tensors import Tensor, read_tensors
 
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
@@ -174,7 +174,7 @@ def _scheme(config: HfConfig) -> tuple[Scheme | None, ModelError | None]:
         return None, error
 
 
-def _experts(config: HfConfig) -> Experts | None:
+def _experts(config: HfConfig) -> ExpertSizes | None:
     """The experts of each layer, by the keys of Mixtral and of Qwen; None for a model without."""
     key = next((key for key in ("num_local_experts", "num_experts") if config.content.get(key)), None)
     if key is None:
@@ -183,7 +183,7 @@ def _experts(config: HfConfig) -> Experts | None:
     if chosen > count:
         raise ModelError(config.file, f"num_experts_per_tok is {chosen}, of {count} experts")
     width = config.size("moe_intermediate_size", config.size("intermediate_size"))
-    return Experts(count, chosen, width, config.get("shared_expert_intermediate_size", int, 0))
+    return ExpertSizes(count, chosen, width, config.get("shared_expert_intermediate_size", int, 0))
 
 
 def read_rope(config: HfConfig) -> tuple[float, Mapping[str, Any] | None, float]:

@@ -12,7 +12,7 @@ from trtspec.serving.metrics import COUNTED, KV_FRACTION, STARTED
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ServerFigures:
     """A deployment over the last `seconds`.
 
     Shares are 0 to 1, times in seconds, rates per second; None where nothing happened that could tell.
@@ -68,7 +68,7 @@ def choose(scrape: Scrape, name: str | None, url: str) -> str:
     return name
 
 
-def between(before: Scrape, now: Scrape, model: str) -> Figures:
+def between(before: Scrape, now: Scrape, model: str) -> ServerFigures:
     """Returns the figures; a server that was started anew in between counts from its start."""
 
     began = [look.total(STARTED, model=model) for look in (before, now)]
@@ -100,7 +100,7 @@ def between(before: Scrape, now: Scrape, model: str) -> Figures:
     accepted = {origin: grown("trtspec:spec_decode_num_accepted_tokens", origin=origin) for origin in drafted}
     drafts, rounds = grown("trtspec:spec_decode_num_drafts"), grown_by("trtspec:rounds", "num_draft_tokens")
     num_rounds = sum(rounds.values())
-    return Figures(
+    return ServerFigures(
         model=model,
         seconds=seconds,
         running=int(gauge("trtspec:num_requests_running")),

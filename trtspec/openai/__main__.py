@@ -6,8 +6,8 @@ import socket
 import sys
 
 from trtspec.openai.server import load, serve
-from trtspec.openai.settings import Settings
+from trtspec.openai.settings import ApiSettings
 
 if __name__ == "__main__":
-    settings = Settings.from_json(sys.argv[2])
+    settings = ApiSettings.from_json(sys.argv[2])
     serve(socket.socket(fileno=int(sys.argv[1])), settings, *load(settings))

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import orjson
 
-from trtspec.openai.job import Job
+from trtspec.openai.job import ModelRequest
 from trtspec.openai.log_probs import Names, TokenIds, chat_log_probs, completion_log_probs
-from trtspec.openai.pieces import Counts, Piece
-from trtspec.openai.tools import Call, Calls, Found
+from trtspec.openai.pieces import ChoicePiece, TokenCounts
+from trtspec.openai.tools import Calls, ParsedCall, ParsedText
 from trtspec.serving.tokenizer import Tokenizer
 
 DONE = b"data: [DONE]\n\n"
@@ -30,15 +30,15 @@ class Route(Protocol):
         """Returns a chunk's choice that has nothing but text, in JSON."""
         ...
 
-    def part(self, piece: Piece, found: Found, log_probs: Any, first: int) -> dict[str, Any]:
+    def part(self, piece: ChoicePiece, found: ParsedText, log_probs: Any, first: int) -> dict[str, Any]:
         """Returns a chunk's choice; `first` is the number of its first call among the choice's calls."""
         ...
 
-    def choice(self, piece: Piece, found: Found, log_probs: Any) -> dict[str, Any]:
+    def choice(self, piece: ChoicePiece, found: ParsedText, log_probs: Any) -> dict[str, Any]:
         """Returns a choice of a whole answer."""
         ...
 
-    def log_probs(self, tokenizer: Names, piece: Piece, offset: int) -> dict[str, Any]: ...
+    def log_probs(self, tokenizer: Names, piece: ChoicePiece, offset: int) -> dict[str, Any]: ...
 
 
 class Chat:
@@ -51,28 +51,28 @@ class Chat:
         said = orjson.dumps(text)
         return b'{"index":%d,"delta":{"content":%b},"logprobs":null,"finish_reason":null}' % (choice, said)
 
-    def part(self, piece: Piece, found: Found, log_probs: Any, first: int) -> dict[str, Any]:
+    def part(self, piece: ChoicePiece, found: ParsedText, log_probs: Any, first: int) -> dict[str, Any]:
         delta = {"content": found.content} if found.content else {}
         return _choice(piece, log_probs, delta={**delta, **self.some_calls(found, first)})
 
-    def choice(self, piece: Piece, found: Found, log_probs: Any) -> dict[str, Any]:
+    def choice(self, piece: ChoicePiece, found: ParsedText, log_probs: Any) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": found.content, "refusal": None}
         if found.calls:
             message |= {"content": found.content or None, **self.all_calls(found.calls)}
         return _choice(piece, log_probs, message=message)
 
-    def some_calls(self, found: Found, first: int) -> dict[str, Any]:
+    def some_calls(self, found: ParsedText, first: int) -> dict[str, Any]:
         """Returns the fields of a chunk's delta that tell of calls."""
         told = [{"index": number, **_call(call)} for number, call in enumerate(found.calls, first)]
         if found.more:
             told.insert(0, {"index": first - 1, "function": {"arguments": found.more}})
         return {"tool_calls": told} if told else {}
 
-    def all_calls(self, calls: list[Call]) -> dict[str, Any]:
+    def all_calls(self, calls: list[ParsedCall]) -> dict[str, Any]:
         """Returns the fields of a whole message that tell of calls."""
         return {"tool_calls": [_call(call) for call in calls]}
 
-    def log_probs(self, tokenizer: Names, piece: Piece, offset: int) -> dict[str, Any]:
+    def log_probs(self, tokenizer: Names, piece: ChoicePiece, offset: int) -> dict[str, Any]:
         return chat_log_probs(tokenizer, piece)
 
 
@@ -86,20 +86,22 @@ class Completions:
         said = orjson.dumps(text)
         return b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":null}' % (choice, said)
 
-    def part(self, piece: Piece, found: Found, log_probs: Any, first: int) -> dict[str, Any]:
+    def part(self, piece: ChoicePiece, found: ParsedText, log_probs: Any, first: int) -> dict[str, Any]:
         return self.choice(piece, found, log_probs)
 
-    def choice(self, piece: Piece, found: Found, log_probs: Any) -> dict[str, Any]:
+    def choice(self, piece: ChoicePiece, found: ParsedText, log_probs: Any) -> dict[str, Any]:
         return _choice(piece, log_probs, text=found.content)
 
-    def log_probs(self, tokenizer: Names, piece: Piece, offset: int) -> dict[str, Any]:
+    def log_probs(self, tokenizer: Names, piece: ChoicePiece, offset: int) -> dict[str, Any]:
         return completion_log_probs(tokenizer, piece, offset)
 
 
-class Answer:
+class ResponseBuilder:
     """One answer, to the request of that name; the `tokenizer` is for jobs that ask for log-probabilities."""
 
-    def __init__(self, route: Route, job: Job, model: str, tokenizer: Tokenizer | None, name: str) -> None:
+    def __init__(
+        self, route: Route, job: ModelRequest, model: str, tokenizer: Tokenizer | None, name: str
+    ) -> None:
         self._route, self._job, self._tokenizer = route, job, tokenizer
         self._head = {
             "id": route.prefix + name,
@@ -116,12 +118,12 @@ class Answer:
         self._num_calls = [0] * job.num_choices
         self._offsets = [0] * job.num_choices
         self._has_begun = [not isinstance(route, Chat)] * job.num_choices
-        self._counts: dict[int, Counts] = {}
+        self._counts: dict[int, TokenCounts] = {}
         self._speculation: dict[str, Any] | None = None
 
     # In chunks.
 
-    def chunk(self, pieces: Iterable[Piece]) -> bytes:
+    def chunk(self, pieces: Iterable[ChoicePiece]) -> bytes:
         """Returns the events that some pieces are."""
         return b"".join(self._events(piece) for piece in pieces)
 
@@ -132,7 +134,7 @@ class Answer:
         last = {**self._head, "choices": [], "usage": self._usage(), **self._metrics()}
         return b"data: " + orjson.dumps(last) + b"\n\n" + DONE
 
-    def _events(self, piece: Piece) -> bytes:
+    def _events(self, piece: ChoicePiece) -> bytes:
         begun = b"" if self._has_begun[piece.choice] else self._beginning(piece.choice)
         if not (piece.finish_reason or self._readers or self._job.log_probs):
             return begun + self._before + self._route.plain(piece.choice, piece.text) + self._after
@@ -150,11 +152,11 @@ class Answer:
     def _beginning(self, choice: int) -> bytes:
         self._has_begun[choice] = True
         delta = {"role": "assistant", "content": "", "refusal": None}
-        return self._before + orjson.dumps(_choice(Piece(choice, ""), None, delta=delta)) + self._after
+        return self._before + orjson.dumps(_choice(ChoicePiece(choice, ""), None, delta=delta)) + self._after
 
     # Whole.
 
-    def whole(self, pieces: Iterable[Piece]) -> bytes:
+    def whole(self, pieces: Iterable[ChoicePiece]) -> bytes:
         """Returns the answer in one; the pieces are one of each choice."""
         choices = []
         for piece in sorted(pieces, key=lambda piece: piece.choice):
@@ -165,30 +167,30 @@ class Answer:
 
     # Both.
 
-    def _found(self, piece: Piece) -> Found:
+    def _found(self, piece: ChoicePiece) -> ParsedText:
         """Returns what the piece's text is: content, and calls where a reader finds some."""
         if piece.counts:
             self._counts[piece.choice] = piece.counts
             self._speculation = piece.speculation
         reader = self._readers.get(piece.choice)
         if reader is None:
-            return Found(piece.text)
+            return ParsedText(piece.text)
         found = reader.push(piece.text)
         if piece.finish_reason:
             last = reader.flush()
-            found = Found(found.content + last.content, found.calls + last.calls, found.more + last.more)
+            found = ParsedText(found.content + last.content, found.calls + last.calls, found.more + last.more)
         if not self._job.several_calls:
             found.calls = found.calls[: max(1 - self._num_calls[piece.choice], 0)]
         self._num_calls[piece.choice] += len(found.calls)
         return found
 
-    def _ended(self, piece: Piece) -> Piece:
+    def _ended(self, piece: ChoicePiece) -> ChoicePiece:
         """Returns the piece with OpenAI's reason for an end with calls."""
         if piece.finish_reason == "stop" and self._num_calls[piece.choice]:
-            return Piece(piece.choice, piece.text, self._route.called)
+            return ChoicePiece(piece.choice, piece.text, self._route.called)
         return piece
 
-    def _log_probs(self, piece: Piece) -> Any:
+    def _log_probs(self, piece: ChoicePiece) -> Any:
         if not (self._job.log_probs and self._tokenizer):
             return None
         names = TokenIds() if self._job.tokens_as_ids else self._tokenizer
@@ -211,11 +213,11 @@ class Answer:
         return {"metrics": {"speculative_decoding": self._speculation}}
 
 
-def _choice(piece: Piece, log_probs: Any, **said: Any) -> dict[str, Any]:
+def _choice(piece: ChoicePiece, log_probs: Any, **said: Any) -> dict[str, Any]:
     return {"index": piece.choice, **said, "logprobs": log_probs, "finish_reason": piece.finish_reason}
 
 
-def _call(call: Call) -> dict[str, Any]:
+def _call(call: ParsedCall) -> dict[str, Any]:
     return {
         "id": call.id,
         "type": "function",

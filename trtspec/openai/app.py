@@ -18,18 +18,25 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trtspec.bodies import Bodies, BodyError
 from trtspec.client_bounds import SHORT_BODY
-from trtspec.openai.answers import Answer, Chat, Completions
+from trtspec.openai.answers import Chat, Completions, ResponseBuilder
 from trtspec.openai.departure import unless_left
 from trtspec.openai.errors import ApiError, ShutError
 from trtspec.openai.exchange import Exchange
 from trtspec.openai.functions import FunctionChat, with_tools
-from trtspec.openai.job import Job, chat, completion, template_messages, template_tools, template_values
+from trtspec.openai.job import (
+    ModelRequest,
+    chat,
+    completion,
+    template_messages,
+    template_tools,
+    template_values,
+)
 from trtspec.openai.keys import Keys
 from trtspec.openai.places import Places
 from trtspec.openai.reading import read
 from trtspec.openai.renderer import Renderer
 from trtspec.openai.request_id import id_headers, name_request, request_id
-from trtspec.openai.schema import ChatRequest, CompletionRequest
+from trtspec.openai.schema import ChatRequest, CompletionBody
 from trtspec.openai.template import ChatTemplate
 from trtspec.openai.upstream import Upstream
 from trtspec.refusals import OF_BODIES, Refusal, Refusals
@@ -51,7 +58,7 @@ _REFUSALS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class ModelText:
     """The template and tokenizer of the model; without a `tokenizer` tokens have no names.
 
     `problem` says more of why there is no template.
@@ -64,7 +71,7 @@ class Texts:
 
 def make_app(
     upstream: Upstream,
-    texts: Texts,
+    texts: ModelText,
     renderer: Renderer | None,
     keys: Keys,
     refusals: Refusals,
@@ -119,7 +126,7 @@ class _Bounded:
 
 class _Routes:
     def __init__(
-        self, upstream: Upstream, texts: Texts, renderer: Renderer | None, keys: Keys, places: Places
+        self, upstream: Upstream, texts: ModelText, renderer: Renderer | None, keys: Keys, places: Places
     ) -> None:
         self._upstream, self._texts, self._renderer, self._keys = upstream, texts, renderer, keys
         self._places = places
@@ -151,7 +158,7 @@ class _Routes:
     async def completions(self, request: Request) -> Response:
         tenant = self._tenant(request)
         async with self._body(request) as body:
-            wanted = await _read(body, CompletionRequest)
+            wanted = await _read(body, CompletionBody)
         self._check_model(wanted.model)
         return self._exchange(request, Completions(), completion(wanted, tenant, self._texts.tokenizer))
 
@@ -199,11 +206,11 @@ class _Routes:
         name = self._upstream.model_name
         return {"id": name, "object": "model", "created": self._began, "owned_by": "trtspec"}
 
-    def _exchange(self, request: Request, route: Chat | Completions, job: Job) -> Exchange:
+    def _exchange(self, request: Request, route: Chat | Completions, job: ModelRequest) -> Exchange:
         name = request_id(request.scope)
         for inputs in job.inputs:
             inputs[ID] = name
-        answer = Answer(route, job, self._upstream.model_name, self._texts.tokenizer, name)
+        answer = ResponseBuilder(route, job, self._upstream.model_name, self._texts.tokenizer, name)
         return Exchange(self._upstream, job, answer, self._places)
 
 

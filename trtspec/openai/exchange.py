@@ -10,11 +10,11 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from trtspec.openai.answers import DONE, Answer
+from trtspec.openai.answers import DONE, ResponseBuilder
 from trtspec.openai.departure import unless_left
 from trtspec.openai.errors import ApiError
-from trtspec.openai.job import Job
-from trtspec.openai.pieces import Piece, piece
+from trtspec.openai.job import ModelRequest
+from trtspec.openai.pieces import ChoicePiece, piece
 from trtspec.openai.places import Places
 from trtspec.openai.request_id import id_headers
 from trtspec.openai.upstream import Upstream
@@ -38,7 +38,9 @@ class Exchange(Response):
     Its request has one of the `places`; where there are too few for the other prompts, it raises `ApiError`.
     """
 
-    def __init__(self, upstream: Upstream, job: Job, answer: Answer, places: Places) -> None:
+    def __init__(
+        self, upstream: Upstream, job: ModelRequest, answer: ResponseBuilder, places: Places
+    ) -> None:
         super().__init__()
         self._upstream, self._job, self._answer, self._places = upstream, job, answer, places
         self._trace: Headers = []
@@ -82,7 +84,7 @@ class Exchange(Response):
             end = b"data: " + error.body() + b"\n\n" + DONE
         await send({"type": "http.response.body", "body": end})
 
-    async def _pieces(self) -> AsyncGenerator[list[Piece], None]:
+    async def _pieces(self) -> AsyncGenerator[list[ChoicePiece], None]:
         """Yields what the model says, until every choice has its last piece; raises `ApiError`."""
         left, inputs = self._job.num_choices, self._job.inputs
         source = self._one(0) if len(inputs) == 1 else self._several()
@@ -93,15 +95,15 @@ class Exchange(Response):
         if left:
             raise ApiError(503, "the server has ended before the answer was whole")
 
-    async def _one(self, number: int) -> AsyncGenerator[list[Piece], None]:
+    async def _one(self, number: int) -> AsyncGenerator[list[ChoicePiece], None]:
         first = number * self._job.num_sequences
         async with aclosing(self._upstream.ask(self._job.inputs[number], self._trace)) as batches:
             async for batch in batches:
                 yield [piece(said, first) for said in batch]
 
-    async def _several(self) -> AsyncGenerator[list[Piece], None]:
+    async def _several(self) -> AsyncGenerator[list[ChoicePiece], None]:
         """Asks all prompts at once; an error of one ends the others."""
-        heard: asyncio.Queue[list[Piece] | asyncio.Task[None]] = asyncio.Queue()
+        heard: asyncio.Queue[list[ChoicePiece] | asyncio.Task[None]] = asyncio.Queue()
 
         async def run(number: int) -> None:
             async with aclosing(self._one(number)) as batches:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from trtspec.openai.answers import Chat
-from trtspec.openai.schema import ChatRequest, Message, NamedFunction, NamedTool, Tool, ToolCall
-from trtspec.openai.tools import Call, Found
+from trtspec.openai.schema import ChatRequest, MessageBody, NamedFunction, NamedTool, ToolBody, ToolCall
+from trtspec.openai.tools import ParsedCall, ParsedText
 
 
 def with_tools(body: ChatRequest) -> ChatRequest:
@@ -14,7 +14,7 @@ def with_tools(body: ChatRequest) -> ChatRequest:
     changes: dict[str, Any] = {"messages": _messages(body.messages)}
     if body.functions:
         changes |= {
-            "tools": [Tool(type="function", function=function) for function in body.functions],
+            "tools": [ToolBody(type="function", function=function) for function in body.functions],
             "tool_choice": _choice(body.function_call),
             "parallel_tool_calls": False,
         }
@@ -27,7 +27,7 @@ def _choice(
     return NamedTool(type="function", function=call) if isinstance(call, NamedFunction) else call
 
 
-def _messages(said: list[Message]) -> list[Message]:
+def _messages(said: list[MessageBody]) -> list[MessageBody]:
     """Returns messages whose calls have ids, as templates want them; a function answers the last call."""
     messages, last = [], ""
     for number, message in enumerate(said):
@@ -46,11 +46,11 @@ class FunctionChat(Chat):
 
     called = "function_call"
 
-    def some_calls(self, found: Found, first: int) -> dict[str, Any]:
+    def some_calls(self, found: ParsedText, first: int) -> dict[str, Any]:
         if found.more:
             return {"function_call": {"arguments": found.more}}
         return self.all_calls(found.calls) if found.calls else {}
 
-    def all_calls(self, calls: list[Call]) -> dict[str, Any]:
+    def all_calls(self, calls: list[ParsedCall]) -> dict[str, Any]:
         (call,) = calls
         return {"function_call": {"name": call.name, "arguments": call.arguments}}

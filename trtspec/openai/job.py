@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from trtspec.openai.errors import ApiError
-from trtspec.openai.schema import ChatRequest, CompletionRequest, NamedTool, Request
+from trtspec.openai.schema import ChatRequest, CompletionBody, NamedTool, SharedBody
 from trtspec.openai.tools import Calls, ForcedArguments, ForcedCalls, forced_schema, reader
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -19,7 +19,7 @@ _USUAL_VERBOSITY = "medium"
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ModelRequest:
     """The inputs of `speculative_llm`, for each of the prompts, and how the answer is to be told.
 
     With `tokens_as_ids` log-probabilities name tokens by their ids. `calls` makes a reader of tool calls for
@@ -40,7 +40,7 @@ class Job:
         return len(self.inputs) * self.num_sequences
 
 
-def completion(body: CompletionRequest, tenant: str, tokenizer: Tokenizer | None) -> Job:
+def completion(body: CompletionBody, tenant: str, tokenizer: Tokenizer | None) -> ModelRequest:
     """Returns the job of a body of `/v1/completions`; raises `ApiError` for what nobody can do."""
     if body.best_of not in (None, body.n or 1):
         raise ApiError(400, "best_of must be n or left out: every completion is returned", "best_of")
@@ -57,7 +57,9 @@ def completion(body: CompletionRequest, tenant: str, tokenizer: Tokenizer | None
     return _job(body, [{**shared, name: prompt} for name, prompt in zip(names, body.prompt, strict=True)])
 
 
-def chat(body: ChatRequest, prompt: str, template: str, tenant: str, tokenizer: Tokenizer | None) -> Job:
+def chat(
+    body: ChatRequest, prompt: str, template: str, tenant: str, tokenizer: Tokenizer | None
+) -> ModelRequest:
     """Returns the job of a body of `/v1/chat/completions`, whose messages `template` has made a `prompt`."""
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError(400, "top_logprobs goes with logprobs: true", "top_logprobs")
@@ -132,19 +134,19 @@ def template_messages(body: ChatRequest) -> list[dict[str, Any]]:
 
 
 def _job(
-    body: Request,
+    body: SharedBody,
     inputs: list[dict[str, Any]],
     calls: Callable[[], Calls] | None = None,
     *,
     several_calls: bool = True,
-) -> Job:
+) -> ModelRequest:
     n = body.n or 1
     if n > 1:
         inputs = [{**values, "num_return_sequences": n} for values in inputs]
     if n * len(inputs) == 1:
         inputs[0]["return_perf_metrics"] = True
     options = body.stream_options
-    return Job(
+    return ModelRequest(
         inputs=tuple(inputs),
         num_sequences=n,
         stream=bool(body.stream),
@@ -156,7 +158,9 @@ def _job(
     )
 
 
-def _shared(body: Request, tenant: str, tokenizer: Tokenizer | None, log_probs: int | None) -> dict[str, Any]:
+def _shared(
+    body: SharedBody, tenant: str, tokenizer: Tokenizer | None, log_probs: int | None
+) -> dict[str, Any]:
     """Returns the inputs that both routes set; what is left out has OpenAI's default, or the model's.
 
     `log_probs` is how many of the likeliest tokens are told with the log-probability of each; None for none
@@ -213,7 +217,7 @@ def _bias(bias: dict[str, float]) -> dict[str, Any]:
     return {"embedding_bias_ids": [int(token) for token in bias], "embedding_bias_weights": [*bias.values()]}
 
 
-def _format(body: Request) -> dict[str, Any]:
+def _format(body: SharedBody) -> dict[str, Any]:
     wanted = body.response_format
     if wanted is None or wanted.type == "text":
         return {}

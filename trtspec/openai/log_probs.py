@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from trtspec.openai.pieces import Piece
+from trtspec.openai.pieces import ChoicePiece
 
 
 class Names(Protocol):
@@ -25,7 +25,7 @@ class TokenIds:
         return f"token_id:{token_id}"
 
 
-def chat_log_probs(tokenizer: Names, piece: Piece) -> dict[str, Any]:
+def chat_log_probs(tokenizer: Names, piece: ChoicePiece) -> dict[str, Any]:
     """Returns `choices[].logprobs` of a chat answer; U+FFFD is in a token whose bytes alone are no text."""
     content = [
         {
@@ -37,7 +37,7 @@ def chat_log_probs(tokenizer: Names, piece: Piece) -> dict[str, Any]:
     return {"content": content, "refusal": None}
 
 
-def completion_log_probs(tokenizer: Names, piece: Piece, offset: int) -> dict[str, Any]:
+def completion_log_probs(tokenizer: Names, piece: ChoicePiece, offset: int) -> dict[str, Any]:
     """Returns `choices[].logprobs` of a completion, whose tokens begin at the character `offset`.
 
     The token that came is among the likeliest ones in any case. Of several that read alike, as torn

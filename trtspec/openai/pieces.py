@@ -30,7 +30,7 @@ _FIELDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class TokenCounts:
     """The tokens of one completion."""
 
     num_input_tokens: int
@@ -38,7 +38,7 @@ class Counts:
 
 
 @dataclass(slots=True)
-class Piece:
+class ChoicePiece:
     """A piece of one choice: its text and, with log-probabilities asked for, its tokens.
 
     The last piece of a choice has `finish_reason` and `counts`, and where it was asked for `speculation`:
@@ -50,22 +50,22 @@ class Piece:
     finish_reason: str | None = None
     token_ids: tuple[int, ...] = ()
     log_probs: tuple[LogProb, ...] = ()
-    counts: Counts | None = None
+    counts: TokenCounts | None = None
     speculation: dict[str, Any] | None = None
 
 
-def piece(said: dict[str, Any], first: int) -> Piece:
+def piece(said: dict[str, Any], first: int) -> ChoicePiece:
     """Returns what an answer of the model is a piece of; choices are counted from `first`."""
     if "error" in said:
         raise failure(str(said["error"]), 500)
     reason = said.get("finish_reason")
-    return Piece(
+    return ChoicePiece(
         choice=first + said.get("sequence_index", 0),
         text=said.get("text_output", ""),
         finish_reason=reason,
         token_ids=_many(said.get("output_ids")),
         log_probs=_log_probs(said),
-        counts=Counts(said["num_input_tokens"], said["num_output_tokens"]) if reason else None,
+        counts=TokenCounts(said["num_input_tokens"], said["num_output_tokens"]) if reason else None,
         speculation=_speculation(said) if "acceptance_histogram" in said else None,
     )
 

@@ -75,7 +75,7 @@ class ResponseFormat(Body):
         return self
 
 
-class Request(Body):
+class SharedBody(Body):
     """The fields that both routes have."""
 
     model: str
@@ -106,7 +106,7 @@ class Request(Body):
     num_draft_tokens: int | None = Field(default=None, ge=0, lt=2**31)
 
     @model_validator(mode="after")
-    def _streams(self) -> Request:
+    def _streams(self) -> SharedBody:
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options goes with stream: true")
         return self
@@ -136,7 +136,7 @@ def _are_tokens(prompt: Any) -> bool:
     )
 
 
-class CompletionRequest(Request):
+class CompletionBody(SharedBody):
     """A body of `/v1/completions`."""
 
     prompt: Annotated[list[str | list[int]], PlainValidator(_prompts)]
@@ -146,7 +146,7 @@ class CompletionRequest(Request):
     best_of: int | None = Field(default=None, ge=1)
 
 
-class Part(Body):
+class TextPart(Body):
     type: Literal["text"]
     text: str
 
@@ -162,10 +162,10 @@ class ToolCall(Body):
     function: CalledFunction
 
 
-_Parts = Annotated[list[Part], Field(fail_fast=True, max_length=_MOST_PARTS)]
+_Parts = Annotated[list[TextPart], Field(fail_fast=True, max_length=_MOST_PARTS)]
 
 
-class Message(Body):
+class MessageBody(Body):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | _Parts | None = None
     name: str | None = None
@@ -179,7 +179,7 @@ class Message(Body):
     function_call: CalledFunction | None = None
 
     @model_validator(mode="after")
-    def _has_a_name(self) -> Message:
+    def _has_a_name(self) -> MessageBody:
         if self.role == "function" and self.name is None:
             raise ValueError("a message of the role function has the function's name")
         return self
@@ -192,7 +192,7 @@ class Function(Body):
     strict: bool | None = None
 
 
-class Tool(Body):
+class ToolBody(Body):
     type: Literal["function"]
     function: Function
 
@@ -211,14 +211,14 @@ class Prediction(Body):
     content: str | _Parts
 
 
-class ChatRequest(Request):
+class ChatRequest(SharedBody):
     """A body of `/v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=_MOST_MESSAGES)]
+    messages: Annotated[list[MessageBody], Field(fail_fast=True, min_length=1, max_length=_MOST_MESSAGES)]
     max_completion_tokens: int | None = Field(default=None, ge=1, lt=2**31)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
-    tools: Annotated[list[Tool], Field(fail_fast=True, max_length=_MOST_TOOLS)] | None = None
+    tools: Annotated[list[ToolBody], Field(fail_fast=True, max_length=_MOST_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     # OpenAI's form before tools.

@@ -14,12 +14,12 @@ import uvloop
 from trtspec.client_bounds import MOST_CONNECTIONS
 from trtspec.large_blocks import give_back_large_blocks
 from trtspec.open_files import allow_connections
-from trtspec.openai.app import Texts, make_app
+from trtspec.openai.app import ModelText, make_app
 from trtspec.openai.connection import Connection
 from trtspec.openai.control import follow
 from trtspec.openai.keys import Keys
 from trtspec.openai.renderer import Renderer
-from trtspec.openai.settings import Settings
+from trtspec.openai.settings import ApiSettings
 from trtspec.openai.template import ChatTemplate
 from trtspec.openai.upstream import Upstream
 from trtspec.refusals import Refusals
@@ -28,29 +28,29 @@ from trtspec.serving.tokenizer import Tokenizer
 _LAST_RESPONSES_S = 5
 
 
-def load(settings: Settings) -> tuple[Texts, Keys]:
+def load(settings: ApiSettings) -> tuple[ModelText, Keys]:
     """Reads the files that the settings name; raises OSError, ValueError and `TokenizerError`.
 
     A chat template that cannot be read is a reason to answer no chats, not to serve nothing.
     """
-    texts, folder = Texts(), settings.tokenizer_folder
+    texts, folder = ModelText(), settings.tokenizer_folder
     if folder is not None:
         tokenizer = Tokenizer.load(folder)
         try:
-            texts = Texts(ChatTemplate.load(folder), tokenizer)
+            texts = ModelText(ChatTemplate.load(folder), tokenizer)
         except ValueError as error:
-            texts = Texts(None, tokenizer, f"; its chat template cannot be read: {error}")
+            texts = ModelText(None, tokenizer, f"; its chat template cannot be read: {error}")
     return texts, Keys.load(settings.keys_file) if settings.keys_file else Keys([])
 
 
-def serve(listener: socket.socket, settings: Settings, texts: Texts, keys: Keys) -> None:
+def serve(listener: socket.socket, settings: ApiSettings, texts: ModelText, keys: Keys) -> None:
     """Serves until SIGINT or SIGTERM, or with no `url` in the settings until standard input ends."""
     allow_connections(MOST_CONNECTIONS)
     give_back_large_blocks()
     uvloop.run(_serve(listener, settings, texts, keys))
 
 
-async def _serve(listener: socket.socket, settings: Settings, texts: Texts, keys: Keys) -> None:
+async def _serve(listener: socket.socket, settings: ApiSettings, texts: ModelText, keys: Keys) -> None:
     refusals = Refusals("openai", settings.model_name)
     upstream = Upstream(settings.model_name, refusals)
     renderer = Renderer(texts.template) if texts.template else None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ApiSettings:
     """`tokenizer` is the folder of the model's tokenizer, `keys` a file with a key a line, if there is one.
 
     More than `max_requests` prompts at once are refused with 429. Where `url` is None, the server is told by
@@ -22,7 +22,7 @@ class Settings:
     max_requests: int = 1024
 
     @classmethod
-    def from_json(cls, text: str) -> Settings:
+    def from_json(cls, text: str) -> ApiSettings:
         return cls(**json.loads(text))
 
     def to_json(self) -> str:

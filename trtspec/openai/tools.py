@@ -19,7 +19,7 @@ _ID_LENGTH = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ParsedCall:
     """One call: the function's name, and its arguments in JSON."""
 
     name: str
@@ -28,14 +28,14 @@ class Call:
 
 
 @dataclass(slots=True)
-class Found:
+class ParsedText:
     """The content and the calls that were read from some text of an answer.
 
     `more` belongs to the arguments of the last call that was found before.
     """
 
     content: str = ""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[ParsedCall] = field(default_factory=list)
     more: str = ""
 
 
@@ -46,9 +46,9 @@ class TaggedCalls:
         self._held, self._is_inside = "", False
         self._blanks, self._is_behind_call = "", False
 
-    def push(self, text: str) -> Found:
+    def push(self, text: str) -> ParsedText:
         """Takes more of the answer; what may be the beginning of a tag is held back."""
-        found, self._held = Found(), self._held + text
+        found, self._held = ParsedText(), self._held + text
         while True:
             tag = _END if self._is_inside else _BEGIN
             before, is_there, after = self._held.partition(tag)
@@ -69,15 +69,15 @@ class TaggedCalls:
                 self._show(found, before)
             self._held, self._is_inside = after, not self._is_inside
 
-    def flush(self) -> Found:
+    def flush(self) -> ParsedText:
         """Returns what is left when the answer has ended; a whole call counts, closed or not."""
         held, self._held = self._held, ""
-        found = Found(calls=_calls(held) if self._is_inside else [])
+        found = ParsedText(calls=_calls(held) if self._is_inside else [])
         if not found.calls:
             self._show(found, _BEGIN + held if self._is_inside else held)
         return found
 
-    def _show(self, found: Found, text: str) -> None:
+    def _show(self, found: ParsedText, text: str) -> None:
         # Blanks behind a call are content where text follows; before another call or the end they are form.
         if self._is_behind_call:
             text, self._blanks = self._blanks + text, ""
@@ -97,22 +97,22 @@ class BareCalls:
     def __init__(self, names: Set[str]) -> None:
         self._held, self._is_content, self._names = "", False, names
 
-    def push(self, text: str) -> Found:
+    def push(self, text: str) -> ParsedText:
         if self._is_content:
-            return Found(text)
+            return ParsedText(text)
         self._held += text
         begin = self._held.lstrip()
         if begin and begin[0] not in "[{":
             self._is_content = True
-            return Found(self._taken())
-        return Found()
+            return ParsedText(self._taken())
+        return ParsedText()
 
-    def flush(self) -> Found:
+    def flush(self) -> ParsedText:
         held = self._taken()
         calls = _calls(held)
         if not all(call.name in self._names for call in calls):
             calls = []
-        return Found("" if calls else held, calls)
+        return ParsedText("" if calls else held, calls)
 
     def _taken(self) -> str:
         held, self._held = self._held, ""
@@ -125,13 +125,13 @@ class ForcedCalls:
     def __init__(self) -> None:
         self._held = ""
 
-    def push(self, text: str) -> Found:
+    def push(self, text: str) -> ParsedText:
         self._held += text
-        return Found()
+        return ParsedText()
 
-    def flush(self) -> Found:
+    def flush(self) -> ParsedText:
         calls = _calls(self._held)
-        return Found("" if calls else self._held, calls)
+        return ParsedText("" if calls else self._held, calls)
 
 
 class ForcedArguments:
@@ -143,14 +143,14 @@ class ForcedArguments:
     def __init__(self, name: str) -> None:
         self._name, self._has_begun = name, False
 
-    def push(self, text: str) -> Found:
+    def push(self, text: str) -> ParsedText:
         if self._has_begun:
-            return Found(more=text)
+            return ParsedText(more=text)
         self._has_begun = True
-        return Found(calls=[Call(self._name, text)])
+        return ParsedText(calls=[ParsedCall(self._name, text)])
 
-    def flush(self) -> Found:
-        return Found()
+    def flush(self) -> ParsedText:
+        return ParsedText()
 
 
 Calls = TaggedCalls | BareCalls | ForcedCalls | ForcedArguments
@@ -202,7 +202,7 @@ def _moved(schema: Any, root: str) -> Any:
     return moved
 
 
-def _calls(text: str) -> list[Call]:
+def _calls(text: str) -> list[ParsedCall]:
     """Returns the calls that a text is; none where it is anything else."""
     try:
         said = json.loads(text)
@@ -215,7 +215,7 @@ def _calls(text: str) -> list[Call]:
         arguments = entry.get("arguments", entry.get("parameters", {}))
         if not isinstance(arguments, str):
             arguments = json.dumps(arguments, ensure_ascii=False)
-        calls.append(Call(entry["name"], arguments))
+        calls.append(ParsedCall(entry["name"], arguments))
     return calls
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trtspec.checkpoint.convert import checkpoint_size
 from trtspec.forecast.outlook import best, break_even
-from trtspec.forecast.rules import Advice, Expected, Facts, Measured, advise
+from trtspec.forecast.rules import Expected, MeasuredRun, PairFacts, RuleAdvice, advise
 from trtspec.plan.embedded import Embedded
 from trtspec.plan.memory import Budget
 from trtspec.plan.resolved import EnginePlan, Resolved
@@ -22,9 +22,9 @@ def advice(
     budget: Budget | None,
     on_cpu: Embedded | None,
     speed: Speed | None,
-    measured: Measured | None,
+    measured: MeasuredRun | None,
     rollout: str | None,
-) -> Advice:
+) -> RuleAdvice:
     """Returns the rules and the checklist with their verdicts.
 
     Each of the others is None where the plan has none, `measured` where nothing was, and `rollout` where none
@@ -34,7 +34,7 @@ def advice(
     memories = [memory for memory in (budget, on_cpu) if memory]
     rooms = [memory.requests for memory in memories]
     problems = [memory.problem for memory in memories if memory.problem]
-    facts = Facts(
+    facts = PairFacts(
         target_parameters=target.model.source.active_parameters,
         draft_parameters=draft.model.source.active_parameters if draft else None,
         draft_bytes=_bytes(draft) if draft else None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trtspec.checkpoint.calibrate.dataset import Dataset
 from trtspec.machine.host import Host
-from trtspec.models.heads.head import Head
+from trtspec.models.heads.head import HeadDescription
 from trtspec.models.source import Source
 from trtspec.roles import Role
 
@@ -55,13 +55,13 @@ class HeadFacts:
 
     name: str
     revision: str | None
-    head: Head
+    head: HeadDescription
     source: Source
     digests: Mapping[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class PlanFacts:
     """All facts that planning depends on beside the recipe.
 
     `models` lacks a draft that is a head. `serving_code` is the digest of the code that a model repository

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from trtspec.checkpoint.medusa import Medusa, check_medusa
+from trtspec.checkpoint.medusa import MedusaCheckpoint, check_medusa
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.models.families import family_of
 from trtspec.models.heads.choices import choices
 from trtspec.models.source import Source
 from trtspec.plan.choices import Chooser
-from trtspec.plan.facts import Facts, ModelFacts
+from trtspec.plan.facts import ModelFacts, PlanFacts
 from trtspec.plan.resolved import InsidePlan
 
 
-def choose_inside(choose: Chooser, facts: Facts, backend: str) -> InsidePlan | None:
+def choose_inside(choose: Chooser, facts: PlanFacts, backend: str) -> InsidePlan | None:
     """Returns the heads and the tree that they propose; None where the engine has no draft inside.
 
     Raises RecipeError for a tree of more nodes than the heads have paths, and ModelError for heads or a
@@ -30,7 +30,7 @@ def choose_inside(choose: Chooser, facts: Facts, backend: str) -> InsidePlan | N
         problem = f"{size} is more than the nodes of {found.head.count} head's tree: {len(tree)}"
         raise choose.error("speculation.max_draft_len", problem, f"at most {len(tree)}")
     model = ModelFacts(found.name, found.revision, found.source, found.digests)
-    return InsidePlan(model, Medusa(found.head, tuple(tree)))
+    return InsidePlan(model, MedusaCheckpoint(found.head, tuple(tree)))
 
 
 def check_cyclic(choose: Chooser, source: Source, options: BuildOptions) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trtspec.forecast.rules import Advice, Measured
+from trtspec.forecast.rules import MeasuredRun, RuleAdvice
 from trtspec.plan.advice import advice
 from trtspec.plan.alternatives import Alternative, alternatives
 from trtspec.plan.embedded import Embedded, embedded
@@ -15,7 +15,7 @@ from trtspec.serving.executors.torch.host import ProcessShare
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class PlanOutlook:
     """The memory and speed of a plan's engines.
 
     `memory` is None without a GPU, `on_cpu` without an engine on the CPU. `speed` is None where it cannot be
@@ -27,16 +27,16 @@ class Outlook:
     speed: Speed | None
     no_speed: str | None
     alternatives: tuple[Alternative, ...]
-    advice: Advice
+    advice: RuleAdvice
 
 
 def look_ahead(
     resolved: Resolved,
     host: ProcessShare,
     context: int | None = None,
-    measured: Measured | None = None,
+    measured: MeasuredRun | None = None,
     rollout: str | None = None,
-) -> Outlook:
+) -> PlanOutlook:
     """Returns the outlook.
 
     Texts have `context` tokens on average, `measured` is what a run has told, and `rollout` where the
@@ -45,7 +45,7 @@ def look_ahead(
     memory, on_cpu = budget(resolved), embedded(resolved, host)
     no_speed = unforeseeable(resolved)
     expected = speed(resolved, memory, context) if memory and not no_speed else None
-    return Outlook(
+    return PlanOutlook(
         memory,
         on_cpu,
         expected,

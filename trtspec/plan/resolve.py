@@ -19,7 +19,7 @@ from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.source import Source
 from trtspec.plan.choices import Choice, Chooser, choose_output
 from trtspec.plan.depending import depending, head_engine
-from trtspec.plan.facts import Facts, ModelFacts
+from trtspec.plan.facts import ModelFacts, PlanFacts
 from trtspec.plan.inside import check_cyclic, choose_inside
 from trtspec.plan.iteration import choose_chunked_context, choose_num_tokens, least_num_tokens
 from trtspec.plan.memory import budget_of, fits_a_tensor
@@ -46,7 +46,7 @@ _PRICE = 0.1  # the largest share of the KV cache that iterations with more text
 
 
 def resolve(
-    loaded: LoadedRecipe, facts: Facts, flags: Mapping[str, str | None], environment: Mapping[str, str]
+    loaded: LoadedRecipe, facts: PlanFacts, flags: Mapping[str, str | None], environment: Mapping[str, str]
 ) -> Resolved:
     """Returns the recipe with every default filled in; pure.
 
@@ -95,7 +95,7 @@ def resolve(
     )
 
 
-def _options(choose: Chooser, facts: Facts, inside: InsidePlan | None) -> BuildOptions:
+def _options(choose: Chooser, facts: PlanFacts, inside: InsidePlan | None) -> BuildOptions:
     """Returns the sizes that all engines share: the coordinator sends each the whole text in every round."""
     on_cpu = choose.loaded.recipe.hardware.gpu == gpus.NONE
     drafts = (

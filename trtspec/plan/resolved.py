@@ -10,10 +10,10 @@ from typing import Literal
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.layers.choose import SearchOptions
-from trtspec.checkpoint.medusa import Medusa
+from trtspec.checkpoint.medusa import MedusaCheckpoint
 from trtspec.engine.directory import EXTERNAL
 from trtspec.engine.engine_options import BuildOptions
-from trtspec.models.heads.head import Head
+from trtspec.models.heads.head import HeadDescription
 from trtspec.plan.choices import Choice
 from trtspec.plan.facts import DatasetFacts, ModelFacts
 from trtspec.recipe import devices, releases
@@ -22,7 +22,7 @@ from trtspec.recipe.support import SERVERS
 from trtspec.repository.placement import Placement, place
 from trtspec.repository.spec import AdmissionParameters
 from trtspec.roles import Role
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.pace import Policy
 
@@ -51,7 +51,7 @@ class InsidePlan:
     """The heads that a target's engine has inside: their files, and what is made of them."""
 
     model: ModelFacts
-    medusa: Medusa
+    medusa: MedusaCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,12 @@ class EnginePlan:
     backend: str = "tensorrt_llm"
     device: str | None = None
     layers: LayersPlan | None = None
-    head: Head | None = None
+    head: HeadDescription | None = None
     is_dependent: bool = False
     inside: InsidePlan | None = None
 
     @property
-    def medusa(self) -> Medusa | None:
+    def medusa(self) -> MedusaCheckpoint | None:
         """The heads inside, and the tree that they propose."""
         return self.inside.medusa if self.inside else None
 
@@ -121,7 +121,7 @@ class Resolved:
     engines: Mapping[Role, EnginePlan]
     choices: tuple[Choice, ...]
     coordination: Coordination | None = None
-    launch: Launch | None = None
+    launch: ServerLaunch | None = None
 
     @property
     def target(self) -> EnginePlan:

@@ -14,7 +14,7 @@ from trtspec.engine.engine_options import BuildOptions
 from trtspec.models.source import Source
 from trtspec.plan.choices import Choice, Chooser, Origin
 from trtspec.plan.depending import depending
-from trtspec.plan.facts import Facts, ModelFacts
+from trtspec.plan.facts import ModelFacts, PlanFacts
 from trtspec.plan.memory import kv_of_layer
 from trtspec.plan.precision import choose_dtype, choose_fp8_cache, choose_fp8_weights
 from trtspec.plan.resolved import EnginePlan, Resolved
@@ -23,7 +23,7 @@ from trtspec.recipe import gpus, server_releases
 from trtspec.recipe.support import PINNING, QUANTIZING
 from trtspec.roles import Role
 from trtspec.servers.servers import LAUNCHES
-from trtspec.servers.wanted import ServedModel, Wanted
+from trtspec.servers.wanted import LaunchInputs, LaunchModel
 
 NUM_DRAFT_TOKENS = 4
 MAX_NUM_TOKENS, MAX_NUM_TOKENS_CPU = 8192, 2048
@@ -32,7 +32,7 @@ LAYERS = "draft/model"
 _CPU_BLOCK = 128  # tokens of a block of vLLM's KV cache on a CPU (`CpuPlatform`)
 
 
-def resolve_server(choose: Chooser, facts: Facts, output: Path, backend: str) -> Resolved:
+def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: str) -> Resolved:
     """Returns the recipe with every default filled in, and how the server is started.
 
     A head is none of the engines: what it takes of memory and time is not in the plan.
@@ -59,9 +59,9 @@ def resolve_server(choose: Chooser, facts: Facts, output: Path, backend: str) ->
     name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
     places = {role: _served(choose, role, engine, output) for role, engine in engines.items()}
     if facts.head:
-        places[Role.DRAFT] = ServedModel(_place(choose, Role.DRAFT), facts.head.revision)
+        places[Role.DRAFT] = LaunchModel(_place(choose, Role.DRAFT), facts.head.revision)
     _check_pinned(choose, backend, places.get(Role.DRAFT))
-    wanted = Wanted(
+    wanted = LaunchInputs(
         release=server_releases.release_of(backend, version),
         name=name,
         target=places[Role.TARGET],
@@ -97,7 +97,7 @@ def resolve_server(choose: Chooser, facts: Facts, output: Path, backend: str) ->
     )
 
 
-def _sizes(choose: Chooser, facts: Facts) -> BuildOptions:
+def _sizes(choose: Chooser, facts: PlanFacts) -> BuildOptions:
     """Returns the sizes; the longest draft is K, which no server changes from round to round."""
     recipe, on_cpu = choose.loaded.recipe, choose.loaded.recipe.hardware.gpu == gpus.NONE
     most = recipe.written("speculation.max_draft_len")
@@ -143,7 +143,7 @@ def _draft(choose: Chooser, backend: str, facts: ModelFacts, target: EnginePlan)
     return EnginePlan(facts, None, checkpoint, target.options, target.enable_chunked_context, backend)
 
 
-def _check_pinned(choose: Chooser, backend: str, draft: ServedModel | None) -> None:
+def _check_pinned(choose: Chooser, backend: str, draft: LaunchModel | None) -> None:
     if draft and draft.revision and backend not in PINNING:
         problem = f"{backend} takes a draft of the Hub at its latest commit, and at no other"
         download = f"hf download {draft.place} --revision {draft.revision} --local-dir draft"
@@ -165,15 +165,15 @@ def _check_heads(choose: Chooser, role: Role, source: Source, tensor: int) -> No
         raise choose.error("target.parallel.tensor", problem)
 
 
-def _served(choose: Chooser, role: Role, engine: EnginePlan, output: Path) -> ServedModel:
+def _served(choose: Chooser, role: Role, engine: EnginePlan, output: Path) -> LaunchModel:
     """Returns where the server finds a model: on the Hub at its commit, in its folder, or in the build.
 
     There it is where the draft is layers of the target, of which only the build makes a model.
     """
     quantize = engine.checkpoint.fp8 and engine.model.source.scheme is None
     if engine.layers:
-        return ServedModel(str((output / LAYERS).absolute()), quantize=quantize)
-    return ServedModel(_place(choose, role), engine.model.revision, quantize)
+        return LaunchModel(str((output / LAYERS).absolute()), quantize=quantize)
+    return LaunchModel(_place(choose, role), engine.model.revision, quantize)
 
 
 def _place(choose: Chooser, role: Role) -> str:

@@ -14,8 +14,8 @@ from math import prod
 
 from trtspec.checkpoint.cast import DTYPES, FP8
 from trtspec.checkpoint.convert import rank_sizes
-from trtspec.forecast.outlook import Best, Pair, best, break_even
-from trtspec.forecast.roofline import Chip, Load, Network, Step, step
+from trtspec.forecast.outlook import Best, ForecastPair, best, break_even
+from trtspec.forecast.roofline import BatchLoad, Chip, Network, StepTime, step
 from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.tensors import ITEM_SIZE
 from trtspec.plan.memory import Budget, kv_of_layer
@@ -33,7 +33,7 @@ in the bls layout with both engines Python models, which cost more than NVIDIA's
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SpeedRow:
     """The expected speed with `streams` running sequences.
 
     `plain` is a step of the target alone, `draft_cost` a token of the draft in such steps; `best` has the
@@ -42,7 +42,7 @@ class Row:
     """
 
     streams: int
-    plain: Step
+    plain: StepTime
     tokens_per_second: float
     draft_cost: float
     best: tuple[Best, ...]
@@ -54,12 +54,12 @@ class Row:
 class Speed:
     """The forecast of a plan, for texts of `context` tokens on average."""
 
-    pair: Pair
+    pair: ForecastPair
     context: int
-    rows: tuple[Row, ...]
+    rows: tuple[SpeedRow, ...]
 
-    def at(self, streams: int) -> Load:
-        return Load(streams, self.context)
+    def at(self, streams: int) -> BatchLoad:
+        return BatchLoad(streams, self.context)
 
 
 def unforeseeable(resolved: Resolved) -> str | None:
@@ -86,13 +86,13 @@ def speed(resolved: Resolved, budget: Budget, context: int | None = None) -> Spe
     return Speed(pair, context, tuple(_rows(pair, context, budget, STREAMS)))
 
 
-def pair_of(resolved: Resolved, longest: int) -> Pair:
+def pair_of(resolved: Resolved, longest: int) -> ForecastPair:
     """Returns the engines of a plan on its GPUs, with drafts of at most `longest` tokens.
 
     What a server of others takes for a round beside its models is not in it.
     """
     draft = resolved.engines.get(Role.DRAFT)
-    return Pair(
+    return ForecastPair(
         network(resolved.target),
         network(draft) if draft else None,
         chip(gpus.GPUS[resolved.loaded.recipe.hardware.gpu]),
@@ -101,9 +101,9 @@ def pair_of(resolved: Resolved, longest: int) -> Pair:
     )
 
 
-def _rows(pair: Pair, context: int, budget: Budget, streams: Sequence[int]) -> list[Row]:
+def _rows(pair: ForecastPair, context: int, budget: Budget, streams: Sequence[int]) -> list[SpeedRow]:
     return [
-        Row(
+        SpeedRow(
             load.texts,
             step(pair.target, pair.chip, load),
             pair.plain_tokens_per_second(load),
@@ -112,7 +112,7 @@ def _rows(pair: Pair, context: int, budget: Budget, streams: Sequence[int]) -> l
             break_even(pair, load),
             load.texts * (context + pair.longest) <= budget.tokens,
         )
-        for load in (Load(count, context) for count in streams)
+        for load in (BatchLoad(count, context) for count in streams)
     ]
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from trtspec.plan.choices import Chooser
-from trtspec.plan.facts import Facts
+from trtspec.plan.facts import PlanFacts
 from trtspec.roles import Role
 
 MAX_SEQ_LEN = 8192
 
 
-def choose_max_seq_len(choose: Chooser, facts: Facts) -> int:
+def choose_max_seq_len(choose: Chooser, facts: PlanFacts) -> int:
     """Returns the tokens of the longest text, prompt and answer together.
 
     Raises RecipeError for more than the target was made for.

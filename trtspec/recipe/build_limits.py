@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from trtspec.findings import Finding
 from trtspec.recipe import gpus
 from trtspec.recipe.build_options import is_on
-from trtspec.recipe.schema import Model, Recipe
+from trtspec.recipe.schema import Recipe, RecipeModel
 
 _REMOVE = "remove this line"
 _FP8_PLUGINS = ("gemm_swiglu_plugin", "low_latency_gemm_plugin", "low_latency_gemm_swiglu_plugin")
@@ -24,7 +24,7 @@ _OTHER_PRECISION = {
 }
 
 
-def build_contradictions(model: Model, recipe: Recipe) -> Iterator[Finding]:
+def build_contradictions(model: RecipeModel, recipe: Recipe) -> Iterator[Finding]:
     """Finds build options that another option of the engine, or the rest of the recipe, does not allow.
 
     The subject of each finding is the option.
@@ -36,7 +36,7 @@ def build_contradictions(model: Model, recipe: Recipe) -> Iterator[Finding]:
     yield from _together(model)
 
 
-def _precision(model: Model) -> Iterator[Finding]:
+def _precision(model: RecipeModel) -> Iterator[Finding]:
     fp8 = model.quantization.weights == "fp8"
     for name, reason in _OTHER_PRECISION.items():
         if is_on(model.build.get(name)):
@@ -60,7 +60,7 @@ def _precision(model: Model) -> Iterator[Finding]:
         yield Finding("use_fp8_context_fmha", problem, _REMOVE)
 
 
-def _gpu(model: Model, recipe: Recipe) -> Iterator[Finding]:
+def _gpu(model: RecipeModel, recipe: Recipe) -> Iterator[Finding]:
     gpu = gpus.GPUS.get(recipe.hardware.gpu)
     for name in _FP8_PLUGINS:
         if gpu and is_on(model.build.get(name)) and gpu.sm != gpus.HOPPER:
@@ -68,7 +68,7 @@ def _gpu(model: Model, recipe: Recipe) -> Iterator[Finding]:
             yield Finding(name, problem, _REMOVE)
 
 
-def _ranks(model: Model) -> Iterator[Finding]:
+def _ranks(model: RecipeModel) -> Iterator[Finding]:
     for name in ("reduce_fusion", "user_buffer"):
         if is_on(model.build.get(name)) and model.parallel.tensor == 1:
             yield Finding(name, "trtllm-build switches it off: with tensor 1 nothing is reduced", _REMOVE)
@@ -80,7 +80,7 @@ def _ranks(model: Model) -> Iterator[Finding]:
         yield Finding("pp_reduce_scatter", "trtllm-build refuses it for all models but Mixtral", _REMOVE)
 
 
-def _sizes(model: Model, recipe: Recipe) -> Iterator[Finding]:
+def _sizes(model: RecipeModel, recipe: Recipe) -> Iterator[Finding]:
     tokens = model.build.get("opt_num_tokens")
     most = model.build.get("max_num_tokens", recipe.engine.max_num_tokens)
     if isinstance(tokens, int) and isinstance(most, int) and tokens > most:
@@ -95,7 +95,7 @@ def _sizes(model: Model, recipe: Recipe) -> Iterator[Finding]:
         yield Finding("tokens_per_block", problem, f"at most {most}")
 
 
-def _together(model: Model) -> Iterator[Finding]:
+def _together(model: RecipeModel) -> Iterator[Finding]:
     options = model.build
     swiglu = [name for name in _SWIGLU if is_on(options.get(name))]
     if len(swiglu) > 1:

@@ -13,7 +13,7 @@ Speed = Annotated[int | float, Field(ge=0.001, le=10**5, allow_inf_nan=False)]
 Times = Annotated[int | float, Field(ge=1, le=100, allow_inf_nan=False)]
 
 
-class Burst(Section):
+class BurstSection(Section):
     """A time in which more requests come than usual, again and again."""
 
     factor: Times = Field(description="How many times the usual requests a second come meanwhile.")
@@ -44,14 +44,14 @@ class Start(Section):
     warm_up_seconds: Amount = Field(default=20, description="From loaded engines to a server that is ready.")
 
 
-class Fleet(Section):
+class FleetSection(Section):
     """A load, the latencies that it must have, and what GPUs cost."""
 
     requests_per_second: Rate | None = Field(default=None, description="What the replicas are to bear.")
     burstiness: Annotated[int | float, Field(ge=0, le=100, allow_inf_nan=False)] = Field(
         default=1, description="Of the requests: 1 is Poisson, 0 a clock, more comes in bunches."
     )
-    burst: Burst | None = Field(default=None, description="More requests than usual, now and then.")
+    burst: BurstSection | None = Field(default=None, description="More requests than usual, now and then.")
     input_tokens: Positive = Field(default=512, description="Tokens of a prompt, on average.")
     output_tokens: Positive = Field(default=256, description="Tokens of an answer, on average.")
     spread: Annotated[int | float, Field(ge=0, le=5, allow_inf_nan=False)] = Field(

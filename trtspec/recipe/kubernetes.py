@@ -115,7 +115,7 @@ WorkVolume = Annotated[
 ]
 
 
-class Build(Section):
+class BuildJobSection(Section):
     """The requests of the jobs of `trtspec build --on kubernetes`, beside those of servers."""
 
     queue: LabelName | None = Field(
@@ -184,7 +184,7 @@ class Secrets(Section):
     image_pull: list[Name] = Field(default=[], description="Secrets with which images are pulled.")
 
 
-class Resources(Section):
+class ResourcesSection(Section):
     """The resources that a pod requests, in Kubernetes' quantities, in place of those that follow from the
     build.
     """
@@ -273,7 +273,9 @@ class Kubernetes(Section):
     grace_seconds: Seconds = Field(
         default=60, description="How long requests may take to end when a pod is told to stop."
     )
-    resources: Resources = Field(default=Resources(), description="Processors and memory of a server.")
+    resources: ResourcesSection = Field(
+        default=ResourcesSection(), description="Processors and memory of a server."
+    )
     gpu_product: LabelValue | None = Field(
         default=None,
         description="What nvidia.com/gpu.product is on your nodes, if not NVIDIA's name with dashes: H200.",
@@ -313,4 +315,6 @@ class Kubernetes(Section):
     )
     monitoring: Monitoring = Field(default=Monitoring(), description="Metrics, alerts and the dashboard.")
     gateway: Gateway | None = Field(default=None, description="A route of the Gateway API.")
-    build: Build = Field(default=Build(), description="The jobs of trtspec build --on kubernetes.")
+    build: BuildJobSection = Field(
+        default=BuildJobSection(), description="The jobs of trtspec build --on kubernetes."
+    )

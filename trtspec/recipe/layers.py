@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from trtspec.recipe.section import Positive, Text, Texts
+from trtspec.recipe.section import Positive, Text, TextSelection
 
 AUTO = "auto"
 _SKIPPED = 0.45
@@ -44,7 +44,7 @@ LayersOfTarget = Annotated[
 ]
 
 
-class LayerSearch(Texts):
+class LayerSearch(TextSelection):
     """The options of the search for layers, which compares a draft of them with the target."""
 
     count: Positive | None = Field(

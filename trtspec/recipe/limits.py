@@ -12,7 +12,7 @@ from trtspec.recipe.build_options import SIZES, option_problem
 from trtspec.recipe.inside_limits import inside_contradictions
 from trtspec.recipe.layers import AUTO, LayerSearch
 from trtspec.recipe.methods import Hybrid, Ngram
-from trtspec.recipe.schema import BLS_MODELS, NOT_OF_HEADS, OF_TARGET, Draft, Model, Recipe
+from trtspec.recipe.schema import BLS_MODELS, NOT_OF_HEADS, OF_TARGET, Draft, Recipe, RecipeModel
 from trtspec.recipe.server_limits import server_contradictions
 from trtspec.recipe.support import ENGINES, SERVERS, refusal
 from trtspec.roles import Role
@@ -127,7 +127,7 @@ def _head(recipe: Recipe) -> Iterator[Finding]:
             yield Finding(f"draft.{key}", problem, "remove this line")
 
 
-def _build_options(role: str, model: Model, recipe: Recipe) -> Iterator[Finding]:
+def _build_options(role: str, model: RecipeModel, recipe: Recipe) -> Iterator[Finding]:
     """Finds options with a value that no recipe may have; if there are none, those that this one may not."""
     flaws = [option_problem(option, value) for option, value in model.build.items()]
     for flaw in list(filter(None, flaws)) or build_contradictions(model, recipe):
@@ -272,14 +272,14 @@ def _scaling(recipe: Recipe) -> Iterator[Finding]:
         yield Finding("kubernetes.autoscaling.prometheus", problem, "remove this line, or write by: keda")
 
 
-def _parallel(role: Role, model: Model, recipe: Recipe) -> Iterator[Finding]:
+def _parallel(role: Role, model: RecipeModel, recipe: Recipe) -> Iterator[Finding]:
     ranks, hardware = model.parallel.ranks, recipe.hardware
     if hardware.gpu != gpus.NONE and ranks > hardware.count:
         problem = f"tensor x pipeline is {ranks} ranks, one GPU each, but hardware.count is {hardware.count}"
         yield Finding(f"{role}.parallel", problem, f"write hardware: {{count: {ranks}}}, or fewer ranks")
 
 
-def _precision(role: Role, model: Model, recipe: Recipe) -> Iterator[Finding]:
+def _precision(role: Role, model: RecipeModel, recipe: Recipe) -> Iterator[Finding]:
     quantization, backend = model.quantization, recipe.backend_of(role)
     on_tensorrt = backend in ("tensorrt_llm", "tensorrt_llm_pytorch")
     if backend in ENGINES and quantization.kv_cache == "fp8" and quantization.weights != "fp8":

@@ -14,7 +14,7 @@ from trtspec.errors import RecipeError
 from trtspec.findings import Finding
 from trtspec.recipe.limits import contradictions, contradictions_of_any_backend
 from trtspec.recipe.problems import problems_of
-from trtspec.recipe.schema import Model, Recipe
+from trtspec.recipe.schema import Recipe, RecipeModel
 from trtspec.recipe.support import BACKENDS
 from trtspec.recipe.yaml_reader import MAX_BYTES, Unreadable, line_of, read
 
@@ -39,7 +39,7 @@ class LoadedRecipe:
         """A finding at a dotted key, with the line of the key or of the section that should have it."""
         return Finding(key, problem, repair, line=line_of(key, self.lines))
 
-    def model_location(self, model: Model) -> Path | str:
+    def model_location(self, model: RecipeModel) -> Path | str:
         """The model's folder, which may not exist, or its Hub id.
 
         A folder is what exists relative to the recipe's folder, or what starts with `./`, `../`, `/` or `~`.

@@ -43,7 +43,7 @@ class DraftMethod(Section):
         return bool(getattr(self, HETEROGENEOUS, False))
 
 
-class DraftModel(DraftMethod):
+class DraftModelMethod(DraftMethod):
     """A small model, the recipe's draft, proposes what the target verifies."""
 
     has_model = True
@@ -101,21 +101,21 @@ class Suffix(DraftMethod):
     )
 
 
-class Eagle3(DraftMethod):
+class Eagle3Method(DraftMethod):
     """A head proposes from the target's states behind three layers (Li et al. 2025, arXiv 2503.01840)."""
 
     has_model = is_head = True
     kind: Literal["eagle3"] = Field(description="The name of this method.")
 
 
-class Eagle(DraftMethod):
+class EagleMethod(DraftMethod):
     """A head proposes from the target's last states (Li et al. 2024, arXiv 2401.15077)."""
 
     has_model = is_head = True
     kind: Literal["eagle"] = Field(description="The name of this method.")
 
 
-class Medusa(DraftMethod):
+class MedusaMethod(DraftMethod):
     """Heads propose a token each from the target's last state (Cai et al. 2024, arXiv 2401.10774)."""
 
     has_model = is_head = True
@@ -128,24 +128,24 @@ def _named(method: object) -> object:
 
 
 Method = Annotated[
-    DraftModel | Ngram | Hybrid | Suffix | Eagle3 | Eagle | Medusa,
+    DraftModelMethod | Ngram | Hybrid | Suffix | Eagle3Method | EagleMethod | MedusaMethod,
     Field(discriminator="kind"),
     BeforeValidator(
         _named,
         json_schema_input_type=Literal[
             "draft_model", "ngram", "hybrid", "suffix", "eagle3", "eagle", "medusa"
         ]
-        | DraftModel
+        | DraftModelMethod
         | Ngram
         | Hybrid
         | Suffix
-        | Eagle3
-        | Eagle
-        | Medusa,
+        | Eagle3Method
+        | EagleMethod
+        | MedusaMethod,
     ),
 ]
 METHODS: Mapping[str, type[DraftMethod]] = {
     get_args(method.model_fields["kind"].annotation)[0]: method
-    for method in (DraftModel, Ngram, Hybrid, Suffix, Eagle3, Eagle, Medusa)
+    for method in (DraftModelMethod, Ngram, Hybrid, Suffix, Eagle3Method, EagleMethod, MedusaMethod)
 }
 """The methods by their names."""

@@ -14,12 +14,12 @@ from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_v
 
 from trtspec.digest import digest_of
 from trtspec.recipe import devices, gpus, releases, server_releases
-from trtspec.recipe.fleet import Fleet
+from trtspec.recipe.fleet import FleetSection
 from trtspec.recipe.kubernetes import Kubernetes
 from trtspec.recipe.layers import LayerSearch, LayersOfTarget
-from trtspec.recipe.methods import HETEROGENEOUS, METHODS, DraftModel, Method
-from trtspec.recipe.section import GpuName, Positive, Section, Share, Text, Texts
-from trtspec.recipe.slurm import Slurm
+from trtspec.recipe.methods import HETEROGENEOUS, METHODS, DraftModelMethod, Method
+from trtspec.recipe.section import GpuName, Positive, Section, Share, Text, TextSelection
+from trtspec.recipe.slurm import SlurmSection
 from trtspec.recipe.support import SERVERS
 from trtspec.roles import Role
 
@@ -33,7 +33,7 @@ RELEASES = tuple(dict.fromkeys([*releases.RELEASES, *server_releases.VERSIONS]))
 ReleaseName = Annotated[Text, WithJsonSchema({"type": "string", "enum": list(RELEASES)})]
 
 
-class Calibration(Texts):
+class Calibration(TextSelection):
     """The text from which FP8 scales are taken."""
 
     dataset: Text = Field(
@@ -73,7 +73,7 @@ class Parallel(Section):
         return self.tensor * self.pipeline
 
 
-class Model(Section):
+class RecipeModel(Section):
     """A model of the recipe, which gets an engine."""
 
     model: Text = Field(description="Hugging Face Hub id, or a folder relative to the recipe.")
@@ -98,7 +98,7 @@ def _without_model(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [{"required": ["model"]}, {"required": ["layers_of_target"]}]
 
 
-class Draft(Model):
+class Draft(RecipeModel):
     """The small model, or the head, that proposes tokens; or layers of the target itself."""
 
     model_config = ConfigDict(json_schema_extra=_without_model)
@@ -122,7 +122,8 @@ class Speculation(Section):
     """The source of drafts, and their length."""
 
     method: Method = Field(
-        default=DraftModel(), description="Where drafts come from: the name of a method, or its section."
+        default=DraftModelMethod(),
+        description="Where drafts come from: the name of a method, or its section.",
     )
     mode: Literal["draft_tokens_external"] = Field(
         default="draft_tokens_external", description="TensorRT-LLM's speculative_decoding_mode of the target."
@@ -237,7 +238,7 @@ class Recipe(Section):
     name: Annotated[str, Field(max_length=100, pattern=r"^[a-z0-9][a-z0-9._-]*$")] = Field(
         description="Name of the build; its folder is build/<name>."
     )
-    target: Model = Field(description="The large model, whose text is served.")
+    target: RecipeModel = Field(description="The large model, whose text is served.")
     draft: Draft | None = Field(
         default=None,
         description="The small model that proposes tokens; ngram and suffix have none.",
@@ -251,8 +252,10 @@ class Recipe(Section):
     kubernetes: Kubernetes = Field(
         default=Kubernetes(), description="How trtspec deploy --kubernetes serves it on a cluster."
     )
-    slurm: Slurm = Field(default=Slurm(), description="What trtspec build --on slurm asks Slurm for.")
-    fleet: Fleet = Field(default=Fleet(), description="What trtspec plan --fleet reckons for.")
+    slurm: SlurmSection = Field(
+        default=SlurmSection(), description="What trtspec build --on slurm asks Slurm for."
+    )
+    fleet: FleetSection = Field(default=FleetSection(), description="What trtspec plan --fleet reckons for.")
 
     @model_validator(mode="before")
     @classmethod
@@ -287,12 +290,12 @@ class Recipe(Section):
         return ranks
 
     @property
-    def models(self) -> dict[Role, Model]:
+    def models(self) -> dict[Role, RecipeModel]:
         """The models, the target first."""
         return {Role.TARGET: self.target, **({Role.DRAFT: self.draft} if self.draft else {})}
 
     @property
-    def engines(self) -> dict[Role, Model]:
+    def engines(self) -> dict[Role, RecipeModel]:
         """The models that have an engine, the target first; one with the draft inside has that of both."""
         return {Role.TARGET: self.target} if self.drafts_inside else self.models
 
@@ -317,7 +320,7 @@ class Recipe(Section):
         for *sections, key, before in (
             ("speculation", "method", "earlier_answers", None),
             ("speculation", "method", HETEROGENEOUS, False),
-            ("speculation", "method", DraftModel().model_dump(exclude={HETEROGENEOUS})),
+            ("speculation", "method", DraftModelMethod().model_dump(exclude={HETEROGENEOUS})),
             ("speculation", "policy", None),
             ("speculation", "share", None),
             ("draft", "device", None),
@@ -331,7 +334,7 @@ class Recipe(Section):
                 del section[key]
         return digest_of(values)
 
-    def calibration(self, model: Model) -> Calibration | None:
+    def calibration(self, model: RecipeModel) -> Calibration | None:
         """The calibration of a model that is to be FP8, its own or else the target's; None if it has none."""
         if model.quantization.weights != "fp8":
             return None

@@ -23,7 +23,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
 
 
-class Texts(Section):
+class TextSelection(Section):
     """The choice of texts from a dataset, and how they are read."""
 
     seed: Annotated[int, Field(ge=0)] = Field(default=1234, description="Seed of the choice of texts.")

@@ -42,7 +42,7 @@ Option = Annotated[str, AfterValidator(check_option), WithJsonSchema({"type": "s
 Options = dict[Option, bool | int | Text]
 
 
-class Slurm(Section):
+class SlurmSection(Section):
     """What jobs of Slurm ask for.
 
     Memory and processors follow from the model, unless `options` have `mem`, `cpus-per-task` or their like.

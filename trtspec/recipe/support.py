@@ -30,14 +30,14 @@ BACKENDS = (*ENGINES, *SERVERS)
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Unsupported:
     """The reason why a backend does not run a method, and its source."""
 
     reason: str
     source: str
 
 
-Cell = Refusal | None
+Cell = Unsupported | None
 """None where it runs."""
 
 _ONE_SOURCE = "drafts come from one source for the whole server, which the configuration names"
@@ -48,51 +48,51 @@ SUPPORT: Mapping[str, Mapping[str, Cell]] = {
     "hybrid": {
         "tensorrt_llm": None,
         "torch": None,
-        "vllm": Refusal(_ONE_SOURCE, "vLLM 0.33.0, vllm/config/speculative.py: SpeculativeConfig.method"),
-        "sglang": Refusal(_ONE_SOURCE, "SGLang 0.5.23, sglang/srt/arg_groups/fields/spec.py"),
-        "tensorrt_llm_pytorch": Refusal(_ONE_SOURCE, "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py"),
+        "vllm": Unsupported(_ONE_SOURCE, "vLLM 0.33.0, vllm/config/speculative.py: SpeculativeConfig.method"),
+        "sglang": Unsupported(_ONE_SOURCE, "SGLang 0.5.23, sglang/srt/arg_groups/fields/spec.py"),
+        "tensorrt_llm_pytorch": Unsupported(_ONE_SOURCE, "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py"),
     },
     "suffix": {
         **dict.fromkeys((*ENGINES, "vllm")),
-        "sglang": Refusal(
+        "sglang": Unsupported(
             "SGLang has no suffix decoding",
             "SGLang 0.5.23, sglang/srt/speculative/spec_info.py: SpeculativeAlgorithm",
         ),
-        "tensorrt_llm_pytorch": Refusal(
+        "tensorrt_llm_pytorch": Unsupported(
             "its PyTorch backend has no suffix decoding",
             "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: SpeculativeConfig",
         ),
     },
     "eagle3": {
-        "tensorrt_llm": Refusal(
+        "tensorrt_llm": Unsupported(
             "TensorRT-LLM reads EAGLE-3 heads in its PyTorch backend alone, not in engines",
             "TensorRT-LLM 1.2, docs/source/features/speculative-decoding.md",
         ),
         **dict.fromkeys(("torch", *SERVERS)),
     },
     "eagle": {
-        "tensorrt_llm": Refusal(
+        "tensorrt_llm": Unsupported(
             "an engine of TensorRT-LLM has EAGLE's head inside (mode eagle) and verifies no other drafts",
             "TensorRT-LLM 1.2, examples/eagle/README.md",
         ),
         "torch": None,
         "vllm": None,
         "sglang": None,
-        "tensorrt_llm_pytorch": Refusal(
+        "tensorrt_llm_pytorch": Unsupported(
             "of EAGLE's heads its PyTorch backend reads those of EAGLE-3 alone",
             "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: EagleDecodingConfig.spec_dec_mode",
         ),
     },
     "medusa": {
         **dict.fromkeys(ENGINES),
-        "vllm": Refusal(
+        "vllm": Unsupported(
             "vLLM has Medusa up to 0.32.0, and no more in 0.33.0; trtspec starts neither with it",
             "vLLM 0.32.0 and 0.33.0, vllm/config/speculative.py: SpeculativeMethod",
         ),
-        "sglang": Refusal(
+        "sglang": Unsupported(
             "SGLang has no Medusa", "SGLang 0.5.23, sglang/srt/speculative/spec_info.py: SpeculativeAlgorithm"
         ),
-        "tensorrt_llm_pytorch": Refusal(
+        "tensorrt_llm_pytorch": Unsupported(
             "only engines of TensorRT-LLM have Medusa, its PyTorch backend has not",
             "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: MedusaDecodingConfig.supports_backend",
         ),
@@ -101,6 +101,6 @@ SUPPORT: Mapping[str, Mapping[str, Cell]] = {
 """By the name of a method, and then by that of a backend."""
 
 
-def refusal(method: str, backend: str) -> Refusal | None:
+def refusal(method: str, backend: str) -> Unsupported | None:
     """Returns why the backend does not run the method; None where it does."""
     return SUPPORT[method][backend]

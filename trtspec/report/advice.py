@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtspec.bench.result import Level, Result
+from trtspec.bench.result import BenchResult, LoadResult
 from trtspec.report.drafts import by_category, per_token, whole
-from trtspec.report.measured import Arm, at_most, of_result
+from trtspec.report.measured import ReportArm, at_most, of_result
 from trtspec.report.numbers import percent
 
 GOOD, POOR = 0.6, 0.5
@@ -16,7 +16,7 @@ _ENOUGH = 20
 TONES = {"on": "good", "up_to": "mixed", "off": "bad", "undecided": "open", "unmeasured": "open"}
 
 
-def headline(result: Result) -> str:
+def headline(result: BenchResult) -> str:
     """Returns the answer in a few words."""
     verdict, loads = result.verdict, of_result(result).loads
     if verdict.decision == "up_to" and verdict.switch_off_above is not None:
@@ -37,12 +37,12 @@ def headline(result: Result) -> str:
     }[verdict.decision]
 
 
-def advice(result: Result) -> tuple[str, ...]:
+def advice(result: BenchResult) -> tuple[str, ...]:
     """Returns what to do, the most important first."""
     return (*_switch(result), *_drafts(of_result(result).arms[0]))
 
 
-def _switch(result: Result) -> Iterator[str]:
+def _switch(result: BenchResult) -> Iterator[str]:
     verdict, loads = result.verdict, of_result(result).loads
     if verdict.decision == "on":
         known = (level.load for level in result.levels if level.speedup)
@@ -82,12 +82,12 @@ def _switch(result: Result) -> Iterator[str]:
         )
 
 
-def _is_sure(level: Level) -> bool:
+def _is_sure(level: LoadResult) -> bool:
     """Returns True if drafts surely gain or surely lose at a load."""
     return level.speedup is not None and (level.speedup.low > 1 or level.speedup.high < 1)
 
 
-def _drafts(arm: Arm) -> Iterator[str]:
+def _drafts(arm: ReportArm) -> Iterator[str]:
     found = whole(arm)
     if not found:
         return
@@ -110,7 +110,7 @@ def _drafts(arm: Arm) -> Iterator[str]:
         )
 
 
-def warnings(result: Result) -> tuple[str, ...]:
+def warnings(result: BenchResult) -> tuple[str, ...]:
     """Returns what weakens the result."""
     partial = "The run was stopped before its end; this is what was measured until then."
     return (partial, *result.verdict.notes) if result.is_partial else result.verdict.notes

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtspec.bench.compare import Comparison
-from trtspec.bench.result import Result
+from trtspec.bench.compare import BenchComparison
+from trtspec.bench.result import BenchResult
 from trtspec.report import drafts, requests, rounds, speed
 from trtspec.report.facts import Facts, facts, when
 from trtspec.report.latency import latencies
 from trtspec.report.measured import of_comparison
 from trtspec.report.numbers import interval, percent, plain, times
-from trtspec.report.section import Page, Section, Table, Tile
+from trtspec.report.section import Page, ReportSection, Table, Tile
 from trtspec.report.speed import Gain, Ratio
 
 
-def comparison_page(comparison: Comparison) -> Page:
+def comparison_page(comparison: BenchComparison) -> Page:
     """Returns the report of two results; they have at least one load in common."""
     measured, gain = of_comparison(comparison), _gain(comparison)
     first, second = comparison.first, comparison.second
@@ -52,7 +52,7 @@ def comparison_page(comparison: Comparison) -> Page:
     )
 
 
-def _gain(comparison: Comparison) -> Gain:
+def _gain(comparison: BenchComparison) -> Gain:
     ratios = tuple(Ratio(row.load, row.ratio) for row in comparison.rows if row.ratio)
     return Gain("B over A", "above 1x B is faster, below A", comparison.first.settings.confidence, ratios)
 
@@ -82,7 +82,7 @@ def _because(gain: Gain) -> str:
     return f"With drafts B has {told} the {speed}."
 
 
-def _speedups(comparison: Comparison) -> Section | None:
+def _speedups(comparison: BenchComparison) -> ReportSection | None:
     """Returns what drafts gain in each of the two; None where neither can say it."""
     if not any(row.first.speedup or row.second.speedup for row in comparison.rows):
         return None
@@ -95,10 +95,12 @@ def _speedups(comparison: Comparison) -> Section | None:
     sure = f"{comparison.first.settings.confidence:.0%} interval"
     header = (*of_comparison(comparison).header, "speed-up by drafts", sure)
     words = "Each run beside the same engine without drafts, in turns: this is what the drafts are worth."
-    return Section("What drafts gain in each", words, (), (Table("Speed-up", header, tuple(rows), names=2),))
+    return ReportSection(
+        "What drafts gain in each", words, (), (Table("Speed-up", header, tuple(rows), names=2),)
+    )
 
 
-def _tiles(comparison: Comparison) -> Iterator[Tile]:
+def _tiles(comparison: BenchComparison) -> Iterator[Tile]:
     row = comparison.rows[0]
     first, second = row.first.arms.speculative, row.second.arms.speculative
     if row.ratio:
@@ -120,7 +122,7 @@ def _tiles(comparison: Comparison) -> Iterator[Tile]:
         yield Tile("Acceptance of a token", other, f"of B; {one} of A")
 
 
-def _differing(first: Result, second: Result) -> Section | None:
+def _differing(first: BenchResult, second: BenchResult) -> ReportSection | None:
     """Returns what was not the same in how the two were measured; None where all was."""
     one, other = (
         {name: value for _, told in facts(result) for name, value in told} for result in (first, second)
@@ -133,14 +135,16 @@ def _differing(first: Result, second: Result) -> Section | None:
     if not rows:
         return None
     table = Table("Servers, models, settings, machines", ("", "A", "B"), rows, names=3)
-    return Section("What differs between the runs", "The rest was the same, and stands below.", (), (table,))
+    return ReportSection(
+        "What differs between the runs", "The rest was the same, and stands below.", (), (table,)
+    )
 
 
-def _same(first: Result, second: Result) -> tuple[tuple[str, Facts], ...]:
+def _same(first: BenchResult, second: BenchResult) -> tuple[tuple[str, Facts], ...]:
     others = {fact for _, told in facts(second) for fact in told}
     groups = ((name, tuple(fact for fact in told if fact in others)) for name, told in facts(first))
     return tuple((name, told) for name, told in groups if told)
 
 
-def _name(result: Result) -> str:
+def _name(result: BenchResult) -> str:
     return result.model.recipe or result.model.name

@@ -6,33 +6,33 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from itertools import zip_longest
 
-from trtspec.bench.result import Acceptance
+from trtspec.bench.result import DraftAcceptance
 from trtspec.report import bars, columns
 from trtspec.report.columns import Columns
-from trtspec.report.measured import Arm, Measured, cells
+from trtspec.report.measured import MeasuredArms, ReportArm, cells
 from trtspec.report.numbers import percent, plain
-from trtspec.report.section import Figure, Key, Section, Table
+from trtspec.report.section import Figure, LegendKey, ReportSection, Table
 
 _CATEGORY = ("accepted", "a token", "of drafted", "tokens a round", "drafted")
 
 
-def together(parts: Iterable[Acceptance]) -> Acceptance:
+def together(parts: Iterable[DraftAcceptance]) -> DraftAcceptance:
     """Returns the counts of all of them in one."""
-    return reduce(_add, parts, Acceptance(0, 0, 0, ()))
+    return reduce(_add, parts, DraftAcceptance(0, 0, 0, ()))
 
 
-def whole(arm: Arm) -> Acceptance | None:
+def whole(arm: ReportArm) -> DraftAcceptance | None:
     """Returns how the drafts of all loads did; None where nothing tells."""
     return together(drafts.acceptance for drafts in arm.drafts) if arm.drafts else None
 
 
-def per_token(found: Acceptance) -> float | None:
+def per_token(found: DraftAcceptance) -> float | None:
     """Returns the share accepted of the tokens whose turn came, since all before them were accepted."""
     reached = found.verifications + sum(found.accepted_per_position[:-1])
     return sum(found.accepted_per_position) / reached if reached else None
 
 
-def by_category(arm: Arm) -> dict[str, Acceptance]:
+def by_category(arm: ReportArm) -> dict[str, DraftAcceptance]:
     """Returns how the drafts of each category did at all loads."""
     names = sorted({name for drafts in arm.drafts for name in drafts.by_category})
     return {
@@ -41,7 +41,7 @@ def by_category(arm: Arm) -> dict[str, Acceptance]:
     }
 
 
-def acceptance(measured: Measured) -> Section | None:
+def acceptance(measured: MeasuredArms) -> ReportSection | None:
     """Returns how often drafts were accepted, by position and by load; None where nothing tells."""
     known = [(arm, found) for arm in measured.arms if (found := whole(arm))]
     if not known:
@@ -62,13 +62,13 @@ def acceptance(measured: Measured) -> Section | None:
         rows,
         note=" ".join(_notes(known)),
     )
-    keys = tuple(Key(f"{kind.kind} fill", kind.name) for kind in kinds)
-    return Section(
+    keys = tuple(LegendKey(f"{kind.kind} fill", kind.name) for kind in kinds)
+    return ReportSection(
         "Drafts that were accepted", _finding(known), (Figure(plot, keys),), (positions, _by_load(measured))
     )
 
 
-def categories(measured: Measured) -> Section | None:
+def categories(measured: MeasuredArms) -> ReportSection | None:
     """Returns acceptance by the category of the prompt; None where there are not two of them."""
     told = [(arm, by_category(arm)) for arm in measured.arms]
     known = [(arm, found) for arm, found in told if len(found) > 1]
@@ -88,7 +88,7 @@ def categories(measured: Measured) -> Section | None:
     )
     whose = "" if alone else f" {known[0][0].phrase}"
     header = ("category", *(() if alone else (measured.label,)), *_CATEGORY)
-    return Section(
+    return ReportSection(
         "Acceptance by category",
         f"Of the tokens{whose} whose turn came, most were accepted for {best}, fewest for {worst}.",
         (),
@@ -96,7 +96,7 @@ def categories(measured: Measured) -> Section | None:
     )
 
 
-def _columns(arm: Arm, found: Acceptance, *, alone: bool) -> Iterator[Columns]:
+def _columns(arm: ReportArm, found: DraftAcceptance, *, alone: bool) -> Iterator[Columns]:
     reached = tuple(count / found.verifications for count in found.accepted_per_position)
     if alone:
         yield Columns("of those whose turn came", "drafts", found.by_position)
@@ -105,7 +105,7 @@ def _columns(arm: Arm, found: Acceptance, *, alone: bool) -> Iterator[Columns]:
         yield Columns(f"{arm.name}, of those whose turn came", arm.kind, found.by_position)
 
 
-def _finding(known: list[tuple[Arm, Acceptance]]) -> str:
+def _finding(known: list[tuple[ReportArm, DraftAcceptance]]) -> str:
     accepted, drafted, tokens = (
         _told(known, words)
         for words in (
@@ -121,12 +121,12 @@ def _finding(known: list[tuple[Arm, Acceptance]]) -> str:
     )
 
 
-def _told(known: list[tuple[Arm, Acceptance]], words: Callable[[Acceptance], str]) -> str:
+def _told(known: list[tuple[ReportArm, DraftAcceptance]], words: Callable[[DraftAcceptance], str]) -> str:
     """Returns a number of each arm, which is named where there are two."""
     return ", ".join(words(found) + (f" {arm.phrase}" if len(known) > 1 else "") for arm, found in known)
 
 
-def _notes(known: list[tuple[Arm, Acceptance]]) -> Iterator[str]:
+def _notes(known: list[tuple[ReportArm, DraftAcceptance]]) -> Iterator[str]:
     if any(drafts.source == "metrics" for arm, _ in known for drafts in arm.drafts):
         yield "By the server's metrics, which count what others asked meanwhile too."
     shortened = max(found.shortened for _, found in known)
@@ -137,7 +137,7 @@ def _notes(known: list[tuple[Arm, Acceptance]]) -> Iterator[str]:
         )
 
 
-def _category(arm: Arm, found: Acceptance) -> tuple[str, ...]:
+def _category(arm: ReportArm, found: DraftAcceptance) -> tuple[str, ...]:
     share = per_token(found)
     return (
         bars.share(share or 0, arm.kind, f"{percent(share)} of those whose turn came"),
@@ -148,7 +148,7 @@ def _category(arm: Arm, found: Acceptance) -> tuple[str, ...]:
     )
 
 
-def _by_load(measured: Measured) -> Table:
+def _by_load(measured: MeasuredArms) -> Table:
     rows = []
     for load, arm, figures in measured.each():
         if figures.drafts:
@@ -172,8 +172,8 @@ def _named(category: str) -> str:
     return category or "(none)"
 
 
-def _add(one: Acceptance, other: Acceptance) -> Acceptance:
-    return Acceptance(
+def _add(one: DraftAcceptance, other: DraftAcceptance) -> DraftAcceptance:
+    return DraftAcceptance(
         one.verifications + other.verifications,
         one.drafted + other.drafted,
         one.accepted + other.accepted,

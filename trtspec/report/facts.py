@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from trtspec.bench.result import Result
+from trtspec.bench.result import BenchResult
 from trtspec.report.numbers import percent
 from trtspec.report.requests import in_words
 from trtspec.units import gib
@@ -18,7 +18,7 @@ _PLAIN_BY = {
 }
 
 
-def facts(result: Result) -> tuple[tuple[str, Facts], ...]:
+def facts(result: BenchResult) -> tuple[tuple[str, Facts], ...]:
     """Returns groups of names and values; what is not known is left out."""
     groups = {
         "Server and model": _server(result),
@@ -40,7 +40,7 @@ def when(started: str) -> str:
         return started
 
 
-def _server(result: Result) -> dict[str, object]:
+def _server(result: BenchResult) -> dict[str, object]:
     server, model = result.server, result.model
     without = _PLAIN_BY[server.plain_by]
     return {
@@ -56,7 +56,7 @@ def _server(result: Result) -> dict[str, object]:
     }
 
 
-def _workload(result: Result) -> dict[str, object]:
+def _workload(result: BenchResult) -> dict[str, object]:
     workload = result.workload
     kinds = ", ".join(f"{name or '(none)'} {count}" for name, count in workload.categories.items())
     return {
@@ -68,7 +68,7 @@ def _workload(result: Result) -> dict[str, object]:
     }
 
 
-def _settings(result: Result) -> dict[str, object]:
+def _settings(result: BenchResult) -> dict[str, object]:
     settings = result.settings
     return {
         "started": when(settings.started),
@@ -86,7 +86,7 @@ def _settings(result: Result) -> dict[str, object]:
     }
 
 
-def _machine(result: Result) -> dict[str, object]:
+def _machine(result: BenchResult) -> dict[str, object]:
     machine = result.machine
     return {
         "processor": f"{machine.processor}, {machine.cores} cores",

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from trtspec.bench.result import Figures, Load, Percentiles
+from trtspec.bench.result import ArmFigures, OfferedLoad, Percentiles
 from trtspec.report import axis, lines
-from trtspec.report.lines import Line, Point
-from trtspec.report.measured import Arm, Measured, cells
+from trtspec.report.lines import Line, PlotPoint
+from trtspec.report.measured import MeasuredArms, ReportArm, cells
 from trtspec.report.numbers import change, duration, in_unit, plain
-from trtspec.report.section import Figure, Key, Section, Table
+from trtspec.report.section import Figure, LegendKey, ReportSection, Table
 
-Of = Callable[[Figures], Percentiles | None]
+Of = Callable[[ArmFigures], Percentiles | None]
 Pick = Callable[[Percentiles], float]
-Known = tuple[Load, Arm, Percentiles]
+Known = tuple[OfferedLoad, ReportArm, Percentiles]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ WAITS = (
 )
 
 
-def latencies(measured: Measured) -> Iterator[Section]:
+def latencies(measured: MeasuredArms) -> Iterator[ReportSection]:
     """Yields a section for each kind of time that was measured."""
     for wait in WAITS:
         told = ((load, arm, wait.of(figures)) for load, arm, figures in measured.each())
@@ -59,7 +59,7 @@ def latencies(measured: Measured) -> Iterator[Section]:
             yield _section(measured, wait, known)
 
 
-def _section(measured: Measured, wait: Wait, known: list[Known]) -> Section:
+def _section(measured: MeasuredArms, wait: Wait, known: list[Known]) -> ReportSection:
     factor, unit = in_unit(max(found.p99 for _, _, found in known))
     plotted = [
         Line(f"{arm.name}, {name}", f"{arm.kind}{tail}", tuple(_points(known, arm, name, pick, factor)))
@@ -74,12 +74,12 @@ def _section(measured: Measured, wait: Wait, known: list[Known]) -> Section:
         measured.axis,
         (unit, axis.of_amounts(values, "{:,.4g}".format)),
     )
-    figure = Figure(plot, tuple(Key(line.kind, line.name) for line in plotted))
+    figure = Figure(plot, tuple(LegendKey(line.kind, line.name) for line in plotted))
     rows = tuple(
         (*cells(load, arm), *(plain(value * factor) for value in _row(found))) for load, arm, found in known
     )
     header = (*measured.header, "p50", "p90", "p95", "p99", "mean")
-    return Section(
+    return ReportSection(
         wait.title,
         f"{wait.meaning} {_finding(measured, wait.of)}".strip(),
         (figure,) if len(measured.loads) > 1 else (),
@@ -87,7 +87,7 @@ def _section(measured: Measured, wait: Wait, known: list[Known]) -> Section:
     )
 
 
-def _finding(measured: Measured, of: Of) -> str:
+def _finding(measured: MeasuredArms, of: Of) -> str:
     """Returns how the arms compare at the lowest load and, where there is another, at the highest."""
     loads, said = measured.loads, []
     for at in loads if len(loads) < 3 else (loads[0], loads[-1]):
@@ -100,11 +100,11 @@ def _finding(measured: Measured, of: Of) -> str:
     return f"In the median {'; '.join(said)}." if said else ""
 
 
-def _points(known: list[Known], of: Arm, name: str, pick: Pick, factor: float) -> Iterator[Point]:
+def _points(known: list[Known], of: ReportArm, name: str, pick: Pick, factor: float) -> Iterator[PlotPoint]:
     for load, arm, found in known:
         if arm is of:
             words = f"{load}, {arm.name}, {name}: {duration(pick(found))}"
-            yield Point(load.value, pick(found) * factor, words)
+            yield PlotPoint(load.value, pick(found) * factor, words)
 
 
 def _row(found: Percentiles) -> tuple[float, ...]:

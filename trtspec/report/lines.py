@@ -17,7 +17,7 @@ _ROOMY = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class PlotPoint:
     """A measured value at `x`, with its interval where there is one; `words` say it in full."""
 
     x: float
@@ -33,7 +33,7 @@ class Line:
 
     name: str
     kind: str
-    points: tuple[Point, ...]
+    points: tuple[PlotPoint, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class Threshold:
     """A value that lines are judged by; `words` say what it means to lie above it and below."""
 
     y: float
@@ -58,9 +58,9 @@ def draw(
     x: tuple[str, Axis],
     y: tuple[str, Axis],
     *,
-    level: Level | None = None,
+    level: Threshold | None = None,
     marks: Sequence[Mark] = (),
-    scattered: Sequence[Point] = (),
+    scattered: Sequence[PlotPoint] = (),
     named: bool = False,
 ) -> Markup:
     """Returns the plot; `x` and `y` are an axis with its title, `words` are read to who cannot see it.
@@ -109,7 +109,7 @@ class _Frame:
         self.drawing.text(WIDTH - RIGHT, HEIGHT - 5, x_title, "title end")
         self.drawing.text(2, 12, y_title, "title")
 
-    def level(self, level: Level) -> None:
+    def level(self, level: Threshold) -> None:
         y, right = self.y(level.y), WIDTH - RIGHT
         self.drawing.box(LEFT, TOP, right - LEFT, y - TOP, "better")
         self.drawing.box(LEFT, y, right - LEFT, HEIGHT - BOTTOM - y, "worse")
@@ -125,7 +125,7 @@ class _Frame:
             x + (-5 if at_end else 5), HEIGHT - BOTTOM - 20, mark.words, f"note strong{' end' * at_end}"
         )
 
-    def scattered(self, point: Point) -> None:
+    def scattered(self, point: PlotPoint) -> None:
         # Beside the interval of the same load, which would hide it.
         self.drawing.dot(self.x(point.x) - 9, self.y(point.y), 1.6, "scatter", point.words)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtspec.bench.result import Result
+from trtspec.bench.result import BenchResult
 from trtspec.report import drafts, requests, rounds, speed
 from trtspec.report.advice import TONES, advice, headline, warnings
 from trtspec.report.facts import facts, when
@@ -14,7 +14,7 @@ from trtspec.report.numbers import duration, interval, percent, plain, times
 from trtspec.report.section import Page, Tile
 
 
-def page(result: Result) -> Page:
+def page(result: BenchResult) -> Page:
     """Returns the report of a result, which has at least one level."""
     measured, gain = of_result(result), speed.gain_of(result)
     sections = (
@@ -44,7 +44,7 @@ def page(result: Result) -> Page:
     )
 
 
-def _subject(result: Result) -> str:
+def _subject(result: BenchResult) -> str:
     model = result.model
     pair = f"{model.target} drafted by {model.draft}" if model.target and model.draft else model.target
     parts = (pair, f"on {result.workload.name}", when(result.settings.started))
@@ -55,7 +55,7 @@ def _sentence(words: str) -> str:
     return words[:1].upper() + words[1:] + ("" if words.endswith((".", "!", "?")) else ".")
 
 
-def _tiles(result: Result) -> Iterator[Tile]:
+def _tiles(result: BenchResult) -> Iterator[Tile]:
     first = result.levels[0]
     ours, without = first.arms.speculative, first.arms.plain
     if first.speedup:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from trtspec.bench.result import Figures, Goodput, Load, Targets
+from trtspec.bench.result import ArmFigures, Goodput, OfferedLoad, Targets
 from trtspec.report import axis, lines
-from trtspec.report.lines import Line, Point
-from trtspec.report.measured import Arm, Measured, cells
+from trtspec.report.lines import Line, PlotPoint
+from trtspec.report.measured import MeasuredArms, ReportArm, cells
 from trtspec.report.numbers import duration, percent, plain
-from trtspec.report.section import Figure, Key, Section, Table
+from trtspec.report.section import Figure, LegendKey, ReportSection, Table
 
 
-def goodput(measured: Measured, targets: Targets) -> Section | None:
+def goodput(measured: MeasuredArms, targets: Targets) -> ReportSection | None:
     """Returns the requests a second that kept the latencies asked for; None where none were."""
     told = ((load, arm, figures.goodput) for load, arm, figures in measured.each())
     known = [(load, arm, good) for load, arm, good in told if good]
@@ -28,11 +28,11 @@ def goodput(measured: Measured, targets: Targets) -> Section | None:
         measured.axis,
         ("requests/s in time", axis.of_amounts(values, "{:,.4g}".format)),
     )
-    figure = Figure(plot, tuple(Key(line.kind, line.name) for line in plotted))
+    figure = Figure(plot, tuple(LegendKey(line.kind, line.name) for line in plotted))
     rows = tuple(
         (*cells(load, arm), plain(good.requests_per_second), percent(good.share)) for load, arm, good in known
     )
-    return Section(
+    return ReportSection(
         "Goodput",
         f"Requests that kept {in_words(targets)}; those that failed count as not kept.",
         (figure,) if len(measured.loads) > 1 else (),
@@ -50,7 +50,7 @@ def in_words(targets: Targets) -> str:
     return ", ".join(f"{name} {_limit(limit)}" for name, limit in kinds if limit is not None) or "none"
 
 
-def counts(measured: Measured) -> Section:
+def counts(measured: MeasuredArms) -> ReportSection:
     """Returns how many requests were measured, and those of them that failed, by kind."""
     each = list(measured.each())
     asked = sum(figures.requests for _, _, figures in each)
@@ -84,18 +84,18 @@ def counts(measured: Measured) -> Section:
         Table("Tokens", (*measured.header, "of prompts", "of answers", "an answer"), tokens, names=2),
         *failures,
     )
-    return Section("Requests and errors", finding, (), tables)
+    return ReportSection("Requests and errors", finding, (), tables)
 
 
-def _kept(load: Load, arm: Arm, good: Goodput) -> Point:
+def _kept(load: OfferedLoad, arm: ReportArm, good: Goodput) -> PlotPoint:
     words = f"{load}, {arm.name}: {plain(good.requests_per_second)} requests/s, {percent(good.share)} of all"
-    return Point(load.value, good.requests_per_second, words)
+    return PlotPoint(load.value, good.requests_per_second, words)
 
 
 def _limit(seconds: float) -> str:
     return f"{seconds * 1e3:g} ms" if seconds < 1 else f"{seconds:g} s"
 
 
-def _an_answer(figures: Figures) -> str:
+def _an_answer(figures: ArmFigures) -> str:
     answers = figures.requests - figures.failed
     return plain(figures.output_tokens / answers if answers else None)

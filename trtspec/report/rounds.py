@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from trtspec.bench.result import RoundTimes
+from trtspec.bench.result import MeanRoundTimes
 from trtspec.report import bars
-from trtspec.report.measured import Measured, cells
+from trtspec.report.measured import MeasuredArms, cells
 from trtspec.report.numbers import duration, in_unit, percent, plain
-from trtspec.report.section import Key, Section, Table
+from trtspec.report.section import LegendKey, ReportSection, Table
 
 _KINDS = ("draft-part", "drafts", "rest")
 _NAMES = ("draft", "verification", "everything else")
 
 
-def times(measured: Measured) -> Section | None:
+def times(measured: MeasuredArms) -> ReportSection | None:
     """Returns how long drafting and verifying take in a round; None where the server does not say."""
     told = ((load, arm, figures.inside.round_times) for load, arm, figures in measured.each())
     known = [(load, arm, found) for load, arm, found in told if found and sum(_parts(found)) > 0]
@@ -27,12 +27,12 @@ def times(measured: Measured) -> Section | None:
         f"{percent(first.verify / whole)} verification, {percent(first.overhead / whole)} everything else."
     )
     header = (*measured.header, "shares", "draft", "verify", "other", "round")
-    keys = tuple(Key(f"{kind} fill", name) for kind, name in zip(_KINDS, _NAMES, strict=True))
+    keys = tuple(LegendKey(f"{kind} fill", name) for kind, name in zip(_KINDS, _NAMES, strict=True))
     table = Table(f"Mean time of a round, {unit}", header, rows, names=2, keys=keys)
-    return Section("Where the time of a round goes", finding, (), (table,))
+    return ReportSection("Where the time of a round goes", finding, (), (table,))
 
 
-def server(measured: Measured) -> Section | None:
+def server(measured: MeasuredArms) -> ReportSection | None:
     """Returns what the server's caches and GPUs did; None where nothing is known."""
     told = [(load, arm, figures.inside) for load, arm, figures in measured.each()]
     reuse = any(inside.kv_reuse is not None for _, _, inside in told)
@@ -55,21 +55,21 @@ def server(measured: Measured) -> Section | None:
     words = "What the server's caches and GPUs did meanwhile."
     if gpu:
         words += " Drafts pay while a GPU has time to spare."
-    return Section(
+    return ReportSection(
         "Cache and GPU" if gpu else "KV cache", words, (), (Table("Shares", header, rows, names=2),)
     )
 
 
-def _parts(found: RoundTimes) -> tuple[float, float, float]:
+def _parts(found: MeanRoundTimes) -> tuple[float, float, float]:
     return found.draft, found.verify, found.overhead
 
 
-def _bar(found: RoundTimes) -> str:
+def _bar(found: MeanRoundTimes) -> str:
     parts, whole = _parts(found), sum(_parts(found))
     shares = [(kind, part / whole) for kind, part in zip(_KINDS, parts, strict=True)]
     draft, verify, other = (percent(share) for _, share in shares)
     return bars.parts(shares, f"{draft} draft, {verify} verification, {other} other")
 
 
-def _row(found: RoundTimes, factor: float) -> tuple[str, ...]:
+def _row(found: MeanRoundTimes, factor: float) -> tuple[str, ...]:
     return tuple(plain(part * factor) for part in (*_parts(found), sum(_parts(found))))

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class LegendKey:
     """A line of a legend: what a kind of line, dot or column stands for."""
 
     kind: str
@@ -28,7 +28,7 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     names: int = 1
-    keys: tuple[Key, ...] = ()
+    keys: tuple[LegendKey, ...] = ()
     note: str = ""
 
     @property
@@ -42,11 +42,11 @@ class Figure:
     """A plot with its legend, which is empty where the plot says it itself."""
 
     plot: Markup
-    keys: tuple[Key, ...] = ()
+    keys: tuple[LegendKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ReportSection:
     """A part of the report: its title, what it shows in a sentence, plots and tables of it."""
 
     title: str
@@ -76,7 +76,7 @@ class Page:
     advice: tuple[str, ...]
     hero: Figure | None
     tiles: tuple[Tile, ...]
-    sections: tuple[Section, ...]
+    sections: tuple[ReportSection, ...]
     facts: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
     command: str = ""
     warnings: tuple[str, ...] = ()

@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
 
-from trtspec.bench.result import Figures, Interval, Level, Load, Result
+from trtspec.bench.result import ArmFigures, BenchResult, Interval, LoadResult, OfferedLoad
 from trtspec.report import axis, lines
-from trtspec.report.lines import Line, Mark, Point
-from trtspec.report.measured import Arm, Measured, axis_of, load_header, short
+from trtspec.report.lines import Line, Mark, PlotPoint
+from trtspec.report.measured import MeasuredArms, ReportArm, axis_of, load_header, short
 from trtspec.report.numbers import NOTHING, interval, plain, times, with_interval
-from trtspec.report.section import Figure, Key, Section, Table
+from trtspec.report.section import Figure, LegendKey, ReportSection, Table
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
     """The ratio of two speeds at a load; `single` are observations of it."""
 
-    load: Load
+    load: OfferedLoad
     ratio: Interval
     single: tuple[float, ...] = ()
 
@@ -34,7 +34,7 @@ class Gain:
     break_even: float | None = None
 
 
-def gain_of(result: Result) -> Gain:
+def gain_of(result: BenchResult) -> Gain:
     """Returns what drafts gain."""
     found = tuple(
         Ratio(level.load, level.speedup, tuple(_twos(level))) for level in result.levels if level.speedup
@@ -49,7 +49,7 @@ def gain_plot(gain: Gain) -> Figure | None:
         return None
     loads = [found.load for found in gain.ratios]
     points = tuple(_ratio(found, gain.confidence) for found in gain.ratios)
-    single = tuple(Point(found.load.value, one, "") for found in gain.ratios for one in found.single)
+    single = tuple(PlotPoint(found.load.value, one, "") for found in gain.ratios for one in found.single)
     values = [value for point in points for value in (point.low, point.high) if value is not None]
     marks = [Mark(gain.break_even, f"break-even {short(gain.break_even)}")] if gain.break_even else []
     plot = lines.draw(
@@ -57,18 +57,18 @@ def gain_plot(gain: Gain) -> Figure | None:
         [Line(gain.title, "drafts", points)],
         axis_of(loads),
         (gain.title, axis.around([*values, *(one.y for one in single)], 1.0, "{:g}x".format)),
-        level=lines.Level(1.0, gain.meaning),
+        level=lines.Threshold(1.0, gain.meaning),
         marks=marks,
         scattered=single,
         named=True,
     )
-    keys = [Key("drafts dot", f"{gain.title}, with its {gain.confidence:.0%} interval")]
+    keys = [LegendKey("drafts dot", f"{gain.title}, with its {gain.confidence:.0%} interval")]
     if single:
-        keys.append(Key("scatter", "two pairs of blocks, each arm first in one"))
+        keys.append(LegendKey("scatter", "two pairs of blocks, each arm first in one"))
     return Figure(plot, tuple(keys))
 
 
-def speed_plot(measured: Measured) -> Figure | None:
+def speed_plot(measured: MeasuredArms) -> Figure | None:
     """Returns tokens a second of each arm by load; None for one load, of which a table says all."""
     if len(measured.loads) < 2:
         return None
@@ -83,10 +83,10 @@ def speed_plot(measured: Measured) -> Figure | None:
         measured.axis,
         ("tokens/s, all streams together", axis.of_amounts(ends, _tick)),
     )
-    return Figure(plot, tuple(Key(line.kind, line.name) for line in plotted))
+    return Figure(plot, tuple(LegendKey(line.kind, line.name) for line in plotted))
 
 
-def throughput(measured: Measured, gain: Gain) -> Section:
+def throughput(measured: MeasuredArms, gain: Gain) -> ReportSection:
     """Returns tokens a second of each arm by load, and the gain in figures."""
     ratios = {found.load: found.ratio for found in gain.ratios}
     rows = tuple(
@@ -103,7 +103,7 @@ def throughput(measured: Measured, gain: Gain) -> Section:
     if measured.loads[0].kind == "rate":
         note = "At a given rate tokens a second follow from the rate; the gain is of the time of a request."
     plot = speed_plot(measured)
-    return Section(
+    return ReportSection(
         "Tokens a second",
         f"The most were {'; '.join(_most(arm) for arm in measured.arms)}.",
         (plot,) if plot else (),
@@ -111,7 +111,7 @@ def throughput(measured: Measured, gain: Gain) -> Section:
     )
 
 
-def _twos(level: Level) -> Iterator[float]:
+def _twos(level: LoadResult) -> Iterator[float]:
     """Yields the speed-up of each two pairs of blocks together, of which each arm began one.
 
     Who comes second finds caches warm, so a pair alone says little.
@@ -126,24 +126,24 @@ def _twos(level: Level) -> Iterator[float]:
             yield sqrt(one * other)
 
 
-def _most(arm: Arm) -> str:
+def _most(arm: ReportArm) -> str:
     load, figures = max(arm.figures, key=lambda found: found[1].tokens_per_second.value)
     return f"{plain(figures.tokens_per_second.value)} {arm.phrase} at {load}"
 
 
-def _ratio(found: Ratio, confidence: float) -> Point:
+def _ratio(found: Ratio, confidence: float) -> PlotPoint:
     ratio = found.ratio
     words = f"{found.load}: {times(ratio.value)}, {confidence:.0%} interval {interval(ratio.low, ratio.high)}"
-    return Point(found.load.value, ratio.value, words, ratio.low, ratio.high)
+    return PlotPoint(found.load.value, ratio.value, words, ratio.low, ratio.high)
 
 
-def _speed(load: Load, figures: Figures, arm: Arm) -> Point:
+def _speed(load: OfferedLoad, figures: ArmFigures, arm: ReportArm) -> PlotPoint:
     speed = figures.tokens_per_second
     words = f"{load}, {arm.name}: {plain(speed.value)} ({plain(speed.low)} - {plain(speed.high)}) tokens/s"
-    return Point(load.value, speed.value, words, speed.low, speed.high)
+    return PlotPoint(load.value, speed.value, words, speed.low, speed.high)
 
 
-def _in_cell(figures: Figures | None) -> str:
+def _in_cell(figures: ArmFigures | None) -> str:
     if figures is None:
         return NOTHING
     speed = figures.tokens_per_second

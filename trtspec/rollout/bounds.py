@@ -7,7 +7,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from enum import Enum
 
-from trtspec.rollout.evidence import Arm, Drafts, Evidence, Times
+from trtspec.rollout.evidence import ArmCounts, MeanTimes, RolloutEvidence, ScoredDrafts
 from trtspec.rollout.shares import difference
 from trtspec.serving.rollout.state import ARMS, PLAIN, SHADOW, SPECULATE, RolloutState
 
@@ -31,7 +31,7 @@ FEWEST_WITHOUT_ERRORS = math.ceil(_ONE_SIDED**2 * (1 - MOST_ERRORS) / MOST_ERROR
 _MOST_NEEDED = 100_000
 
 
-class Verdict(str, Enum):
+class BoundState(str, Enum):
     """The state of a bound: it holds, it is broken, or it needs more requests to tell."""
 
     HOLDS = "holds"
@@ -46,28 +46,30 @@ class Check:
     name: str
     bound: str
     found: str
-    verdict: Verdict
+    verdict: BoundState
     needed: int = 0
 
 
-def overall(checks: list[Check]) -> Verdict:
+def overall(checks: list[Check]) -> BoundState:
     """Returns the worst of the verdicts."""
     verdicts = {check.verdict for check in checks}
-    for verdict in (Verdict.BROKEN, Verdict.OPEN):
+    for verdict in (BoundState.BROKEN, BoundState.OPEN):
         if verdict in verdicts:
             return verdict
-    return Verdict.HOLDS
+    return BoundState.HOLDS
 
 
 def bounds_of(state: RolloutState) -> dict[str, str]:
     """Returns the bounds of a state by their names."""
-    none = Times(0, 0.0, 0.0)
-    many = Arm(LEAST_REQUESTS, 0, none, none)
-    found = check(state, Evidence(dict.fromkeys(ARMS, many), Drafts(0, 0, 0), Drafts(0, 0, 0)))
+    none = MeanTimes(0, 0.0, 0.0)
+    many = ArmCounts(LEAST_REQUESTS, 0, none, none)
+    found = check(
+        state, RolloutEvidence(dict.fromkeys(ARMS, many), ScoredDrafts(0, 0, 0), ScoredDrafts(0, 0, 0))
+    )
     return {each.name: each.bound for each in found}
 
 
-def check(state: RolloutState, evidence: Evidence) -> list[Check]:
+def check(state: RolloutState, evidence: RolloutEvidence) -> list[Check]:
     """Returns the bounds of a state, none for one without drafts.
 
     Times of the shadow are not bound: its requests are plain ones, with a draft beside each.
@@ -87,35 +89,37 @@ def check(state: RolloutState, evidence: Evidence) -> list[Check]:
     return checks
 
 
-def requests(arm: Arm, other: Arm | None, names: tuple[str, str] = ("with drafts", "plain")) -> Check:
+def requests(
+    arm: ArmCounts, other: ArmCounts | None, names: tuple[str, str] = ("with drafts", "plain")
+) -> Check:
     """Returns the bound on how many there must be of an arm, and of the other one it is held against."""
     counts = [one.per_token.count for one in (arm, other) if one is not None]
     needed = max(LEAST_REQUESTS - min(counts), 0)
     found = ", ".join(f"{count} {name}" for count, name in zip(counts, names, strict=False))
     bound = f"at least {LEAST_REQUESTS}" + (" of each" if other else "")
-    return Check("requests", bound, found, Verdict.OPEN if needed else Verdict.HOLDS, needed)
+    return Check("requests", bound, found, BoundState.OPEN if needed else BoundState.HOLDS, needed)
 
 
-def acceptance(drafts: Drafts, arm: Arm, least: float = LEAST_ACCEPTANCE) -> Check:
+def acceptance(drafts: ScoredDrafts, arm: ArmCounts, least: float = LEAST_ACCEPTANCE) -> Check:
     """Returns the bound on how likely a token is accepted where all before it were."""
     name, bound = "acceptance", f"at least {least:.0%}"
     needed = max(LEAST_REQUESTS - arm.per_token.count, 0)
     if needed or not drafts.drafts:
         found = "too few requests" if needed else "no drafts"
-        return Check(name, bound, found, Verdict.OPEN if needed else Verdict.BROKEN, needed)
+        return Check(name, bound, found, BoundState.OPEN if needed else BoundState.BROKEN, needed)
     found = f"{drafts.per_token:.0%} per token, {drafts.share:.0%} of all drafted"
     holds = drafts.per_token >= least
-    return Check(name, bound, found, Verdict.HOLDS if holds else Verdict.BROKEN)
+    return Check(name, bound, found, BoundState.HOLDS if holds else BoundState.BROKEN)
 
 
-def errors(arm: Arm, other: Arm | None, name_of_other: str = "plain") -> Check:
+def errors(arm: ArmCounts, other: ArmCounts | None, name_of_other: str = "plain") -> Check:
     """Judges how much more of an arm fails than of the other one, by the interval of the difference.
 
     Without another arm, or one of no requests, it is the share itself.
     """
     name, bound = "errors", f"at most {MOST_ERRORS:.0%}" + (f" above {name_of_other}" if other else "")
     if arm.requests < LEAST_REQUESTS:
-        return Check(name, bound, "too few requests", Verdict.OPEN, FEWEST_WITHOUT_ERRORS - arm.requests)
+        return Check(name, bound, "too few requests", BoundState.OPEN, FEWEST_WITHOUT_ERRORS - arm.requests)
     others = other.requests if other else 0
     share, usual = _failing(arm), _failing(other) if other else 0.0
 
@@ -129,47 +133,47 @@ def errors(arm: Arm, other: Arm | None, name_of_other: str = "plain") -> Check:
     else:
         found = f"{share:.1%} ({low:.1%} to {high:.1%})"
     verdict = _side(low, high, MOST_ERRORS)
-    if verdict is not Verdict.OPEN:
+    if verdict is not BoundState.OPEN:
         return Check(name, bound, found, verdict)
 
     def tells(more: int) -> bool:
-        return _side(*interval(more), MOST_ERRORS) is not Verdict.OPEN
+        return _side(*interval(more), MOST_ERRORS) is not BoundState.OPEN
 
     return Check(name, bound, found, verdict, bisect_left(range(_MOST_NEEDED), True, key=tells))
 
 
-def _failing(arm: Arm) -> float:
+def _failing(arm: ArmCounts) -> float:
     """Returns the share that failed; failures of what began before may be among them."""
     return min(arm.failures / arm.requests, 1.0) if arm.requests else 0.0
 
 
-def _until(plain: Arm, tokens: float) -> Times:
+def _until(plain: ArmCounts, tokens: float) -> MeanTimes:
     """Returns the times until plain requests have so many tokens."""
     first, later = plain.first_token, plain.per_token
     mean = first.mean + (tokens - 1) * later.mean
-    return Times(min(first.count, later.count), mean, math.hypot(first.error, (tokens - 1) * later.error))
+    return MeanTimes(min(first.count, later.count), mean, math.hypot(first.error, (tokens - 1) * later.error))
 
 
-def ratio(name: str, arm: Times, other: Times, most: float, name_of_other: str = "plain") -> Check:
+def ratio(name: str, arm: MeanTimes, other: MeanTimes, most: float, name_of_other: str = "plain") -> Check:
     """Judges the ratio of two means by its interval, whose ends are those of the ratio's logarithm."""
     bound = f"at most {most:.2f}x {name_of_other}"
     least = min(arm.count, other.count)
     if least < LEAST_REQUESTS or not arm.mean or not other.mean:
         needed = max(LEAST_REQUESTS - least, 1)
-        return Check(name, bound, "too few requests", Verdict.OPEN, needed)
+        return Check(name, bound, "too few requests", BoundState.OPEN, needed)
     middle = math.log(arm.mean / other.mean)
     error = math.hypot(arm.error / arm.mean, other.error / other.mean)
     low, high = (math.exp(middle + side * _ONE_SIDED * error) for side in (-1, 1))
     found = f"{math.exp(middle):.2f}x ({low:.2f} to {high:.2f})"
     verdict = _side(low, high, most)
-    if verdict is not Verdict.OPEN:
+    if verdict is not BoundState.OPEN:
         return Check(name, bound, found, verdict)
     return Check(name, bound, found, verdict, _needed(least, _ONE_SIDED * error, middle - math.log(most)))
 
 
-def _side(low: float, high: float, most: float) -> Verdict:
+def _side(low: float, high: float, most: float) -> BoundState:
     """Returns on which side of a bound an interval is."""
-    return Verdict.HOLDS if high <= most else Verdict.BROKEN if low > most else Verdict.OPEN
+    return BoundState.HOLDS if high <= most else BoundState.BROKEN if low > most else BoundState.OPEN
 
 
 def _needed(count: int, width: float, distance: float) -> int:

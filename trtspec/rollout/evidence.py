@@ -26,7 +26,7 @@ _OVERALL = (
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class MeanTimes:
     """The mean of `count` times in seconds, and the standard error of that mean; 0.0 where there are none."""
 
     count: int
@@ -35,7 +35,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Drafts:
+class ScoredDrafts:
     """Drafts that were scored, the tokens in them, and those of these that were accepted."""
 
     drafts: int
@@ -71,22 +71,22 @@ class Drafts:
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class ArmCounts:
     """One arm: its completions that began and failed, and the times of those that it could tell."""
 
     requests: int
     failures: int
-    first_token: Times
-    per_token: Times
+    first_token: MeanTimes
+    per_token: MeanTimes
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class RolloutEvidence:
     """The counts by arm, and of the drafts that were verified or scored in the shadow."""
 
-    arms: Mapping[str, Arm]
-    shadow: Drafts
-    speculation: Drafts
+    arms: Mapping[str, ArmCounts]
+    shadow: ScoredDrafts
+    speculation: ScoredDrafts
 
 
 def counted(scrape: Scrape, model: str) -> dict[str, float]:
@@ -102,27 +102,27 @@ def is_of_one_process(before: Mapping[str, float], now: Mapping[str, float]) -> 
     return now[STARTED] == before.get(STARTED, 0.0) and now[COUNTED] >= before.get(COUNTED, 0.0)
 
 
-def between(before: Mapping[str, float], now: Mapping[str, float]) -> Evidence:
+def between(before: Mapping[str, float], now: Mapping[str, float]) -> RolloutEvidence:
     """Returns what came since; a server that was started anew in between counts from its start."""
     since = before if is_of_one_process(before, now) else {}
 
     def grown(name: str) -> float:
         return max(now[name] - since.get(name, 0.0), 0.0)
 
-    def times(name: str, arm: str) -> Times:
+    def times(name: str, arm: str) -> MeanTimes:
         count, total, squares = (grown(f"{name}_{part}{{{arm}}}") for part in ("count", "sum", "squares"))
         if not count:
-            return Times(0, 0.0, 0.0)
+            return MeanTimes(0, 0.0, 0.0)
         mean = total / count
         # A look falls between two messages of the server now and then, so that this may be below nothing.
         variance = max(squares / count - mean * mean, 0.0) * count / max(count - 1, 1)
-        return Times(int(count), mean, math.sqrt(variance / count))
+        return MeanTimes(int(count), mean, math.sqrt(variance / count))
 
-    def drafts(kind: str) -> Drafts:
-        return Drafts(*(int(grown(f"trtspec:{kind}_{name}")) for name in _DRAFTS))
+    def drafts(kind: str) -> ScoredDrafts:
+        return ScoredDrafts(*(int(grown(f"trtspec:{kind}_{name}")) for name in _DRAFTS))
 
     arms = {
-        arm: Arm(
+        arm: ArmCounts(
             int(grown(f"trtspec:rollout_requests{{{arm}}}")),
             int(grown(f"trtspec:rollout_request_errors{{{arm}}}")),
             times(_FIRST, arm),
@@ -130,7 +130,7 @@ def between(before: Mapping[str, float], now: Mapping[str, float]) -> Evidence:
         )
         for arm in ARMS
     }
-    return Evidence(arms, drafts("shadow"), drafts("spec_decode"))
+    return RolloutEvidence(arms, drafts("shadow"), drafts("spec_decode"))
 
 
 def _accepted(probability: float, length: float) -> float:

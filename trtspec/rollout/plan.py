@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from trtspec.forecast.rules import Advice, Judgement
+from trtspec.forecast.rules import Judgement, RuleAdvice
 from trtspec.rollout.bounds import FEWEST_WITHOUT_ERRORS, LEAST_REQUESTS, bounds_of
 from trtspec.rollout.steps import STEPS
 from trtspec.serving.rollout.state import RolloutState
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class RolloutStage:
     """One step: who has drafts, about how many requests it takes, and the bounds that stop it, by name."""
 
     step: str
@@ -25,13 +25,13 @@ class Stage:
 class RolloutPlan:
     """The stages in their order, and what is against the roll-out or not known yet, the worst first."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[RolloutStage, ...]
     against: tuple[Judgement, ...]
     unmeasured: tuple[Judgement, ...]
     words: str
 
 
-def make(advice: Advice) -> RolloutPlan:
+def make(advice: RuleAdvice) -> RolloutPlan:
     """Returns the plan for a pair of which the rules and the checklist say this."""
     judged = (*advice.rules, *advice.checklist)
     return RolloutPlan(
@@ -42,9 +42,9 @@ def make(advice: Advice) -> RolloutPlan:
     )
 
 
-def _stage(name: str, state: RolloutState) -> Stage:
+def _stage(name: str, state: RolloutState) -> RolloutStage:
     drafts = f"{state.share:.0%}" + (", scored" if state.mode == "shadow" else "")
     # Each of the two arms must have had so many, and the one with drafts more.
     smaller = min(state.share, 1 - state.share) or 1.0
     needed = max(LEAST_REQUESTS / smaller, FEWEST_WITHOUT_ERRORS / state.share)
-    return Stage(name, drafts, math.ceil(needed), bounds_of(state))
+    return RolloutStage(name, drafts, math.ceil(needed), bounds_of(state))

@@ -15,10 +15,10 @@ from trtspec.monitoring import scrape
 from trtspec.monitoring.figures import choose
 from trtspec.monitoring.scrape import Scrape
 from trtspec.rollout import standing, steps
-from trtspec.rollout.bounds import Check, Verdict, check, overall
-from trtspec.rollout.evidence import Evidence, between, counted
-from trtspec.rollout.standing import Standing
-from trtspec.rollout.steps import Step
+from trtspec.rollout.bounds import BoundState, Check, check, overall
+from trtspec.rollout.evidence import RolloutEvidence, between, counted
+from trtspec.rollout.standing import RolloutRecord
+from trtspec.rollout.steps import RolloutStep
 from trtspec.serving.rollout.file import LOOK_S
 from trtspec.serving.rollout.state import RolloutState
 
@@ -26,7 +26,7 @@ _FOLLOWS_S, _PAUSE_S = 3 * LOOK_S, 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerShares:
     """A server's own report: the shares that it applies, and whether it cannot read its file."""
 
     speculation_share: float
@@ -41,17 +41,17 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class RolloutView:
     """The state of a roll-out, and of its bounds; bounds are checked only while there is a roll-out."""
 
     model: str
-    standing: Standing
-    server: Server
-    evidence: Evidence
+    standing: RolloutRecord
+    server: ServerShares
+    evidence: RolloutEvidence
     checks: list[Check]
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> BoundState:
         return overall(self.checks)
 
     def as_json(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class RolloutMove:
     """A move between two states; `is_followed` says whether the server was seen to go by the new one."""
 
     before: RolloutState
@@ -80,7 +80,7 @@ class Moved:
     is_followed: bool
 
 
-class Running:
+class RunningDeployment:
     """A deployment of a `build`, whose recipe gives drafts to a `usual` share of requests.
 
     `url` is where the metrics of its server are, which serves `model`.
@@ -90,7 +90,7 @@ class Running:
         self._build, self._model, self._usual, self._url = build, model, usual, url
         self._file = rollout_file(build)
 
-    def view(self) -> View:
+    def view(self) -> RolloutView:
         """Looks at the file and at the server; raises `UnavailableError` where one of them cannot be read.
 
         A step whose counters could not be read has its evidence begin with this look.
@@ -108,16 +108,16 @@ class Running:
         if found is not None and found.counted is None:
             standing.write(self._file, replace(found, counted=counted(self._scrape(), self._model)))
 
-    def _look(self) -> View:
+    def _look(self) -> RolloutView:
         found, said = standing.read(self._file), self._scrape()
-        now = found or Standing(RolloutState(share=self._usual))
+        now = found or RolloutRecord(RolloutState(share=self._usual))
         so_far = counted(said, self._model)
         evidence = between(so_far if now.counted is None else now.counted, so_far)
         has_begun = found is not None or self._usual < 1
         checks = check(now.state, evidence) if has_begun else []
-        return View(self._model, now, self._server(said), evidence, checks)
+        return RolloutView(self._model, now, self._server(said), evidence, checks)
 
-    def go_on(self, *, force: bool) -> Moved | None:
+    def go_on(self, *, force: bool) -> RolloutMove | None:
         """Goes to the next step; None where there is none. Raises `RefusedError` where a bound does not hold.
 
         With `force` the bounds are not asked, nor is the server.
@@ -131,14 +131,14 @@ class Running:
                 self._check(step)
             return self._move(now, step)
 
-    def go_back(self) -> Moved | None:
+    def go_back(self) -> RolloutMove | None:
         """Goes to the step before; None where there is none."""
         with standing.locked(self._build):
             now = self._state()
             step = steps.before(now)
             return self._move(now, step) if step else None
 
-    def go_off(self) -> Moved:
+    def go_off(self) -> RolloutMove:
         """Takes the drafts from all requests, whatever the file says, even where it cannot be read."""
         with standing.locked(self._build):
             try:
@@ -151,18 +151,18 @@ class Running:
         found = standing.read(self._file)
         return found.state if found else RolloutState(share=self._usual)
 
-    def _check(self, step: Step) -> None:
+    def _check(self, step: RolloutStep) -> None:
         self._begin()
         view = self._look()
         if not view.server.goes_by(view.standing.state):
             why = "cannot read its file" if view.server.is_malformed else "does not go by its file"
             raise RefusedError(self._model, f"its server {why}: {self._file}", "its log says more")
-        for verdict in (Verdict.BROKEN, Verdict.OPEN):
+        for verdict in (BoundState.BROKEN, BoundState.OPEN):
             for found in view.checks:
                 if found.verdict is verdict:
                     raise _refused(step, found)
 
-    def _move(self, now: RolloutState, step: Step) -> Moved:
+    def _move(self, now: RolloutState, step: RolloutStep) -> RolloutMove:
         """Writes the new state, whose evidence begins with what the server has counted until now.
 
         Where the server cannot be asked, that is not known; where nothing is to be judged, it is left out.
@@ -172,8 +172,8 @@ class Running:
             so_far = None
             with suppress(UnavailableError):
                 so_far = counted(self._scrape(), self._model)
-        standing.write(self._file, Standing(step.state, standing.now(), so_far))
-        return Moved(now, step.state, self._is_followed(step.state))
+        standing.write(self._file, RolloutRecord(step.state, standing.now(), so_far))
+        return RolloutMove(now, step.state, self._is_followed(step.state))
 
     def _is_followed(self, state: RolloutState) -> bool:
         """Waits until the server goes by a state; False where it does not in time, or cannot be asked."""
@@ -192,16 +192,16 @@ class Running:
         choose(found, self._model, self._url)
         return found
 
-    def _server(self, found: Scrape) -> Server:
+    def _server(self, found: Scrape) -> ServerShares:
         def gauge(name: str) -> float:
             return found.total(f"trtspec:{name}", model=self._model)
 
         shares = gauge("speculation_share"), gauge("shadow_share")
-        return Server(*shares, is_malformed=bool(gauge("rollout_file_malformed")))
+        return ServerShares(*shares, is_malformed=bool(gauge("rollout_file_malformed")))
 
 
-def _refused(step: Step, found: Check) -> RefusedError:
-    if found.verdict is Verdict.BROKEN:
+def _refused(step: RolloutStep, found: Check) -> RefusedError:
+    if found.verdict is BoundState.BROKEN:
         problem = f"{found.name} is {found.found}, and must be {found.bound}"
         return RefusedError(f"no step to {step.name}", problem, "go back: trtspec rollout back RECIPE")
     problem = f"{found.name}: {found.found}; about {found.needed} more requests tell"

@@ -18,7 +18,7 @@ from trtspec.serving.rollout.state import VERSION, RolloutState, parse
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RolloutRecord:
     """A state, `since` when it stands so, a time in ISO 8601, and the server's counters at that time.
 
     `counted` are values by the names of `evidence.py`; None where the server could not be asked.
@@ -34,7 +34,7 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def read(path: Path) -> Standing | None:
+def read(path: Path) -> RolloutRecord | None:
     """Returns what the file says; None where there is none. Raises `UnavailableError` for a broken one."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -48,10 +48,10 @@ def read(path: Path) -> Standing | None:
     since, counted = said.get("since"), said.get("counted", {})
     numbers = counted.items() if isinstance(counted, dict) else ()
     known = {str(name): float(value) for name, value in numbers if isinstance(value, (int, float))}
-    return Standing(state, since if isinstance(since, str) else None, None if counted is None else known)
+    return RolloutRecord(state, since if isinstance(since, str) else None, None if counted is None else known)
 
 
-def write(path: Path, standing: Standing) -> None:
+def write(path: Path, standing: RolloutRecord) -> None:
     """Replaces the file, which is the old one or the new one at any time, whatever ends this process."""
     said = {
         "version": VERSION,

@@ -8,7 +8,7 @@ from trtspec.serving.rollout.state import RolloutState
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RolloutStep:
     """A step of a roll-out, with its name for people."""
 
     name: str
@@ -16,13 +16,13 @@ class Step:
 
 
 STEPS = (
-    Step("off", RolloutState("speculate", 0.0)),
+    RolloutStep("off", RolloutState("speculate", 0.0)),
     # Half of the requests, so that what the drafts take from the others is seen beside them.
-    Step("shadow", RolloutState("shadow", 0.5)),
-    Step("5 %", RolloutState("speculate", 0.05)),
-    Step("25 %", RolloutState("speculate", 0.25)),
-    Step("50 %", RolloutState("speculate", 0.5)),
-    Step("all", RolloutState("speculate", 1.0)),
+    RolloutStep("shadow", RolloutState("shadow", 0.5)),
+    RolloutStep("5 %", RolloutState("speculate", 0.05)),
+    RolloutStep("25 %", RolloutState("speculate", 0.25)),
+    RolloutStep("50 %", RolloutState("speculate", 0.5)),
+    RolloutStep("all", RolloutState("speculate", 1.0)),
 )
 OFF, ALL = STEPS[0], STEPS[-1]
 
@@ -34,12 +34,12 @@ def name_of(state: RolloutState) -> str:
     return known.get(state) or f"{kind}{state.share * 100:.4g} %"
 
 
-def after(state: RolloutState) -> Step | None:
+def after(state: RolloutState) -> RolloutStep | None:
     """Returns the next step; None behind the last."""
     return next((step for step in STEPS if _height(step.state) > _height(state)), None)
 
 
-def before(state: RolloutState) -> Step | None:
+def before(state: RolloutState) -> RolloutStep | None:
     """Returns the step before; None before the first."""
     return next((step for step in reversed(STEPS) if _height(step.state) < _height(state)), None)
 

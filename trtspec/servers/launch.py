@@ -14,7 +14,7 @@ FILE = "launch.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class ServerLaunch:
     """One server's launch configuration; nothing in it is of this machine but the models' folders.
 
     `module` is what Python runs (`python -m`), `arguments` are its own without host and port, which
@@ -55,9 +55,9 @@ class Launch:
         return json.dumps(asdict(self), indent=2) + "\n"
 
 
-def read(folder: Path) -> Launch:
+def read(folder: Path) -> ServerLaunch:
     """Returns what a build says; raises what reading and parsing a file raises."""
     values: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
     lists = {name: tuple(values[name]) for name in ("program", "arguments", "models")}
     lists["module_words"] = tuple(values.get("module_words", ()))
-    return Launch(**{**values, **lists})
+    return ServerLaunch(**{**values, **lists})

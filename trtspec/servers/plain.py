@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from trtspec import yaml11
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 
 # vLLM's --speculative-config, SGLang's --speculative-algorithm and its like.
 _OPTION = "--speculative-"
@@ -14,7 +14,7 @@ _OPTION = "--speculative-"
 _KEY = "speculative_config"
 
 
-def without_drafts(launch: Launch) -> Launch:
+def without_drafts(launch: ServerLaunch) -> ServerLaunch:
     """Returns how the server is started for plain decoding; files that change have names of their own."""
     plain = dict(_plain_files(launch.files))
     arguments = []

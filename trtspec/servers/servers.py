@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from trtspec.servers import sglang, trtllm_serve, vllm
-from trtspec.servers.launch import Launch
-from trtspec.servers.wanted import Wanted
+from trtspec.servers.launch import ServerLaunch
+from trtspec.servers.wanted import LaunchInputs
 
-LAUNCHES: Mapping[str, Callable[[Wanted], Launch]] = {
+LAUNCHES: Mapping[str, Callable[[LaunchInputs], ServerLaunch]] = {
     "vllm": vllm.launch,
     "sglang": sglang.launch,
     "tensorrt_llm_pytorch": trtllm_serve.launch,

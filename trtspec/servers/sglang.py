@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from trtspec.recipe.methods import Ngram
-from trtspec.servers.launch import Launch
-from trtspec.servers.wanted import Wanted, words
+from trtspec.servers.launch import ServerLaunch
+from trtspec.servers.wanted import LaunchInputs, words
 
 METHODS = {"draft_model": "STANDALONE", "ngram": "NGRAM", "eagle3": "EAGLE3", "eagle": "EAGLE"}
 """SGLang's name of each method (`SpeculativeAlgorithm` in sglang/srt/speculative/spec_info.py)."""
 _UNQUANTIZED = "unquant"
 
 
-def launch(wanted: Wanted) -> Launch:
+def launch(wanted: LaunchInputs) -> ServerLaunch:
     target = wanted.target
     options: dict[str, str | int | bool | None] = {
         "--model-path": target.place,
@@ -28,7 +28,7 @@ def launch(wanted: Wanted) -> Launch:
         "--enable-metrics": True,
         **speculation(wanted),
     }
-    return Launch(
+    return ServerLaunch(
         backend="sglang",
         release=wanted.release.version,
         module="sglang.launch_server",
@@ -40,7 +40,7 @@ def launch(wanted: Wanted) -> Launch:
     )
 
 
-def speculation(wanted: Wanted) -> dict[str, str | int | bool | None]:
+def speculation(wanted: LaunchInputs) -> dict[str, str | int | bool | None]:
     """Returns the options on drafts, which are chains of K tokens: SGLang counts the one before them too.
 
     Its n-grams would be a tree, which costs more rows to verify and asks for FlashInfer. They are of as many

@@ -13,7 +13,7 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 
 RELEASE = "0.27.1"
 """The vLLM of the image, which is not the recipe's `engine.release`."""
@@ -48,7 +48,7 @@ _OUTPUTS = (
 _SERVERS = frozenset({"served_model_name"})
 
 
-def files(launch: Launch) -> dict[str, str]:
+def files(launch: ServerLaunch) -> dict[str, str]:
     """Returns the files of the repository by their paths in it."""
     name = launch.served_model_name
     return {
@@ -72,7 +72,7 @@ def model_config(name: str) -> pb.ModelConfig:
     return config
 
 
-def engine_arguments(launch: Launch) -> dict[str, Any]:
+def engine_arguments(launch: ServerLaunch) -> dict[str, Any]:
     """Returns the server's options as fields of `AsyncEngineArgs`.
 
     The first argument is the model. An option without a value is a switch, and `--no-` before its name turns

@@ -11,15 +11,15 @@ from typing import Any
 
 from trtspec import yaml11
 from trtspec.recipe.methods import Ngram
-from trtspec.servers.launch import Launch
-from trtspec.servers.wanted import Wanted, words
+from trtspec.servers.launch import ServerLaunch
+from trtspec.servers.wanted import LaunchInputs, words
 
 METHODS = {"draft_model": "DraftTarget", "ngram": "NGram", "eagle3": "Eagle"}
 """The `decoding_type` of each method (`DecodingBaseConfig.from_dict`)."""
 FILE = "llm_api_options.yaml"
 
 
-def launch(wanted: Wanted) -> Launch:
+def launch(wanted: LaunchInputs) -> ServerLaunch:
     options: dict[str, str | int | bool | None] = {
         "--backend": "pytorch",
         "--tp_size": wanted.tensor,
@@ -30,7 +30,7 @@ def launch(wanted: Wanted) -> Launch:
         "--extra_llm_api_options": f"{{build}}/{FILE}",
     }
     place = wanted.target.place
-    return Launch(
+    return ServerLaunch(
         backend="tensorrt_llm_pytorch",
         release=wanted.release.version,
         module="tensorrt_llm.commands.serve",
@@ -44,7 +44,7 @@ def launch(wanted: Wanted) -> Launch:
     )
 
 
-def configuration(wanted: Wanted) -> dict[str, Any]:
+def configuration(wanted: LaunchInputs) -> dict[str, Any]:
     """Returns the file: fields of `LlmArgs`."""
     values: dict[str, Any] = {
         "revision": wanted.target.revision,
@@ -60,7 +60,7 @@ def configuration(wanted: Wanted) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def speculation(wanted: Wanted) -> dict[str, Any]:
+def speculation(wanted: LaunchInputs) -> dict[str, Any]:
     """Returns `speculative_config`; n-grams are a request's own, and the latest match counts."""
     method, draft = wanted.method, wanted.draft
     values: dict[str, Any] = {

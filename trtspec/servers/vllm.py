@@ -9,14 +9,14 @@ import json
 from typing import Any
 
 from trtspec.recipe.methods import HETEROGENEOUS
-from trtspec.servers.launch import Launch
-from trtspec.servers.wanted import Wanted, words
+from trtspec.servers.launch import ServerLaunch
+from trtspec.servers.wanted import LaunchInputs, words
 
 METHODS = {name: name for name in ("draft_model", "ngram", "suffix", "eagle3", "eagle")}
 """vLLM's name of each method (`SpeculativeMethod` in vllm/config/speculative.py)."""
 
 
-def launch(wanted: Wanted) -> Launch:
+def launch(wanted: LaunchInputs) -> ServerLaunch:
     target = wanted.target
     options: dict[str, str | int | bool | None] = {
         "--revision": target.revision,
@@ -35,7 +35,7 @@ def launch(wanted: Wanted) -> Launch:
         "--no-enable-chunked-prefill": not wanted.enable_chunked_context,
         "--speculative-config": json.dumps(speculation(wanted)),
     }
-    return Launch(
+    return ServerLaunch(
         backend="vllm",
         release=wanted.release.version,
         module="vllm.entrypoints.openai.api_server",
@@ -48,7 +48,7 @@ def launch(wanted: Wanted) -> Launch:
     )
 
 
-def speculation(wanted: Wanted) -> dict[str, Any]:
+def speculation(wanted: LaunchInputs) -> dict[str, Any]:
     """Returns `--speculative-config`.
 
     A draft has the target's ranks, dtype and KV cache, which vLLM asks for or gives it by itself.

@@ -11,7 +11,7 @@ from trtspec.recipe.server_releases import ServerRelease
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
+class LaunchModel:
     """A model as a server loads it: `place` is its folder, or its Hub id, whose commit is `revision`.
 
     With `quantize` the server makes FP8 of the weights while it loads them.
@@ -27,7 +27,7 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LaunchInputs:
     """All that a launch configuration is made of.
 
     `dtype` is that of the unquantized weights of all models, and `fp8_kv_cache` whether their caches are FP8.
@@ -37,8 +37,8 @@ class Wanted:
 
     release: ServerRelease
     name: str
-    target: ServedModel
-    draft: ServedModel | None
+    target: LaunchModel
+    draft: LaunchModel | None
     method: DraftMethod
     num_draft_tokens: int
     dtype: str

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from trtspec.serving.admission import Admission, Ticket
-from trtspec.serving.bounds import Bounds
+from trtspec.serving.bounds import ServingBounds
 from trtspec.serving.errors import Busy, TimedOut
 
 
@@ -27,7 +27,7 @@ class AdmissionQueue:
     `reap` must be called periodically; it refuses those that have waited for too long.
     """
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: ServingBounds) -> None:
         self._bounds = bounds
         self._admission = Admission(bounds.max_places, bounds.kv_tokens, bounds.max_queue_size)
         self._waiting: dict[Ticket, _Wait] = {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ServingBounds:
     """The bounds of a deployment; counts are of completions, times in seconds.
 
     At most `max_places` run at once, and only as many texts as fit `kv_tokens` together, where that is known;

@@ -11,10 +11,10 @@ from functools import partial
 from trtspec.serving.adaptive.policy import AdaptivePolicy
 from trtspec.serving.admission_queue import AdmissionQueue
 from trtspec.serving.async_executor import AsyncExecutor
-from trtspec.serving.bounds import Bounds
+from trtspec.serving.bounds import ServingBounds
 from trtspec.serving.completion import CompletionRequest, Delta
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting, DraftSource
-from trtspec.serving.drafters.sources import Surroundings, make_source
+from trtspec.serving.drafters.sources import SourceInputs, make_source
 from trtspec.serving.drafters.translated import draw_alike
 from trtspec.serving.drafters.translation import Dictionary
 from trtspec.serving.errors import (
@@ -74,14 +74,14 @@ class Coordinator:
         draft: Executor | None,
         tokenizer: Tokenizer,
         num_draft_tokens: int | None = None,
-        bounds: Bounds | None = None,
+        bounds: ServingBounds | None = None,
         drafting: Drafting | None = None,
         policy: Policy = "fixed",
         guides: Guides | None = None,
         share: float = 1.0,
         draft_tokenizer: Tokenizer | None = None,
     ) -> None:
-        self._bounds = bounds or Bounds(target.limits.max_batch_size)
+        self._bounds = bounds or ServingBounds(target.limits.max_batch_size)
         self.stats = Stats(self._bounds.max_places, self._bounds.max_queue_size)
         self._queue = AdmissionQueue(self._bounds)
         self._engines = {"target": target, **({"draft": draft} if draft else {})}
@@ -94,7 +94,7 @@ class Coordinator:
                 own_size = draft.limits.vocab_size
                 dictionary = Dictionary(tokenizer, draft_tokenizer, vocab_size, own_size)
                 draws_alike = draw_alike(target, draft, dictionary)
-            around = Surroundings(draft, vocab_size, timeout_s, self.stats, dictionary, draws_alike)
+            around = SourceInputs(draft, vocab_size, timeout_s, self.stats, dictionary, draws_alike)
             self._source = make_source(drafting or DRAFT_MODEL, around)
             beside = replace(around, stats=Stats(fallbacks=self.stats.rollout.shadow_fallbacks))
             self._shadow_source = make_source(drafting or DRAFT_MODEL, beside)

@@ -41,7 +41,7 @@ class Histogram:
         return list(accumulate(self._counts[:]))
 
 
-class Spread(Histogram):
+class SquaresHistogram(Histogram):
     """A histogram that also adds up the squares of its values, of which the error of their mean follows."""
 
     __slots__ = ("squares",)

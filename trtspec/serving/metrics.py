@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from trtspec.serving.histogram import Histogram, Spread
+from trtspec.serving.histogram import Histogram, SquaresHistogram
 from trtspec.serving.stats import RolloutStats, Stats
 
 PREFIX = "trtspec:"
@@ -21,7 +21,7 @@ KV_FRACTION = "nv_trt_llm_kv_cache_block_metrics"
 """NVIDIA's gauge of a KV cache; with `fraction` as its `kv_cache_block_type` it is the share in use."""
 
 
-class Kind(Enum):
+class MetricType(Enum):
     """The type of a metric, by Prometheus's name of it."""
 
     COUNTER = "counter"
@@ -29,16 +29,16 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class MetricFamily:
     """A metric, which has a value for each set of its labels."""
 
     name: str
     meaning: str
-    kind: Kind
+    kind: MetricType
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """The value of a metric for one set of labels."""
 
     name: str
@@ -46,82 +46,88 @@ class Sample:
     labels: dict[str, str]
 
 
-def gauges(stats: Stats, started: float) -> Iterator[Sample]:
+def gauges(stats: Stats, started: float) -> Iterator[MetricSample]:
     """Yields what describes the present, and when counting `started`, in seconds of Unix time.
 
     The three gauges that the endpoint picker of the Gateway API Inference Extension reads of a server of the
     type `triton-tensorrt-llm` are among them where the target says its KV use. NVIDIA's C++ backend has these
     names too, for models of its own, and where it runs the engines they are only its.
     """
-    yield Sample(STARTED, started, {})
-    yield Sample("trtspec:num_requests_running", stats.running, {})
-    yield Sample("trtspec:num_requests_waiting", stats.waiting, {})
-    yield Sample("trtspec:max_num_requests_running", stats.places, {})
-    yield Sample("trtspec:max_num_requests_waiting", stats.queue_size, {})
-    yield Sample("trtspec:longest_wait_seconds", stats.longest_wait_s, {})
-    yield Sample("trtspec:draft_available", int(stats.draft_available), {})
-    yield Sample("trtspec:speculation_share", stats.rollout.speculation_share, {})
-    yield Sample("trtspec:shadow_share", stats.rollout.shadow_share, {})
-    yield Sample("trtspec:rollout_file_malformed", int(stats.rollout.is_malformed), {})
+    yield MetricSample(STARTED, started, {})
+    yield MetricSample("trtspec:num_requests_running", stats.running, {})
+    yield MetricSample("trtspec:num_requests_waiting", stats.waiting, {})
+    yield MetricSample("trtspec:max_num_requests_running", stats.places, {})
+    yield MetricSample("trtspec:max_num_requests_waiting", stats.queue_size, {})
+    yield MetricSample("trtspec:longest_wait_seconds", stats.longest_wait_s, {})
+    yield MetricSample("trtspec:draft_available", int(stats.draft_available), {})
+    yield MetricSample("trtspec:speculation_share", stats.rollout.speculation_share, {})
+    yield MetricSample("trtspec:shadow_share", stats.rollout.shadow_share, {})
+    yield MetricSample("trtspec:rollout_file_malformed", int(stats.rollout.is_malformed), {})
     for engine, use in list(stats.kv_use.items()):
-        yield Sample("trtspec:kv_cache_usage_perc", use, {"engine": engine})
+        yield MetricSample("trtspec:kv_cache_usage_perc", use, {"engine": engine})
     if "target" in stats.kv_use:
-        yield Sample("nv_trt_llm_request_metrics", stats.waiting, {"request_type": "waiting"})
-        yield Sample("nv_trt_llm_request_metrics", stats.running, {"request_type": "scheduled"})
+        yield MetricSample("nv_trt_llm_request_metrics", stats.waiting, {"request_type": "waiting"})
+        yield MetricSample("nv_trt_llm_request_metrics", stats.running, {"request_type": "scheduled"})
         fraction = {"kv_cache_block_type": "fraction"}
-        yield Sample(KV_FRACTION, stats.kv_use["target"], fraction)
+        yield MetricSample(KV_FRACTION, stats.kv_use["target"], fraction)
 
 
-def counters(stats: Stats, seconds: float) -> Iterator[Sample]:
+def counters(stats: Stats, seconds: float) -> Iterator[MetricSample]:
     """Yields what counts since the start, `seconds` ago."""
-    yield Sample(COUNTED, seconds, {})
+    yield MetricSample(COUNTED, seconds, {})
     for origin, counts in stats.by_origin.items():
         labels = {"origin": origin}
-        yield Sample("trtspec:spec_decode_num_drafts", counts.num_spec_steps, labels)
-        yield Sample("trtspec:spec_decode_num_draft_tokens", counts.num_draft_tokens, labels)
-        yield Sample("trtspec:spec_decode_num_accepted_tokens", counts.num_accepted_draft_tokens, labels)
+        yield MetricSample("trtspec:spec_decode_num_drafts", counts.num_spec_steps, labels)
+        yield MetricSample("trtspec:spec_decode_num_draft_tokens", counts.num_draft_tokens, labels)
+        yield MetricSample(
+            "trtspec:spec_decode_num_accepted_tokens", counts.num_accepted_draft_tokens, labels
+        )
         for position, accepted in enumerate(counts.accepted_per_position[:]):
             at = {**labels, "position": str(position)}
-            yield Sample("trtspec:spec_decode_num_accepted_tokens_per_pos", accepted, at)
+            yield MetricSample("trtspec:spec_decode_num_accepted_tokens_per_pos", accepted, at)
     rounds = list(stats.rounds.items())
     for length, number in rounds:
-        yield Sample("trtspec:rounds", number, {"num_draft_tokens": str(length)})
-    yield Sample("trtspec:num_draft_tokens_chosen", sum(length * number for length, number in rounds), {})
+        yield MetricSample("trtspec:rounds", number, {"num_draft_tokens": str(length)})
+    yield MetricSample(
+        "trtspec:num_draft_tokens_chosen", sum(length * number for length, number in rounds), {}
+    )
     times = stats.round_times
-    yield Sample("trtspec:round_draft_seconds", times.draft, {})
-    yield Sample("trtspec:round_verification_seconds", times.verification, {})
-    yield Sample("trtspec:round_overhead_seconds", times.overhead, {})
+    yield MetricSample("trtspec:round_draft_seconds", times.draft, {})
+    yield MetricSample("trtspec:round_verification_seconds", times.verification, {})
+    yield MetricSample("trtspec:round_overhead_seconds", times.overhead, {})
     for engine, reuse in list(stats.kv_reuse.items()):
-        yield Sample("trtspec:prefix_cache_queries", reuse.asked, {"engine": engine})
-        yield Sample("trtspec:prefix_cache_hits", reuse.found, {"engine": engine})
+        yield MetricSample("trtspec:prefix_cache_queries", reuse.asked, {"engine": engine})
+        yield MetricSample("trtspec:prefix_cache_hits", reuse.found, {"engine": engine})
     for reason, number in stats.fallbacks.items():
-        yield Sample("trtspec:fallbacks", number, {"reason": reason})
+        yield MetricSample("trtspec:fallbacks", number, {"reason": reason})
     for kind, number in stats.failures.items():
-        yield Sample("trtspec:request_errors", number, {"kind": kind})
+        yield MetricSample("trtspec:request_errors", number, {"kind": kind})
     for reason, number in stats.ended.items():
-        yield Sample("trtspec:request_success", number, {"finished_reason": reason})
-    yield Sample("trtspec:prompt_tokens", stats.prompt_tokens, {})
-    yield Sample("trtspec:generation_tokens", stats.generation_tokens, {})
+        yield MetricSample("trtspec:request_success", number, {"finished_reason": reason})
+    yield MetricSample("trtspec:prompt_tokens", stats.prompt_tokens, {})
+    yield MetricSample("trtspec:generation_tokens", stats.generation_tokens, {})
     yield from _rollout(stats.rollout)
 
 
-def _rollout(rollout: RolloutStats) -> Iterator[Sample]:
+def _rollout(rollout: RolloutStats) -> Iterator[MetricSample]:
     """Yields what a roll-out counts; where there is none, nothing is counted and little is told."""
     for name, arm in rollout.arms.items():
-        yield Sample("trtspec:rollout_requests", arm.requests, {"arm": name})
-        yield Sample("trtspec:rollout_request_errors", arm.failures, {"arm": name})
+        yield MetricSample("trtspec:rollout_requests", arm.requests, {"arm": name})
+        yield MetricSample("trtspec:rollout_request_errors", arm.failures, {"arm": name})
     shadow = rollout.shadow
-    yield Sample("trtspec:shadow_num_drafts", shadow.num_spec_steps, {})
-    yield Sample("trtspec:shadow_num_draft_tokens", shadow.num_draft_tokens, {})
-    yield Sample("trtspec:shadow_num_accepted_tokens", shadow.num_accepted_draft_tokens, {})
+    yield MetricSample("trtspec:shadow_num_drafts", shadow.num_spec_steps, {})
+    yield MetricSample("trtspec:shadow_num_draft_tokens", shadow.num_draft_tokens, {})
+    yield MetricSample("trtspec:shadow_num_accepted_tokens", shadow.num_accepted_draft_tokens, {})
     for position, accepted in enumerate(shadow.accepted_per_position[:]):
-        yield Sample("trtspec:shadow_num_accepted_tokens_per_pos", accepted, {"position": str(position)})
+        yield MetricSample(
+            "trtspec:shadow_num_accepted_tokens_per_pos", accepted, {"position": str(position)}
+        )
     for reason, number in rollout.shadow_fallbacks.items():
         if number:
-            yield Sample("trtspec:shadow_fallbacks", number, {"reason": reason})
+            yield MetricSample("trtspec:shadow_fallbacks", number, {"reason": reason})
 
 
-def histograms(stats: Stats) -> Iterator[Sample]:
+def histograms(stats: Stats) -> Iterator[MetricSample]:
     """Yields the counters of the histograms, of which one value changes many."""
     yield from _histogram("trtspec:time_to_first_token_seconds", stats.time_to_first_token, {})
     yield from _histogram("trtspec:inter_token_latency_seconds", stats.inter_token_latency, {})
@@ -137,25 +143,25 @@ def histograms(stats: Stats) -> Iterator[Sample]:
             )
 
 
-def _spread(name: str, spread: Spread, arm: str) -> Iterator[Sample]:
+def _spread(name: str, spread: SquaresHistogram, arm: str) -> Iterator[MetricSample]:
     labels = {"arm": arm}
-    yield Sample(f"{name}_squares", spread.squares, labels)
+    yield MetricSample(f"{name}_squares", spread.squares, labels)
     yield from _histogram(name, spread, labels)
 
 
-def _histogram(name: str, histogram: Histogram, labels: dict[str, str]) -> Iterator[Sample]:
+def _histogram(name: str, histogram: Histogram, labels: dict[str, str]) -> Iterator[MetricSample]:
     cumulative, total = histogram.cumulative(), histogram.sum
     # They are told one by one, and who reads meanwhile sees a part. The count is the first and the bucket of
     # all values the last: where these two differ, what is between them may be old or new.
-    yield Sample(f"{name}_count", cumulative[-1], labels)
-    yield Sample(f"{name}_sum", total, labels)
+    yield MetricSample(f"{name}_count", cumulative[-1], labels)
+    yield MetricSample(f"{name}_sum", total, labels)
     for bound, number in zip(histogram.bounds, cumulative, strict=False):
-        yield Sample(f"{name}_bucket", number, {**labels, "le": str(bound)})
-    yield Sample(f"{name}_bucket", cumulative[-1], {**labels, "le": "+Inf"})
+        yield MetricSample(f"{name}_bucket", number, {**labels, "le": str(bound)})
+    yield MetricSample(f"{name}_bucket", cumulative[-1], {**labels, "le": "+Inf"})
 
 
 _MEANINGS = {
-    Kind.GAUGE: {
+    MetricType.GAUGE: {
         "start_time_seconds": "Unix time at which counting began, so that a new process is told from the old",
         "num_requests_running": "Completions at work",
         "num_requests_waiting": "Completions that wait for a place",
@@ -168,7 +174,7 @@ _MEANINGS = {
         "rollout_file_malformed": "1 while the file of the roll-out cannot be followed",
         "kv_cache_usage_perc": "Largest share of the KV cache that requests held lately, 0 to 1",
     },
-    Kind.COUNTER: {
+    MetricType.COUNTER: {
         "spec_decode_num_drafts": "Drafts verified",
         "spec_decode_num_draft_tokens": "Tokens drafted",
         "spec_decode_num_accepted_tokens": "Draft tokens accepted",
@@ -207,15 +213,19 @@ _SPREADS = {
 }
 _PARTS = {"bucket": "values up to le", "sum": "sum of values", "count": "number of values"}
 _NVIDIAS = (
-    Family("nv_trt_llm_request_metrics", "TRT LLM request metrics", Kind.GAUGE),
-    Family(KV_FRACTION, "TRT LLM KV cache block metrics", Kind.GAUGE),
+    MetricFamily("nv_trt_llm_request_metrics", "TRT LLM request metrics", MetricType.GAUGE),
+    MetricFamily(KV_FRACTION, "TRT LLM KV cache block metrics", MetricType.GAUGE),
 )
 FAMILIES = {
     family.name: family
     for family in (
-        *(Family(PREFIX + name, text, kind) for kind, of in _MEANINGS.items() for name, text in of.items()),
         *(
-            Family(f"{PREFIX}{name}_{part}", f"{meaning}: {what}", Kind.COUNTER)
+            MetricFamily(PREFIX + name, text, kind)
+            for kind, of in _MEANINGS.items()
+            for name, text in of.items()
+        ),
+        *(
+            MetricFamily(f"{PREFIX}{name}_{part}", f"{meaning}: {what}", MetricType.COUNTER)
             for of, parts in (
                 (_HISTOGRAMS, _PARTS),
                 (_SPREADS, {**_PARTS, "squares": "sum of their squares"}),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from trtspec.serving.drafters.source import ORIGINS
 from trtspec.serving.executor import KvReuse
-from trtspec.serving.histogram import BETWEEN_TOKENS_S, FIRST_TOKEN_S, REQUEST_S, Histogram, Spread
+from trtspec.serving.histogram import BETWEEN_TOKENS_S, FIRST_TOKEN_S, REQUEST_S, Histogram, SquaresHistogram
 from trtspec.serving.reasons import FAILURES, FALLBACKS
 from trtspec.serving.rollout.state import ARMS
 
@@ -74,8 +74,10 @@ class ArmStats:
     name: str
     requests: int = 0
     failures: int = 0
-    time_to_first_token: Spread = field(default_factory=lambda: Spread(FIRST_TOKEN_S))
-    time_per_output_token: Spread = field(default_factory=lambda: Spread(BETWEEN_TOKENS_S))
+    time_to_first_token: SquaresHistogram = field(default_factory=lambda: SquaresHistogram(FIRST_TOKEN_S))
+    time_per_output_token: SquaresHistogram = field(
+        default_factory=lambda: SquaresHistogram(BETWEEN_TOKENS_S)
+    )
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ ACTIVE = _RUNS | _WAITS
 """The states of jobs that are not over, from Slurm's manual (squeue, JOB STATE CODES)."""
 
 
-class Row(NamedTuple):
+class QueueRow(NamedTuple):
     """A job in squeue's table."""
 
     id: str
@@ -43,9 +43,9 @@ class End:
     restarts: int = 0
 
 
-def rows(output: str) -> list[Row]:
+def rows(output: str) -> list[QueueRow]:
     """Returns the rows that squeue has printed in SQUEUE_FORMAT."""
-    return [Row(*line.split("|", 4)) for line in output.splitlines() if line.count("|") >= 4]
+    return [QueueRow(*line.split("|", 4)) for line in output.splitlines() if line.count("|") >= 4]
 
 
 def end(output: str) -> End:
@@ -76,7 +76,7 @@ def accounted(output: str) -> End | None:
     return End(state.split()[0], status, number, _named(node), restarts=len(lines) - 1)
 
 
-def waiting(row: Row) -> JobState:
+def waiting(row: QueueRow) -> JobState:
     """Returns the state of a job that is not over."""
     if row.state in _RUNS:
         return JobState(Phase.RUNS, node=row.node or None)
@@ -110,7 +110,7 @@ def _verdict(found: End) -> tuple[Phase, str | None, str | None]:
     return Phase.FAILED, f"ended as {found.state or 'nobody knows what'}: {found.reason or 'no reason'}", None
 
 
-def _reason(row: Row) -> str:
+def _reason(row: QueueRow) -> str:
     """Returns in words why a job waits."""
     if row.state in _HELD:
         return f"is held: scontrol release {row.id}"

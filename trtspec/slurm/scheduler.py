@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from trtspec.errors import TrtspecError
-from trtspec.jobs.job import Job
+from trtspec.jobs.job import ClusterJob
 from trtspec.jobs.state import JobState, Phase
 from trtspec.slurm import reading, submission
 from trtspec.slurm.command import run, run_if_known
@@ -15,7 +15,7 @@ from trtspec.slurm.command import run, run_if_known
 _FORGOTTEN = JobState(Phase.LOST, "Slurm no longer knows how it ended, and keeps no accounts")
 
 
-class Slurm:
+class SlurmScheduler:
     """The cluster whose login node this is.
 
     `python` runs trtspec on its nodes, and `caches` are folders for what is downloaded, by the variables
@@ -29,7 +29,7 @@ class Slurm:
     def __init__(self, python: str, caches: Mapping[str, Path]) -> None:
         self._python, self._caches = python, caches
 
-    def script(self, job: Job) -> str:
+    def script(self, job: ClusterJob) -> str:
         command = shlex.join((submission.SBATCH, *submission.words(job, ())))
         return f"{command} <<'END'\n{submission.script(job, self._python, self._caches)}END"
 
@@ -41,14 +41,14 @@ class Slurm:
                 found[row.name] = row.id
         return found
 
-    def submit(self, job: Job, after: Sequence[str]) -> str:
+    def submit(self, job: ClusterJob, after: Sequence[str]) -> str:
         for folder in (job.log.parent, *self._caches.values()):
             folder.mkdir(parents=True, exist_ok=True)  # Neither sbatch nor pyxis makes one.
         script = submission.script(job, self._python, self._caches)
         said = run(submission.SBATCH, *submission.words(job, after), stdin=script)
         return said.strip().partition(";")[0]
 
-    def states(self, jobs: Mapping[str, Job]) -> Mapping[str, JobState]:
+    def states(self, jobs: Mapping[str, ClusterJob]) -> Mapping[str, JobState]:
         if not jobs:
             return {}
         queue = {row.id: row for row in self._queue([job.name for job in jobs.values()])}
@@ -60,7 +60,7 @@ class Slurm:
     def how_to_cancel(self, ids: Collection[str]) -> str:
         return shlex.join(("scancel", *ids))
 
-    def _queue(self, names: Collection[str]) -> list[reading.Row]:
+    def _queue(self, names: Collection[str]) -> list[reading.QueueRow]:
         return reading.rows(
             run(
                 "squeue",
@@ -69,7 +69,7 @@ class Slurm:
             )
         )
 
-    def _state(self, job_id: str, row: reading.Row | None) -> JobState:
+    def _state(self, job_id: str, row: reading.QueueRow | None) -> JobState:
         if row and row.state in reading.ACTIVE:
             return reading.waiting(row)
         said = run_if_known("scontrol", "show", "job", "--oneliner", job_id)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trtspec.errors import JobError
-from trtspec.jobs.job import CPUS, Job
+from trtspec.jobs.job import CPUS, ClusterJob
 from trtspec.recipe.slurm import ANY
 from trtspec.units import GIB
 
@@ -25,7 +25,7 @@ _OF_RANKS = (
 )
 
 
-def words(job: Job, after: Sequence[str]) -> tuple[str, ...]:
+def words(job: ClusterJob, after: Sequence[str]) -> tuple[str, ...]:
     """Returns the words that follow `sbatch`; the job begins when those with the ids `after` have succeeded.
 
     Two jobs of one name and user run one behind the other: the second finds in the store what the first has
@@ -44,7 +44,7 @@ def words(job: Job, after: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def script(job: Job, python: str, caches: Mapping[str, Path]) -> str:
+def script(job: ClusterJob, python: str, caches: Mapping[str, Path]) -> str:
     """Returns the script of a job, in which `python` runs trtspec where the recipe names no container.
 
     `caches` are folders by the variables that name them. A container runs in a step of one rank, which is no
@@ -73,7 +73,7 @@ def script(job: Job, python: str, caches: Mapping[str, Path]) -> str:
     )
 
 
-def _asked(job: Job) -> Iterator[str]:
+def _asked(job: ClusterJob) -> Iterator[str]:
     section = job.recipe.slurm
     partition = section.partition if job.gpus else section.cpu_partition or section.partition
     named = {"partition": partition, "account": section.account, "time": section.time or f"{job.hours}:00:00"}
@@ -88,7 +88,7 @@ def _asked(job: Job) -> Iterator[str]:
             yield f"--{name}={value}"
 
 
-def _options(job: Job) -> dict[str, bool | int | str]:
+def _options(job: ClusterJob) -> dict[str, bool | int | str]:
     """Returns further options of sbatch: the recipe's, and what the job needs where the recipe has none."""
     section = job.recipe.slurm
     given = section.options | (section.gpu_options if job.gpus else {})

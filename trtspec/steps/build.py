@@ -18,10 +18,10 @@ from trtspec.engine.launcher import Launcher, LocalLauncher
 from trtspec.engine.timing_cache import TimingCache
 from trtspec.machine.devices import container_gpus
 from trtspec.machine.host import Host
-from trtspec.models.heads.head import Head
+from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import head_tensors
 from trtspec.models.source import Source
-from trtspec.plan.facts import Facts
+from trtspec.plan.facts import PlanFacts
 from trtspec.plan.obstacles import build_obstacle
 from trtspec.plan.resolved import EnginePlan, Resolved
 from trtspec.progress import Advance
@@ -36,7 +36,7 @@ KIND = "build"
 LOGS = f"{FOLDER}/logs"
 
 
-def step(resolved: Resolved, facts: Facts, role: Role, gpus: tuple[str, ...]) -> Step:
+def step(resolved: Resolved, facts: PlanFacts, role: Role, gpus: tuple[str, ...]) -> Step:
     """Returns the step; `gpus` are the UUIDs of the GPUs that it has for itself, empty if it may use all."""
     plan, options = resolved.engines[role], resolved.engines[role].options
     checkpoint = resolved.output / convert.checkpoint(role)
@@ -107,7 +107,9 @@ def portable_argv(role: Role, plan: EnginePlan) -> tuple[str, ...]:
     return trtllm.build_argv(convert.checkpoint(role), engine(role), options, plan.mode)
 
 
-def _with_tensorrt_llm(step: Step, resolved: Resolved, facts: Facts, role: Role, release: Release) -> Step:
+def _with_tensorrt_llm(
+    step: Step, resolved: Resolved, facts: PlanFacts, role: Role, release: Release
+) -> Step:
     plan, host, gpu = resolved.engines[role], facts.host, resolved.loaded.recipe.hardware.gpu
     # A container does not know the folder that trtspec runs in, so its paths must be absolute.
     build = resolved.output.absolute() if host.container_engine else resolved.output
@@ -160,7 +162,7 @@ def _shape(plan: EnginePlan) -> str:
     return f"{source.hidden_size}x{source.intermediate_size}-{precision}-tp{options.mapping.tp_size}"
 
 
-def run_head(head: Head, target: Path, output: Path, advance: Advance) -> None:
+def run_head(head: HeadDescription, target: Path, output: Path, advance: Advance) -> None:
     build_head(head, head_tensors(head), target, output)
 
 

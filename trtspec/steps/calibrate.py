@@ -16,7 +16,7 @@ from trtspec.digest import digest_of
 from trtspec.errors import ModelError
 from trtspec.models.headers_only import check_weights
 from trtspec.models.source import Source
-from trtspec.plan.facts import Facts
+from trtspec.plan.facts import PlanFacts
 from trtspec.plan.obstacles import calibrate_obstacle
 from trtspec.plan.resolved import CalibrationPlan, Resolved
 from trtspec.progress import Advance
@@ -29,7 +29,7 @@ from trtspec.steps.reads import digest_of_files, is_safetensors, is_weight_or_to
 KIND = "calibrate"
 
 
-def step(resolved: Resolved, facts: Facts, role: Role, plan: CalibrationPlan) -> Step:
+def step(resolved: Resolved, facts: PlanFacts, role: Role, plan: CalibrationPlan) -> Step:
     """Returns the step, which depends neither on the ranks of a checkpoint nor on the sizes of the engine."""
     model = resolved.engines[role].model
     dataset, options, weights = plan.dataset.dataset, plan.options, digest_of_files(is_safetensors, model)

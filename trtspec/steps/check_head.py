@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from trtspec.plan.facts import Facts, HeadFacts
+from trtspec.plan.facts import HeadFacts, PlanFacts
 from trtspec.plan.resolved import Resolved
 from trtspec.progress import Advance
 from trtspec.recipe.loader import LoadedRecipe
@@ -15,7 +15,7 @@ from trtspec.steps.reads import digest_of_files, is_config
 KIND = "check head"
 
 
-def step(resolved: Resolved, facts: Facts, head: HeadFacts) -> Step:
+def step(resolved: Resolved, facts: PlanFacts, head: HeadFacts) -> Step:
     loaded, version = resolved.loaded, facts.host.versions.get("trtspec")
     method = loaded.recipe.speculation.method.kind
     return Step(

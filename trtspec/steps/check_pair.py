@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from trtspec.models.source import Source
-from trtspec.plan.facts import Facts
+from trtspec.plan.facts import PlanFacts
 from trtspec.plan.resolved import Resolved
 from trtspec.progress import Advance
 from trtspec.recipe.support import ENGINES
@@ -17,7 +17,7 @@ from trtspec.steps.reads import digest_of_files, is_config
 KIND = "check pair"
 
 
-def step(resolved: Resolved, facts: Facts) -> Step:
+def step(resolved: Resolved, facts: PlanFacts) -> Step:
     target, draft, longest = facts.target, facts.models[Role.DRAFT], resolved.target.options.max_seq_len
     translates, backend = resolved.translates, resolved.backend
     version, recipe = facts.host.versions.get("trtspec"), resolved.loaded.path

@@ -12,7 +12,7 @@ from trtspec.checkpoint.layers.choose import FORMAT, SearchOptions, choose_layer
 from trtspec.checkpoint.layers.chosen import FILE, write_layers
 from trtspec.models.headers_only import check_weights
 from trtspec.models.source import Source, read_source
-from trtspec.plan.facts import Facts
+from trtspec.plan.facts import PlanFacts
 from trtspec.plan.obstacles import search_obstacle
 from trtspec.plan.resolved import LayersPlan, Resolved
 from trtspec.progress import Advance
@@ -24,7 +24,7 @@ from trtspec.steps.reads import digest_of_files, is_weight_or_tokenizer
 KIND = "choose layers"
 
 
-def step(facts: Facts, role: Role, layers: LayersPlan) -> Step | None:
+def step(facts: PlanFacts, role: Role, layers: LayersPlan) -> Step | None:
     """Returns the step, which depends on no size of an engine; None where the recipe names the layers."""
     model, options, texts = facts.models[role], layers.search, layers.dataset
     if options is None:

@@ -11,7 +11,7 @@ from trtspec.checkpoint.calibration import FILE as CALIBRATION
 from trtspec.checkpoint.convert import FORMAT, checkpoint_size, convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.layers.chosen import with_layers
-from trtspec.checkpoint.medusa import Medusa
+from trtspec.checkpoint.medusa import MedusaCheckpoint
 from trtspec.models.headers_only import check_weights
 from trtspec.models.source import Source
 from trtspec.plan.resolved import EnginePlan, Resolved
@@ -80,7 +80,7 @@ def run(
     layers: Path | None,
     options: ConvertOptions,
     calibration: Path | None,
-    medusa: Medusa | None,
+    medusa: MedusaCheckpoint | None,
     output: Path,
     advance: Advance,
 ) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trtspec.machine.devices import apart
-from trtspec.plan.facts import Facts
+from trtspec.plan.facts import PlanFacts
 from trtspec.plan.resolved import EnginePlan, Resolved
 from trtspec.recipe.devices import CPU
 from trtspec.roles import Role
 from trtspec.run.step import Step
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 from trtspec.steps import (
     build,
     calibrate,
@@ -35,7 +35,7 @@ _READERS = (choose_layers.KIND, calibrate.KIND, convert.KIND, verify.KIND, write
 
 def make_steps(
     resolved: Resolved,
-    facts: Facts,
+    facts: PlanFacts,
     found: Mapping[Role, StoredEngine] = _NOTHING,
     only: Role | None = None,
 ) -> list[Step]:
@@ -74,7 +74,7 @@ def make_steps(
     return steps
 
 
-def _server_steps(resolved: Resolved, launch: Launch, facts: Facts) -> list[Step]:
+def _server_steps(resolved: Resolved, launch: ServerLaunch, facts: PlanFacts) -> list[Step]:
     steps = _checks(resolved, facts)
     steps.append(copy_tokenizer.step(facts.target))
     steps += _choices(resolved.engines, facts)
@@ -86,7 +86,7 @@ def _server_steps(resolved: Resolved, launch: Launch, facts: Facts) -> list[Step
     return steps
 
 
-def _checks(resolved: Resolved, facts: Facts) -> list[Step]:
+def _checks(resolved: Resolved, facts: PlanFacts) -> list[Step]:
     """Returns the check of a draft that is another model than the target, or a head on it."""
     if facts.head:
         return [check_head.step(resolved, facts, facts.head)]
@@ -94,7 +94,7 @@ def _checks(resolved: Resolved, facts: Facts) -> list[Step]:
     return [check_pair.step(resolved, facts)] if draft and draft.layers is None else []
 
 
-def _choices(engines: Mapping[Role, EnginePlan], facts: Facts) -> list[Step]:
+def _choices(engines: Mapping[Role, EnginePlan], facts: PlanFacts) -> list[Step]:
     """Returns the steps that choose layers of the target, where the recipe does not name them."""
     layers = {role: engine.layers for role, engine in engines.items() if engine.layers}
     found = (choose_layers.step(facts, role, plan) for role, plan in layers.items())

@@ -8,7 +8,7 @@ from pathlib import Path
 from trtspec.checkpoint.convert import checkpoint_size
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.layers.chosen import with_layers
-from trtspec.checkpoint.medusa import Medusa
+from trtspec.checkpoint.medusa import MedusaCheckpoint
 from trtspec.checkpoint.verify import FORMAT, verify
 from trtspec.models.headers_only import check_weights
 from trtspec.models.source import Source
@@ -47,7 +47,7 @@ def run(
     layers: Path | None,
     options: ConvertOptions,
     calibration: Path | None,
-    medusa: Medusa | None,
+    medusa: MedusaCheckpoint | None,
     checkpoint: Path,
     _: Path,
     advance: Advance,

@@ -10,12 +10,12 @@ from pathlib import Path
 from trtspec.digest import digest_of
 from trtspec.progress import Advance
 from trtspec.run.step import Step
-from trtspec.servers.launch import FILE, Launch
+from trtspec.servers.launch import FILE, ServerLaunch
 
 KIND = "write launch"
 
 
-def steps(launch: Launch) -> Iterator[Step]:
+def steps(launch: ServerLaunch) -> Iterator[Step]:
     for name, text in launch.files.items():
         yield Step(
             kind=f"write {name}",

@@ -14,7 +14,7 @@ from trtspec.containers.program import Program
 from trtspec.digest import digest_of
 from trtspec.engine import manifest
 from trtspec.machine.installed import all_packages
-from trtspec.plan.facts import Facts
+from trtspec.plan.facts import PlanFacts
 from trtspec.plan.resolved import Resolved
 from trtspec.progress import Advance
 from trtspec.roles import Role
@@ -29,7 +29,9 @@ KIND = "write manifest"
 OUTPUT = "manifest.json"
 
 
-def step(resolved: Resolved, facts: Facts, steps: Sequence[Step], found: Mapping[Role, StoredEngine]) -> Step:
+def step(
+    resolved: Resolved, facts: PlanFacts, steps: Sequence[Step], found: Mapping[Role, StoredEngine]
+) -> Step:
     """Returns the step; `steps` are all before this one, `found` are the engines that were pulled."""
     made = {step.role for step in steps} - set(found)
     calibrations = {

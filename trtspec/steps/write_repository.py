@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from trtspec.digest import digest_of
-from trtspec.plan.facts import Facts
+from trtspec.plan.facts import PlanFacts
 from trtspec.plan.layout import repository_spec
 from trtspec.plan.resolved import Resolved
 from trtspec.progress import Advance
@@ -20,7 +20,7 @@ KIND = "write repository"
 OUTPUT = "model_repository"
 
 
-def step(resolved: Resolved, facts: Facts) -> Step:
+def step(resolved: Resolved, facts: PlanFacts) -> Step:
     spec = repository_spec(resolved)
     names = [resolved.model_name, *(engine.name for engine in spec.engines)]
     return Step(

@@ -10,11 +10,11 @@ from trtspec.digest import digest_of
 from trtspec.progress import Advance
 from trtspec.run.step import Step
 from trtspec.servers import triton_vllm
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 from trtspec.steps import write_repository
 
 
-def step(launch: Launch) -> Step:
+def step(launch: ServerLaunch) -> Step:
     files = triton_vllm.files(launch)
     return Step(
         kind=write_repository.KIND,

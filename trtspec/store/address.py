@@ -15,7 +15,7 @@ _CHAIN = re.compile(r"::(?=\w[\w.+-]*(?:::|://))")
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class StoreAddress:
     """A URL of fsspec, or a folder. Only its `str`, which hides secrets, may be printed, logged or stored.
 
     Secrets are the password and the values of the query. A name before the host without a password is one for

@@ -15,7 +15,7 @@ from typing import Any
 
 from trtspec.errors import StoreError, UnavailableError
 from trtspec.extras import EXTRAS, not_installed
-from trtspec.store.address import Address
+from trtspec.store.address import StoreAddress
 
 TEMPORARY = "tmp"
 # Protocols on which a file appears only when it is whole; on others it is written elsewhere and renamed.
@@ -41,7 +41,7 @@ class Files:
     protocol that fsspec does not know or whose package is not installed.
     """
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: StoreAddress) -> None:
         self.address = address
         self._system, self._root = _open(address)
         self._whole = address.protocol in _WHOLE
@@ -174,7 +174,7 @@ class Files:
             ) from None
 
 
-def _open(address: Address) -> tuple[Any, str]:
+def _open(address: StoreAddress) -> tuple[Any, str]:
     """The file system of an address and the path in it; raises UnavailableError or StoreError."""
     from fsspec import get_filesystem_class, url_to_fs
 

@@ -15,7 +15,7 @@ from trtspec.errors import UnavailableError
 from trtspec.locks import locked, try_lock, unlock
 from trtspec.progress import Progress
 from trtspec.store.entry import Entry, from_bytes, to_bytes
-from trtspec.store.pull import Piece, pieces_of, pull
+from trtspec.store.pull import FileChunk, pieces_of, pull
 from trtspec.store.store import THREADS, Store
 from trtspec.threads import in_threads
 from trtspec.units import mb_or_gb
@@ -82,7 +82,7 @@ def find_problem(entry: Entry, folder: Path, watch: Progress) -> str | None:
             return f"has another {name}"
     damaged = set[str]()
 
-    def read(piece: Piece) -> int:
+    def read(piece: FileChunk) -> int:
         if not piece.is_whole():
             damaged.add(str(piece.file.relative_to(folder)))
         return piece.chunk.size

@@ -38,7 +38,7 @@ POLL_S = 5.0
 _NAME = re.compile(r"(\d+)(-[0-9a-f]+)?\.json")
 
 
-class Lease:
+class StoreLease:
     """A lease that this process holds. Within its context a thread renews it; at the end it is given back."""
 
     def __init__(self, store: Store, name: str, builder: Builder) -> None:
@@ -52,7 +52,7 @@ class Lease:
         """Says what is done now; those who wait see it after the next renewal."""
         self._note = note
 
-    def __enter__(self) -> Lease:
+    def __enter__(self) -> StoreLease:
         self._thread.start()
         return self
 
@@ -82,7 +82,9 @@ class Lease:
 
 
 @contextmanager
-def leased(store: Store, platform: Platform, key: str, what: str, watch: Progress) -> Iterator[Lease | None]:
+def leased(
+    store: Store, platform: Platform, key: str, what: str, watch: Progress
+) -> Iterator[StoreLease | None]:
     """Waits until nobody else builds the engine, and yields the lease of it; None once the store has it.
 
     Raises StoreError if the store cannot be read or written.
@@ -107,7 +109,7 @@ def builders(store: Store) -> list[Builder]:
     return [builder for builder in found if builder]
 
 
-def _wait(store: Store, platform: Platform, key: str, what: str, watch: Progress) -> Lease | None:
+def _wait(store: Store, platform: Platform, key: str, what: str, watch: Progress) -> StoreLease | None:
     leases = _Leases(store, f"{BUILDING}/{platform.folder}/{key}")
     advance: Advance | None = None
     with ExitStack() as shown:
@@ -117,7 +119,7 @@ def _wait(store: Store, platform: Platform, key: str, what: str, watch: Progress
             if builder is None:
                 mine = Builder(what, EXPIRY_S)
                 if name := leases.take(number + 1, mine, looked):
-                    return Lease(store, name, mine)
+                    return StoreLease(store, name, mine)
                 number, builder = leases.look()
             advance = advance or shown.enter_context(watch(f"wait for {what}", None))
             advance(0, str(builder or f"{store} answers too slowly to agree on who builds"))

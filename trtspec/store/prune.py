@@ -23,7 +23,7 @@ Remove = Callable[[Sequence[str], Advance], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class PruneRules:
     """Which entries are removed: those older than `older_than`, but not the newest `keep` of their kind.
 
     A kind is a name, a role and a platform. Without `older_than` age does not matter; without both rules no
@@ -44,7 +44,7 @@ class Prune:
     size: int
 
 
-def prune(store: Store, rules: Rules, advance: Advance, *, dry_run: bool) -> Prune:
+def prune(store: Store, rules: PruneRules, advance: Advance, *, dry_run: bool) -> Prune:
     """Removes what the rules say, unless it is a `dry_run`, and returns what that is.
 
     Raises StoreError, also if it takes so long that a push may have stopped waiting for it.
@@ -58,7 +58,7 @@ def prune(store: Store, rules: Rules, advance: Advance, *, dry_run: bool) -> Pru
     return found
 
 
-def _look(store: Store, rules: Rules) -> Prune:
+def _look(store: Store, rules: PruneRules) -> Prune:
     # Objects first: what a push writes later is not in the list, and what it wrote before has its mark.
     objects = store.files.find(OBJECTS)
     marks, temporary = store.files.find(PUSHING), store.files.find(TEMPORARY)
@@ -76,7 +76,7 @@ def _look(store: Store, rules: Rules) -> Prune:
     return Prune(tuple(outdated), tuple(names), sum(stats[name].size for name in names))
 
 
-def choose(entries: Iterable[Entry], rules: Rules, now: datetime) -> list[Entry]:
+def choose(entries: Iterable[Entry], rules: PruneRules, now: datetime) -> list[Entry]:
     """The entries to remove; `entries` are given with the newest first."""
     seen: dict[tuple[object, ...], int] = {}
     chosen = []

@@ -13,7 +13,7 @@ from trtspec.store.store import THREADS, Store
 from trtspec.threads import in_threads
 
 
-class Piece(NamedTuple):
+class FileChunk(NamedTuple):
     """A chunk's place in a file of a folder."""
 
     chunk: Chunk
@@ -44,7 +44,7 @@ def pull(store: Store, entry: Entry, folder: Path, advance: Advance) -> None:
         with path.open("ab") as stream:
             stream.truncate(file.size)
 
-    def download(piece: Piece) -> int:
+    def download(piece: FileChunk) -> int:
         if piece.file in begun and piece.is_whole():
             return piece.chunk.size
         content = store.read_chunk(piece.chunk)
@@ -56,10 +56,10 @@ def pull(store: Store, entry: Entry, folder: Path, advance: Advance) -> None:
     in_threads(download, pieces_of(entry, folder), advance, THREADS)
 
 
-def pieces_of(entry: Entry, folder: Path) -> Iterator[Piece]:
+def pieces_of(entry: Entry, folder: Path) -> Iterator[FileChunk]:
     """Yields every chunk of an entry with its place in a folder."""
     for name, file in entry.files.items():
         offset = 0
         for chunk in file.chunks:
-            yield Piece(chunk, folder / name, offset)
+            yield FileChunk(chunk, folder / name, offset)
             offset += chunk.size

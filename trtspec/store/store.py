@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import PurePosixPath
 
 from trtspec.errors import CorruptedError, StoreError
-from trtspec.store.address import Address
+from trtspec.store.address import StoreAddress
 from trtspec.store.entry import Chunk, Entry, entries_of, from_bytes
 from trtspec.store.files import Files
 from trtspec.store.platform import Platform
@@ -34,7 +34,7 @@ class Store:
     """
 
     def __init__(self, url: str) -> None:
-        self.address = Address(url)
+        self.address = StoreAddress(url)
         self.files = Files(self.address)
 
     def __str__(self) -> str:

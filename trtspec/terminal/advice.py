@@ -10,7 +10,7 @@ from trtspec.terminal.output import out
 from trtspec.units import gib
 
 if TYPE_CHECKING:
-    from trtspec.forecast.rules import Advice, Judgement
+    from trtspec.forecast.rules import Judgement, RuleAdvice
     from trtspec.plan.alternatives import Alternative
 
 _SHOWN = 8
@@ -49,7 +49,7 @@ def alternatives_as_json(found: Sequence[Alternative]) -> list[dict[str, Any]]:
     ]
 
 
-def print_advice(advice: Advice) -> None:
+def print_advice(advice: RuleAdvice) -> None:
     """Prints each rule and each thing of the checklist with its verdict and number, and what they come to."""
     out.table(_rows(advice.rules), header=("", "the rules that users are told"))
     out.result()
@@ -68,5 +68,5 @@ def _said(one: Judgement) -> str:
     return f"{one.rule}: {found}" if found else one.rule
 
 
-def advice_as_json(advice: Advice) -> dict[str, Any]:
+def advice_as_json(advice: RuleAdvice) -> dict[str, Any]:
     return {"advice": asdict(advice)}

@@ -15,9 +15,9 @@ from trtspec.terminal.schedulers import Place, scheduler_of
 from trtspec.terminal.signals import ended_by_sigterm
 
 if TYPE_CHECKING:
-    from trtspec.jobs.scheduler import Scheduler
-    from trtspec.jobs.standing import Standing
-    from trtspec.jobs.wanted import Wanted
+    from trtspec.jobs.scheduler import JobScheduler
+    from trtspec.jobs.standing import JobStatus
+    from trtspec.jobs.wanted import PendingBuild
     from trtspec.store.store import Store
 
 
@@ -39,7 +39,7 @@ def build_on(
     """
     from trtspec.jobs.following import follow
     from trtspec.jobs.planning import plan_jobs
-    from trtspec.jobs.standing import Standing
+    from trtspec.jobs.standing import JobStatus
     from trtspec.store.store import Store
 
     scheduler, store = scheduler_of(cluster, recipes, url, place), Store(_plain(url))
@@ -51,7 +51,7 @@ def build_on(
     for each in wanted:
         if each.entry:
             out.status(f"{_name(each)}: the store has it, {each.entry.digest[:12]}")
-    standing = Standing(jobs)
+    standing = JobStatus(jobs)
     with ended_by_sigterm(), following(standing) as listener:
         try:
             if jobs:
@@ -77,15 +77,15 @@ def build_on(
 
 def _look(
     recipes: Sequence[Path], flags: Mapping[str, str | None], store: Store, *, keeps: bool
-) -> list[Wanted]:
+) -> list[PendingBuild]:
     """Returns what is wanted of each recipe; with `keeps`, digests of large files are kept for the next call.
 
     Raises TrtspecError for two recipes that would build into one folder.
     """
     from trtspec.build.plan import make_plan
-    from trtspec.jobs.wanted import Wanted, look
+    from trtspec.jobs.wanted import PendingBuild, look
 
-    found, folders = list[Wanted](), dict[Path, Path]()
+    found, folders = list[PendingBuild](), dict[Path, Path]()
     for recipe in recipes:
         made = make_plan(recipe, flags, out.watch, to_run=False, store=store)
         other = folders.setdefault(made.output.absolute(), recipe)
@@ -100,16 +100,16 @@ def _look(
 
 def _plain(url: str) -> str:
     """Returns the URL as every node can use it; raises StoreError for one with a secret in it."""
-    from trtspec.store.address import Address
+    from trtspec.store.address import StoreAddress
 
-    address = Address(url)
+    address = StoreAddress(url)
     if address.has_secret:
         problem = "has a secret, which whoever reads a job's script would see"
         raise StoreError(str(address), problem, "give credentials by variables or files of the environment")
     return str(Path(url).absolute()) if "://" not in url else url
 
 
-def _interrupted(standing: Standing, scheduler: Scheduler, *, cancels: bool) -> None:
+def _interrupted(standing: JobStatus, scheduler: JobScheduler, *, cancels: bool) -> None:
     from trtspec.jobs.following import cancel
 
     if cancels:
@@ -120,5 +120,5 @@ def _interrupted(standing: Standing, scheduler: Scheduler, *, cancels: bool) -> 
         out.hint(f"to cancel them: {scheduler.how_to_cancel(running)}")
 
 
-def _name(wanted: Wanted) -> str:
+def _name(wanted: PendingBuild) -> str:
     return wanted.made.resolved.loaded.recipe.name

@@ -44,7 +44,7 @@ def deploy_to(values: Values, context: str | None, timeout: float | None, *, for
     from trtspec.kubernetes.connection import connect
     from trtspec.kubernetes.deploying import deploy
 
-    cluster, talk = connect(context, values.namespace), Talk()
+    cluster, talk = connect(context, values.namespace), ClusterTalk()
     try:
         deploy(cluster, values, talk, timeout or float(values.times.progress_s), force=force)
     except ClusterError:
@@ -58,7 +58,7 @@ def deploy_to(values: Values, context: str | None, timeout: float | None, *, for
     _tell_ready(cluster, values)
 
 
-class Talk:
+class ClusterTalk:
     """Prints how a deployment is applied and comes up.
 
     `has_applied` says whether the cluster has it, and `has_gone_back` whether it is again what it was.

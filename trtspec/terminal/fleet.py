@@ -11,16 +11,16 @@ from trtspec.units import three_digits
 
 if TYPE_CHECKING:
     from trtspec.fleet.checks import InBurst, Seen
-    from trtspec.fleet.fleet import Arm, Fleet, Question
+    from trtspec.fleet.fleet import FleetArm, FleetRequirements, FleetResult
     from trtspec.fleet.sizing import Sized
     from trtspec.fleet.start import ColdStart
     from trtspec.plan.resolved import Resolved
 
-Cell = Callable[["Arm"], str | None]
+Cell = Callable[["FleetArm"], str | None]
 _NOTHING = "-"
 
 
-def print_fleet(fleet: Fleet, resolved: Resolved, seed: int) -> None:
+def print_fleet(fleet: FleetResult, resolved: Resolved, seed: int) -> None:
     """Prints what a load takes with drafts and without, what a start takes, and what is assumed."""
     recipe = resolved.loaded.recipe
     arms = [arm for arm in (fleet.plain, fleet.drafts) if arm]
@@ -44,7 +44,7 @@ def print_fleet(fleet: Fleet, resolved: Resolved, seed: int) -> None:
         out.sentence(line)
 
 
-def _asked(question: Question) -> str:
+def _asked(question: FleetRequirements) -> str:
     demand, bounds = question.demand, question.bounds
     lengths = demand.lengths
     told = f"{demand.rate:,.10g} requests/s of {lengths.input:,.0f} + {lengths.output:,.0f} tokens on average"
@@ -59,7 +59,7 @@ def _asked(question: Question) -> str:
     return f"{told}; for 95 of 100 {' and '.join(limits)}" if limits else f"{told}; no bound on latencies"
 
 
-def _rows(arms: list[Arm], unit: str, currency: str) -> Iterator[tuple[str, ...]]:
+def _rows(arms: list[FleetArm], unit: str, currency: str) -> Iterator[tuple[str, ...]]:
     """Yields what differs between the arms; a line that no arm has is left out."""
     for name, cell in _lines(unit, currency):
         cells = [cell(arm) for arm in arms]
@@ -88,24 +88,24 @@ def _lines(unit: str, currency: str) -> Iterator[tuple[str, Cell]]:
     yield "the store sends", lambda arm: three_digits(int(arm.start.traffic)) if arm.start else None
 
 
-def _usual(words: Callable[[Arm, Sized], str | None]) -> Cell:
+def _usual(words: Callable[[FleetArm, Sized], str | None]) -> Cell:
     return lambda arm: words(arm, arm.usual) if arm.usual else None
 
 
 def _seen(seconds: Callable[[Seen], float | None]) -> Cell:
-    def cell(arm: Arm) -> str | None:
+    def cell(arm: FleetArm) -> str | None:
         found = seconds(arm.seen) if arm.seen else None
         return None if found is None else _time(found)
 
     return cell
 
 
-def _burst(question: Question) -> str:
+def _burst(question: FleetRequirements) -> str:
     burst = question.demand.burst
     return f"{burst.factor:g} times as many for {burst.seconds:g} s" if burst else ""
 
 
-def _bursts(arms: list[Arm]) -> Iterator[tuple[str, ...]]:
+def _bursts(arms: list[FleetArm]) -> Iterator[tuple[str, ...]]:
     ways: tuple[tuple[str, Callable[[InBurst], Seen]], ...] = (
         ("as usual", lambda burst: burst.usual),
         ("with the autoscaler", lambda burst: burst.scaled),
@@ -120,7 +120,7 @@ def _bursts(arms: list[Arm]) -> Iterator[tuple[str, ...]]:
         yield ("  each after, p95", *(_time(one.p95) if one else _NOTHING for one in after))
 
 
-def _lag(arms: list[Arm]) -> Iterator[str]:
+def _lag(arms: list[FleetArm]) -> Iterator[str]:
     ready = [arm.burst.ready_after for arm in arms if arm.burst and arm.burst.ready_after is not None]
     if ready:
         yield f"the first replica that a burst calls for is ready {_time(min(ready))} after it began"
@@ -136,7 +136,7 @@ def _print_start(start: ColdStart, one: ColdStart) -> None:
     out.table([*rows, ("all", _time(one.seconds), _time(start.seconds), "")], header=header)
 
 
-def _notes(fleet: Fleet, resolved: Resolved, unit: str, seed: int) -> Iterator[str]:
+def _notes(fleet: FleetResult, resolved: Resolved, unit: str, seed: int) -> Iterator[str]:
     recipe, plain, drafts = resolved.loaded.recipe, fleet.plain, fleet.drafts
     yield from _worth(fleet, unit, float(recipe.fleet.acceptance))
     limit = drafts.replica.places_for(
@@ -159,7 +159,7 @@ def _notes(fleet: Fleet, resolved: Resolved, unit: str, seed: int) -> Iterator[s
     yield f"the simulation has some replicas of the fleet with their part of the requests; its seed is {seed}"
 
 
-def _worth(fleet: Fleet, unit: str, acceptance: float) -> Iterator[str]:
+def _worth(fleet: FleetResult, unit: str, acceptance: float) -> Iterator[str]:
     plain, drafts = fleet.plain, fleet.drafts
     if plain is None or plain.usual is None or drafts.usual is None:
         return
@@ -177,7 +177,7 @@ def _worth(fleet: Fleet, unit: str, acceptance: float) -> Iterator[str]:
         )
 
 
-def _is_beyond(arm: Arm) -> bool:
+def _is_beyond(arm: FleetArm) -> bool:
     """Says whether the simulation waits much longer for first tokens than the arithmetic has it."""
     if arm.usual is None or arm.seen is None:
         return False
@@ -196,7 +196,7 @@ def _money(value: float | None) -> str | None:
     return None if value is None else f"{value:,.2f}"
 
 
-def fleet_as_json(fleet: Fleet, resolved: Resolved, seed: int) -> dict[str, Any]:
+def fleet_as_json(fleet: FleetResult, resolved: Resolved, seed: int) -> dict[str, Any]:
     """Returns the fleet; times are seconds, sizes bytes, rates a second."""
     demand = fleet.question.demand
     return {
@@ -219,7 +219,7 @@ def fleet_as_json(fleet: Fleet, resolved: Resolved, seed: int) -> dict[str, Any]
     }
 
 
-def _arm_as_json(arm: Arm) -> dict[str, Any]:
+def _arm_as_json(arm: FleetArm) -> dict[str, Any]:
     usual, peak, start = arm.usual, arm.peak, arm.start
     return {
         "problem": arm.problem,

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from trtspec.errors import UnavailableError
-    from trtspec.jobs.job import Job
-    from trtspec.jobs.scheduler import Scheduler
-    from trtspec.jobs.standing import Standing
+    from trtspec.jobs.job import ClusterJob
+    from trtspec.jobs.scheduler import JobScheduler
+    from trtspec.jobs.standing import JobStatus
     from trtspec.jobs.state import JobState
     from trtspec.store.entry import Entry
 
@@ -26,7 +26,7 @@ _MOST_BYTES = 8192
 _WIDTH = 72
 
 
-def print_scripts(jobs: Sequence[Job], scheduler: Scheduler) -> None:
+def print_scripts(jobs: Sequence[ClusterJob], scheduler: JobScheduler) -> None:
     """Prints what would be handed over to the scheduler, in order."""
     titles = {job.name: job.title for job in jobs}
     for job in jobs:
@@ -37,7 +37,7 @@ def print_scripts(jobs: Sequence[Job], scheduler: Scheduler) -> None:
         out.status("the store has it all")
 
 
-def scripts_as_json(jobs: Sequence[Job], scheduler: Scheduler) -> dict[str, Any]:
+def scripts_as_json(jobs: Sequence[ClusterJob], scheduler: JobScheduler) -> dict[str, Any]:
     return {
         "jobs": [
             {
@@ -54,7 +54,7 @@ def scripts_as_json(jobs: Sequence[Job], scheduler: Scheduler) -> dict[str, Any]
     }
 
 
-def result_as_json(pairs: Mapping[str, Entry | None], standing: Standing) -> dict[str, Any]:
+def result_as_json(pairs: Mapping[str, Entry | None], standing: JobStatus) -> dict[str, Any]:
     """Returns what has become of recipes and of jobs; a pair has the digest of its entry in the store."""
     return {
         "pairs": {name: entry.digest if entry else None for name, entry in pairs.items()},
@@ -62,7 +62,7 @@ def result_as_json(pairs: Mapping[str, Entry | None], standing: Standing) -> dic
     }
 
 
-def _as_json(job: Job, standing: Standing) -> dict[str, Any]:
+def _as_json(job: ClusterJob, standing: JobStatus) -> dict[str, Any]:
     state = standing.state(job.name)
     return {
         "name": job.name,
@@ -77,7 +77,7 @@ def _as_json(job: Job, standing: Standing) -> dict[str, Any]:
     }
 
 
-def print_failed(standing: Standing) -> None:
+def print_failed(standing: JobStatus) -> None:
     """Prints of each job that did not succeed why, what helps, and the end of its log."""
     for job in standing.failed:
         state = standing.state(job.name)
@@ -93,17 +93,17 @@ def print_failed(standing: Standing) -> None:
 class Lines:
     """Tells of jobs by lines: one for each change, and one every five minutes where nothing changes."""
 
-    def __init__(self, standing: Standing, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, standing: JobStatus, clock: Callable[[], float] = monotonic) -> None:
         self._standing, self._clock, self._spoken, self._asked = standing, clock, clock(), True
 
-    def submitted(self, job: Job, job_id: str) -> None:
+    def submitted(self, job: ClusterJob, job_id: str) -> None:
         gpus = f" with {job.gpus} GPU{'s' * (job.gpus > 1)}" if job.gpus else ""
         self._say(f"{job.title}: job {job_id}{gpus}")
 
-    def found(self, job: Job, job_id: str) -> None:
+    def found(self, job: ClusterJob, job_id: str) -> None:
         self._say(f"{job.title}: job {job_id}, which an earlier call has submitted")
 
-    def changed(self, job: Job, state: JobState) -> None:
+    def changed(self, job: ClusterJob, state: JobState) -> None:
         self._say(f"{job.title}: {words(state)}")
 
     def looked(self) -> None:
@@ -126,7 +126,7 @@ class Lines:
 class Drawn:
     """Draws the jobs as a table on the terminal, each time over what was there."""
 
-    def __init__(self, standing: Standing) -> None:
+    def __init__(self, standing: JobStatus) -> None:
         from rich.console import Console
         from rich.live import Live
 
@@ -134,13 +134,13 @@ class Drawn:
         self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=False)
         self._live.start()
 
-    def submitted(self, job: Job, job_id: str) -> None:
+    def submitted(self, job: ClusterJob, job_id: str) -> None:
         self._draw()
 
-    def found(self, job: Job, job_id: str) -> None:
+    def found(self, job: ClusterJob, job_id: str) -> None:
         self._draw()
 
-    def changed(self, job: Job, state: JobState) -> None: ...
+    def changed(self, job: ClusterJob, state: JobState) -> None: ...
 
     def looked(self) -> None:
         self._note = ""
@@ -158,7 +158,7 @@ class Drawn:
 
 
 @contextmanager
-def following(standing: Standing) -> Iterator[Lines | Drawn]:
+def following(standing: JobStatus) -> Iterator[Lines | Drawn]:
     """Yields what shows jobs while they are followed: a table on a terminal, lines elsewhere and in CI."""
     shown = Drawn(standing) if out.draws else Lines(standing)
     try:
@@ -175,7 +175,7 @@ def words(state: JobState) -> str:
     return f"{state.phase}{where}{again}{why}"
 
 
-def table(standing: Standing, note: str) -> Table:
+def table(standing: JobStatus, note: str) -> Table:
     """Returns a row for each job: what it is, its id, and what it does, with the last line of its log."""
     from rich.table import Table
     from rich.text import Text
@@ -191,7 +191,7 @@ def table(standing: Standing, note: str) -> Table:
     return table
 
 
-def _last_lines(job: Job, most: int) -> list[str]:
+def _last_lines(job: ClusterJob, most: int) -> list[str]:
     """Returns the end of a job's log; nothing before the job has begun."""
     try:
         said = last_bytes(job.log, _MOST_BYTES)

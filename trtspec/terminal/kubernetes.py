@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from importlib.metadata import version
 
-from trtspec.deploy.build import Build
+from trtspec.deploy.build import DeployedBuild
 from trtspec.deploy.vendor.build import find_launch
 from trtspec.errors import RecipeError, StoreError, UnavailableError
-from trtspec.kubernetes.deriving import Served, derive
+from trtspec.kubernetes.deriving import ServedRecipe, derive
 from trtspec.kubernetes.of_engines import of_engines
 from trtspec.kubernetes.of_server import of_server
 from trtspec.kubernetes.stored import find_build
@@ -17,7 +17,7 @@ from trtspec.plan.choices import build_folder
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.support import SERVERS
 from trtspec.servers.plain import without_drafts
-from trtspec.store.address import Address
+from trtspec.store.address import StoreAddress
 from trtspec.store.store import Store
 from trtspec.terminal.output import out
 
@@ -43,8 +43,8 @@ def find_values(
     return values.model_copy(update={"name": f"{values.name}-plain", "gateway": None}) if plain else values
 
 
-def _of_server(loaded: LoadedRecipe, store: str | None, output: str | None, *, plain: bool) -> Served:
-    build = Build(build_folder(loaded, {"output": output}, os.environ), loaded)
+def _of_server(loaded: LoadedRecipe, store: str | None, output: str | None, *, plain: bool) -> ServedRecipe:
+    build = DeployedBuild(build_folder(loaded, {"output": output}, os.environ), loaded)
     repair = f"trtspec build {loaded.path}" + (f" --output {output}" if output else "")
     if store is not None:
         problem = "--store has no use: the server loads the models itself, and no engine is in a store"
@@ -57,17 +57,17 @@ def _of_server(loaded: LoadedRecipe, store: str | None, output: str | None, *, p
     return of_server(loaded, without_drafts(launch) if plain else launch)
 
 
-def _of_engines(loaded: LoadedRecipe, store: str | None) -> Served:
+def _of_engines(loaded: LoadedRecipe, store: str | None) -> ServedRecipe:
     url = store or loaded.recipe.kubernetes.store
     if url is None:
         problem = loaded.problem("kubernetes.store", "is missing: the URL of the store that has the build")
         raise RecipeError(loaded.path, [problem])
     # The recipe is in a ConfigMap, whatever store is named beside it.
-    for address in map(Address, filter(None, (store, loaded.recipe.kubernetes.store))):
+    for address in map(StoreAddress, filter(None, (store, loaded.recipe.kubernetes.store))):
         if address.has_secret:
             repair = "put it into a Secret, and name that in kubernetes.secrets.store"
             raise StoreError(str(address), "its URL has a secret, which every manifest would show", repair)
-    if Address(url).protocol == "file":
+    if StoreAddress(url).protocol == "file":
         out.warning(f"{url} is a folder of this machine, which pods do not have")
     build = find_build(Store(url), loaded.recipe)
     text = loaded.path.read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from trtspec.monitoring.figures import Figures
+from trtspec.monitoring.figures import ServerFigures
 from trtspec.terminal.output import visible
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _BAR = 20
 
 
-def rows(figures: Figures) -> list[tuple[str, str]]:
+def rows(figures: ServerFigures) -> list[tuple[str, str]]:
     """Returns what there is to see, as a name and words for each."""
     f = figures
     shown = [
@@ -48,7 +48,7 @@ def rows(figures: Figures) -> list[tuple[str, str]]:
 
 
 @contextmanager
-def drawn(header: str) -> Iterator[Callable[[Figures], None]]:
+def drawn(header: str) -> Iterator[Callable[[ServerFigures], None]]:
     """Yields a function that draws figures on the terminal, each time over what was there."""
     from rich.live import Live
 
@@ -56,7 +56,7 @@ def drawn(header: str) -> Iterator[Callable[[Figures], None]]:
         yield lambda figures: live.update(_table(header, figures), refresh=True)
 
 
-def _table(header: str, figures: Figures) -> Table:
+def _table(header: str, figures: ServerFigures) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -70,7 +70,7 @@ def _table(header: str, figures: Figures) -> Table:
     return table
 
 
-def _acceptance(figures: Figures) -> str:
+def _acceptance(figures: ServerFigures) -> str:
     if figures.acceptance is None or figures.tokens_per_draft is None:
         return "nothing drafted"
     origins = ", ".join(f"{name} {share:.0%}" for name, share in figures.acceptance_by_origin.items())
@@ -80,7 +80,7 @@ def _acceptance(figures: Figures) -> str:
     )
 
 
-def _rollout(figures: Figures) -> str:
+def _rollout(figures: ServerFigures) -> str:
     if not figures.shadow_share:
         return f"drafts for {figures.speculation_share * 100:.4g} % of the requests"
     scored = figures.shadow_acceptance
@@ -88,7 +88,7 @@ def _rollout(figures: Figures) -> str:
     return f"drafts of {figures.shadow_share * 100:.4g} % of the requests are only scored: {found}"
 
 
-def _lengths(figures: Figures) -> str:
+def _lengths(figures: ServerFigures) -> str:
     if figures.mean_k is None:
         return "no rounds"
     lengths = sorted(figures.rounds_by_k.items(), key=lambda item: -item[1])[:4]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from types import TracebackType
 
-from trtspec.bench.plan import Plan
-from trtspec.bench.result import Load, Result
-from trtspec.bench.sample import ArmName, Sample
+from trtspec.bench.plan import BenchPlan
+from trtspec.bench.result import BenchResult, OfferedLoad
+from trtspec.bench.sample import ArmName, RequestSample
 from trtspec.bench.summary import Circumstances
 from trtspec.terminal.output import out
 from trtspec.terminal.progress import Progress
@@ -30,7 +30,7 @@ class Measuring:
     ) -> None:
         self._shown.__exit__(kind, error, trace)
 
-    def __call__(self, of: Circumstances, plan: Plan) -> Measuring:
+    def __call__(self, of: Circumstances, plan: BenchPlan) -> Measuring:
         """Is told what was found before anything is measured."""
         server = of.server
         how = {
@@ -46,7 +46,7 @@ class Measuring:
         out.status(f"{plan.workload.source}: {prompts}, {plan.num_blocks} blocks")
         return self
 
-    def began(self, load: Load, prompts: int) -> None:
+    def began(self, load: OfferedLoad, prompts: int) -> None:
         self._shown.close()
         self._label, self._prompts, self._failed, self._said = str(load), prompts, 0, "warming up"
         self._progress = self._shown.enter_context(out.progress(self._label, prompts))
@@ -56,11 +56,11 @@ class Measuring:
         self._said = "measuring"
         self._tell(0)
 
-    def heard(self, arm: ArmName, sample: Sample) -> None:
+    def heard(self, arm: ArmName, sample: RequestSample) -> None:
         self._failed += sample.error is not None
         self._tell(1 if sample.turn == 0 else 0)
 
-    def paired(self, result: Result) -> None:
+    def paired(self, result: BenchResult) -> None:
         if result.levels and (speedup := result.levels[-1].speedup):
             self._said = times(speedup)
             self._tell(0)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtspec.bench.compare import Comparison
-from trtspec.bench.result import Figures, Interval, Level, Percentiles, Result
+from trtspec.bench.compare import BenchComparison
+from trtspec.bench.result import ArmFigures, BenchResult, Interval, LoadResult, Percentiles
 from trtspec.report.drafts import per_token
-from trtspec.report.measured import Measured, load_header, of_comparison, of_result
+from trtspec.report.measured import MeasuredArms, load_header, of_comparison, of_result
 from trtspec.report.numbers import NOTHING, duration, interval, percent, plain
 from trtspec.report.numbers import times as as_ratio
 from trtspec.terminal.output import out
 
 
-def print_result(result: Result) -> None:
+def print_result(result: BenchResult) -> None:
     """Prints the verdict, what was gained at each load, and how long somebody waits."""
     out.sentence(result.verdict.words)
     if not result.levels:
@@ -27,7 +27,7 @@ def print_result(result: Result) -> None:
     _print_waits(measured)
 
 
-def print_comparison(comparison: Comparison) -> None:
+def print_comparison(comparison: BenchComparison) -> None:
     """Prints what each was, B over A at each load that both have, and how long somebody waits in each."""
     for name, result in (("A", comparison.first), ("B", comparison.second)):
         out.result(f"{name}: {result.server.software or result.server.api} at {result.server.url}")
@@ -59,12 +59,12 @@ def times(ratio: Interval | None) -> str:
     return NOTHING if ratio is None else f"{as_ratio(ratio.value)} ({interval(ratio.low, ratio.high)})"
 
 
-def _print_waits(measured: Measured) -> None:
+def _print_waits(measured: MeasuredArms) -> None:
     header = (*measured.header, "first text", "p99", "a token", "p99", "an answer", "p99")
     out.table(_waits(measured), header)
 
 
-def _waits(measured: Measured) -> Iterator[tuple[str, ...]]:
+def _waits(measured: MeasuredArms) -> Iterator[tuple[str, ...]]:
     last = None
     for load, arm, figures in measured.each():
         found = (figures.time_to_first_token, figures.inter_token, figures.end_to_end)
@@ -80,7 +80,7 @@ def _median_and_tail(found: Percentiles | None) -> tuple[str, str]:
     return (duration(found.p50), duration(found.p99)) if found else (NOTHING, NOTHING)
 
 
-def _gained(level: Level) -> tuple[str, ...]:
+def _gained(level: LoadResult) -> tuple[str, ...]:
     own, without = level.arms.speculative, level.arms.plain
     drafts = own.drafts.acceptance if own.drafts else None
     return (
@@ -98,5 +98,5 @@ def _ratio(ratio: Interval | None) -> tuple[str, str]:
     return (as_ratio(ratio.value), interval(ratio.low, ratio.high)) if ratio else (NOTHING, NOTHING)
 
 
-def _tokens(figures: Figures | None) -> str:
+def _tokens(figures: ArmFigures | None) -> str:
     return plain(figures.tokens_per_second.value if figures else None)

@@ -13,7 +13,7 @@ import typer
 from trtspec.terminal.output import out
 
 if TYPE_CHECKING:
-    from trtspec.jobs.scheduler import Scheduler
+    from trtspec.jobs.scheduler import JobScheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Place:
     namespace: str | None
 
 
-def scheduler_of(cluster: str, recipes: Sequence[Path], url: str, place: Place) -> Scheduler:
+def scheduler_of(cluster: str, recipes: Sequence[Path], url: str, place: Place) -> JobScheduler:
     """Returns `slurm` or `kubernetes`, for the builds of recipes for the store at `url`.
 
     Raises RecipeError for what pods would not find.
@@ -32,16 +32,18 @@ def scheduler_of(cluster: str, recipes: Sequence[Path], url: str, place: Place) 
     return _kubernetes(recipes, url, place) if cluster == "kubernetes" else _slurm()
 
 
-def _slurm() -> Scheduler:
+def _slurm() -> JobScheduler:
     from huggingface_hub.constants import HF_HUB_CACHE
 
     from trtspec.cache import cache_folder
-    from trtspec.slurm.scheduler import Slurm
+    from trtspec.slurm.scheduler import SlurmScheduler
 
-    return Slurm(sys.executable, {"HF_HUB_CACHE": Path(HF_HUB_CACHE), "TRTSPEC_CACHE": cache_folder()})
+    return SlurmScheduler(
+        sys.executable, {"HF_HUB_CACHE": Path(HF_HUB_CACHE), "TRTSPEC_CACHE": cache_folder()}
+    )
 
 
-def _kubernetes(recipes: Sequence[Path], url: str, place: Place) -> Scheduler:
+def _kubernetes(recipes: Sequence[Path], url: str, place: Place) -> JobScheduler:
     from importlib.metadata import version
 
     from trtspec.kubernetes.connection import connect

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trtspec.errors import ServerError
 
 
-class Served(Protocol):
+class ServedLines(Protocol):
     """A deployment, as far as a person is told of it."""
 
     @property
@@ -38,10 +38,10 @@ class Served(Protocol):
     def example(self) -> str: ...
 
 
-class Talk:
+class ServerTalk:
     """Prints what becomes of the server; `left` names the container that is left running, if one is."""
 
-    def __init__(self, deployment: Served, left: str | None) -> None:
+    def __init__(self, deployment: ServedLines, left: str | None) -> None:
         self._deployment, self._left = deployment, left
 
     @contextmanager
@@ -69,7 +69,7 @@ class Talk:
         out.status("stopping; requests in flight may end first, a second Ctrl-C does not wait for them")
 
 
-class LogTalk(Talk):
+class LogTalk(ServerTalk):
     """The same where all logs go to stdout, which `log` prints, and nobody sits at a terminal."""
 
     @contextmanager

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from trtspec.terminal.output import out
 
 if TYPE_CHECKING:
-    from trtspec.build.plan import Plan
+    from trtspec.build.plan import BuildPlan
     from trtspec.progress import Progress
     from trtspec.roles import Role
     from trtspec.run.step import Step
 
 
-def print_steps(made: Plan) -> None:
+def print_steps(made: BuildPlan) -> None:
     """Prints each step: whether it is done, what it makes, and its command line."""
     pending = made.pending()
     for step in made.steps:
@@ -29,7 +29,7 @@ def print_steps(made: Plan) -> None:
             out.result(f"      not on this machine: {step.obstacle.subject} {step.obstacle.problem}")
 
 
-def steps_as_json(made: Plan) -> dict[str, Any]:
+def steps_as_json(made: BuildPlan) -> dict[str, Any]:
     pending = made.pending()
     steps = [
         {
@@ -47,7 +47,7 @@ def steps_as_json(made: Plan) -> dict[str, Any]:
     return {"output": str(made.output), "backend": made.resolved.backend, "steps": steps}
 
 
-def run_steps(made: Plan, steps: Sequence[Step], watch: Progress = out.watch, *, json: bool) -> None:
+def run_steps(made: BuildPlan, steps: Sequence[Step], watch: Progress = out.watch, *, json: bool) -> None:
     """Runs those of these steps that are not done, shows progress, and prints the build directory or JSON."""
     from trtspec.run.runner import run
 
@@ -62,7 +62,7 @@ def run_steps(made: Plan, steps: Sequence[Step], watch: Progress = out.watch, *,
     out.result(str(made.output))
 
 
-def _print_costs(made: Plan, steps: Sequence[Step]) -> None:
+def _print_costs(made: BuildPlan, steps: Sequence[Step]) -> None:
     """Prints what FP8 costs each model that was calibrated, and what the layers that were chosen bring.
 
     It does so whether that was in this run or before it.
@@ -77,7 +77,7 @@ def _print_costs(made: Plan, steps: Sequence[Step]) -> None:
             out.warning(f"{step.role}: {worry}")
 
 
-def _calibrated(made: Plan, role: Role, file: Path) -> tuple[str | None, Iterable[str]]:
+def _calibrated(made: BuildPlan, role: Role, file: Path) -> tuple[str | None, Iterable[str]]:
     from trtspec.checkpoint.calibrate.verdict import cost, worries
     from trtspec.checkpoint.calibration import read_calibration
 
@@ -85,7 +85,7 @@ def _calibrated(made: Plan, role: Role, file: Path) -> tuple[str | None, Iterabl
     return cost(calibration), worries(calibration)
 
 
-def _chosen(made: Plan, role: Role, file: Path) -> tuple[str | None, Iterable[str]]:
+def _chosen(made: BuildPlan, role: Role, file: Path) -> tuple[str | None, Iterable[str]]:
     from trtspec.checkpoint.layers.chosen import read_layers
     from trtspec.checkpoint.layers.verdict import found, worries
     from trtspec.plan.depending import weight_share
@@ -94,7 +94,7 @@ def _chosen(made: Plan, role: Role, file: Path) -> tuple[str | None, Iterable[st
     return found(chosen, share), worries(chosen, share)
 
 
-_TOLD: Mapping[str, Callable[[Plan, Role, Path], tuple[str | None, Iterable[str]]]] = {
+_TOLD: Mapping[str, Callable[[BuildPlan, Role, Path], tuple[str | None, Iterable[str]]]] = {
     "calibrate": _calibrated,
     "choose layers": _chosen,
 }

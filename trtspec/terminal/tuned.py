@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from trtspec.terminal.output import out
 
 if TYPE_CHECKING:
-    from trtspec.tune.estimate import Estimate
-    from trtspec.tune.outcome import Outcome
+    from trtspec.tune.estimate import IntervalEstimate
+    from trtspec.tune.outcome import TuneOutcome
     from trtspec.tune.race import Run
 
 
-def print_outcome(found: Outcome, recipe: Path | None) -> None:
+def print_outcome(found: TuneOutcome, recipe: Path | None) -> None:
     """Prints who is best and why the others are not, the best one's K, and where too little is accepted."""
     from trtspec.tune.outcome import why
 
@@ -90,7 +90,7 @@ def _print_categories(run: Run) -> None:
     out.result()
 
 
-def _interval(found: Estimate) -> str:
+def _interval(found: IntervalEstimate) -> str:
     if found.low <= 0:
         return f"{found.value:.2f}"
     return f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"

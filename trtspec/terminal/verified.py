@@ -6,13 +6,13 @@ import shlex
 from collections.abc import Iterable
 
 from trtspec.terminal.output import out
-from trtspec.verify.result import Comparison, Difference, Result, Sampling
+from trtspec.verify.result import Difference, GreedyComparison, Sampling, VerifyResult
 
 _SHOWN, _NAMED = 8, 2
 """Differences of a kind that are shown, and ways in which each was found; the others are counted."""
 
 
-def print_result(result: Result) -> None:
+def print_result(result: VerifyResult) -> None:
     """Prints the tables, each difference once, and the verdict in one sentence."""
     bound, noise = result.tolerance, result.noise
     ways = [noise, *result.comparisons, *filter(None, (result.second_opinion,))]
@@ -31,7 +31,7 @@ def print_result(result: Result) -> None:
     out.sentence(verdict(result))
 
 
-def verdict(result: Result) -> str:
+def verdict(result: VerifyResult) -> str:
     """Returns what it all means, in a sentence."""
     if not result.is_lossless:
         return f"not proved lossless: {'; '.join(result.reasons)}"
@@ -52,7 +52,7 @@ def verdict(result: Result) -> str:
     return said
 
 
-def _row(way: Comparison, *, is_noise: bool) -> tuple[str, ...]:
+def _row(way: GreedyComparison, *, is_noise: bool) -> tuple[str, ...]:
     parted = len({difference.prompt for difference in way.differences})
     accepted = ""
     if way.drafted:
@@ -67,7 +67,7 @@ def _row(way: Comparison, *, is_noise: bool) -> tuple[str, ...]:
     )
 
 
-def _name(way: Comparison) -> str:
+def _name(way: GreedyComparison) -> str:
     if way.by:
         return f"{way.by}, one by one" if way.concurrency == 1 else f"{way.by}, {way.concurrency} at once"
     lengths = {None: "K as deployed", 0: "plain"}
@@ -75,9 +75,9 @@ def _name(way: Comparison) -> str:
     return f"{length}, {'one by one' if way.concurrency == 1 else f'{way.concurrency} at once'}"
 
 
-def _print_differences(result: Result, ways: Iterable[Comparison]) -> None:
+def _print_differences(result: VerifyResult, ways: Iterable[GreedyComparison]) -> None:
     """Prints the differences, faults first; those that several ways have in common once."""
-    where: dict[tuple[object, ...], tuple[Difference, list[Comparison]]] = {}
+    where: dict[tuple[object, ...], tuple[Difference, list[GreedyComparison]]] = {}
     for difference in result.prompts:
         where[_key(difference)] = difference, []
     for way in ways:
@@ -104,7 +104,7 @@ def _key(difference: Difference) -> tuple[object, ...]:
     )
 
 
-def _print_difference(difference: Difference, ways: list[Comparison], result: Result) -> None:
+def _print_difference(difference: Difference, ways: list[GreedyComparison], result: VerifyResult) -> None:
     named = [*map(_name, ways[:_NAMED]), *([f"{len(ways) - _NAMED} more"] if len(ways) > _NAMED else [])]
     names = f" ({'; '.join(named)})" if named else ""
     unit = "character" if difference.what == "text" else "token"
@@ -118,7 +118,7 @@ def _print_difference(difference: Difference, ways: list[Comparison], result: Re
         out.result(f"  again: {_again(difference, ways, result.command)}")
 
 
-def _again(difference: Difference, ways: list[Comparison], command: str) -> str:
+def _again(difference: Difference, ways: list[GreedyComparison], command: str) -> str:
     """Returns the command that asks for this prompt alone, and the Ks that differed."""
     lengths = {way.num_draft_tokens for way in ways if not way.by} - {None, 0}
     options = [f"--num-draft-tokens {length}" for length in sorted(filter(None, lengths))]

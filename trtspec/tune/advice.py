@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trtspec.tune.score import CategoryScore, Score
-from trtspec.tune.standing import Standing
+from trtspec.tune.standing import CandidateResult
 
 LOW, POOR = 0.6, 0.5
 BETTER = 1.05
@@ -19,7 +19,7 @@ BETTER = 1.05
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class CategoryAdvice:
     """A category, empty for all, in which less than `bound` of the drafts are accepted; and what helps."""
 
     category: str
@@ -38,7 +38,7 @@ class Advice:
         return f"{where}: {found}, under {self.bound:.0%}; {self.speedup:.2f}x. {'; or '.join(self.repairs)}"
 
 
-def advise(best: Standing, standings: Sequence[Standing]) -> list[Advice]:
+def advise(best: CandidateResult, standings: Sequence[CandidateResult]) -> list[CategoryAdvice]:
     """Returns what there is to say of the best candidate: of all answers first, then of each category."""
     assert best.run is not None
     score = best.run.best
@@ -51,19 +51,21 @@ def advise(best: Standing, standings: Sequence[Standing]) -> list[Advice]:
 
 
 def _advices(
-    groups: Mapping[str, CategoryScore], best: Standing, standings: Sequence[Standing]
-) -> Iterator[Advice]:
+    groups: Mapping[str, CategoryScore], best: CandidateResult, standings: Sequence[CandidateResult]
+) -> Iterator[CategoryAdvice]:
     for category, found in groups.items():
         per_token, of_drafted = found.acceptance.per_token, found.acceptance.of_drafted
         if per_token is None or of_drafted is None or per_token >= LOW:
             continue
         bound = POOR if per_token < POOR else LOW
         repairs = tuple(_repairs(category, found, best, standings))
-        yield Advice(category, found.answers, per_token, of_drafted, bound, found.speedup.value, repairs)
+        yield CategoryAdvice(
+            category, found.answers, per_token, of_drafted, bound, found.speedup.value, repairs
+        )
 
 
 def _repairs(
-    category: str, found: CategoryScore, best: Standing, standings: Sequence[Standing]
+    category: str, found: CategoryScore, best: CandidateResult, standings: Sequence[CandidateResult]
 ) -> Iterator[str]:
     if category:
         others = [
@@ -84,6 +86,6 @@ def _repairs(
         yield "another draft: try some with --draft"
 
 
-def _scores(standing: Standing) -> tuple[Score, ...]:
+def _scores(standing: CandidateResult) -> tuple[Score, ...]:
     """Returns the scores of one who was measured on all answers."""
     return standing.run.scores if standing.run and not standing.was_stopped else ()

@@ -18,7 +18,7 @@ _WHOLE = {"top_k", "seed", "min_tokens"}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RecordedAnswer:
     """The target's answer to `prompt`: `tokens`, and behind them an end token where it `stopped` by itself.
 
     With a `sampling` that is not greedy, token i was drawn with number `seed + i`. Without a seed that number
@@ -44,7 +44,7 @@ class Answer:
         return digest_of([self.prompt, self.tokens, self.stopped, sampling])
 
 
-def in_tokens(recorded: Recorded, tokenizer: Tokenizer, source: Path) -> Answer:
+def in_tokens(recorded: Recorded, tokenizer: Tokenizer, source: Path) -> RecordedAnswer:
     """Returns a recorded answer in tokens, of which a text is made with the target's tokenizer.
 
     Raises `DatasetError`, naming `source`, for a text that has none and options that are not known.
@@ -69,12 +69,12 @@ def in_tokens(recorded: Recorded, tokenizer: Tokenizer, source: Path) -> Answer:
     options = {name: int(n) if name in _WHOLE else n for name, n in recorded.sampling.items()}
     sampling = SamplingConfig(**options)  # type: ignore[arg-type]
     stopped = recorded.finish_reason == "stop"
-    return Answer(recorded.name, recorded.category, prompt, tokens, stopped, sampling)
+    return RecordedAnswer(recorded.name, recorded.category, prompt, tokens, stopped, sampling)
 
 
-def mixed(answers: Iterable[Answer]) -> list[Answer]:
+def mixed(answers: Iterable[RecordedAnswer]) -> list[RecordedAnswer]:
     """Returns the answers so that every beginning of the list has as much as possible of each category."""
-    by_category: dict[str, list[Answer]] = {}
+    by_category: dict[str, list[RecordedAnswer]] = {}
     for answer in answers:
         by_category.setdefault(answer.category, []).append(answer)
     places = [

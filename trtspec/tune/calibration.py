@@ -18,7 +18,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from trtspec.forecast.fit import Calibration, fit
+from trtspec.forecast.fit import FittedSeconds, fit
 from trtspec.progress import Advance
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.completion import NO_END, CompletionRequest
@@ -32,7 +32,7 @@ from trtspec.serving.rounds import Rounds
 from trtspec.serving.stats import Stats
 from trtspec.serving.text import Text
 from trtspec.serving.tokenizer import Tokenizer
-from trtspec.tune.costs import Costs, line
+from trtspec.tune.costs import DraftLengthCosts, line
 
 LEAST, MOST, BUDGET_S = 3, 10, 5.0
 """How many blocks there are; more than the least only as long as there is time."""
@@ -61,7 +61,7 @@ class Bench:
     texts: Sequence[Sequence[int]]
     streams: int
 
-    def costs(self, longest: int, advance: Advance) -> Costs:
+    def costs(self, longest: int, advance: Advance) -> DraftLengthCosts:
         """Returns the costs of rounds with drafts of the engine, if there is one, and of the text itself."""
         return asyncio.run(_Measurement(self, longest).costs(advance))
 
@@ -84,7 +84,7 @@ class _Measurement:
             size = bench.target.limits.vocab_size
             self._engine = EngineSource(bench.draft, size, math.inf, self._stats).drafter
 
-    async def costs(self, advance: Advance) -> Costs:
+    async def costs(self, advance: Advance) -> DraftLengthCosts:
         longest, clock = self._longest, asyncio.get_running_loop().time
         ways: list[Way] = [(None, 0)]
         ways += [(_Guessing, length) for length in sorted({1, (longest + 1) // 2, longest})]
@@ -102,7 +102,7 @@ class _Measurement:
         logs = [math.log(self._fitted([block]).drafted[longest // 2]) for block in blocks]
         return replace(self._fitted(blocks), error=spread(logs) / math.sqrt(len(blocks)))
 
-    def _fitted(self, blocks: Sequence[Mapping[Way, list[float]]]) -> Costs:
+    def _fitted(self, blocks: Sequence[Mapping[Way, list[float]]]) -> DraftLengthCosts:
         """Returns the line through the times of each length; a quiet one of many, since others only add."""
         quiet = {
             way: float(np.quantile([t for block in blocks for t in block[way]], QUIET)) for way in blocks[0]
@@ -110,9 +110,9 @@ class _Measurement:
         plain_s = quiet.pop((None, 0))
         looked_up = {length: time for (drafting, length), time in quiet.items() if drafting is _Guessing}
         drafted = {length: time for (drafting, length), time in quiet.items() if drafting is not _Guessing}
-        free = fit(Calibration(plain_s, looked_up))
-        engine = fit(Calibration(plain_s, drafted)) if drafted else free
-        return Costs(line(engine, self._longest), line(free, self._longest), plain_s)
+        free = fit(FittedSeconds(plain_s, looked_up))
+        engine = fit(FittedSeconds(plain_s, drafted)) if drafted else free
+        return DraftLengthCosts(line(engine, self._longest), line(free, self._longest), plain_s)
 
     async def _times(self, drafting: Drafting, length: int) -> list[float]:
         """Returns the seconds between the outputs of a text, while as many go on as there are streams."""

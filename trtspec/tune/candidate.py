@@ -21,7 +21,7 @@ _METHODS: tuple[Method, ...] = ("ngram", "suffix", "draft_model", "hybrid")
 
 
 @dataclass(frozen=True, slots=True)
-class DraftModel:
+class CandidateDraft:
     """A draft: a folder or a Hub id, and its precision, None where the recipe's stays.
 
     `layers` are those of the target of which it consists, if it does; `location` is where they are written.
@@ -47,7 +47,7 @@ class Candidate:
     """A method with its draft; `ngram` and `suffix` have none."""
 
     method: Method
-    draft: DraftModel | None
+    draft: CandidateDraft | None
 
     @property
     def name(self) -> str:
@@ -85,7 +85,7 @@ class Candidate:
 
 def candidates(
     loaded: LoadedRecipe,
-    drafts: Sequence[DraftModel],
+    drafts: Sequence[CandidateDraft],
     precisions: Sequence[Precision],
     methods: Sequence[Method],
 ) -> list[Candidate]:
@@ -96,7 +96,7 @@ def candidates(
     """
     recipe = loaded.recipe
     wanted = methods or [method for method in _METHODS if refusal(method, recipe.backend) is None]
-    own = [DraftModel(loaded.model_location(recipe.draft), is_own=True)] if recipe.draft else []
+    own = [CandidateDraft(loaded.model_location(recipe.draft), is_own=True)] if recipe.draft else []
     models = [
         replace(draft, precision=precision)
         for draft in (*own, *drafts)
@@ -110,9 +110,9 @@ def candidates(
     return sorted(found, key=partial(_place, recipe))
 
 
-def named(model: str) -> DraftModel:
+def named(model: str) -> CandidateDraft:
     """Returns the draft that a command line names: a folder relative to the current one, or a Hub id."""
-    return DraftModel(model_location(model, Path.cwd()))
+    return CandidateDraft(model_location(model, Path.cwd()))
 
 
 def _place(recipe: Recipe, candidate: Candidate) -> tuple[bool, bool]:

@@ -11,7 +11,7 @@ from trtspec.tune.replay import Replay
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class DraftLengthCosts:
     """The cost of a round with a draft of 1, 2, … tokens: `drafted` by the engine, or `looked_up`.
 
     `plain_s` is a step of the target alone, in seconds. `error` is one standard error, relative, of all costs

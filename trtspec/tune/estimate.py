@@ -13,7 +13,7 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class IntervalEstimate:
     """A number with the interval that holds the true one, with the probability `CONFIDENCE`."""
 
     value: float
@@ -21,7 +21,7 @@ class Estimate:
     high: float
 
 
-def ratio(wholes: Sequence[float], parts: Sequence[float], relative_error: float = 0.0) -> Estimate:
+def ratio(wholes: Sequence[float], parts: Sequence[float], relative_error: float = 0.0) -> IntervalEstimate:
     """Returns the sum of `wholes` over that of `parts`, a pair for each of some randomly chosen answers.
 
     The variance is the jackknife's, of a ratio of means (Cochran, "Sampling techniques", section 6.17), and
@@ -31,11 +31,11 @@ def ratio(wholes: Sequence[float], parts: Sequence[float], relative_error: float
     y, x = np.asarray(wholes, float), np.asarray(parts, float)
     value, count = float(y.sum() / x.sum()), len(y)
     if count < 2:
-        return Estimate(value, 0.0, math.inf)
+        return IntervalEstimate(value, 0.0, math.inf)
     residuals = (y - value * x) / (1 - x / x.sum())
     own = math.sqrt((count - 1) / count * float((residuals**2).sum())) / float(y.sum()) if y.sum() else 0.0
     width = math.exp(student(count - 1) * math.hypot(own, relative_error))
-    return Estimate(value, value / width, value * width)
+    return IntervalEstimate(value, value / width, value * width)
 
 
 def student(degrees: int) -> float:

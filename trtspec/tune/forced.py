@@ -12,7 +12,7 @@ from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.sampler import TokenChoice, choose
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.executors.torch.weights import read_tensors
-from trtspec.tune.answer import Answer
+from trtspec.tune.answer import RecordedAnswer
 from trtspec.tune.replay import SILENCE, Choices
 
 ROWS = 256
@@ -20,7 +20,7 @@ ROWS = 256
 _SLOT = 1
 
 
-def chosen_of(logits: torch.Tensor, answer: Answer, place: int) -> list[int]:
+def chosen_of(logits: torch.Tensor, answer: RecordedAnswer, place: int) -> list[int]:
     """Returns the tokens that rows of logits choose for an answer's tokens, the first of which is `place`.
 
     With sampling they are drawn with the numbers that the answer was drawn with.
@@ -46,7 +46,7 @@ class Forced:
         self._own_size, self._vocab_size, self._ends = config.vocab_size, vocab_size, set(end_ids[:1])
 
     @torch.inference_mode()
-    def choices(self, answer: Answer) -> Choices:
+    def choices(self, answer: RecordedAnswer) -> Choices:
         """Returns the choices; the last is what it says behind the answer, if that ended by itself."""
         text = [*answer.prompt, *answer.tokens]
         first = len(answer.prompt) - 1

@@ -10,7 +10,7 @@ from typing import Any
 
 from trtspec.atomic import write_atomically
 from trtspec.digest import digest_of
-from trtspec.tune.costs import Costs
+from trtspec.tune.costs import DraftLengthCosts
 from trtspec.tune.replay import Choices
 
 
@@ -31,15 +31,17 @@ class Kept:
         """Returns what the draft with this digest would have said to each answer."""
         return KeptChoices(self.folder / f"choices-{_short(draft)}.jsonl")
 
-    def costs(self, *what: Any) -> Costs | None:
+    def costs(self, *what: Any) -> DraftLengthCosts | None:
         """Returns the costs that were measured of this; None if none were."""
         try:
             values = json.loads(self._costs(what).read_bytes())
         except FileNotFoundError:
             return None
-        return Costs(tuple(values["drafted"]), tuple(values["looked_up"]), values["plain_s"], values["error"])
+        return DraftLengthCosts(
+            tuple(values["drafted"]), tuple(values["looked_up"]), values["plain_s"], values["error"]
+        )
 
-    def keep_costs(self, costs: Costs, *what: Any) -> None:
+    def keep_costs(self, costs: DraftLengthCosts, *what: Any) -> None:
         write_atomically(self._costs(what), json.dumps(asdict(costs)))
 
     def _costs(self, what: Sequence[Any]) -> Path:

@@ -9,22 +9,22 @@ from dataclasses import replace
 from trtspec.progress import Progress
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.tokenizer import Tokenizer
-from trtspec.tune.answer import Answer
+from trtspec.tune.answer import RecordedAnswer
 from trtspec.tune.calibration import MOST, Bench
 from trtspec.tune.candidate import Candidate
-from trtspec.tune.costs import Costs
+from trtspec.tune.costs import DraftLengthCosts
 from trtspec.tune.kept import Kept
 from trtspec.tune.workshop import Workshop
 
 
-class Measured:
+class MeasuredCosts:
     """Says what a candidate's rounds cost with `streams` texts at once, taken from the `answers`."""
 
     def __init__(
         self,
         workshop: Workshop,
         kept: Kept,
-        answers: Sequence[Answer],
+        answers: Sequence[RecordedAnswer],
         streams: int,
         longest: int,
         watch: Progress,
@@ -32,9 +32,9 @@ class Measured:
         self._workshop, self._kept, self._watch = workshop, kept, watch
         self._streams, self._longest = streams, longest
         self._texts = middling(answers, streams)
-        self._last: Costs | None = None
+        self._last: DraftLengthCosts | None = None
 
-    def __call__(self, candidate: Candidate) -> Costs:
+    def __call__(self, candidate: Candidate) -> DraftLengthCosts:
         """Returns the costs; raises what building the draft raises."""
         if candidate.draft is None and self._last is not None:
             return replace(self._last, drafted=self._last.looked_up)
@@ -59,7 +59,7 @@ class Measured:
         return costs
 
 
-def middling(answers: Sequence[Answer], count: int) -> list[list[int]]:
+def middling(answers: Sequence[RecordedAnswer], count: int) -> list[list[int]]:
     """Returns beginnings of up to `count` answers of middling length, up to the middle of each."""
     by_length = sorted(answers, key=lambda answer: len(answer.prompt) + len(answer.tokens))
     first = max(0, (len(by_length) - count) // 2)

@@ -14,21 +14,21 @@ from trtspec.recipe import gpus
 from trtspec.recipe.edit import edit
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.places import places
-from trtspec.tune.advice import Advice, advise
-from trtspec.tune.standing import Standing, against, ranked, winner
+from trtspec.tune.advice import CategoryAdvice, advise
+from trtspec.tune.standing import CandidateResult, against, ranked, winner
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TuneOutcome:
     """The standings, the fastest first, and the best of them; None where the target alone is faster than all.
 
     Speed-ups are with `streams` texts at once. `is_measured` says whether rounds were timed on this machine,
     or their costs are a plan's.
     """
 
-    standings: tuple[Standing, ...]
-    best: Standing | None
-    advice: tuple[Advice, ...]
+    standings: tuple[CandidateResult, ...]
+    best: CandidateResult | None
+    advice: tuple[CategoryAdvice, ...]
     answers: int
     streams: int
     is_measured: bool
@@ -43,14 +43,16 @@ class Outcome:
         return sorted(found)
 
 
-def outcome(standings: Sequence[Standing], answers: int, streams: int, *, is_measured: bool) -> Outcome:
+def outcome(
+    standings: Sequence[CandidateResult], answers: int, streams: int, *, is_measured: bool
+) -> TuneOutcome:
     """Returns what follows from the standings."""
     best = winner(standings)
     advice = advise(best, standings) if best else []
-    return Outcome(tuple(ranked(standings)), best, tuple(advice), answers, streams, is_measured)
+    return TuneOutcome(tuple(ranked(standings)), best, tuple(advice), answers, streams, is_measured)
 
 
-def why(standing: Standing, found: Outcome) -> str:
+def why(standing: CandidateResult, found: TuneOutcome) -> str:
     """Says in a few words why a candidate is best, or why it is not."""
     if standing.refused:
         return standing.refused
@@ -71,7 +73,7 @@ def why(standing: Standing, found: Outcome) -> str:
     return f"the best is {100 * (other.winner.value - 1):.0f} % faster"
 
 
-def tuned(found: Outcome, loaded: LoadedRecipe, output: Path) -> Path | None:
+def tuned(found: TuneOutcome, loaded: LoadedRecipe, output: Path) -> Path | None:
     """Writes the recipe of the best candidate and returns where; None where drafts do not pay.
 
     Comments and order stay as they are. Raises RecipeError for a recipe that cannot be changed so.
@@ -84,7 +86,7 @@ def tuned(found: Outcome, loaded: LoadedRecipe, output: Path) -> Path | None:
     return output
 
 
-def _changes(best: Standing, loaded: LoadedRecipe, folder: Path) -> dict[str, Any]:
+def _changes(best: CandidateResult, loaded: LoadedRecipe, folder: Path) -> dict[str, Any]:
     """Returns what the keys of the recipe, written into `folder`, become.
 
     A recipe that asks for the adaptive policy keeps it, and gets room for drafts of the best length.
@@ -102,7 +104,7 @@ def _changes(best: Standing, loaded: LoadedRecipe, folder: Path) -> dict[str, An
     return made
 
 
-def as_json(found: Outcome) -> dict[str, Any]:
+def as_json(found: TuneOutcome) -> dict[str, Any]:
     """Returns all of it as plain data."""
     return {
         "answers": found.answers,
@@ -115,7 +117,7 @@ def as_json(found: Outcome) -> dict[str, Any]:
     }
 
 
-def _standing(standing: Standing, found: Outcome) -> dict[str, Any]:
+def _standing(standing: CandidateResult, found: TuneOutcome) -> dict[str, Any]:
     candidate, run = standing.candidate, standing.run
     draft = candidate.draft
     values: dict[str, Any] = {

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from trtspec.tune.answer import Answer
-from trtspec.tune.costs import Costs
-from trtspec.tune.estimate import Estimate, ratio
+from trtspec.tune.answer import RecordedAnswer
+from trtspec.tune.costs import DraftLengthCosts
+from trtspec.tune.estimate import IntervalEstimate, ratio
 from trtspec.tune.replay import Replay
 from trtspec.tune.score import Score, score
 
 FEWEST = 8
 """How many answers are looked at before anybody is stopped."""
-PLAIN = Estimate(1.0, 1.0, 1.0)
+PLAIN = IntervalEstimate(1.0, 1.0, 1.0)
 """The speed-up of the target alone, whom a draft has to beat."""
 
 Replays = dict[int, list[Replay]]
 """By K, what came of each answer."""
-Measure = Callable[[Sequence[Answer]], Replays]
+Measure = Callable[[Sequence[RecordedAnswer]], Replays]
 """Returns what comes of answers with every K."""
 
 
@@ -33,7 +33,7 @@ class Run:
     scores: tuple[Score, ...]
     answers: int
     replays: Replays
-    costs: Costs
+    costs: DraftLengthCosts
     bound: float | None = None
     lead: float | None = None
 
@@ -42,7 +42,7 @@ class Run:
         return self.scores[0]
 
 
-def run(answers: Sequence[Answer], costs: Costs, lead: float, measure: Measure) -> Run:
+def run(answers: Sequence[RecordedAnswer], costs: DraftLengthCosts, lead: float, measure: Measure) -> Run:
     """Measures a candidate on more and more answers, and stops where it cannot reach `lead` any more."""
     replays: Replays = {}
     done = 0
@@ -58,7 +58,7 @@ def run(answers: Sequence[Answer], costs: Costs, lead: float, measure: Measure) 
     return Run(tuple(scores), done, replays, costs)
 
 
-def compare(first: Run, second: Run, lengths: tuple[int, int]) -> Estimate:
+def compare(first: Run, second: Run, lengths: tuple[int, int]) -> IntervalEstimate:
     """Returns how many times as fast `first` is as `second`, each with its K, on the answers that both have.
 
     The answers are the same, so that what they have in common does not count.

@@ -21,7 +21,7 @@ from trtspec.serving.drafters.source import ENGINE, Drafting, DraftSource, Offer
 from trtspec.serving.drafters.suffix import SuffixSource
 from trtspec.serving.executor import Request
 from trtspec.serving.text import Text, common_prefix
-from trtspec.tune.answer import Answer
+from trtspec.tune.answer import RecordedAnswer
 
 Choices = Sequence[int]
 """What a draft would say after each beginning of an answer; `SILENCE` where it would say nothing more.
@@ -53,7 +53,9 @@ class Replay:
     alone: int = 0
 
 
-def replay(answer: Answer, drafting: Drafting, choices: Sequence[Choices] | None, length: int) -> Replay:
+def replay(
+    answer: RecordedAnswer, drafting: Drafting, choices: Sequence[Choices] | None, length: int
+) -> Replay:
     """Returns what comes of an answer with K = `length`.
 
     `choices` are those of the draft, if any: entry i has what it would say as token i of a round, and a round

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trtspec.tune.answer import Answer
-from trtspec.tune.costs import Costs
-from trtspec.tune.estimate import Estimate, ratio
+from trtspec.tune.answer import RecordedAnswer
+from trtspec.tune.costs import DraftLengthCosts
+from trtspec.tune.estimate import IntervalEstimate, ratio
 from trtspec.tune.replay import Replay
 
 
 @dataclass(frozen=True, slots=True)
-class Acceptance:
+class AcceptanceScore:
     """The acceptance of drafts. `per_token` is the share of draft tokens that were accepted once all before
     them were.
 
@@ -32,8 +32,8 @@ class CategoryScore:
     """One kind of answers: how many there were, how drafts did, and the speed-up."""
 
     answers: int
-    speedup: Estimate
-    acceptance: Acceptance
+    speedup: IntervalEstimate
+    acceptance: AcceptanceScore
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,16 @@ class Score:
     """A draft length, the speed-up over the target alone, and how drafts did."""
 
     length: int
-    speedup: Estimate
-    acceptance: Acceptance
+    speedup: IntervalEstimate
+    acceptance: AcceptanceScore
     by_category: Mapping[str, CategoryScore]
 
 
-def score(length: int, answers: Sequence[Answer], replays: Sequence[Replay], costs: Costs) -> Score:
+def score(
+    length: int, answers: Sequence[RecordedAnswer], replays: Sequence[Replay], costs: DraftLengthCosts
+) -> Score:
     """Returns the score of the rounds of some answers, at least one, with K = `length`."""
-    groups: dict[str, tuple[list[Answer], list[Replay]]] = {}
+    groups: dict[str, tuple[list[RecordedAnswer], list[Replay]]] = {}
     for answer, replay in zip(answers, replays, strict=True):
         of_category = groups.setdefault(answer.category, ([], []))
         of_category[0].append(answer)
@@ -64,12 +66,14 @@ def score(length: int, answers: Sequence[Answer], replays: Sequence[Replay], cos
     )
 
 
-def speedup(answers: Sequence[Answer], replays: Sequence[Replay], costs: Costs) -> Estimate:
+def speedup(
+    answers: Sequence[RecordedAnswer], replays: Sequence[Replay], costs: DraftLengthCosts
+) -> IntervalEstimate:
     """Returns tokens a second with drafts over those of the target alone."""
     return ratio([answer.steps for answer in answers], [costs.total(came) for came in replays], costs.error)
 
 
-def acceptance(replays: Iterable[Replay]) -> Acceptance:
+def acceptance(replays: Iterable[Replay]) -> AcceptanceScore:
     reached: list[int] = []
     accepted: list[int] = []
     drafted = rounds = given = 0
@@ -83,7 +87,7 @@ def acceptance(replays: Iterable[Replay]) -> Acceptance:
             drafted += count * round.length
             rounds += count
             given += count * (round.accepted + 1)
-    return Acceptance(
+    return AcceptanceScore(
         _share(sum(accepted), sum(reached)),
         _share(sum(accepted), drafted),
         tuple(_share(*pair) for pair in zip(accepted, reached, strict=True)),

@@ -16,14 +16,14 @@ from trtspec.recipe.methods import TRANSLATES
 from trtspec.serving.executors.torch.device import find_device
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.tokenizer import Tokenizer
-from trtspec.tune.answer import Answer, in_tokens, mixed
-from trtspec.tune.candidate import Candidate, DraftModel, Method, Precision, candidates, named
+from trtspec.tune.answer import RecordedAnswer, in_tokens, mixed
+from trtspec.tune.candidate import Candidate, CandidateDraft, Method, Precision, candidates, named
 from trtspec.tune.forecasted import Forecasted
 from trtspec.tune.kept import Kept
-from trtspec.tune.measured import Measured
-from trtspec.tune.outcome import Outcome, outcome
+from trtspec.tune.measured import MeasuredCosts
+from trtspec.tune.outcome import TuneOutcome, outcome
 from trtspec.tune.recording import Asking, Encode, record
-from trtspec.tune.told import Told
+from trtspec.tune.told import DraftOracle
 from trtspec.tune.tuner import Tuner
 from trtspec.tune.workshop import Workshop
 from trtspec.workloads.prompt import Prompt
@@ -33,7 +33,7 @@ LONGEST = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TuneOptions:
     """The candidates to try: `drafts` beside the recipe's own, `layers` of the target, and so on; all if left
     out.
 
@@ -58,7 +58,7 @@ class Session:
     """
 
     def __init__(
-        self, loaded: LoadedRecipe, wanted: Wanted, work: Path, watch: Progress, count: Progress
+        self, loaded: LoadedRecipe, wanted: TuneOptions, work: Path, watch: Progress, count: Progress
     ) -> None:
         recipe = loaded.recipe
         if recipe.speculation.method.translates:
@@ -89,7 +89,7 @@ class Session:
             finding = loaded.problem("engine.max_batch_size", problem, "raise it, or lower --streams")
             raise RecipeError(loaded.path, [finding])
 
-    def recorded(self, file: Path, most: int, *, chat: bool) -> list[Answer]:
+    def recorded(self, file: Path, most: int, *, chat: bool) -> list[RecordedAnswer]:
         """Returns answers that were recorded before; those longer than the engines' texts are left out.
 
         With `chat` prompts that have no tokens yet are what a user says.
@@ -113,7 +113,7 @@ class Session:
 
     def asked(
         self, prompts: Sequence[Prompt], max_tokens: int, temperature: float, *, chat: bool
-    ) -> list[Answer]:
+    ) -> list[RecordedAnswer]:
         """Returns what the target answers, here, to the first turns of prompts."""
         target = self._workshop.target()
         asking = Asking(self._loaded.recipe.target.model, self._encoder(chat), max_tokens, temperature)
@@ -126,7 +126,7 @@ class Session:
                 engine.shutdown()
         return self._chosen([in_tokens(answer, self._tokenizer, file) for answer in found], file, len(found))
 
-    def outcome(self, answers: Sequence[Answer]) -> Outcome:
+    def outcome(self, answers: Sequence[RecordedAnswer]) -> TuneOutcome:
         """Measures every candidate on the answers; raises what building the target raises."""
         wanted, is_measured = self._wanted, self._wanted.is_measured
         if is_measured is None:
@@ -134,21 +134,21 @@ class Session:
             is_measured = recipe.backend == "torch" or recipe.hardware.gpu == gpus.NONE
         drafts = [*self._drafts, *(self._of_layers(layers) for layers in wanted.layers)]
         standing = candidates(self._loaded, drafts, wanted.precisions, wanted.methods)
-        costing: Measured | Forecasted
+        costing: MeasuredCosts | Forecasted
         if is_measured:
-            costing = Measured(
+            costing = MeasuredCosts(
                 self._workshop, self._kept, answers, wanted.streams, self._longest, self._count
             )
         else:
             costing = Forecasted(self._workshop, answers, wanted.streams, self._longest)
-        told = Told(
+        told = DraftOracle(
             self._workshop, self._kept, find_device(None), self._source.vocab_size, self._source.end_ids
         )
         tuner = Tuner(self._loaded.recipe, answers, self._longest, costing, told, self._count)
         found = tuner.standings(standing)
         return outcome(found, len(answers), wanted.streams, is_measured=is_measured)
 
-    def _chosen(self, answers: Sequence[Answer], source: Path, most: int) -> list[Answer]:
+    def _chosen(self, answers: Sequence[RecordedAnswer], source: Path, most: int) -> list[RecordedAnswer]:
         """Returns one answer to each prompt: as if they were independent, more of one would be too sure."""
         fitting = {
             answer.prompt: answer
@@ -167,10 +167,10 @@ class Session:
 
         return Encoder(self._source.folder, Path("workload"), self._max_seq_len + 1, chat_template=True)
 
-    def _of_layers(self, written: str) -> DraftModel:
+    def _of_layers(self, written: str) -> CandidateDraft:
         """Returns the draft of some layers: a number of them, or their numbers."""
         count = self._source.num_hidden_layers
         layers = tuple(map(int, written.split(",")))
         if "," not in written:
             layers = spread(min(layers[0], count), count)
-        return DraftModel(self._work / f"layers-{'-'.join(map(str, layers))}", layers=layers)
+        return CandidateDraft(self._work / f"layers-{'-'.join(map(str, layers))}", layers=layers)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trtspec.tune.candidate import Candidate
-from trtspec.tune.estimate import Estimate
+from trtspec.tune.estimate import IntervalEstimate
 from trtspec.tune.race import Run, compare
 from trtspec.tune.score import Score
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CandidateResult:
     """A candidate and how far it came; `refused` says why it could not be measured."""
 
     candidate: Candidate
@@ -29,9 +29,9 @@ class Standing:
 class Contestant:
     """One candidate with one draft length, and how many times as fast as it the winner is."""
 
-    standing: Standing
+    standing: CandidateResult
     score: Score
-    winner: Estimate
+    winner: IntervalEstimate
 
     @property
     def is_level(self) -> bool:
@@ -39,10 +39,10 @@ class Contestant:
         return self.winner.low <= 1.0
 
 
-def ranked(standings: Sequence[Standing]) -> list[Standing]:
+def ranked(standings: Sequence[CandidateResult]) -> list[CandidateResult]:
     """Returns the standings, the fastest first; behind those at the end who was stopped, then refused."""
 
-    def place(standing: Standing) -> tuple[int, float]:
+    def place(standing: CandidateResult) -> tuple[int, float]:
         if standing.run is None:
             return 2, 0.0
         return int(standing.was_stopped), -standing.run.best.speedup.value
@@ -50,7 +50,7 @@ def ranked(standings: Sequence[Standing]) -> list[Standing]:
     return sorted(standings, key=place)
 
 
-def winner(standings: Sequence[Standing]) -> Standing | None:
+def winner(standings: Sequence[CandidateResult]) -> CandidateResult | None:
     """Returns the fastest; None where the target alone is faster than all."""
     best = next(iter(ranked(standings)), None)
     if best is None or best.run is None or best.was_stopped or best.run.best.speedup.value <= 1.0:
@@ -58,7 +58,7 @@ def winner(standings: Sequence[Standing]) -> Standing | None:
     return best
 
 
-def against(best: Standing, other: Standing, score: Score) -> Contestant:
+def against(best: CandidateResult, other: CandidateResult, score: Score) -> Contestant:
     """Returns how the winner does against another candidate, or its own other length, on the same answers."""
     assert best.run is not None
     assert other.run is not None

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trtspec.tune.answer import Answer
-from trtspec.tune.candidate import DraftModel
+from trtspec.tune.answer import RecordedAnswer
+from trtspec.tune.candidate import CandidateDraft
 from trtspec.tune.forced import Forced
 from trtspec.tune.kept import Kept, KeptChoices
 from trtspec.tune.replay import Choices
 from trtspec.tune.workshop import Workshop
 
 
-class Told:
+class DraftOracle:
     """Asks drafts, one after the other, of which one at a time is in memory."""
 
     def __init__(
@@ -22,11 +22,11 @@ class Told:
     ) -> None:
         self._workshop, self._kept = workshop, kept
         self._device, self._vocab_size, self._end_ids = device, vocab_size, end_ids
-        self._draft: DraftModel | None = None
+        self._draft: CandidateDraft | None = None
         self._forced: Forced | None = None
         self._known: KeptChoices | None = None
 
-    def choices(self, draft: DraftModel, answers: Sequence[Answer]) -> list[Choices]:
+    def choices(self, draft: CandidateDraft, answers: Sequence[RecordedAnswer]) -> list[Choices]:
         """Returns the draft's choices for each answer; raises what building it raises."""
         built = self._workshop.draft(draft)
         if draft != self._draft:

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from trtspec.errors import TrtspecError, UnavailableError
 from trtspec.progress import Progress
 from trtspec.recipe.schema import Recipe
-from trtspec.tune.answer import Answer
+from trtspec.tune.answer import RecordedAnswer
 from trtspec.tune.candidate import Candidate
-from trtspec.tune.costs import Costs
+from trtspec.tune.costs import DraftLengthCosts
 from trtspec.tune.race import PLAIN, Replays, run
 from trtspec.tune.replay import Choices, replay
-from trtspec.tune.standing import Standing
-from trtspec.tune.told import Told
+from trtspec.tune.standing import CandidateResult
+from trtspec.tune.told import DraftOracle
 
-Costing = Callable[[Candidate], Costs]
+Costing = Callable[[Candidate], DraftLengthCosts]
 """Says what a candidate's rounds cost; raises what building it raises."""
 
 
@@ -25,22 +25,22 @@ class Tuner:
     def __init__(
         self,
         recipe: Recipe,
-        answers: Sequence[Answer],
+        answers: Sequence[RecordedAnswer],
         longest: int,
         costing: Costing,
-        told: Told,
+        told: DraftOracle,
         watch: Progress,
     ) -> None:
         self._recipe, self._answers, self._longest = recipe, answers, longest
         self._costing, self._told, self._watch = costing, told, watch
 
-    def standings(self, candidates: Sequence[Candidate]) -> list[Standing]:
+    def standings(self, candidates: Sequence[Candidate]) -> list[CandidateResult]:
         """Returns where each stands, in the order in which they were measured.
 
         One that cannot be built or does not fit the target is refused; a disk, a GPU or a package that is
         missing ends it all.
         """
-        found: list[Standing] = []
+        found: list[CandidateResult] = []
         lead = PLAIN.low
         for candidate in candidates:
             try:
@@ -48,19 +48,19 @@ class Tuner:
             except UnavailableError:
                 raise
             except TrtspecError as error:
-                standing = Standing(candidate, refused=str(error))
+                standing = CandidateResult(candidate, refused=str(error))
             found.append(standing)
             if standing.run and not standing.was_stopped:
                 lead = max(lead, standing.run.best.speedup.low)
         self._told.forget()
         return found
 
-    def _standing(self, candidate: Candidate, lead: float) -> Standing:
+    def _standing(self, candidate: Candidate, lead: float) -> CandidateResult:
         self._told.forget()
         costs, drafting = self._costing(candidate), candidate.drafting(self._recipe)
         with self._watch(f"{candidate.name}: what it drafts", len(self._answers)) as advance:
 
-            def measure(answers: Sequence[Answer]) -> Replays:
+            def measure(answers: Sequence[RecordedAnswer]) -> Replays:
                 told: Sequence[Choices | None] = [None] * len(answers)
                 if candidate.draft is not None:
                     told = self._told.choices(candidate.draft, answers)
@@ -75,4 +75,4 @@ class Tuner:
                     for length in lengths
                 }
 
-            return Standing(candidate, run(self._answers, costs, lead, measure))
+            return CandidateResult(candidate, run(self._answers, costs, lead, measure))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtspec.atomic import write_atomically
-from trtspec.build.plan import Plan, make_plan
+from trtspec.build.plan import BuildPlan, make_plan
 from trtspec.checkpoint.layers.folder import write_model
 from trtspec.digest import digest_of
 from trtspec.models.layers import of_layers
@@ -19,7 +19,7 @@ from trtspec.roles import Role
 from trtspec.run.runner import run
 from trtspec.steps import build, check_pair, choose_layers, convert, copy_tokenizer
 from trtspec.steps.calibrate import KIND as CALIBRATE
-from trtspec.tune.candidate import Candidate, DraftModel
+from trtspec.tune.candidate import Candidate, CandidateDraft
 
 _ENGINE = (choose_layers.KIND, CALIBRATE, convert.KIND, build.KIND)
 
@@ -43,7 +43,7 @@ class Workshop:
         self._loaded, self._folder, self._longest, self._watch = loaded, folder, longest, watch
         self._known: dict[Candidate, Built] = {}
 
-    def plan(self, candidate: Candidate) -> Plan:
+    def plan(self, candidate: Candidate) -> BuildPlan:
         """Returns the plan of a candidate as its recipe would be, engines and all; builds nothing."""
         return make_plan(self._recipe(candidate), {}, self._watch, to_run=False)
 
@@ -51,7 +51,7 @@ class Workshop:
         """Builds the target's engine; raises what a build raises."""
         return self._built(Candidate("ngram", None), Role.TARGET, copy_tokenizer.KIND)
 
-    def draft(self, draft: DraftModel) -> Built:
+    def draft(self, draft: CandidateDraft) -> Built:
         """Builds a draft's engine; raises PairError for one that does not fit, and what a build raises."""
         return self._built(Candidate("draft_model", draft), Role.DRAFT, check_pair.KIND)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import zip_longest
 
-from trtspec.verify.subject import Answer, Row
+from trtspec.verify.subject import Row, SubjectAnswer
 
 
-def first_difference(one: Answer, other: Answer) -> int | None:
+def first_difference(one: SubjectAnswer, other: SubjectAnswer) -> int | None:
     """Returns the number of the first token that differs, from 0; None where all are the same.
 
     An answer that stops without an end, where the other goes on, has reached a limit earlier: that differs.
@@ -17,7 +17,7 @@ def first_difference(one: Answer, other: Answer) -> int | None:
     return next((place for place, (a, b) in places if a != b), None)
 
 
-def common_rows(one: Answer, other: Answer) -> Iterator[tuple[Row, Row]]:
+def common_rows(one: SubjectAnswer, other: SubjectAnswer) -> Iterator[tuple[Row, Row]]:
     """Yields the rows of both at each place behind the same text, the first difference among them."""
     differs = first_difference(one, other)
     same = len(one.token_ids) if differs is None else differs + 1

@@ -11,9 +11,9 @@ from typing import Literal
 from trtspec.serving.executor import SamplingConfig
 from trtspec.verify.greedy import Told
 from trtspec.verify.outcomes import Continuation, outcomes
-from trtspec.verify.prompts import Asked, Vocabulary
-from trtspec.verify.result import Draws, Sampling, View
-from trtspec.verify.subject import END, Question, Sides, Subject
+from trtspec.verify.prompts import VerifyPrompt, Vocabulary
+from trtspec.verify.result import DistributionTest, Draws, Sampling
+from trtspec.verify.subject import END, Sides, Subject, SubjectRequest
 from trtspec.verify.two_samples import detectable, distance, p_value, statistic
 
 TOKENS = 6
@@ -25,7 +25,7 @@ PILOT = 32
 FALSE_ALARMS = 0.001
 """How often a lossless deployment fails, all tests together."""
 POWER = 0.95
-Alone = list[tuple[Asked, list[Continuation]]]
+Alone = list[tuple[VerifyPrompt, list[Continuation]]]
 """Prompts, and the target's continuations of each."""
 Drawn = tuple[str, list[Continuation], list[Continuation]]
 """The name of a prompt, and its continuations alone and with drafts."""
@@ -34,7 +34,7 @@ MOST_OUTCOMES = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DrawPlan:
     """The plan of the draws: `draws` of each prompt on either side, in turns over the draft lengths."""
 
     draws: int
@@ -49,7 +49,7 @@ class Plan:
         return max(LEAST, 2 * self.draws // MOST_OUTCOMES)
 
 
-def requests(plan: Plan, prompts: int) -> int:
+def requests(plan: DrawPlan, prompts: int) -> int:
     """Returns how many requests the check makes."""
     return prompts * PILOT + 2 * min(prompts, PROMPTS) * plan.draws
 
@@ -62,7 +62,12 @@ class SamplingCheck:
     """
 
     def __init__(
-        self, sides: Sides, vocabulary: Vocabulary, prompts: Sequence[Asked], plan: Plan, told: Told
+        self,
+        sides: Sides,
+        vocabulary: Vocabulary,
+        prompts: Sequence[VerifyPrompt],
+        plan: DrawPlan,
+        told: Told,
     ) -> None:
         self._sides, self._vocabulary, self._prompts = sides, vocabulary, prompts
         self._plan, self._told = plan, told
@@ -86,7 +91,7 @@ class SamplingCheck:
         views = self._view("text", drawn, limit), self._view("repeats", drawn, limit)
         return Sampling(plan.temperature, plan.draws, TOKENS, limit, POWER, views)
 
-    def _view(self, of: Literal["text", "repeats"], drawn: Sequence[Drawn], limit: float) -> View:
+    def _view(self, of: Literal["text", "repeats"], drawn: Sequence[Drawn], limit: float) -> DistributionTest:
         seen = (lambda said: said) if of == "text" else repeats
         tests, freedoms = [], []
         for name, alone, drafted in drawn:
@@ -98,7 +103,7 @@ class SamplingCheck:
             said = _worst(table, worst)
             tests.append(Draws(name, len(counts), far, p_value(far, freedoms[-1]), distance(counts), said))
         size = self._plan.draws / 2
-        return View(
+        return DistributionTest(
             of,
             tuple(tests),
             p_value(sum(test.statistic for test in tests), sum(freedoms)),
@@ -106,7 +111,7 @@ class SamplingCheck:
             max((detectable(freedom, size, limit, POWER) for freedom in freedoms if freedom), default=1.0),
         )
 
-    async def _open_prompts(self) -> list[Asked]:
+    async def _open_prompts(self) -> list[VerifyPrompt]:
         """Returns the prompts that leave the target most to choose, by a few draws of each."""
         told = []
         for prompt in self._prompts:
@@ -116,14 +121,14 @@ class SamplingCheck:
         return [self._prompts[index] for index in sorted(best)]
 
     async def _draw(
-        self, subject: Subject, prompt: Asked, lengths: Sequence[int | None], count: int
+        self, subject: Subject, prompt: VerifyPrompt, lengths: Sequence[int | None], count: int
     ) -> list[Continuation]:
         gate = asyncio.Semaphore(self._plan.concurrency)
 
         async def one(length: int | None, seed: int) -> Continuation:
             async with gate:
                 sampling = SamplingConfig(temperature=self._plan.temperature, seed=seed)
-                answer = await subject.ask(Question(prompt.text, TOKENS, length, sampling))
+                answer = await subject.ask(SubjectRequest(prompt.text, TOKENS, length, sampling))
                 self._told(1)
                 return answer.token_ids
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from trtspec.verify.comparison import common_rows, first_difference
 from trtspec.verify.margin import Margins, margins
-from trtspec.verify.prompts import Asked, Vocabulary
-from trtspec.verify.result import Comparison, Difference
-from trtspec.verify.subject import END, PLAIN, Answer, Question, Row, Sides, Subject
+from trtspec.verify.prompts import VerifyPrompt, Vocabulary
+from trtspec.verify.result import Difference, GreedyComparison
+from trtspec.verify.subject import END, PLAIN, Row, Sides, Subject, SubjectAnswer, SubjectRequest
 from trtspec.verify.tolerance import Tolerance, most_moved, tolerance
 
 TOP = 5
@@ -34,8 +34,8 @@ class Way:
 class Plain:
     """The answers of the target alone: `alone`, one prompt at a time, and `again`, several at once."""
 
-    alone: tuple[Answer, ...]
-    again: tuple[Answer, ...]
+    alone: tuple[SubjectAnswer, ...]
+    again: tuple[SubjectAnswer, ...]
     concurrency: int
 
 
@@ -46,10 +46,10 @@ class Greedy:
     """
 
     tolerance: Tolerance
-    noise: Comparison
-    comparisons: tuple[Comparison, ...]
+    noise: GreedyComparison
+    comparisons: tuple[GreedyComparison, ...]
     prompts: tuple[Difference, ...]
-    answers: tuple[Answer, ...]
+    answers: tuple[SubjectAnswer, ...]
 
 
 class GreedyCheck:
@@ -60,7 +60,12 @@ class GreedyCheck:
     """
 
     def __init__(
-        self, sides: Sides, vocabulary: Vocabulary, prompts: Sequence[Asked], max_tokens: int, told: Told
+        self,
+        sides: Sides,
+        vocabulary: Vocabulary,
+        prompts: Sequence[VerifyPrompt],
+        max_tokens: int,
+        told: Told,
     ) -> None:
         self._sides, self._vocabulary, self._prompts = sides, vocabulary, prompts
         self._max_tokens, self._told = max_tokens, told
@@ -72,7 +77,7 @@ class GreedyCheck:
         alone = await self.ask(side, Way(k, 1), in_ids=True)
         return Plain(tuple(alone), tuple(await self.ask(side, Way(k, concurrency))), concurrency)
 
-    async def drafted(self, ways: Sequence[Way]) -> list[list[Answer]]:
+    async def drafted(self, ways: Sequence[Way]) -> list[list[SubjectAnswer]]:
         """Asks the side that speculates, in each way."""
         return [await self.ask(self._sides.speculative, way) for way in ways]
 
@@ -80,7 +85,7 @@ class GreedyCheck:
         self,
         plain: Plain,
         ways: Sequence[Way],
-        drafted: Sequence[Sequence[Answer]],
+        drafted: Sequence[Sequence[SubjectAnswer]],
         dtype: str | None,
         given: float | None,
     ) -> Greedy:
@@ -94,14 +99,16 @@ class GreedyCheck:
         ]
         return Greedy(bound, by_itself, tuple(compared), self._misread(plain.again), plain.alone)
 
-    async def ask(self, subject: Subject, way: Way, in_ids: bool = False) -> list[Answer]:
+    async def ask(self, subject: Subject, way: Way, in_ids: bool = False) -> list[SubjectAnswer]:
         """Returns the answers to all prompts, in their order."""
         gate = asyncio.Semaphore(way.concurrency)
 
-        async def one(prompt: Asked) -> Answer:
+        async def one(prompt: VerifyPrompt) -> SubjectAnswer:
             async with gate:
                 asked = prompt.token_ids if in_ids else prompt.text
-                question = Question(asked, self._max_tokens, way.num_draft_tokens, top_log_probs=self._top)
+                question = SubjectRequest(
+                    asked, self._max_tokens, way.num_draft_tokens, top_log_probs=self._top
+                )
                 answer = await subject.ask(question)
                 self._told(1)
                 return answer
@@ -109,8 +116,13 @@ class GreedyCheck:
         return list(await asyncio.gather(*(one(prompt) for prompt in self._prompts)))
 
     async def compare(
-        self, expected: Sequence[Answer], found: Sequence[Answer], way: Way, bound: Tolerance, by: str = ""
-    ) -> Comparison:
+        self,
+        expected: Sequence[SubjectAnswer],
+        found: Sequence[SubjectAnswer],
+        way: Way,
+        bound: Tolerance,
+        by: str = "",
+    ) -> GreedyComparison:
         """Returns what differs, each difference with its margin.
 
         The numbers `by` another engine are not held to the bound: it sums in another order everywhere.
@@ -125,7 +137,7 @@ class GreedyCheck:
             if not by and (numbers := self._numbers(prompt, one, other, bound)) is not None:
                 differences.append(numbers)
         counted = [answer for answer in found if answer.drafted is not None]
-        return Comparison(
+        return GreedyComparison(
             way.num_draft_tokens,
             way.concurrency,
             len(self._prompts),
@@ -138,12 +150,12 @@ class GreedyCheck:
         )
 
     async def _parted(
-        self, prompt: Asked, one: Answer, other: Answer, place: int, bound: Tolerance
+        self, prompt: VerifyPrompt, one: SubjectAnswer, other: SubjectAnswer, place: int, bound: Tolerance
     ) -> Difference:
         expected, found = (answer.token_ids[place : place + 1] for answer in (one, other))
         before = one.token_ids[:place]
         tokens = [*expected, *found]
-        question = Question((*prompt.token_ids, *before), 1, self._sides.plain_k)
+        question = SubjectRequest((*prompt.token_ids, *before), 1, self._sides.plain_k)
         measured = await margins(self._sides.plain, question, tokens, self._vocabulary.end_ids, bound)
         is_tie = len(tokens) > 1 and measured.within(bound)
         return Difference(
@@ -176,7 +188,7 @@ class GreedyCheck:
             return f"{said}, and rounding moves up to {bound.value:.2g}: chance decides between them"
         return f"{said}, and rounding moves at most {bound.value:.2g}"
 
-    def _other_text(self, prompt: Asked, one: Answer, other: Answer) -> Difference:
+    def _other_text(self, prompt: VerifyPrompt, one: SubjectAnswer, other: SubjectAnswer) -> Difference:
         pairs = enumerate(zip(one.text, other.text, strict=False))
         shorter = min(len(one.text), len(other.text))
         place = next((at for at, (a, b) in pairs if a != b), shorter)
@@ -185,7 +197,9 @@ class GreedyCheck:
         before = one.text[max(place - CONTEXT, 0) : place]
         return Difference(prompt.name, "text", "fault", place, before, expected, found, meaning)
 
-    def _numbers(self, prompt: Asked, one: Answer, other: Answer, bound: Tolerance) -> Difference | None:
+    def _numbers(
+        self, prompt: VerifyPrompt, one: SubjectAnswer, other: SubjectAnswer, bound: Tolerance
+    ) -> Difference | None:
         """Returns the first place where the numbers behind the same text are apart by more than rounding."""
         for place, pair in enumerate(common_rows(one, other)):
             if (far := most_moved([pair]) or 0.0) > bound.value:
@@ -205,7 +219,7 @@ class GreedyCheck:
         token = max(row, key=row.__getitem__)
         return f"{self._name((token,))} at {row[token]:.3g}"
 
-    def _misread(self, answers: Sequence[Answer]) -> tuple[Difference, ...]:
+    def _misread(self, answers: Sequence[SubjectAnswer]) -> tuple[Difference, ...]:
         """Returns the prompts of which the server made another number of tokens."""
         wrong = []
         for prompt, answer in zip(self._prompts, answers, strict=True):
@@ -219,7 +233,7 @@ class GreedyCheck:
                 wrong.append(Difference(prompt.name, "prompt", "fault", 0, start, expected, found, meaning))
         return tuple(wrong)
 
-    def _context(self, prompt: Asked, before: Sequence[int]) -> str:
+    def _context(self, prompt: VerifyPrompt, before: Sequence[int]) -> str:
         return (prompt.text + self._vocabulary.text(before))[-CONTEXT:]
 
     def _name(self, tokens: Sequence[int]) -> str:
@@ -228,6 +242,6 @@ class GreedyCheck:
         return "the end" if tokens[0] == END else self._vocabulary.name(tokens[0])
 
 
-def _most(expected: Sequence[Answer], found: Sequence[Answer]) -> float | None:
+def _most(expected: Sequence[SubjectAnswer], found: Sequence[SubjectAnswer]) -> float | None:
     pairs = zip(expected, found, strict=True)
     return most_moved(rows for one, other in pairs for rows in common_rows(one, other))

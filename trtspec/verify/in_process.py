@@ -14,8 +14,8 @@ from trtspec.serving.completion import NO_END, CompletionRequest, EndReason
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.errors import ServingError
 from trtspec.serving.executor import Limits
-from trtspec.serving.triton.engines import Pair, load
-from trtspec.verify.subject import END, Answer, Question
+from trtspec.serving.triton.engines import EnginePair, load
+from trtspec.verify.subject import END, SubjectAnswer, SubjectRequest
 
 
 def check_build(build: Path, model_name: str) -> dict[str, str]:
@@ -32,7 +32,7 @@ def check_build(build: Path, model_name: str) -> dict[str, str]:
     return values
 
 
-def load_build(build: Path, model_name: str) -> Pair:
+def load_build(build: Path, model_name: str) -> EnginePair:
     """Loads the engines of a build as its model repository says, on the loop that they will use.
 
     Raises as `check_build` does, and `EngineError` for what cannot be loaded.
@@ -53,14 +53,14 @@ def told(name: str) -> Iterator[None]:
 class InProcess:
     """Asks the coordinator of a pair that runs in this process."""
 
-    def __init__(self, name: str, pair: Pair, coordinator: Coordinator | None = None) -> None:
+    def __init__(self, name: str, pair: EnginePair, coordinator: Coordinator | None = None) -> None:
         self.name, self._pair = name, pair
         self._coordinator = coordinator or pair.coordinator()
         limits: Limits = pair.target.limits
         self.top_log_probs = limits.max_top_log_probs if limits.returns_log_probs else 0
         self.longest_draft: int | None = limits.max_draft_len
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: SubjectRequest) -> SubjectAnswer:
         said = question.prompt
         request = CompletionRequest(
             prompt=said if isinstance(said, str) else None,
@@ -78,7 +78,7 @@ class InProcess:
         completion = delta.completion
         assert completion is not None
         end = (END,) if completion.end_reason is EndReason.END_ID else ()
-        return Answer(
+        return SubjectAnswer(
             (*delta.token_ids, *end),
             delta.text,
             tuple(dict(place.top) for place in delta.log_probs or ()),

@@ -10,20 +10,20 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from trtspec.deploy.build import Build
+from trtspec.deploy.build import DeployedBuild
 from trtspec.deploy.vendor.deployment import VendorDeployment
 from trtspec.deploy.vendor.meanwhile import meanwhile
 from trtspec.deploy.vendor.site import VendorHere
 from trtspec.errors import UnavailableError
 from trtspec.progress import no_progress
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 from trtspec.verify.deployed import deployed
-from trtspec.verify.subject import Answer, Question, Sides, Subject
+from trtspec.verify.subject import Sides, Subject, SubjectAnswer, SubjectRequest
 
 _LOOK_S, _TIMEOUT_S = 0.1, 300.0
 
 
-class Turns:
+class ServerTurns:
     """Runs one server at a time. The two sides must not be asked at once."""
 
     def __init__(self, end_ids: Collection[int], say: Callable[[str], None]) -> None:
@@ -65,7 +65,7 @@ class ServedSide:
 
     longest_draft: int | None = None
 
-    def __init__(self, deployment: VendorDeployment, site: VendorHere, turns: Turns) -> None:
+    def __init__(self, deployment: VendorDeployment, site: VendorHere, turns: ServerTurns) -> None:
         self.deployment, self.site, self._turns = deployment, site, turns
         drafts = "without drafts" if deployment.is_plain else "with drafts"
         self.name = f"{deployment.software} {drafts}, {deployment.build}"
@@ -74,7 +74,7 @@ class ServedSide:
     def top_log_probs(self) -> int:
         return self._turns.top_log_probs
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: SubjectRequest) -> SubjectAnswer:
         return await (await self._turns.subject(self)).ask(question)
 
     async def close(self) -> None:
@@ -83,7 +83,11 @@ class ServedSide:
 
 @asynccontextmanager
 async def in_turns(
-    build: Build, launch: Launch, python: Path | None, end_ids: Collection[int], say: Callable[[str], None]
+    build: DeployedBuild,
+    launch: ServerLaunch,
+    python: Path | None,
+    end_ids: Collection[int],
+    say: Callable[[str], None],
 ) -> AsyncIterator[Sides]:
     """Yields both sides of a build; that without drafts has been started. `say` is told of each start.
 
@@ -93,7 +97,7 @@ async def in_turns(
     if build.is_for_triton:
         problem = "is for Triton's vLLM backend, which does not tell the token ids of its answers"
         raise UnavailableError(build.folder, problem, "remove serving.layout, and build it again to verify")
-    turns = Turns(end_ids, say)
+    turns = ServerTurns(end_ids, say)
     plain, drafting = (
         ServedSide(*meanwhile(build, launch, python, plain=is_plain), turns) for is_plain in (True, False)
     )

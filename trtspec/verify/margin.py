@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from trtspec.verify.subject import END, Answer, Question, Subject
+from trtspec.verify.subject import END, Subject, SubjectAnswer, SubjectRequest
 from trtspec.verify.tolerance import Tolerance
 
 WIDEST = 20
@@ -35,7 +35,7 @@ class Margins:
 
 async def margins(
     target: Subject,
-    question: Question,
+    question: SubjectRequest,
     tokens: Sequence[int],
     end_ids: Sequence[int],
     tolerance: Tolerance,
@@ -65,7 +65,7 @@ async def margins(
 
 
 async def _by_bias(
-    target: Subject, one: Question, tokens: Sequence[int], end_ids: Sequence[int], tolerance: Tolerance
+    target: Subject, one: SubjectRequest, tokens: Sequence[int], end_ids: Sequence[int], tolerance: Tolerance
 ) -> Margins:
     """Finds each margin by halving, to a part in 2^8 of it; most are decided by the first question."""
     likeliest = _token(await target.ask(one))
@@ -90,5 +90,5 @@ async def _by_bias(
     return Margins(likeliest, behind, is_at_least)
 
 
-def _token(answer: Answer) -> int:
+def _token(answer: SubjectAnswer) -> int:
     return answer.token_ids[0]

@@ -9,13 +9,13 @@ from typing import Any
 
 from yarl import URL
 
-from trtspec.endpoints.endpoint import Counts
+from trtspec.endpoints.endpoint import DraftCounts
 from trtspec.endpoints.finding import shown
 from trtspec.endpoints.http import Streams, problem_of
 from trtspec.endpoints.openai import COUNTING, SGLANG, TRTSPEC, counts_of
 from trtspec.errors import ServerError, UnavailableError
 from trtspec.verify.asking import PROBED, told
-from trtspec.verify.subject import END, Answer, Question, Row
+from trtspec.verify.subject import END, Row, SubjectAnswer, SubjectRequest
 
 _MOST_TOP = 5
 """The most likely tokens that OpenAI's completions tell."""
@@ -49,7 +49,7 @@ class OpenAiSubject:
 
     async def probe(self) -> None:
         """Raises `UnavailableError` for a server that does not say its tokens."""
-        question = Question(PROBED, 1, ignores_end=True)
+        question = SubjectRequest(PROBED, 1, ignores_end=True)
         try:
             await self.ask(question)
         except (ServerError, ValueError) as error:
@@ -57,14 +57,14 @@ class OpenAiSubject:
             repair = "of a trtspec deployment name Triton's HTTP port instead"
             raise UnavailableError(self.name, problem, repair) from error
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: SubjectRequest) -> SubjectAnswer:
         if question.num_draft_tokens and not self._is_ours:
             problem = "drafts as much as it was started to, whatever a request says"
             raise ServerError(self.name, problem, "leave --num-draft-tokens out")
         tokens: list[int] = []
         rows: list[Row] = []
         text, reason, usage = "", "", dict[str, Any]()
-        counts = Counts(0, 0, 0, ()) if self._is_ours else None
+        counts = DraftCounts(0, 0, 0, ()) if self._is_ours else None
         async with (
             told(self.name),
             aclosing(self._streams.post(self._address, self._body(question), perf_counter())) as events,
@@ -88,7 +88,7 @@ class OpenAiSubject:
         ended = reason == "stop"
         if ended and tokens and tokens[-1] in self._end_ids:  # vLLM tells the end token too.
             tokens, rows = tokens[:-1], rows[: len(tokens) - 1]
-        return Answer(
+        return SubjectAnswer(
             (*tokens, *((END,) if ended else ())),
             text,
             tuple(rows) if question.top_log_probs else (),
@@ -100,7 +100,7 @@ class OpenAiSubject:
     async def close(self) -> None:
         await self._streams.close()
 
-    def _body(self, question: Question) -> dict[str, Any]:
+    def _body(self, question: SubjectRequest) -> dict[str, Any]:
         sampling, top = question.sampling, min(max(question.top_log_probs, 1), _MOST_TOP)
         values: dict[str, Any] = {
             "model": self._model,

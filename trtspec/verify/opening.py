@@ -15,7 +15,7 @@ from trtspec.verify.subject import Sides, Subject
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ServerAddress:
     """A server; `model` is None for the usual one, or the only one."""
 
     url: str
@@ -36,7 +36,7 @@ async def in_this_process(build: Path, model_name: str) -> AsyncIterator[Sides]:
 
 @asynccontextmanager
 async def on_servers(
-    server: Address, baseline: Address | None, vocabulary: Vocabulary
+    server: ServerAddress, baseline: ServerAddress | None, vocabulary: Vocabulary
 ) -> AsyncIterator[Sides]:
     """Yields a server, beside one without drafts if it cannot be asked for plain decoding.
 
@@ -44,7 +44,7 @@ async def on_servers(
     """
     async with AsyncExitStack() as stack:
 
-        async def reach(address: Address) -> tuple[Subject, bool]:
+        async def reach(address: ServerAddress) -> tuple[Subject, bool]:
             subject, decodes_plainly = await deployed(
                 address.url, address.model, vocabulary.end_ids, address.timeout_s, address.key
             )

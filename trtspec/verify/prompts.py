@@ -15,7 +15,7 @@ from trtspec.workloads.prompt import Prompt
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class VerifyPrompt:
     """A prompt by its name, as text and as the token ids that it has."""
 
     name: str
@@ -71,14 +71,14 @@ class Vocabulary:
         return "".join(map(self.words.name_of, self.begin_ids))
 
 
-def asked(prompts: Sequence[Prompt], vocabulary: Vocabulary, names: Sequence[str] = ()) -> list[Asked]:
+def asked(prompts: Sequence[Prompt], vocabulary: Vocabulary, names: Sequence[str] = ()) -> list[VerifyPrompt]:
     """Returns the prompts that are `names`, or all; raises `ModelError` for a name that none has."""
     known = {prompt.name: prompt for prompt in prompts}
     for name in names:
         if name not in known:
             raise ModelError(name, "no prompt has this name", f"they are {', '.join(known)}")
     chosen = [known[name] for name in names] or list(prompts)
-    return [Asked(prompt.name, prompt.text, vocabulary.encode(prompt.text)) for prompt in chosen]
+    return [VerifyPrompt(prompt.name, prompt.text, vocabulary.encode(prompt.text)) for prompt in chosen]
 
 
 def built_in(vocabulary: Vocabulary) -> list[Prompt]:

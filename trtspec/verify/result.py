@@ -33,7 +33,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class GreedyComparison:
     """All prompts answered in one way, against plain decoding of one prompt at a time.
 
     `num_draft_tokens` is K, 0 for plain decoding and None for what the deployment does by itself;
@@ -77,7 +77,7 @@ class Draws:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class DistributionTest:
     """One way to tell continuations apart, and the test of it.
 
     `of` is "text", how they begin, or "repeats", which of their tokens are the same: random numbers that are
@@ -116,7 +116,7 @@ class Sampling:
     tokens: int
     limit: float
     power: float
-    views: tuple[View, ...]
+    views: tuple[DistributionTest, ...]
 
     @property
     def is_fault(self) -> bool:
@@ -124,17 +124,17 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class VerifyResult:
     """The whole of a verification; `sampling` is None where it was left out."""
 
     plain: str
     speculative: str
     tolerance: Tolerance
-    noise: Comparison
-    comparisons: tuple[Comparison, ...]
+    noise: GreedyComparison
+    comparisons: tuple[GreedyComparison, ...]
     prompts: tuple[Difference, ...] = ()
     sampling: Sampling | None = None
-    second_opinion: Comparison | None = None
+    second_opinion: GreedyComparison | None = None
     command: str = ""
 
     @property
@@ -163,7 +163,7 @@ class Result:
         return not self.reasons
 
     @property
-    def _silent(self) -> list[Comparison]:
+    def _silent(self) -> list[GreedyComparison]:
         """The ways in which nothing was drafted, though it should have been.
 
         A deployment may rightly draft nothing where it chooses K by itself, if it does so with some K.
@@ -182,5 +182,5 @@ class Result:
         return {"lossless": self.is_lossless, "reasons": self.reasons, **asdict(self), "tolerance": bound}
 
 
-def _length(comparison: Comparison) -> str:
+def _length(comparison: GreedyComparison) -> str:
     return "K as deployed" if comparison.num_draft_tokens is None else f"K={comparison.num_draft_tokens}"

@@ -16,8 +16,8 @@ from typing import Any
 
 from trtspec.errors import UnavailableError
 from trtspec.verify import vllm_worker
-from trtspec.verify.prompts import Asked, Vocabulary
-from trtspec.verify.subject import END, Answer
+from trtspec.verify.prompts import VerifyPrompt, Vocabulary
+from trtspec.verify.subject import END, SubjectAnswer
 
 TOP = 5
 LAST_LINES = 5
@@ -44,7 +44,7 @@ class SecondOpinion:
             raise UnavailableError(python, problem, repair)
         return found
 
-    async def ask(self, prompts: Sequence[Asked], max_tokens: int) -> tuple[str, list[Answer]]:
+    async def ask(self, prompts: Sequence[VerifyPrompt], max_tokens: int) -> tuple[str, list[SubjectAnswer]]:
         """Returns the name of the engine and its answers; raises `UnavailableError` where it has none."""
         longest = max(len(prompt.token_ids) for prompt in prompts)
         asked = {
@@ -85,9 +85,9 @@ class SecondOpinion:
             found: dict[str, Any] = json.loads(answers.read_text(encoding="utf-8"))
             return found
 
-    def _answer(self, said: dict[str, Any]) -> Answer:
+    def _answer(self, said: dict[str, Any]) -> SubjectAnswer:
         """Returns the answer without the end token, which vLLM has among the tokens."""
         tokens, rows = list(said["token_ids"]), [dict(map(tuple, row)) for row in said["rows"]]
         ended = bool(tokens) and tokens[-1] in self.vocabulary.end_ids
         text = self.vocabulary.text(tokens[:-1] if ended else tokens)
-        return Answer((*tokens[:-1], END) if ended else tuple(tokens), text, tuple(rows))
+        return SubjectAnswer((*tokens[:-1], END) if ended else tuple(tokens), text, tuple(rows))

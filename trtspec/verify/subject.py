@@ -19,7 +19,7 @@ Row = Mapping[int, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SubjectRequest:
     """A request to continue `prompt`, which is text or token ids.
 
     `num_draft_tokens` is K: 0 decodes with the target alone, None takes what the deployment does by itself.
@@ -37,7 +37,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SubjectAnswer:
     """The answer to a request: `token_ids`, closed with `END` where an end token ended the text.
 
     `rows` has one row for each token without `END`, and is empty where none were asked for.
@@ -67,7 +67,7 @@ class Subject(Protocol):
     @property
     def top_log_probs(self) -> int: ...
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: SubjectRequest) -> SubjectAnswer:
         """Returns the whole answer; raises `TrtspecError` where there is none."""
         ...
 

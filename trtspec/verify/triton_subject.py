@@ -14,7 +14,7 @@ from trtspec.endpoints.http import Streams, problem_of
 from trtspec.errors import ServerError, UnavailableError
 from trtspec.serving.executor import MAX_TOP_LOG_PROBS
 from trtspec.verify.asking import PROBED, told
-from trtspec.verify.subject import END, Answer, Question, Row
+from trtspec.verify.subject import END, Row, SubjectAnswer, SubjectRequest
 
 _NO_END = -1
 _NEEDED = ("input_ids", "return_output_ids")
@@ -39,7 +39,7 @@ class TritonSubject:
             problem = f"has no input {missing[0]}, so its answers cannot be compared token by token"
             raise UnavailableError(self.name, problem, "build the model repository with this trtspec")
         try:
-            answer = await self.ask(Question(PROBED, 1, top_log_probs=1, ignores_end=True))
+            answer = await self.ask(SubjectRequest(PROBED, 1, top_log_probs=1, ignores_end=True))
             has_rows = bool(answer.rows)
         except ServerError as error:
             if "log_probs" not in error.problem:
@@ -47,7 +47,7 @@ class TritonSubject:
             has_rows = False
         self.top_log_probs = MAX_TOP_LOG_PROBS if has_rows else 0
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: SubjectRequest) -> SubjectAnswer:
         tokens: list[int] = []
         rows: list[Row] = []
         text, last = "", dict[str, Any]()
@@ -66,7 +66,7 @@ class TritonSubject:
                 last = said
         if "finish_reason" not in last:
             raise ServerError(self.name, "the stream ended before the answer")
-        return Answer(
+        return SubjectAnswer(
             (*tokens, *((END,) if last["finish_reason"] == "stop" else ())),
             text,
             tuple(rows),
@@ -78,7 +78,7 @@ class TritonSubject:
     async def close(self) -> None:
         await self._streams.close()
 
-    def _body(self, question: Question) -> dict[str, Any]:
+    def _body(self, question: SubjectRequest) -> dict[str, Any]:
         sampling, bias = question.sampling, question.bias
         prompt = "text_input" if isinstance(question.prompt, str) else "input_ids"
         values = {

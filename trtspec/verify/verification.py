@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trtspec.verify.distribution import Plan, SamplingCheck, requests
+from trtspec.verify.distribution import DrawPlan, SamplingCheck, requests
 from trtspec.verify.greedy import GreedyCheck, Told, Way
-from trtspec.verify.prompts import Asked, Vocabulary
-from trtspec.verify.result import Result
+from trtspec.verify.prompts import VerifyPrompt, Vocabulary
+from trtspec.verify.result import VerifyResult
 from trtspec.verify.second_opinion import SecondOpinion
 from trtspec.verify.subject import PLAIN, Sides
 from trtspec.verify.tolerance import of_two_engines
@@ -18,7 +18,7 @@ EVERY_UP_TO = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class VerificationSettings:
     """The options of a verification. `lengths` are the Ks; None leaves K to the deployment.
 
     `concurrency` requests are asked at once. `dtype` is the type of the target's numbers, None where nobody
@@ -41,8 +41,8 @@ class Settings:
         return [*(Way(length, self.concurrency) for length in self.lengths), Way(self.lengths[0], 1)]
 
     @property
-    def plan(self) -> Plan:
-        return Plan(self.draws, self.temperature, self.lengths, self.concurrency, self.seed)
+    def plan(self) -> DrawPlan:
+        return DrawPlan(self.draws, self.temperature, self.lengths, self.concurrency, self.seed)
 
     def requests(self, prompts: int) -> int:
         """Returns how many requests the verification makes, beside those for margins."""
@@ -60,12 +60,12 @@ def usual_lengths(longest: int | None) -> tuple[int | None, ...]:
 async def verify(
     sides: Sides,
     vocabulary: Vocabulary,
-    prompts: Sequence[Asked],
-    settings: Settings,
+    prompts: Sequence[VerifyPrompt],
+    settings: VerificationSettings,
     told: Told,
     opinion: SecondOpinion | None = None,
     command: str = "",
-) -> Result:
+) -> VerifyResult:
     """Returns what both checks found, and what another engine says to the prompts.
 
     All of one side is asked before the other, so that two servers may take turns on one machine, and the
@@ -84,7 +84,7 @@ async def verify(
         name, answers = await opinion.ask(prompts, settings.max_tokens)
         way, bound = Way(PLAIN, len(prompts)), of_two_engines(greedy.tolerance)
         other = await check.compare(greedy.answers, answers, way, bound, by=name)
-    return Result(
+    return VerifyResult(
         plain=sides.plain.name,
         speculative=sides.speculative.name,
         tolerance=greedy.tolerance,

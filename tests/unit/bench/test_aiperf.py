@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from trtspec.bench.aiperf import AiperfTraffic, made
-from trtspec.bench.result import Load
-from trtspec.bench.sample import Sample
+from trtspec.bench.result import OfferedLoad
+from trtspec.bench.sample import RequestSample
 from trtspec.bench.traffic import Manner
-from trtspec.endpoints.endpoint import Answer, Api, Counts, Question
+from trtspec.endpoints.endpoint import Api, DraftCounts, EndpointRequest, TimedAnswer
 from trtspec.errors import MeasureError, UnavailableError
 from trtspec.workloads.prompt import Prompt
 
@@ -57,25 +57,25 @@ def test_records_become_samples() -> None:
         record("1", 0, 1, 50),
         record("0", 1, 101, 110, metrics={}, error=error, spec_decode_acceptance=None),
     ]
-    block = made(records, PROMPTS, Load("streams", 1))
+    block = made(records, PROMPTS, OfferedLoad("streams", 1))
     first, second, failed = block.samples
     assert (first.prompt, first.category, first.turn) == ("first", "x", 0)
     assert (first.intended, first.sent, first.ended) == pytest.approx((0, 0.002, 0.1))
     assert first.pieces == pytest.approx((0.012, 0.017, 0.037))
     assert (first.input_tokens, first.output_tokens, first.tokens_told) == (6, 20, True)
-    assert first.counts == Counts(5, 20, 12, (2, 0, 0, 0, 3))
+    assert first.counts == DraftCounts(5, 20, 12, (2, 0, 0, 0, 3))
     assert (second.prompt, second.category) == ("second", "y")
     assert (failed.error, failed.problem, failed.turn) == ("rejected", "prompt is 1032 tokens", 1)
     assert block.seconds == pytest.approx(0.11)
     # The last conversation began at 1 ms, and the first to end after that did at 50 ms.
     assert block.full_until == pytest.approx(0.05)
-    assert made(records, PROMPTS, Load("streams", 2)).full_until == block.seconds
+    assert made(records, PROMPTS, OfferedLoad("streams", 2)).full_until == block.seconds
 
 
 def test_prompts_that_are_asked_again_are_conversations_of_their_own() -> None:
     """A workload with fewer prompts than a block has them several times, by the same names."""
     records = [record("0", 0, 0, 40), record("1", 0, 1, 50), record("2", 0, 41, 60), record("3", 0, 51, 90)]
-    block = made(records, [Prompt("same", ("a",))] * 4, Load("streams", 2))
+    block = made(records, [Prompt("same", ("a",))] * 4, OfferedLoad("streams", 2))
     assert block.full_until == pytest.approx(0.06)
 
 
@@ -89,7 +89,7 @@ def test_prompts_that_are_asked_again_are_conversations_of_their_own() -> None:
     ],
 )
 def test_errors_have_the_kinds_of_ours(error: dict[str, Any], kind: str) -> None:
-    (sample,) = made([record("1", 0, 0, 5, error=error)], PROMPTS, Load("streams", 1)).samples
+    (sample,) = made([record("1", 0, 0, 5, error=error)], PROMPTS, OfferedLoad("streams", 1)).samples
     assert sample.error == kind
 
 
@@ -99,7 +99,7 @@ class Anyone:
     url, model, plain_per_request = "http://host:9000/v1", "tiny", True
     api: Api = "openai"
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: EndpointRequest) -> TimedAnswer:
         raise NotImplementedError
 
     async def close(self) -> None: ...
@@ -134,8 +134,8 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return seen
 
 
-def asked(traffic: AiperfTraffic, load: Load, heard: list[Sample]) -> Any:
-    def hear(sample: Sample, question: Question, text: str) -> None:
+def asked(traffic: AiperfTraffic, load: OfferedLoad, heard: list[RequestSample]) -> Any:
+    def hear(sample: RequestSample, question: EndpointRequest, text: str) -> None:
         heard.append(sample)
 
     manner = Manner(32, 0.5, 1, True, 0, None, hear)
@@ -143,9 +143,9 @@ def asked(traffic: AiperfTraffic, load: Load, heard: list[Sample]) -> Any:
 
 
 def test_aiperf_is_asked_for_a_block(stand_in: Path) -> None:
-    heard: list[Sample] = []
+    heard: list[RequestSample] = []
     traffic = AiperfTraffic("name/model", chat=True, burstiness=1.0, timeout_s=9.0)
-    block = asked(traffic, Load("streams", 4), heard)
+    block = asked(traffic, OfferedLoad("streams", 4), heard)
     assert (
         [sample.prompt for sample in heard] == ["first", "second"] == [each.prompt for each in block.samples]
     )
@@ -169,7 +169,7 @@ def test_aiperf_is_asked_for_a_block(stand_in: Path) -> None:
         },
         {"session_id": "1", "turns": [{"text": "c", "output_length": 7}]},
     ]
-    asked(AiperfTraffic("m", chat=False, burstiness=4.0, timeout_s=9.0), Load("rate", 2.5), heard)
+    asked(AiperfTraffic("m", chat=False, burstiness=4.0, timeout_s=9.0), OfferedLoad("rate", 2.5), heard)
     words = json.loads(stand_in.read_text())["words"]
     place = words.index("--request-rate")
     assert words[place : place + 6] == [
@@ -179,7 +179,9 @@ def test_aiperf_is_asked_for_a_block(stand_in: Path) -> None:
 
 def test_what_aiperf_says_of_a_failure_is_passed_on(stand_in: Path) -> None:
     with pytest.raises(MeasureError, match="ended with status 1: 12:00 ERROR the tokenizer cannot be read"):
-        asked(AiperfTraffic("broken", chat=True, burstiness=1.0, timeout_s=9.0), Load("streams", 1), [])
+        asked(
+            AiperfTraffic("broken", chat=True, burstiness=1.0, timeout_s=9.0), OfferedLoad("streams", 1), []
+        )
 
 
 def test_without_aiperf_the_repair_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,17 +9,17 @@ import pytest
 
 from trtspec.bench.figures import figures, keeps
 from trtspec.bench.inside import Meanwhile, is_idle
-from trtspec.bench.measure import Measured
+from trtspec.bench.measure import LoadSamples
 from trtspec.bench.notes import notes
-from trtspec.bench.plan import Plan
-from trtspec.bench.result import Acceptance, Inside, Load, RoundTimes, Targets
-from trtspec.bench.sample import Block, Sample
-from trtspec.endpoints.endpoint import Counts
+from trtspec.bench.plan import BenchPlan
+from trtspec.bench.result import DraftAcceptance, Inside, MeanRoundTimes, OfferedLoad, Targets
+from trtspec.bench.sample import Block, RequestSample
+from trtspec.endpoints.endpoint import DraftCounts
 from trtspec.monitoring.scrape import parse
 from trtspec.workloads.workload import Workload
 
 # Due at 1, sent late at 1.5; text at 2, 3 and 4, of five tokens.
-SAMPLE = Sample("p", "c", 0, 1.0, 1.5, 4.0, (2.0, 3.0, 4.0), 30, 7, 5)
+SAMPLE = RequestSample("p", "c", 0, 1.0, 1.5, 4.0, (2.0, 3.0, 4.0), 30, 7, 5)
 
 
 def test_latencies_count_from_when_a_request_was_due() -> None:
@@ -35,7 +35,7 @@ def test_tokens_a_second_are_those_of_the_full_load() -> None:
 
 
 def test_figures_count_what_failed_beside_what_did_not() -> None:
-    failed = Sample("q", "c", 0, 0.0, 0.0, 9.0, error="refused", problem="503")
+    failed = RequestSample("q", "c", 0, 0.0, 0.0, 9.0, error="refused", problem="503")
     found = figures(
         [Block((SAMPLE, failed), 5.0, 5.0), Block((SAMPLE, SAMPLE), 5.0, 5.0)],
         Targets(time_to_first_token=1.0, end_to_end=3.5),
@@ -79,12 +79,15 @@ def test_goodput_is_what_keeps_every_target(targets: Any, sample: Any, kept: boo
 
 def test_acceptance_is_the_sum_of_what_answers_say() -> None:
     """Three drafts of two, of which 0, 2 and 1 were accepted, and one of four, of which 4 were."""
-    short, long = Counts(3, 6, 3, (1, 1, 1)), Counts(1, 4, 4, (0, 0, 0, 0, 1))
+    short, long = DraftCounts(3, 6, 3, (1, 1, 1)), DraftCounts(1, 4, 4, (0, 0, 0, 0, 1))
     samples = (replace(SAMPLE, counts=short, category="a"), replace(SAMPLE, counts=long, category="b"))
     drafts = figures([Block(samples, 5.0, 5.0)], Targets(), 0.95, Inside()).drafts
     assert drafts is not None
-    assert drafts.acceptance == Acceptance(4, 10, 7, (3, 2, 1, 1))
-    assert drafts.by_category == {"a": Acceptance(3, 6, 3, (2, 1)), "b": Acceptance(1, 4, 4, (1, 1, 1, 1))}
+    assert drafts.acceptance == DraftAcceptance(4, 10, 7, (3, 2, 1, 1))
+    assert drafts.by_category == {
+        "a": DraftAcceptance(3, 6, 3, (2, 1)),
+        "b": DraftAcceptance(1, 4, 4, (1, 1, 1, 1)),
+    }
 
 
 TRTSPEC = """
@@ -126,10 +129,10 @@ def test_what_a_server_says_is_what_grew(text: str) -> None:
     found = Meanwhile(before, parse(after, 1.0))
     assert found.drafts is not None
     assert found.drafts.source == "metrics"
-    assert found.drafts.acceptance == Acceptance(20, 80, 40, (40,))
+    assert found.drafts.acceptance == DraftAcceptance(20, 80, 40, (40,))
     assert found.kv_reuse.share == 0.5
     ours = text is TRTSPEC
-    assert found.round_times == (RoundTimes(0.01, 0.02, 0.005) if ours else None)
+    assert found.round_times == (MeanRoundTimes(0.01, 0.02, 0.005) if ours else None)
     assert is_idle(before)
     assert not is_idle(parse(after, 1.0))
 
@@ -147,9 +150,9 @@ def test_a_roll_out_that_has_not_come_to_all_is_told(before: float, after: float
         parse(f'trtspec:speculation_share{{model="m"}} {value}', float(at))
         for at, value in enumerate((before, after))
     ]
-    load, told = Load("streams", 4), "roll-out gives drafts to"
-    measured = [Measured(load, [], [], Meanwhile(*looks))]
-    plan = Plan(Workload("w", "w.jsonl", ()), (load,), paired=True)
+    load, told = OfferedLoad("streams", 4), "roll-out gives drafts to"
+    measured = [LoadSamples(load, [], [], Meanwhile(*looks))]
+    plan = BenchPlan(Workload("w", "w.jsonl", ()), (load,), paired=True)
     assert any(f"{told} {share:.0%}" in note for note in notes(plan, measured)) == (share < 1)
     assert not any(told in note for note in notes(replace(plan, num_draft_tokens=4), measured))
 

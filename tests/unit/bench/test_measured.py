@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.bench.results import result
 from trtspec.bench.measured import measured
-from trtspec.forecast.rules import Measured
+from trtspec.forecast.rules import MeasuredRun
 
 
 def test_the_lowest_load_is_what_is_told() -> None:
@@ -28,4 +28,4 @@ def test_a_server_that_cannot_be_asked_without_drafts() -> None:
 
 
 def test_nothing_was_measured() -> None:
-    assert measured(replace(result(), levels=())) == Measured()
+    assert measured(replace(result(), levels=())) == MeasuredRun()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.bench.results import result
-from trtspec.bench.result import RESULT, Acceptance, Load, read, to_json, write
+from trtspec.bench.result import RESULT, DraftAcceptance, OfferedLoad, read, to_json, write
 from trtspec.errors import MeasureError
 
 
@@ -56,19 +56,23 @@ def test_acceptance_by_position_is_that_of_dice() -> None:
             if dice.random() >= chance:
                 break
             counts[position] += 1
-    found = Acceptance(50_000, 200_000, sum(counts), tuple(counts))
+    found = DraftAcceptance(50_000, 200_000, sum(counts), tuple(counts))
     assert found.by_position == pytest.approx(chances, rel=0.03)
     assert found.tokens_per_verification == pytest.approx(1 + 0.9 + 0.54 + 0.432 + 0.1296, rel=0.01)
     assert found.shortened == 0
 
 
 def test_nothing_drafted_divides_nothing() -> None:
-    none = Acceptance(0, 0, 0, ())
+    none = DraftAcceptance(0, 0, 0, ())
     assert (none.rate, none.tokens_per_verification, none.by_position, none.shortened) == (0, 0, (), 0)
 
 
 def test_a_load_says_what_it_is() -> None:
-    assert [str(Load("streams", 1)), str(Load("streams", 16)), str(Load("rate", 2.5))] == [
+    assert [
+        str(OfferedLoad("streams", 1)),
+        str(OfferedLoad("streams", 16)),
+        str(OfferedLoad("rate", 2.5)),
+    ] == [
         "1 stream",
         "16 streams",
         "2.5 requests/s",

@@ -17,10 +17,10 @@ from pyarrow.parquet import read_table
 
 from trtspec.bench import session
 from trtspec.bench.compare import compare
-from trtspec.bench.plan import Plan
-from trtspec.bench.result import Load, Result, read
-from trtspec.bench.sample import ArmName, Sample
-from trtspec.bench.session import Asked, Outcome, run
+from trtspec.bench.plan import BenchPlan
+from trtspec.bench.result import BenchResult, OfferedLoad, read
+from trtspec.bench.sample import ArmName, RequestSample
+from trtspec.bench.session import BenchOutcome, BenchTargets, run
 from trtspec.bench.summary import Circumstances
 from trtspec.bench.traffic import OwnTraffic
 from trtspec.workloads.prompt import Prompt
@@ -29,7 +29,7 @@ from trtspec.workloads.workload import Workload
 
 KEY = "sk-a-secret-that-nobody-may-see"
 WORKLOAD = Workload("w", "w.jsonl", tuple(Prompt(str(n), (f"prompt {n}",), "c") for n in range(100)))
-PLAN = Plan(WORKLOAD, (Load("streams", 2),), paired=False, block_prompts=4, warm_up=0)
+PLAN = BenchPlan(WORKLOAD, (OfferedLoad("streams", 2),), paired=False, block_prompts=4, warm_up=0)
 
 
 class Server:
@@ -103,24 +103,24 @@ class Watcher:
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def __call__(self, of: Circumstances, plan: Plan) -> Watcher:
+    def __call__(self, of: Circumstances, plan: BenchPlan) -> Watcher:
         return self
 
-    def began(self, load: Load, prompts: int) -> None:
+    def began(self, load: OfferedLoad, prompts: int) -> None:
         self.told.append(f"{load}: {prompts} prompts")
 
     def warm(self) -> None:
         self.told.append("warm")
 
-    def heard(self, arm: ArmName, sample: Sample) -> None: ...
+    def heard(self, arm: ArmName, sample: RequestSample) -> None: ...
 
-    def paired(self, result: Result) -> None:
+    def paired(self, result: BenchResult) -> None:
         self.told.append(f"{len(result.levels[0].pairs)} pairs, partial: {result.is_partial}")
 
 
-def bench(url: str, folder: Path, *, as_csv: bool, plan: Plan = PLAN) -> tuple[Outcome, Watcher]:
+def bench(url: str, folder: Path, *, as_csv: bool, plan: BenchPlan = PLAN) -> tuple[BenchOutcome, Watcher]:
     watcher = Watcher()
-    asked = Asked(url, None, None, None, 30.0, folder, as_csv, keeps_answers=True, key=KEY)
+    asked = BenchTargets(url, None, None, None, 30.0, folder, as_csv, keeps_answers=True, key=KEY)
     return run(plan, asked, watcher, OwnTraffic()), watcher
 
 
@@ -208,10 +208,10 @@ def test_answers_are_those_of_the_run_that_the_result_is_of(
 def test_two_runs_are_compared(server: tuple[Server, str], tmp_path: Path) -> None:
     _, url = server
     first, _ = bench(url, tmp_path / "a", as_csv=True)
-    longer = replace(PLAN, max_tokens=256, loads=(*PLAN.loads, Load("streams", 4)))
+    longer = replace(PLAN, max_tokens=256, loads=(*PLAN.loads, OfferedLoad("streams", 4)))
     second, _ = bench(url, tmp_path / "b", as_csv=True, plan=longer)
     found = compare(first.result, second.result)
-    assert [row.load for row in found.rows] == [Load("streams", 2)]
+    assert [row.load for row in found.rows] == [OfferedLoad("streams", 2)]
     (row,) = found.rows
     assert row.ratio is not None
     assert row.ratio.low < row.ratio.value < row.ratio.high

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from trtspec.bench import traffic
-from trtspec.bench.sample import Block, Sample
+from trtspec.bench.sample import Block, RequestSample
 from trtspec.bench.traffic import Manner, closed_loop, open_loop
-from trtspec.endpoints.endpoint import Answer, Api, AskError, Question
+from trtspec.endpoints.endpoint import Api, AskError, EndpointRequest, TimedAnswer
 from trtspec.workloads.prompt import Prompt
 
 
@@ -37,10 +37,10 @@ class Scripted:
 
     def __init__(self, clock: Clock, seconds: Callable[[str], float], places: int = 1000) -> None:
         self._clock, self._seconds, self._places = clock, seconds, asyncio.Semaphore(places)
-        self.running, self.most, self.asked = 0, 0, list[Question]()
+        self.running, self.most, self.asked = 0, 0, list[EndpointRequest]()
 
-    async def ask(self, question: Question) -> Answer:
-        answer = Answer(sent=self._clock.now)
+    async def ask(self, question: EndpointRequest) -> TimedAnswer:
+        answer = TimedAnswer(sent=self._clock.now)
         self.asked.append(question)
         self.running += 1
         self.most = max(self.most, self.running)
@@ -78,7 +78,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     loop.close()
 
 
-def manner(heard: list[tuple[Sample, str]] | None = None, **values: Any) -> Manner:
+def manner(heard: list[tuple[RequestSample, str]] | None = None, **values: Any) -> Manner:
     told = heard if heard is not None else []
     shared: dict[str, Any] = {
         "max_tokens": 32,
@@ -142,7 +142,7 @@ def test_latency_counts_from_the_intended_time_where_the_program_is_late(run: Ca
 
     async def work(clock: Clock) -> Block:
         class Blocking(Scripted):
-            async def ask(self, question: Question) -> Answer:
+            async def ask(self, question: EndpointRequest) -> TimedAnswer:
                 answer = await super().ask(question)
                 if question.messages[-1].text == "1":
                     clock.now += 2
@@ -156,7 +156,7 @@ def test_latency_counts_from_the_intended_time_where_the_program_is_late(run: Ca
 
 
 def test_turns_have_the_answers_so_far_and_stay_with_their_stream(run: Callable[..., Block]) -> None:
-    heard: list[tuple[Sample, str]] = []
+    heard: list[tuple[RequestSample, str]] = []
     servers: list[Scripted] = []
 
     async def work(clock: Clock) -> Block:
@@ -183,7 +183,7 @@ def test_turns_have_the_answers_so_far_and_stay_with_their_stream(run: Callable[
 
 
 def test_what_fails_is_counted_and_ends_its_conversation(run: Callable[..., Block]) -> None:
-    heard: list[tuple[Sample, str]] = []
+    heard: list[tuple[RequestSample, str]] = []
 
     async def work(clock: Clock) -> Block:
         talks = [Prompt("a", ("1", "fail", "1")), Prompt("b", ("1",))]

@@ -7,21 +7,21 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.bench.results import figures, result
-from trtspec.bench.measure import Measured
-from trtspec.bench.plan import Plan
-from trtspec.bench.result import Arms, Interval, Level, Load, Result
-from trtspec.bench.sample import Block, Sample
+from trtspec.bench.measure import LoadSamples
+from trtspec.bench.plan import BenchPlan
+from trtspec.bench.result import Arms, BenchResult, Interval, LoadResult, OfferedLoad
+from trtspec.bench.sample import Block, RequestSample
 from trtspec.bench.summary import Circumstances, summary
 from trtspec.bench.verdict import verdict
 from trtspec.workloads.prompt import Prompt
 from trtspec.workloads.workload import Workload
 
 
-def levels(*speedups: tuple[float, float, float]) -> list[Level]:
+def levels(*speedups: tuple[float, float, float]) -> list[LoadResult]:
     """Streams and the interval's middle and half width."""
     arms = Arms(figures(100), figures(50))
     return [
-        Level(Load("streams", streams), arms, Interval(value, value - half, value + half))
+        LoadResult(OfferedLoad("streams", streams), arms, Interval(value, value - half, value + half))
         for streams, value, half in speedups
     ]
 
@@ -99,22 +99,22 @@ def test_a_level_without_answers_is_named() -> None:
     assert found.notes == ("8 streams: no speed-up is stated, since too few pairs of blocks have answers",)
 
 
-def summed_up(load: Load, refused: int) -> Result:
+def summed_up(load: OfferedLoad, refused: int) -> BenchResult:
     """Six pairs of 100 requests, 2 s each with drafts and 1.6 s without, of which so many are refused."""
-    answer = Sample("p", "c", 0, 0.0, 0.0, 2.0, (2.0,), 10, 10, 100)
+    answer = RequestSample("p", "c", 0, 0.0, 0.0, 2.0, (2.0,), 10, 10, 100)
     quick = replace(answer, ended=1.6, pieces=(1.6,))
     refusal = replace(answer, ended=0.01, pieces=(), error="refused", problem="503")
     with_drafts = Block((answer,) * 100, 3.0, 3.0)
     plain = Block((refusal,) * refused + (quick,) * (100 - refused), 3.0, 3.0)
     of = result()
     circumstances = Circumstances(of.server, of.model, of.machine, of.settings.started, of.settings.version)
-    plan = Plan(Workload("w", "w", (Prompt("p", ("x",)),)), (load,), paired=True)
-    measured = Measured(load, [{"speculative": with_drafts, "plain": plain} for _ in range(6)])
+    plan = BenchPlan(Workload("w", "w", (Prompt("p", ("x",)),)), (load,), paired=True)
+    measured = LoadSamples(load, [{"speculative": with_drafts, "plain": plain} for _ in range(6)])
     return summary(plan, circumstances, [measured], is_partial=False)
 
 
 def test_at_a_rate_who_refuses_many_is_not_called_faster() -> None:
-    rate = Load("rate", 10)
+    rate = OfferedLoad("rate", 10)
     assert summed_up(rate, 1).verdict.decision == "off"
     found = summed_up(rate, 60)
     assert (found.levels[0].speedup, found.verdict.decision) == (None, "unmeasured")
@@ -123,4 +123,4 @@ def test_at_a_rate_who_refuses_many_is_not_called_faster() -> None:
         "a lower --rate has fewer"
     ) in found.verdict.notes
     # Streams are compared by tokens a second, which refused requests have none of.
-    assert summed_up(Load("streams", 10), 60).verdict.decision == "on"
+    assert summed_up(OfferedLoad("streams", 10), 60).verdict.decision == "on"

@@ -26,7 +26,7 @@ from tests.fakes.heads import write_head_for
 from tests.unit.build.test_heads import Bench
 from trtspec.build.plan import make_plan
 from trtspec.cli.app import app
-from trtspec.deploy.build import Build
+from trtspec.deploy.build import DeployedBuild
 from trtspec.engine.loading import Runtime
 from trtspec.errors import ModelError, RecipeError, UnavailableError
 from trtspec.inspection.folder import inspect
@@ -118,7 +118,7 @@ def test_one_engine_drafts_and_verifies(built: Bench) -> None:
 
 
 def test_a_deployment_finds_its_one_engine(built: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    build = Build(built.folder / "out", load_recipe(built.folder / "recipe.yaml"))
+    build = DeployedBuild(built.folder / "out", load_recipe(built.folder / "recipe.yaml"))
     monkeypatch.setenv("PATH", built.machine.environment["PATH"])
     assert build.ranks == 1
     build.check(Runtime("1.2.1", "10.14.1.48", (90,)))

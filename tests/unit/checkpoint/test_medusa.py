@@ -25,11 +25,11 @@ from tests.unit.checkpoint.fp8_folders import AUTO_FP8, quantize
 from trtspec.checkpoint.convert import checkpoint_size, convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
-from trtspec.checkpoint.medusa import Medusa, draw_medusa
+from trtspec.checkpoint.medusa import MedusaCheckpoint, draw_medusa
 from trtspec.checkpoint.verify import verify
 from trtspec.errors import ModelError
 from trtspec.models.heads.choices import choices
-from trtspec.models.heads.head import Head
+from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_head
 from trtspec.models.source import Source, read_source
 
@@ -37,14 +37,14 @@ HEADS, BLOCKS = 3, 1
 TREE = tuple(choices(HEADS))
 SIZES: dict[str, Any] = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4}
 FAMILIES = ["llama", "mistral", "qwen2"]
-Target = Callable[..., tuple[Source, Head]]
+Target = Callable[..., tuple[Source, HeadDescription]]
 
 
 @pytest.fixture
 def target(tmp_path: Path) -> Target:
     """A random model of a family in `target`, and heads for it in `heads`."""
 
-    def save(family: str = "llama") -> tuple[Source, Head]:
+    def save(family: str = "llama") -> tuple[Source, HeadDescription]:
         model = tiny_model(family, **SIZES, head_dim=16, rope_theta=1e6)
         model.save_pretrained(tmp_path / "target")
         write_head_for(tmp_path / "target", tmp_path / "heads", "medusa")
@@ -72,7 +72,7 @@ def test_names_shapes_and_numbers_are_nvidias(
     target: Target, tmp_path: Path, family: str, tp_size: int
 ) -> None:
     (source, head), told = target(family), list[int]()
-    options, medusa = ConvertOptions("float16", Mapping(tp_size)), Medusa(head, TREE)
+    options, medusa = ConvertOptions("float16", Mapping(tp_size)), MedusaCheckpoint(head, TREE)
     convert(source, options, tmp_path / "both", told.append, medusa)
     convert(source, options, tmp_path / "alone")
     stored = load_file(tmp_path / "heads/medusa_lm_head.safetensors")
@@ -124,7 +124,7 @@ def test_the_configuration_is_nvidias_and_that_of_the_target(
 ) -> None:
     (source, head), options = target(family), ConvertOptions("bfloat16")
     model = tiny_model(family, **SIZES, head_dim=16, rope_theta=1e6).config
-    convert(source, options, tmp_path / "both", medusa=Medusa(head, TREE))
+    convert(source, options, tmp_path / "both", medusa=MedusaCheckpoint(head, TREE))
     convert(source, options, tmp_path / "alone")
     alone, both = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("alone", "both"))
     theirs = nvidias(model, "bfloat16")
@@ -138,7 +138,7 @@ def test_the_heads_of_an_fp8_target_stay_as_they_are(target: Target, tmp_path: P
     _, head = target()
     quantize(tmp_path / "target", AUTO_FP8)
     source, options = read_source(tmp_path / "target"), ConvertOptions("float16", fp8=True)
-    convert(source, options, tmp_path / "both", medusa=Medusa(head, TREE))
+    convert(source, options, tmp_path / "both", medusa=MedusaCheckpoint(head, TREE))
     tensors = load_file(tmp_path / "both/rank0.safetensors")
     of_heads = [name for name in tensors if name.startswith("medusa_heads.")]
     assert len(of_heads) == 3 * HEADS
@@ -146,12 +146,12 @@ def test_the_heads_of_an_fp8_target_stay_as_they_are(target: Target, tmp_path: P
     assert tensors["transformer.layers.0.mlp.fc.weight"].dtype == torch.float8_e4m3fn
     config = json.loads((tmp_path / "both/config.json").read_text())
     assert config["quantization"]["exclude_modules"] == ["lm_head", "*medusa_heads*"]
-    verify(source, options, tmp_path / "both", medusa=Medusa(head, TREE))
+    verify(source, options, tmp_path / "both", medusa=MedusaCheckpoint(head, TREE))
 
 
 def test_a_head_that_the_tree_never_asks_is_left_out(target: Target, tmp_path: Path) -> None:
     source, head = target()
-    medusa = Medusa(head, ((0,), (1,), (0, 0)))
+    medusa = MedusaCheckpoint(head, ((0,), (1,), (0, 0)))
     convert(source, ConvertOptions("float16"), tmp_path / "both", medusa=medusa)
     config = json.loads((tmp_path / "both/config.json").read_text())
     assert (config["num_medusa_heads"], config["max_draft_len"]) == (2, 3)
@@ -162,12 +162,12 @@ def test_a_head_that_the_tree_never_asks_is_left_out(target: Target, tmp_path: P
 def test_heads_of_another_target_are_refused(llama_folder: Callable[..., Path], target: Target) -> None:
     _, head = target()
     with pytest.raises(ModelError, match="hidden size"):
-        draw_medusa(read_source(llama_folder()), Medusa(head, TREE), ConvertOptions("float16"))
+        draw_medusa(read_source(llama_folder()), MedusaCheckpoint(head, TREE), ConvertOptions("float16"))
 
 
 def test_what_the_engine_cannot_have_is_refused(target: Target) -> None:
     (source, head), options = target(), ConvertOptions("float16")
     with pytest.raises(ModelError, match="not Medusa's"):
-        draw_medusa(source, Medusa(replace(head, method="eagle"), TREE), options)
+        draw_medusa(source, MedusaCheckpoint(replace(head, method="eagle"), TREE), options)
     with pytest.raises(ModelError, match="Medusa for llama, mistral, qwen2, not for qwen3"):
-        draw_medusa(replace(source, model_type="qwen3"), Medusa(head, TREE), options)
+        draw_medusa(replace(source, model_type="qwen3"), MedusaCheckpoint(head, TREE), options)

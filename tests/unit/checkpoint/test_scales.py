@@ -8,7 +8,7 @@ import torch
 from trtspec.checkpoint.calibration import Amax, CalibratedRanges
 from trtspec.checkpoint.scales import scales_of, shape_of, to_scale
 from trtspec.errors import ModelError
-from trtspec.models.families.family import Part, Weight
+from trtspec.models.families.family import FamilyTensor, TensorPart
 
 
 def test_a_scale_is_the_float32_quotient_of_torch() -> None:
@@ -22,8 +22,10 @@ def test_a_stored_scale_comes_back() -> None:
     assert [to_scale(scale * 448) for scale in scales] == scales
 
 
-def weight(name: str, layer: int, *modules: str) -> Weight:
-    return Weight(name, tuple(Part(f"{module}.weight", (8, 8)) for module in modules), layer, linear=True)
+def weight(name: str, layer: int, *modules: str) -> FamilyTensor:
+    return FamilyTensor(
+        name, tuple(TensorPart(f"{module}.weight", (8, 8)) for module in modules), layer, linear=True
+    )
 
 
 WEIGHTS = [
@@ -32,7 +34,7 @@ WEIGHTS = [
     weight("mlp.gate.weight", 0, "up"),
     weight("mlp.fc.weight", 1, "gate1"),
     weight("mlp.gate.weight", 1, "up1"),
-    Weight("input_layernorm.weight", (Part("norm.weight", (8,)),), 0),
+    FamilyTensor("input_layernorm.weight", (TensorPart("norm.weight", (8,)),), 0),
 ]
 AMAX = {
     "a.q_proj": (1, 9),

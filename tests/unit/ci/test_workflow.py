@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
 from trtspec.ci import github, gitlab
-from trtspec.ci.job import Job
+from trtspec.ci.job import CiJob
 from trtspec.cli.app import app
 from trtspec.errors import TrtspecError
 
@@ -129,14 +129,14 @@ class TestSafety:
         }
 
     def test_both_systems_run_the_same_lines(self, workflow: dict[str, Any]) -> None:
-        child = gitlab.child_pipeline([Job("a", "a.yaml", "h200", 1, "1.2.1", "image")])
+        child = gitlab.child_pipeline([CiJob("a", "a.yaml", "h200", 1, "1.2.1", "image")])
         (job,) = child.values()
         lines = [line for step in steps(workflow) for line in step.get("run", "").splitlines()]
         assert set(job["script"]) | set(job["after_script"]) <= set(lines)
 
     def test_shellcheck(self, workflow: dict[str, Any], tmp_path: Path) -> None:
         template = YAML(typ="safe").load(gitlab.template())
-        child = gitlab.child_pipeline([Job("a", "a.yaml", "h200", 1, "1.2.1", "image")])
+        child = gitlab.child_pipeline([CiJob("a", "a.yaml", "h200", 1, "1.2.1", "image")])
         scripts = [step["run"] for step in steps(workflow) if "run" in step]
         for job in (template["engine-matrix"], *child.values()):
             scripts += ["\n".join(job["script"]), "\n".join(job.get("after_script", ()))]

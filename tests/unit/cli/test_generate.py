@@ -20,7 +20,7 @@ from tests.command_line import trtspec
 from trtspec.cli import generate
 from trtspec.deploy import client
 from trtspec.deploy.ports import free_ports
-from trtspec.endpoints.endpoint import Answer, Question
+from trtspec.endpoints.endpoint import EndpointRequest, TimedAnswer
 
 
 class VllmModel(services.GRPCInferenceServiceServicer):  # type: ignore[misc]
@@ -119,10 +119,10 @@ def test_a_prompt_comes_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
 
     async def ask(
-        url: str, model: Any, key: Any, question: Question, wait: float, timeout: float, *, show: bool
-    ) -> Answer:
+        url: str, model: Any, key: Any, question: EndpointRequest, wait: float, timeout: float, *, show: bool
+    ) -> TimedAnswer:
         heard.append(question.messages[0].text)
-        return Answer(sent=0.0, ended=1.0)
+        return TimedAnswer(sent=0.0, ended=1.0)
 
     monkeypatch.setattr(generate, "_ask", ask)
     monkeypatch.setattr("sys.stdin", StringIO("def fib(\n    n"))

@@ -15,9 +15,9 @@ from trtspec.containers.dialect import DOCKER, PODMAN, Dialect
 from trtspec.containers.engine import ContainerEngine, find_engine, read_info
 from trtspec.containers.oddities import describe, oddities
 from trtspec.containers.program import Program
-from trtspec.containers.surroundings import Surroundings, find_surroundings
+from trtspec.containers.surroundings import ContainerHost, find_surroundings
 
-HERE = Surroundings(
+HERE = ContainerHost(
     uid=1000,
     gid=1001,
     memlock=1 << 16,
@@ -29,7 +29,7 @@ HERE = Surroundings(
 )
 
 
-def read(dialect: Dialect, info: dict[str, Any], here: Surroundings = HERE) -> ContainerEngine:
+def read(dialect: Dialect, info: dict[str, Any], here: ContainerHost = HERE) -> ContainerEngine:
     return read_info(Program(dialect.name, dialect), info, here)
 
 
@@ -109,7 +109,7 @@ def test_what_cannot_be_handled_is_refused(
         ),
     ],
 )
-def test_no_gpus(dialect: Dialect, info: dict[str, Any], here: Surroundings, repair: str) -> None:
+def test_no_gpus(dialect: Dialect, info: dict[str, Any], here: ContainerHost, repair: str) -> None:
     found = read(dialect, info, here)
     assert found.obstacle_to(gpus=False) is None
     problem = found.obstacle_to(gpus=True)
@@ -138,7 +138,7 @@ WITHOUT_SYSTEMD = replace(HERE, has_systemd=False, has_session=False, lingers=Fa
     ],
 )
 def test_what_is_peculiar(
-    dialect: Dialect, info: dict[str, Any], here: Surroundings, subjects: list[str]
+    dialect: Dialect, info: dict[str, Any], here: ContainerHost, subjects: list[str]
 ) -> None:
     assert [finding.subject for finding in oddities(read(dialect, info, here))] == subjects
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from tests.e2e.conftest import wait_until
 from trtspec.deploy import following
-from trtspec.deploy.following import Follower
+from trtspec.deploy.following import LogFollower
 from trtspec.deploy.logs import last_lines
 
 
 def test_each_line_is_passed_on_once_and_whole(tmp_path: Path) -> None:
     said: list[tuple[str, str]] = []
     logs = {"triton": tmp_path / "triton.log", "openai": tmp_path / "openai.log"}
-    with Follower(logs, lambda name, line: said.append((name, line))), logs["triton"].open("w") as stream:
+    with LogFollower(logs, lambda name, line: said.append((name, line))), logs["triton"].open("w") as stream:
         stream.write("one\n\ntw")
         stream.flush()
         wait_until(lambda: bool(said), "the first line")
@@ -35,7 +35,7 @@ def test_what_was_passed_on_takes_no_room(tmp_path: Path) -> None:
         assert text == line[:-1]
         count += 1
 
-    with Follower({"triton": log}, say), log.open("a") as stream:
+    with LogFollower({"triton": log}, say), log.open("a") as stream:
         for megabyte in range(1, 21):
             stream.write(line * 1024)
             stream.flush()

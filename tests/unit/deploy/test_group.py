@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.e2e.conftest import wait_until
-from trtspec.deploy.group import Group
+from trtspec.deploy.group import ProcessGroup
 from trtspec.serving.triton.watching import stat
 
 # The kernel takes a while to free the memory of a child, which is no child of this process.
@@ -23,7 +23,7 @@ time.sleep(600)
 
 def test_whoever_kills_it_finds_its_memory_free(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    group = Group((sys.executable, "-c", SERVER), tmp_path, os.environ, log)
+    group = ProcessGroup((sys.executable, "-c", SERVER), tmp_path, os.environ, log)
     wait_until(lambda: log.exists() and log.read_text().endswith("\n"), "a process with memory")
 
     group.kill()

@@ -11,7 +11,7 @@ import pytest
 
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.ports import Ports, free_ports
-from trtspec.deploy.server import Server
+from trtspec.deploy.server import TritonServer
 from trtspec.errors import ServerError, StuckError
 
 LOADING = "E1121 07:30:00.1 1 model_lifecycle.cc:669] \"failed to load 'pair' version 1: Internal: {}\"\n"
@@ -94,7 +94,7 @@ class Losing(Running):
 def test_why_it_ended(tmp_path: Path, status: int, log: str, problem: str, repair: str) -> None:
     deployment = Deployment("x", tmp_path, "pair")
     deployment.log.write_text("E1121 07:30:00 1 main.cc:1] CUDA out of memory, of the server before\n")
-    server = Server(deployment, Ended(status))
+    server = TritonServer(deployment, Ended(status))
     with deployment.log.open("a") as file:
         file.write(log)
     with pytest.raises(ServerError) as caught:
@@ -106,7 +106,7 @@ def test_why_it_ended(tmp_path: Path, status: int, log: str, problem: str, repai
 def test_a_start_that_triton_breaks_off_may_be_tried_again(tmp_path: Path) -> None:
     deployment = Deployment("x", tmp_path, "pair")
     deployment.log.write_text("")
-    server = Server(deployment, Ended(-6))
+    server = TritonServer(deployment, Ended(-6))
     deployment.log.write_text(
         "terminate called after throwing an instance of 'boost::interprocess::lock_exception'\n"
         "  what():  boost::interprocess::lock_exception\n"
@@ -121,7 +121,7 @@ def test_a_start_that_triton_breaks_off_may_be_tried_again(tmp_path: Path) -> No
 @pytest.mark.parametrize("service", ["HTTP", "GRPC", "Metrics"])
 def test_a_port_that_was_taken_meanwhile_may_be_another_next_time(tmp_path: Path, service: str) -> None:
     deployment = Deployment("x", tmp_path, "pair")
-    server = Server(deployment, Ended(1))
+    server = TritonServer(deployment, Ended(1))
     deployment.log.write_text(TAKEN.format(service))
     with pytest.raises(StuckError, match="taken its port"):
         server.check_running()
@@ -130,7 +130,7 @@ def test_a_port_that_was_taken_meanwhile_may_be_another_next_time(tmp_path: Path
 def test_a_model_that_did_not_load_is_told_though_its_process_has_ended_too(tmp_path: Path) -> None:
     """Triton may take a while to end then."""
     deployment = Deployment("x", tmp_path, "pair", ports=Ports(*free_ports(3)))
-    server = Server(deployment, Losing())
+    server = TritonServer(deployment, Losing())
     deployment.log.write_text(LOADING.format("no such file"))
     with pytest.raises(ServerError, match="did not load: no such file"):
         server.is_ready()
@@ -170,7 +170,7 @@ def test_one_that_hangs_has_ended(
 ) -> None:
     monkeypatch.setattr("trtspec.deploy.server._ASK_S", 0.0)
     deployment = Deployment("x", tmp_path, "pair", ports=Ports(http=triton, metrics=triton))
-    server = Server(deployment, Running())
+    server = TritonServer(deployment, Running())
     server.check_running()
     assert server.is_ready()
     for missed in (0, 5, 0, 5):
@@ -186,7 +186,7 @@ def test_a_process_that_ends_unnoticed_ends_a_server_that_was_ready(
 ) -> None:
     monkeypatch.setattr("trtspec.deploy.server._ASK_S", 0.0)
     deployment = Deployment("x", tmp_path, "pair", ports=Ports(http=triton, metrics=triton))
-    server = Server(deployment, Losing())
+    server = TritonServer(deployment, Losing())
     assert server.is_ready()
     with pytest.raises(ServerError, match="tritonserver: a model's process was killed by SIGSEGV"):
         server.check_running()
@@ -198,7 +198,7 @@ def test_a_model_that_tells_nothing_of_its_life_is_not_held_to_it(
     """Such as one of vLLM's backend."""
     monkeypatch.setattr("trtspec.deploy.server._ASK_S", 0.0)
     ports = Ports(http=triton, metrics=free_ports(1)[0])
-    server = Server(Deployment("x", tmp_path, "pair", ports=ports), Running())
+    server = TritonServer(Deployment("x", tmp_path, "pair", ports=ports), Running())
     assert server.is_ready()
     for _ in range(20):
         server.check_running()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trtspec.deploy.vendor.release import difference
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 from trtspec.servers.manners import MANNERS
 
 Install = Callable[[str, str], None]
@@ -33,8 +33,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return make
 
 
-def launch(release: str) -> Launch:
-    return Launch("vllm", release, "", ("vllm", "serve"), (), "", "")
+def launch(release: str) -> ServerLaunch:
+    return ServerLaunch("vllm", release, "", ("vllm", "serve"), (), "", "")
 
 
 @pytest.mark.parametrize("started", [OF_PYTHON, ("vllm", "serve")], ids=["a Python", "a program"])

@@ -12,13 +12,13 @@ import pytest
 
 from trtspec.distill.checkpoints import Checkpoints
 from trtspec.distill.distillation import Distilled, distill
-from trtspec.distill.settings import Settings
-from trtspec.distill.wanted import Wanted
+from trtspec.distill.settings import TrainingSettings
+from trtspec.distill.wanted import DistillationOptions
 from trtspec.progress import Advance, no_progress
 from trtspec.workloads.recorded import Recorded, append_recorded
 
 FIRST, LETTERS, PROMPT = 10, 89, 8
-SETTINGS = Settings(batch_size=8, epochs=6, learning_rate=2e-2, max_length=64)
+SETTINGS = TrainingSettings(batch_size=8, epochs=6, learning_rate=2e-2, max_length=64)
 
 
 def speak(seed: int, length: int = 40) -> list[int]:
@@ -44,7 +44,7 @@ def recorded(seeds: Sequence[int], num_prompt: int = PROMPT) -> list[Recorded]:
 
 
 @pytest.fixture
-def toy(tmp_path: Path, llama_folder: Callable[..., Path]) -> Wanted:
+def toy(tmp_path: Path, llama_folder: Callable[..., Path]) -> DistillationOptions:
     """A recipe, 96 answers to learn and 24 that are held out."""
     llama_folder("target", hidden_size=64)
     llama_folder("draft", num_hidden_layers=1, initializer_range=0.1)
@@ -57,7 +57,7 @@ def toy(tmp_path: Path, llama_folder: Callable[..., Path]) -> Wanted:
     )
     append_recorded(tmp_path / "answers.jsonl", recorded(range(96)))
     append_recorded(tmp_path / "held_out.jsonl", recorded(range(1000, 1024)))
-    return Wanted(
+    return DistillationOptions(
         recipe=tmp_path / "pair.yaml",
         output=tmp_path / "distilled",
         answers=tmp_path / "answers.jsonl",
@@ -76,7 +76,9 @@ def run() -> Run:
     `killed_at` raises KeyboardInterrupt when this step of the training was taken, before its checkpoint.
     """
 
-    def run(wanted: Wanted, at_every_step: bool = False, killed_at: int = 0, **changes: object) -> Distilled:
+    def run(
+        wanted: DistillationOptions, at_every_step: bool = False, killed_at: int = 0, **changes: object
+    ) -> Distilled:
         def show(label: str, total: int, unit: str) -> nullcontext[Advance]:
             done = 0
 

@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM
 
 from tests.unit.distill.conftest import Run
 from trtspec.distill.deployment import record
-from trtspec.distill.wanted import Wanted
-from trtspec.endpoints.endpoint import Answer, AskError, Question
+from trtspec.distill.wanted import DistillationOptions
+from trtspec.endpoints.endpoint import AskError, EndpointRequest, TimedAnswer
 from trtspec.errors import ServerError
 from trtspec.tune.recording import Asking
 from trtspec.workloads.prompt import Prompt
@@ -32,16 +32,16 @@ class Parrot:
     api: Literal["triton", "openai"] = "triton"
 
     def __init__(self, patience: int) -> None:
-        self.asked, self.patience, self.is_closed = list[Question](), patience, False
+        self.asked, self.patience, self.is_closed = list[EndpointRequest](), patience, False
 
     async def connect(self) -> Parrot:
         return self
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: EndpointRequest) -> TimedAnswer:
         if len(self.asked) >= self.patience:
             raise AskError("unreachable", "is gone", 0.0)
         self.asked.append(question)
-        return Answer(0.0, question.messages[0].text, finish_reason="stop")
+        return TimedAnswer(0.0, question.messages[0].text, finish_reason="stop")
 
     async def close(self) -> None:
         self.is_closed = True
@@ -74,7 +74,7 @@ def test_each_prompt_is_drawn_with_numbers_of_its_own(tmp_path: Path) -> None:
     assert [answer.sampling for answer in found] == [asking.sampling(prompt.text) for prompt in PROMPTS]
 
 
-def test_the_target_answers_as_in_transformers(toy: Wanted, run: Run, tmp_path: Path) -> None:
+def test_the_target_answers_as_in_transformers(toy: DistillationOptions, run: Run, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("one\ntwo words\nthree of them\nand a fourth\n")
     found = run(

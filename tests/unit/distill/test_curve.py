@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
-from trtspec.distill.curve import LossCurve, Point, as_line, as_svg
+from trtspec.distill.curve import LossCurve, LossPoint, as_line, as_svg
 
-FALLING = [Point(step, 8 / step, 1e-3) for step in range(1, 101)]
+FALLING = [LossPoint(step, 8 / step, 1e-3) for step in range(1, 101)]
 
 
 def test_a_line_for_the_terminal() -> None:

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
 from tests.unit.distill.conftest import PROMPT, SETTINGS, Run, speak
-from trtspec.distill.wanted import Wanted
+from trtspec.distill.wanted import DistillationOptions
 from trtspec.errors import DatasetError, ModelError, PairError, TrainingError
 from trtspec.workloads.recorded import Recorded, append_recorded
 
@@ -42,7 +42,7 @@ def rounds(agrees: list[list[bool]], length: int) -> tuple[int, int, int]:
     return accepted, reached, drafted
 
 
-def test_it_learns_the_language(toy: Wanted, run: Run) -> None:
+def test_it_learns_the_language(toy: DistillationOptions, run: Run) -> None:
     found = run(toy)
 
     assert found.before
@@ -65,7 +65,7 @@ def test_it_learns_the_language(toy: Wanted, run: Run) -> None:
 
 
 def test_the_folder_is_the_model_that_it_was(
-    toy: Wanted, run: Run, llama_folder: Callable[..., Path]
+    toy: DistillationOptions, run: Run, llama_folder: Callable[..., Path]
 ) -> None:
     draft = llama_folder("in_shards", num_hidden_layers=1, shard="20KB", tie_word_embeddings=True)
     toy.recipe.write_text(toy.recipe.read_text().replace("./draft", "./in_shards"))
@@ -89,7 +89,7 @@ def test_the_folder_is_the_model_that_it_was(
     assert all((folder / path.name).read_bytes() == path.read_bytes() for path in same)
 
 
-def test_a_killed_run_ends_as_if_it_had_not_been(toy: Wanted, run: Run, tmp_path: Path) -> None:
+def test_a_killed_run_ends_as_if_it_had_not_been(toy: DistillationOptions, run: Run, tmp_path: Path) -> None:
     settings = replace(SETTINGS, epochs=2)
     whole = run(toy, settings=settings, output=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
@@ -113,7 +113,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(toy: Wanted, run: Run, tmp_path
     assert again.points == whole.points
 
 
-def test_a_tenth_is_held_out_where_nothing_is_named(toy: Wanted, run: Run) -> None:
+def test_a_tenth_is_held_out_where_nothing_is_named(toy: DistillationOptions, run: Run) -> None:
     found = run(toy, held_out=None, settings=replace(SETTINGS, epochs=1))
 
     learned, kept = (
@@ -123,7 +123,7 @@ def test_a_tenth_is_held_out_where_nothing_is_named(toy: Wanted, run: Run) -> No
     assert not learned & kept
 
 
-def test_what_bench_asked_twice_counts_once(toy: Wanted, run: Run) -> None:
+def test_what_bench_asked_twice_counts_once(toy: DistillationOptions, run: Run) -> None:
     for file, count in ((toy.answers, 8), (Path(str(toy.held_out)), 6)):
         assert file
         lines = file.read_text().splitlines(keepends=True)[:count]
@@ -135,12 +135,12 @@ def test_what_bench_asked_twice_counts_once(toy: Wanted, run: Run) -> None:
     assert counts == (8, 6, 28)
 
 
-def test_a_prompt_that_is_held_out_is_not_learned(toy: Wanted, run: Run) -> None:
+def test_a_prompt_that_is_held_out_is_not_learned(toy: DistillationOptions, run: Run) -> None:
     with pytest.raises(DatasetError, match="leaves 0 answers to learn and 24 to measure on"):
         run(toy, answers=Path(str(toy.held_out)))
 
 
-def test_a_rate_that_is_too_high(toy: Wanted, run: Run) -> None:
+def test_a_rate_that_is_too_high(toy: DistillationOptions, run: Run) -> None:
     with pytest.raises(TrainingError, match=r"diverged at step \d+: the loss is nan") as caught:
         run(toy, settings=replace(SETTINGS, learning_rate=1e30))
     assert "--learning-rate" in str(caught.value.repair)
@@ -148,7 +148,7 @@ def test_a_rate_that_is_too_high(toy: Wanted, run: Run) -> None:
 
 
 class TestWhatIsRefused:
-    def test_a_draft_with_other_tokens(self, toy: Wanted, run: Run, tmp_path: Path) -> None:
+    def test_a_draft_with_other_tokens(self, toy: DistillationOptions, run: Run, tmp_path: Path) -> None:
         tokenizer = tmp_path / "draft" / "tokenizer.json"
         tokenizer.write_text(
             tokenizer.read_text().replace('"!": 2', '"!": 3').replace('"\\"": 3', '"\\"": 2')
@@ -156,7 +156,7 @@ class TestWhatIsRefused:
         with pytest.raises(PairError, match="do not fit"):
             run(toy)
 
-    def test_a_quantized_draft(self, toy: Wanted, run: Run, tmp_path: Path) -> None:
+    def test_a_quantized_draft(self, toy: DistillationOptions, run: Run, tmp_path: Path) -> None:
         config = tmp_path / "draft" / "config.json"
         quantized = {"quant_method": "modelopt", "quantization": {"quant_algo": "FP8"}}
         config.write_text(json.dumps({**json.loads(config.read_text()), "quantization_config": quantized}))
@@ -164,13 +164,15 @@ class TestWhatIsRefused:
             run(toy)
 
     @pytest.mark.parametrize("held_out", [False, True])
-    def test_answers_of_a_model_with_more_tokens(self, toy: Wanted, run: Run, held_out: bool) -> None:
+    def test_answers_of_a_model_with_more_tokens(
+        self, toy: DistillationOptions, run: Run, held_out: bool
+    ) -> None:
         other = Recorded("other", prompt_token_ids=(9, 300), answer_token_ids=(8, 7))
         append_recorded(Path(str(toy.held_out if held_out else toy.answers)), [other])
         with pytest.raises(DatasetError, match="other: has token 300, and the models have 264"):
             run(toy)
 
-    def test_a_recipe_without_a_draft(self, toy: Wanted, run: Run) -> None:
+    def test_a_recipe_without_a_draft(self, toy: DistillationOptions, run: Run) -> None:
         text = toy.recipe.read_text().replace("draft: {model: ./draft}\n", "")
         toy.recipe.write_text(text.replace("num_draft_tokens: 4", "method: ngram"))
         with pytest.raises(ModelError, match="no draft to train: its method is ngram"):

@@ -12,11 +12,11 @@ from transformers import AutoModelForCausalLM
 
 from trtspec.distill.examples import Example, collate, examples_of
 from trtspec.serving.tokenizer import Tokenizer
-from trtspec.tune.answer import Answer
+from trtspec.tune.answer import RecordedAnswer
 
 
-def answer(prompt: int, said: int, *, stopped: bool = False) -> Answer:
-    return Answer("", "", tuple(range(2, 2 + prompt)), tuple(range(50, 50 + said)), stopped)
+def answer(prompt: int, said: int, *, stopped: bool = False) -> RecordedAnswer:
+    return RecordedAnswer("", "", tuple(range(2, 2 + prompt)), tuple(range(50, 50 + said)), stopped)
 
 
 def test_the_loss_is_that_of_the_answers(llama_folder: Callable[..., Path]) -> None:

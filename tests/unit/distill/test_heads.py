@@ -20,21 +20,21 @@ from tests.unit.distill.conftest import Run
 from trtspec.distill.distillation import Distilled
 from trtspec.distill.heads.settings import HeadMethod, HeadSettings
 from trtspec.distill.heads.student import layer_of
-from trtspec.distill.settings import Settings
-from trtspec.distill.wanted import Wanted
+from trtspec.distill.settings import TrainingSettings
+from trtspec.distill.wanted import DistillationOptions
 from trtspec.errors import ModelError
 from trtspec.models.heads.check import check_head
-from trtspec.models.heads.head import Head
+from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_head
 from trtspec.models.source import read_source
 from trtspec.workloads.recorded import Recorded, append_recorded
 
 PROMPT, ANSWER = 8, 24
-SETTINGS = Settings(batch_size=16, epochs=8, learning_rate=5e-3, max_length=64)
+SETTINGS = TrainingSettings(batch_size=16, epochs=8, learning_rate=5e-3, max_length=64)
 
 
 @pytest.fixture
-def taught(tmp_path: Path, llama_folder: Callable[..., Path]) -> Wanted:
+def taught(tmp_path: Path, llama_folder: Callable[..., Path]) -> DistillationOptions:
     """A recipe with a target of four random layers, what it really answers, and no draft."""
     folder = llama_folder(
         "target", dtype=torch.float32, hidden_size=64, num_hidden_layers=4, initializer_range=0.05
@@ -56,7 +56,7 @@ def taught(tmp_path: Path, llama_folder: Callable[..., Path]) -> Wanted:
         "name: toy\ntarget: {model: ./target, dtype: float32}\n"
         "speculation: {method: ngram, num_draft_tokens: 3}\nhardware: {gpu: none}\n"
     )
-    return Wanted(
+    return DistillationOptions(
         recipe=tmp_path / "toy.yaml",
         output=tmp_path / "distilled",
         answers=tmp_path / "answers.jsonl",
@@ -67,7 +67,7 @@ def taught(tmp_path: Path, llama_folder: Callable[..., Path]) -> Wanted:
 
 @pytest.mark.parametrize("method", ["eagle3", "medusa"])
 def test_acceptance_rises_on_answers_that_were_not_learned(
-    taught: Wanted, run: Run, method: HeadMethod
+    taught: DistillationOptions, run: Run, method: HeadMethod
 ) -> None:
     found = run(taught, head=HeadSettings(method, ttt_steps=3))
 
@@ -88,7 +88,7 @@ def test_acceptance_rises_on_answers_that_were_not_learned(
     assert_replay(found, target.folder, head)
 
 
-def assert_replay(found: Distilled, target: Path, head: Head) -> None:
+def assert_replay(found: Distilled, target: Path, head: HeadDescription) -> None:
     """What was measured is what a head says that is asked round by round, each from the text alone."""
     model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
     tensors = load_file(next(head.folder.glob("*.safetensors")))
@@ -112,7 +112,11 @@ def assert_replay(found: Distilled, target: Path, head: Head) -> None:
 
 
 def medusa_round(
-    head: Head, tensors: dict[str, torch.Tensor], states: tuple[torch.Tensor, ...], text: list[int], most: int
+    head: HeadDescription,
+    tensors: dict[str, torch.Tensor],
+    states: tuple[torch.Tensor, ...],
+    text: list[int],
+    most: int,
 ) -> list[int]:
     last, found = states[-1][0, -1], []
     for number in range(most):
@@ -124,7 +128,11 @@ def medusa_round(
 
 
 def eagle3_round(
-    head: Head, tensors: dict[str, torch.Tensor], states: tuple[torch.Tensor, ...], text: list[int], most: int
+    head: HeadDescription,
+    tensors: dict[str, torch.Tensor],
+    states: tuple[torch.Tensor, ...],
+    text: list[int],
+    most: int,
 ) -> list[int]:
     """One round as an engine runs it: a prefix at once, then a token at a time behind it."""
     assert head.aux_layers
@@ -177,7 +185,7 @@ def eagle3_round(
 
 @pytest.mark.sweep
 def test_a_killed_run_with_a_smaller_vocabulary_ends_as_if_it_had_not_been(
-    taught: Wanted, run: Run, tmp_path: Path
+    taught: DistillationOptions, run: Run, tmp_path: Path
 ) -> None:
     head = HeadSettings("eagle3", ttt_steps=2, draft_vocab_size=100)
     settings = replace(SETTINGS, epochs=2)
@@ -201,7 +209,7 @@ def test_a_killed_run_with_a_smaller_vocabulary_ends_as_if_it_had_not_been(
 
 @pytest.mark.parametrize("method", ["eagle3", "medusa"])
 def test_texts_that_are_shorter_than_a_draft(
-    taught: Wanted, run: Run, tmp_path: Path, method: HeadMethod
+    taught: DistillationOptions, run: Run, tmp_path: Path, method: HeadMethod
 ) -> None:
     short = [Recorded(f"short{n}", prompt_token_ids=(n,), answer_token_ids=(7,)) for n in range(10, 14)]
     for name, answers in (("few.jsonl", short[:2]), ("held_out.jsonl", short[2:])):
@@ -214,7 +222,9 @@ def test_texts_that_are_shorter_than_a_draft(
     assert len(found.points) == 2
 
 
-def test_a_target_of_too_few_layers(taught: Wanted, run: Run, llama_folder: Callable[..., Path]) -> None:
+def test_a_target_of_too_few_layers(
+    taught: DistillationOptions, run: Run, llama_folder: Callable[..., Path]
+) -> None:
     llama_folder("target", num_hidden_layers=2)
     with pytest.raises(ModelError, match="has 2 layers, and an EAGLE-3 head reads the states behind three"):
         run(taught, head=HeadSettings("eagle3"))

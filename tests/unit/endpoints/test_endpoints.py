@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from trtspec.endpoints.endpoint import Answer, AskError, Counts, Message, Question
-from trtspec.endpoints.finding import Found, find, shown
+from trtspec.endpoints.endpoint import AskError, ChatMessage, DraftCounts, EndpointRequest, TimedAnswer
+from trtspec.endpoints.finding import FoundServer, find, shown
 from trtspec.endpoints.http import Streams
 from trtspec.endpoints.triton import TritonEndpoint
 from trtspec.errors import UnavailableError
 
-HELLO = Question((Message("user", "Hello"),), max_tokens=8)
+HELLO = EndpointRequest((ChatMessage("user", "Hello"),), max_tokens=8)
 TRITON_INPUTS = (
     "text_input",
     "max_tokens",
@@ -79,7 +79,12 @@ class Server:
 
 
 def using(
-    server: Server, use: Callable[[Found], Awaitable[Any]], *, triton: bool, url: str = "", **options: Any
+    server: Server,
+    use: Callable[[FoundServer], Awaitable[Any]],
+    *,
+    triton: bool,
+    url: str = "",
+    **options: Any,
 ) -> Any:
     async def work() -> Any:
         runner = web.AppRunner(server.app(triton=triton))
@@ -100,11 +105,11 @@ def using(
     return asyncio.run(work())
 
 
-def ask(server: Server, question: Question = HELLO, *, triton: bool, **options: Any) -> Answer:
-    async def use(found: Found) -> Answer:
+def ask(server: Server, question: EndpointRequest = HELLO, *, triton: bool, **options: Any) -> TimedAnswer:
+    async def use(found: FoundServer) -> TimedAnswer:
         return await found.endpoint.ask(question)
 
-    answer: Answer = using(server, use, triton=triton, **options)
+    answer: TimedAnswer = using(server, use, triton=triton, **options)
     return answer
 
 
@@ -139,15 +144,15 @@ LAST = {
 def test_triton_streams_text_and_counts() -> None:
     server = Server()
     server.answer = stream({"text_output": "one "}, {"text_output": "two"}, LAST, gap=0.05)
-    question = Question(
-        (*HELLO.messages, Message("assistant", "Hi."), Message("user", "More")), 8, 0, ignore_eos=True
+    question = EndpointRequest(
+        (*HELLO.messages, ChatMessage("assistant", "Hi."), ChatMessage("user", "More")), 8, 0, ignore_eos=True
     )
     answer = ask(server, question, triton=True)
     assert answer.text == "one two"
     assert len(answer.times) == 2
     assert answer.sent < answer.times[0] < answer.times[0] + 0.04 < answer.times[1] < answer.ended
     assert (answer.input_tokens, answer.output_tokens, answer.finish_reason) == (3, 5, "length")
-    assert answer.counts == Counts(2, 4, 2, (0, 2, 0))
+    assert answer.counts == DraftCounts(2, 4, 2, (0, 2, 0))
     assert server.bodies[0] == {
         "text_input": "Hello\n\nHi.\n\nMore",
         "max_tokens": 8,
@@ -165,7 +170,7 @@ def test_a_model_of_triton_gets_only_the_inputs_that_it_has() -> None:
     server.inputs = ("text_input", "max_tokens")
     server.answer = stream({"text_output": "x", "finish_reason": "stop"})
 
-    async def use(found: Found) -> bool:
+    async def use(found: FoundServer) -> bool:
         await found.endpoint.ask(HELLO)
         return found.endpoint.plain_per_request
 
@@ -180,9 +185,9 @@ def test_tritons_vllm_backend_takes_sampling_parameters_and_counts_each_event() 
     counts = {"num_input_tokens": 3, "num_output_tokens": 2}
     first = {"text_output": "one ", "finish_reason": "None", **counts}
     server.answer = stream(first, {"text_output": "two", "finish_reason": "length", **counts})
-    question = Question(HELLO.messages, 8, seed=3, top_k=5, stop=("\n",), ignore_eos=True)
+    question = EndpointRequest(HELLO.messages, 8, seed=3, top_k=5, stop=("\n",), ignore_eos=True)
 
-    async def use(found: Found) -> tuple[Answer, bool]:
+    async def use(found: FoundServer) -> tuple[TimedAnswer, bool]:
         return await found.endpoint.ask(question, heard.append), found.endpoint.plain_per_request
 
     answer, plain = using(server, use, triton=True)
@@ -218,15 +223,15 @@ def test_openai_streams_text_and_usage(owner: str) -> None:
     server.models = [{"id": "tiny", "owned_by": owner}]
     metrics = {"speculative_decoding": {"acceptance_histogram": [1, 0, 2]}}
     server.answer = stream(*CHUNKS[:3], {**CHUNKS[3], "metrics": metrics}, *CHUNKS[4:])
-    question = Question(HELLO.messages, 8, 0, temperature=0.5, seed=3)
+    question = EndpointRequest(HELLO.messages, 8, 0, temperature=0.5, seed=3)
 
-    async def use(found: Found) -> tuple[Answer, bool, str | None]:
+    async def use(found: FoundServer) -> tuple[TimedAnswer, bool, str | None]:
         return await found.endpoint.ask(question), found.endpoint.plain_per_request, found.software
 
     answer, plain, software = using(server, use, triton=False)
     assert (answer.text, len(answer.times), answer.finish_reason) == ("one two", 2, "stop")
     assert (answer.input_tokens, answer.output_tokens) == (3, 5)
-    assert answer.counts == Counts(3, 6, 4, (1, 0, 2))
+    assert answer.counts == DraftCounts(3, 6, 4, (1, 0, 2))
     assert (plain, software) == (owner == "trtspec", owner)
     expected = {
         "model": "tiny",
@@ -243,7 +248,7 @@ def test_openai_streams_text_and_usage(owner: str) -> None:
 def test_completions_are_plain_text_and_a_key_is_sent() -> None:
     server = Server()
     server.answer = stream({"choices": [{"text": "one", "finish_reason": "length"}]})
-    question = Question(HELLO.messages, 8, top_k=5, top_p=0.9, stop=("\n",))
+    question = EndpointRequest(HELLO.messages, 8, top_k=5, top_p=0.9, stop=("\n",))
     answer = ask(server, question, triton=False, chat=False, key="secret")
     assert (answer.text, answer.output_tokens, answer.counts) == ("one", None, None)
     assert server.bodies[0]["prompt"] == "Hello"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from trtspec.fleet.autoscaler import Autoscaler, Scaling
+from trtspec.fleet.autoscaler import Autoscaler, ReplicaScaling
 
 
 def autoscaler(least: int = 1, most: int = 1000) -> Autoscaler:
-    return Autoscaler(Scaling(10.0, least, most, 60.0))
+    return Autoscaler(ReplicaScaling(10.0, least, most, 60.0))
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,15 @@ import pytest
 
 from tests.unit.fleet.test_sizing import LENGTHS, server
 from trtspec.fleet.checks import at_usual_rate
-from trtspec.fleet.demand import Burst, Demand
-from trtspec.fleet.fleet import Question, arm, checked, misses
-from trtspec.fleet.replicas import Weight
+from trtspec.fleet.demand import Demand, DemandBurst
+from trtspec.fleet.fleet import FleetRequirements, arm, checked, misses
+from trtspec.fleet.replicas import EngineBytes
 from trtspec.fleet.start import Rates
-from trtspec.fleet.steady import Bounds
+from trtspec.fleet.steady import LatencyBounds
 
 RATES = Rates(0.0, 0.0, 1.0, 10e9, 100e9, 10e9, 10e9, 1.0)
 """Engines of 10 GB are pulled, verified and loaded in 3 s, and ready after 4."""
-WEIGHT = Weight(10 * 10**9, 10 * 10**9)
+WEIGHT = EngineBytes(10 * 10**9, 10 * 10**9)
 BOUND_S = 0.34
 
 
@@ -26,7 +26,7 @@ def silent(amount: int, note: str = "", /) -> None:
 
 def test_where_the_arithmetic_is_too_hopeful_replicas_are_added() -> None:
     """About a twentieth waits in line there, so that the 95th percentile is about to rise."""
-    question = Question(Demand(60.0, LENGTHS), Bounds(BOUND_S), RATES, 0.8)
+    question = FleetRequirements(Demand(60.0, LENGTHS), LatencyBounds(BOUND_S), RATES, 0.8)
     hopeful = arm(question, server(0.7), WEIGHT)
     found = checked(question, hopeful, 0, silent)
     assert hopeful.usual is not None
@@ -41,8 +41,8 @@ def test_where_the_arithmetic_is_too_hopeful_replicas_are_added() -> None:
 
 
 def test_a_quick_start_helps_in_a_long_burst_and_a_slow_one_does_not() -> None:
-    demand = Demand(12.0, LENGTHS, burst=Burst(2.0, 180, 900))
-    question = Question(demand, Bounds(1.0), RATES, 0.8)
+    demand = Demand(12.0, LENGTHS, burst=DemandBurst(2.0, 180, 900))
+    question = FleetRequirements(demand, LatencyBounds(1.0), RATES, 0.8)
     quick = checked(question, arm(question, server(0.7), WEIGHT), 0, silent).burst
     late = replace(question, rates=replace(RATES, warm_up_s=900.0))
     slow = checked(late, arm(late, server(0.7), WEIGHT), 0, silent).burst
@@ -60,7 +60,9 @@ def test_a_quick_start_helps_in_a_long_burst_and_a_slow_one_does_not() -> None:
 
 def test_a_replica_that_was_wanted_before_the_burst_is_none_that_it_called_for() -> None:
     """At half of the places an autoscaler adds replicas at the usual rate too."""
-    question = Question(Demand(12.0, LENGTHS, burst=Burst(2.0, 60, 900)), Bounds(), RATES, 0.5)
+    question = FleetRequirements(
+        Demand(12.0, LENGTHS, burst=DemandBurst(2.0, 60, 900)), LatencyBounds(), RATES, 0.5
+    )
     found = checked(question, arm(question, server(0.7), WEIGHT), 0, silent).burst
     assert found is not None
     assert found.ready_after is not None
@@ -68,13 +70,15 @@ def test_a_replica_that_was_wanted_before_the_burst_is_none_that_it_called_for()
 
 
 def test_bursts_in_which_nobody_comes_are_not_told() -> None:
-    question = Question(Demand(0.001, LENGTHS, burst=Burst(2.0, 1, 900)), Bounds(), RATES)
+    question = FleetRequirements(
+        Demand(0.001, LENGTHS, burst=DemandBurst(2.0, 1, 900)), LatencyBounds(), RATES
+    )
     assert checked(question, arm(question, server(0.7), WEIGHT), 0, silent).burst is None
 
 
 def test_what_was_seen_is_of_as_many_replicas_as_are_told() -> None:
     """So bunched that the last try misses the bound as well."""
-    question = Question(Demand(60.0, LENGTHS, burstiness=100.0), Bounds(BOUND_S), RATES)
+    question = FleetRequirements(Demand(60.0, LENGTHS, burstiness=100.0), LatencyBounds(BOUND_S), RATES)
     found = checked(question, arm(question, server(0.7), WEIGHT), 0, silent)
     assert found.usual is not None
     assert found.seen == at_usual_rate(found.replica, found.usual, question.demand, 0, silent)

@@ -9,20 +9,20 @@ import pytest
 
 from tests.unit.bench.results import result
 from trtspec.bench.result import (
-    Acceptance,
+    ArmFigures,
     Arms,
-    Drafts,
-    Figures,
+    BenchResult,
+    DraftAcceptance,
+    DraftFigures,
     Inside,
     Interval,
-    Level,
-    Load,
+    LoadResult,
+    MeanRoundTimes,
+    OfferedLoad,
     Percentiles,
-    Result,
-    RoundTimes,
 )
 from trtspec.errors import MeasureError
-from trtspec.fleet.measured import Measured, measured, of_levels
+from trtspec.fleet.measured import MeasuredLatency, measured, of_levels
 from trtspec.fleet.tempo import Turn
 
 PROMPT, ANSWER, READ_S = 100, 200, 20e-3
@@ -32,15 +32,19 @@ def same(seconds: float) -> Percentiles:
     return Percentiles(10, seconds, seconds, seconds, seconds, seconds)
 
 
-def figures(streams: int, turn: Turn) -> Figures:
+def figures(streams: int, turn: Turn) -> ArmFigures:
     """What a closed loop of streams shows whose every cycle reads all prompts, evenly among the turns."""
     turns = (ANSWER + (turn.tokens - 1) / 2) / turn.tokens
     cycle = turns * turn.seconds + streams * READ_S
     first = turn.seconds + READ_S + (streams - 1) * READ_S / turns
     counts = tuple(round(1000 * share) for share in turn.survival)
-    drafts = Drafts("answers", Acceptance(1000, 1000 * len(counts), sum(counts), counts)) if counts else None
+    drafts = (
+        DraftFigures("answers", DraftAcceptance(1000, 1000 * len(counts), sum(counts), counts))
+        if counts
+        else None
+    )
     rate = streams * ANSWER / cycle
-    return Figures(
+    return ArmFigures(
         10,
         {},
         10.0,
@@ -51,17 +55,19 @@ def figures(streams: int, turn: Turn) -> Figures:
         same(first),
         same((cycle - first) / (ANSWER - 1)),
         drafts=drafts,
-        inside=Inside(RoundTimes(0.005, 0.014, 0.001)) if drafts else Inside(),
+        inside=Inside(MeanRoundTimes(0.005, 0.014, 0.001)) if drafts else Inside(),
     )
 
 
 TURNS = {1: Turn(20e-3, (0.8, 0.6)), 4: Turn(26e-3, (0.7, 0.5)), 16: Turn(50e-3, (0.7, 0.5))}
 
 
-def levels() -> list[Level]:
+def levels() -> list[LoadResult]:
     plain = {streams: Turn(turn.seconds / 2) for streams, turn in TURNS.items()}
     return [
-        Level(Load("streams", streams), Arms(figures(streams, turn), figures(streams, plain[streams])))
+        LoadResult(
+            OfferedLoad("streams", streams), Arms(figures(streams, turn), figures(streams, plain[streams]))
+        )
         for streams, turn in reversed(TURNS.items())
     ]
 
@@ -86,7 +92,7 @@ def test_between_and_beyond_what_was_measured() -> None:
     assert found.turn(10, 0).seconds == pytest.approx(38e-3, rel=0.01)
     assert found.turn(22, 0).seconds == pytest.approx(62e-3, rel=0.01)
     assert found.turn(2, 0).survival == pytest.approx((0.8 - 0.1 / 3, 0.6 - 0.1 / 3))
-    lone = Measured(found.points[1:2], 0.0)
+    lone = MeasuredLatency(found.points[1:2], 0.0)
     assert lone.turn(1, 0) == lone.turn(9, 0) == found.points[1].turn
 
 
@@ -99,8 +105,8 @@ def test_a_bench_without_drafts_beside_has_no_plain_arm(tmp_path: Path) -> None:
 
 
 def test_a_rate_tells_no_turns(tmp_path: Path) -> None:
-    by_rate: Result = replace(
-        result(), levels=tuple(replace(one, load=Load("rate", 2.0)) for one in levels())
+    by_rate: BenchResult = replace(
+        result(), levels=tuple(replace(one, load=OfferedLoad("rate", 2.0)) for one in levels())
     )
     with pytest.raises(MeasureError, match="has no level of streams"):
         measured(by_rate, tmp_path, has_drafts=True)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import poisson
 
-from trtspec.fleet.queueing import States, states, stretch
+from trtspec.fleet.queueing import QueueStates, states, stretch
 
 
-def found(rate: float, service: list[float]) -> States:
+def found(rate: float, service: list[float]) -> QueueStates:
     queue = states(rate, service)
     assert queue is not None
     return queue

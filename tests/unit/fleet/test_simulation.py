@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.fleet.tempos import STEP_S, Flat, exponential, replica
-from trtspec.fleet.autoscaler import Scaling
-from trtspec.fleet.demand import Demand, Job, Lengths, jobs
+from trtspec.fleet.autoscaler import ReplicaScaling
+from trtspec.fleet.demand import Demand, Lengths, SimulatedRequest, jobs
 from trtspec.fleet.queueing import states
 from trtspec.fleet.routing import Routing
 from trtspec.fleet.simulation import Setup, simulate
@@ -47,7 +47,7 @@ def test_equal_answers_wait_as_in_m_d_1() -> None:
 def test_drafts_give_the_tokens_of_their_acceptance() -> None:
     """With 0.8, 0.6 and 0.3 of the places surviving a turn gives 2.7 tokens."""
     tempo = Flat(survival=(0.8, 0.6, 0.3))
-    asked = [Job(float(number), 1, 2_700) for number in range(40)]
+    asked = [SimulatedRequest(float(number), 1, 2_700) for number in range(40)]
     outcome = simulate(Setup(replica(tempo, places=64), 1), asked, 0)
     turns = [one.end_to_end / STEP_S for one in outcome.done]
     assert sum(turns) / len(turns) == pytest.approx(1000, rel=0.01)
@@ -56,7 +56,9 @@ def test_drafts_give_the_tokens_of_their_acceptance() -> None:
 def test_prompts_hold_up_the_others() -> None:
     """A prompt of 100 tokens takes a tenth of a second, in which nobody else has a token."""
     tempo = Flat(prompt=1e-3)
-    outcome = simulate(Setup(replica(tempo), 1), [Job(0.0, 1, 1000), Job(0.5, 100, 1)], 0)
+    outcome = simulate(
+        Setup(replica(tempo), 1), [SimulatedRequest(0.0, 1, 1000), SimulatedRequest(0.5, 100, 1)], 0
+    )
     short, long = sorted(outcome.done, key=lambda one: one.job.output)
     assert short.time_to_first_token == pytest.approx(0.101, abs=2 * STEP_S)
     assert long.end_to_end == pytest.approx(1.0 + 0.1, abs=3 * STEP_S)
@@ -69,7 +71,9 @@ def test_prompts_hold_up_the_others() -> None:
 def test_whoever_comes_while_drafts_are_proposed_is_verified_with_them(arrival: float, waited: float) -> None:
     """Of a turn of 10 ms the first 4 are drafts, and all wait for the draft of who comes in these."""
     tempo = Flat(0.010, (0.0,), drafting=0.004)
-    outcome = simulate(Setup(replica(tempo), 1), [Job(0.0, 1, 100), Job(arrival, 1, 1)], 0)
+    outcome = simulate(
+        Setup(replica(tempo), 1), [SimulatedRequest(0.0, 1, 100), SimulatedRequest(arrival, 1, 1)], 0
+    )
     short, long = sorted(outcome.done, key=lambda one: one.job.output)
     assert short.time_to_first_token == pytest.approx(waited)
     assert long.end_to_end == pytest.approx(1.0 + (arrival if arrival < 0.004 else 0.0))
@@ -77,20 +81,20 @@ def test_whoever_comes_while_drafts_are_proposed_is_verified_with_them(arrival: 
 
 def test_long_prompts_are_read_in_parts() -> None:
     tempo = Flat(prompt=1e-3)
-    outcome = simulate(Setup(replica(tempo, most_rows=100), 1), [Job(0.0, 250, 1)], 0)
+    outcome = simulate(Setup(replica(tempo, most_rows=100), 1), [SimulatedRequest(0.0, 250, 1)], 0)
     assert outcome.done[0].time_to_first_token == pytest.approx(0.25 + 3 * STEP_S)
 
 
 def test_the_cache_bounds_who_is_at_work() -> None:
     """Room for two texts of 100 tokens: the third begins when one of them ends; they come one by one."""
-    asked = [Job(0.0, 50, 50)] * 3
+    asked = [SimulatedRequest(0.0, 50, 50)] * 3
     outcome = simulate(Setup(replica(kv_tokens=200), 1), asked, 0)
     firsts = sorted(one.time_to_first_token for one in outcome.done)
     assert firsts == pytest.approx([STEP_S, 2 * STEP_S, 51 * STEP_S])
 
 
 def test_a_full_line_refuses() -> None:
-    outcome = simulate(Setup(replica(places=1), 1, most_waiting=2), [Job(0.0, 1, 10)] * 5, 0)
+    outcome = simulate(Setup(replica(places=1), 1, most_waiting=2), [SimulatedRequest(0.0, 1, 10)] * 5, 0)
     assert (len(outcome.done), outcome.refused) == (3, 2)
 
 
@@ -104,9 +108,9 @@ def test_whoever_counts_shares_better() -> None:
 
 def test_an_autoscaler_is_late_by_what_it_waits_for() -> None:
     """A burst at 100 s is seen at a scrape, acted on at the next look, and served after a start."""
-    asked = [Job(number / 2, 1, 900) for number in range(200)]
-    asked += [Job(100 + number / 10, 1, 900) for number in range(2500)]
-    scaling = Scaling(target=2.0, least=1, most=30, start_s=60.0)
+    asked = [SimulatedRequest(number / 2, 1, 900) for number in range(200)]
+    asked += [SimulatedRequest(100 + number / 10, 1, 900) for number in range(2500)]
+    scaling = ReplicaScaling(target=2.0, least=1, most=30, start_s=60.0)
     outcome = simulate(Setup(replica(), 1, "least_requests", scaling), asked, 0)
     assert outcome.started[0] > 100 + 60
     assert outcome.started[0] < 100 + 60 + scaling.scrape_s + 2 * scaling.sync_s
@@ -128,7 +132,7 @@ def _setups() -> st.SearchStrategy[Setup]:
         gpus=st.just(1),
     )
     scaling = st.none() | st.builds(
-        Scaling,
+        ReplicaScaling,
         st.floats(0.5, 8),
         st.just(1),
         st.integers(1, 6),
@@ -139,8 +143,8 @@ def _setups() -> st.SearchStrategy[Setup]:
     return st.builds(Setup, replicas, st.integers(1, 4), routings, scaling, st.sampled_from([0, 3, 10**9]))
 
 
-def _jobs() -> st.SearchStrategy[list[Job]]:
-    one = st.builds(Job, st.floats(0, 60), st.integers(1, 120), st.integers(1, 80))
+def _jobs() -> st.SearchStrategy[list[SimulatedRequest]]:
+    one = st.builds(SimulatedRequest, st.floats(0, 60), st.integers(1, 120), st.integers(1, 80))
     return st.lists(one, min_size=1, max_size=60).map(
         lambda found: sorted(found, key=lambda job: job.arrival)
     )
@@ -148,7 +152,7 @@ def _jobs() -> st.SearchStrategy[list[Job]]:
 
 @settings(max_examples=60, deadline=None)
 @given(setup=_setups(), asked=_jobs(), seed=st.integers(0, 5))
-def test_nothing_is_lost_and_little_holds(setup: Setup, asked: list[Job], seed: int) -> None:
+def test_nothing_is_lost_and_little_holds(setup: Setup, asked: list[SimulatedRequest], seed: int) -> None:
     """Little: the mean number of requests is their rate times the mean time that each stays."""
     outcome = simulate(setup, asked, seed)
     assert len(outcome.done) + outcome.refused == len(asked)

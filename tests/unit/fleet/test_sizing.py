@@ -15,16 +15,16 @@ from trtspec.fleet.queueing import states
 from trtspec.fleet.simulation import Setup, simulate
 from trtspec.fleet.sizing import break_even, capacity, obstacle, size
 from trtspec.fleet.start import Rates, cold_start
-from trtspec.fleet.steady import Bounds, keeps, pace, steady
+from trtspec.fleet.steady import LatencyBounds, keeps, pace, steady
 from trtspec.fleet.tempo import Replica
-from trtspec.forecast.outlook import Pair
+from trtspec.forecast.outlook import ForecastPair
 from trtspec.forecast.roofline import Chip, Network
 from trtspec.forecast.speedup import tokens_per_round
 
 CHIP = Chip(4800e9, 450e9, 990e12, 1979e12)
 TARGET = Network(70e9, 160e3, 140e9, 2e9, 2.6e6, 80, 16384)
 DRAFT = Network(2.5e9, 32e3, 0, 2.5e9, 0.5e6, 16, 4096)
-PAIR = Pair(TARGET, DRAFT, CHIP, 100e-6, 8)
+PAIR = ForecastPair(TARGET, DRAFT, CHIP, 100e-6, 8)
 LENGTHS = lognormal(600, 200, 0.5)
 
 
@@ -72,7 +72,7 @@ def test_a_replica_does_what_the_arithmetic_says(acceptance: float | None, use: 
 
 
 def test_just_enough_replicas_keep_the_bounds() -> None:
-    one, demand, bounds = server(0.7), Demand(200.0, LENGTHS), Bounds(0.4, 0.03)
+    one, demand, bounds = server(0.7), Demand(200.0, LENGTHS), LatencyBounds(0.4, 0.03)
     sized = size(one, demand, bounds)
     assert sized is not None
     found = pace(one, LENGTHS)
@@ -87,15 +87,15 @@ def test_just_enough_replicas_keep_the_bounds() -> None:
 
 def test_bounds_that_nothing_keeps_are_explained() -> None:
     one, demand = server(None), Demand(1.0, LENGTHS)
-    assert size(one, demand, Bounds(inter_token=0.01)) is None
-    assert "a token takes 21" in obstacle(one, demand, Bounds(inter_token=0.01))
-    assert "the bound is 10 ms" in obstacle(one, demand, Bounds(inter_token=0.01))
-    assert "the first token takes" in obstacle(one, demand, Bounds(time_to_first_token=0.001))
-    assert capacity(one, demand, Bounds(inter_token=0.01)) == 0.0
+    assert size(one, demand, LatencyBounds(inter_token=0.01)) is None
+    assert "a token takes 21" in obstacle(one, demand, LatencyBounds(inter_token=0.01))
+    assert "the bound is 10 ms" in obstacle(one, demand, LatencyBounds(inter_token=0.01))
+    assert "the first token takes" in obstacle(one, demand, LatencyBounds(time_to_first_token=0.001))
+    assert capacity(one, demand, LatencyBounds(inter_token=0.01)) == 0.0
 
 
 def test_drafts_pay_from_the_break_even_on() -> None:
-    demand, bounds = Demand(1.0, LENGTHS), Bounds(0.5)
+    demand, bounds = Demand(1.0, LENGTHS), LatencyBounds(0.5)
     plain = capacity(server(None), demand, bounds)
     even = break_even(server(0.7), lambda share: Planned(PAIR, [share] * 8), plain, demand, bounds)
     assert even is not None

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from trtspec.forecast.fit import Calibration, fit
+from trtspec.forecast.fit import FittedSeconds, fit
 from trtspec.forecast.speedup import RoundCosts
 
 COSTS = RoundCosts(draft=0.2, overhead=0.3, verified=0.05)
@@ -12,13 +12,13 @@ PLAIN = 0.004
 LENGTHS = (1, 2, 4, 8)
 
 
-def measured(costs: RoundCosts, noise: float = 0.0) -> Calibration:
+def measured(costs: RoundCosts, noise: float = 0.0) -> FittedSeconds:
     dice = random.Random(1)
 
     def seen(steps: float) -> float:
         return PLAIN * steps * dice.uniform(1 - noise, 1 + noise)
 
-    return Calibration(
+    return FittedSeconds(
         PLAIN,
         rounds={length: seen(costs.of(length)) for length in LENGTHS},
         drafts={length: seen(0.1 + costs.draft * length) for length in LENGTHS},
@@ -39,23 +39,23 @@ def test_noise_moves_a_round_less_than_itself() -> None:
 
 def test_whole_rounds_alone_are_enough_for_a_round() -> None:
     whole = measured(COSTS)
-    found = fit(Calibration(PLAIN, whole.rounds))
+    found = fit(FittedSeconds(PLAIN, whole.rounds))
     assert found.verified == 0
     assert [found.of(length) for length in LENGTHS] == pytest.approx([COSTS.of(length) for length in LENGTHS])
 
 
 def test_no_cost_is_below_zero() -> None:
     free = {length: PLAIN * (1.2 - 0.01 * length) for length in LENGTHS}
-    found = fit(Calibration(PLAIN, dict.fromkeys(LENGTHS, PLAIN * 1.5), free, free))
+    found = fit(FittedSeconds(PLAIN, dict.fromkeys(LENGTHS, PLAIN * 1.5), free, free))
     assert min(found.draft, found.verified) == 0
     assert found.of(4) == pytest.approx(1.5, rel=0.1)
 
 
 def test_rounds_that_seem_to_cost_nothing_cost_a_plain_step() -> None:
-    found = fit(Calibration(PLAIN, {length: PLAIN * (0.9 - 0.01 * length) for length in LENGTHS}))
+    found = fit(FittedSeconds(PLAIN, {length: PLAIN * (0.9 - 0.01 * length) for length in LENGTHS}))
     assert [found.of(length) for length in LENGTHS] == [1.0] * len(LENGTHS)
 
 
 def test_nothing_comes_of_no_round() -> None:
     with pytest.raises(ValueError, match="no round"):
-        fit(Calibration(PLAIN, {}))
+        fit(FittedSeconds(PLAIN, {}))

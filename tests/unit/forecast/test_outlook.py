@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.forecast.test_roofline import CHIP, TARGET
-from trtspec.forecast.outlook import Best, Pair, best, break_even
-from trtspec.forecast.roofline import Load
+from trtspec.forecast.outlook import Best, ForecastPair, best, break_even
+from trtspec.forecast.roofline import BatchLoad
 from trtspec.forecast.speedup import speedup
 
 DRAFT = replace(TARGET, weight_bytes=50.0, kv_bytes=0.1)
-PAIR = Pair(TARGET, DRAFT, CHIP, overhead_s=0.01, longest=8)
-ALONE, BUSY = Load(1, 10), Load(64, 10)
+PAIR = ForecastPair(TARGET, DRAFT, CHIP, overhead_s=0.01, longest=8)
+ALONE, BUSY = BatchLoad(1, 10), BatchLoad(64, 10)
 
 
 def test_the_best_length_is_better_than_its_neighbours() -> None:
@@ -24,7 +24,7 @@ def test_the_best_length_is_better_than_its_neighbours() -> None:
 
 
 def test_load_makes_drafts_shorter_and_then_useless() -> None:
-    assert best(PAIR, Load(16, 10), 0.7).length < best(PAIR, ALONE, 0.7).length
+    assert best(PAIR, BatchLoad(16, 10), 0.7).length < best(PAIR, ALONE, 0.7).length
     assert best(PAIR, BUSY, 0.3) == Best(0, 1.0)
 
 

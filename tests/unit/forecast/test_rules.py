@@ -4,10 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from trtspec.forecast.rules import Advice, Expected, Facts, Judgement, Measured, advise, mean_acceptance
+from trtspec.forecast.rules import (
+    Expected,
+    Judgement,
+    MeasuredRun,
+    PairFacts,
+    RuleAdvice,
+    advise,
+    mean_acceptance,
+)
 from trtspec.forecast.speedup import tokens_per_round
 
-FACTS = Facts(
+FACTS = PairFacts(
     target_parameters=70 * 10**9,
     draft_parameters=3 * 10**9,
     draft_bytes=6 * 10**9,
@@ -16,7 +24,7 @@ FACTS = Facts(
     requests=20,
     expected=Expected(0.1, (4, 7), 0.15, 50.0, "bandwidth"),
 )
-MEASURED = Measured(
+MEASURED = MeasuredRun(
     answer_tokens=200,
     gpu_use=0.3,
     acceptance=(0.8, 0.75, 0.7, 0.65),
@@ -27,7 +35,7 @@ MEASURED = Measured(
 )
 
 
-def rule(advice: Advice, begins: str) -> Judgement:
+def rule(advice: RuleAdvice, begins: str) -> Judgement:
     (found,) = [one for one in (*advice.rules, *advice.checklist) if one.rule.startswith(begins)]
     return found
 

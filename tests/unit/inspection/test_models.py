@@ -19,7 +19,7 @@ from trtspec.findings import note
 from trtspec.inspection.folder import inspect
 from trtspec.inspection.report import StoredTensors
 from trtspec.models.families import family_of
-from trtspec.models.sizes import Experts
+from trtspec.models.sizes import ExpertSizes
 from trtspec.models.source import read_source
 
 
@@ -90,7 +90,7 @@ def test_a_llama_4_is_shown_and_compared_and_no_engine_is_built_of_it(tmp_path: 
     source = read_source(tmp_path)
     assert source.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert (source.model_type, source.num_hidden_layers, source.vocab_size) == ("llama4", 4, 264)
-    assert source.experts == Experts(4, 1, 48)
+    assert source.experts == ExpertSizes(4, 1, 48)
     with pytest.raises(ModelError, match=r"no engine is built of Llama 4: TensorRT-LLM has it") as caught:
         family_of(source)
     assert "engine.backend: vllm or sglang" in str(caught.value.repair)

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from trtspec.build.plan import make_plan
-from trtspec.jobs.wanted import Wanted, look
+from trtspec.jobs.wanted import PendingBuild, look
 from trtspec.progress import no_progress
 from trtspec.store.store import Store
 
-Look = Callable[..., Wanted]
+Look = Callable[..., PendingBuild]
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def store(tmp_path: Path) -> Store:
 def wanted(tmp_path: Path, store: Store) -> Look:
     """What the store lacks of a recipe whose build directory is `build/<name>`."""
 
-    def of(recipe: Path, name: str = "pair") -> Wanted:
+    def of(recipe: Path, name: str = "pair") -> PendingBuild:
         flags = {"output": str(tmp_path / "build" / name)}
         return look(store, make_plan(recipe, flags, no_progress, to_run=False, store=store))
 

@@ -12,9 +12,9 @@ from tests.fakes.scheduler import FakeScheduler
 from tests.unit.jobs.conftest import Look
 from trtspec.errors import UnavailableError
 from trtspec.jobs.following import cancel, follow
-from trtspec.jobs.job import Job
+from trtspec.jobs.job import ClusterJob
 from trtspec.jobs.planning import plan_jobs
-from trtspec.jobs.standing import Standing
+from trtspec.jobs.standing import JobStatus
 from trtspec.jobs.state import JobState, Phase
 from trtspec.store.store import Store
 
@@ -29,13 +29,13 @@ class Heard:
     def __init__(self) -> None:
         self.events: list[str] = []
 
-    def submitted(self, job: Job, job_id: str) -> None:
+    def submitted(self, job: ClusterJob, job_id: str) -> None:
         self._hear("submitted", job)
 
-    def found(self, job: Job, job_id: str) -> None:
+    def found(self, job: ClusterJob, job_id: str) -> None:
         self._hear("found", job)
 
-    def changed(self, job: Job, state: JobState) -> None:
+    def changed(self, job: ClusterJob, state: JobState) -> None:
         self._hear(f"{state.phase}{f' ({state.reason})' if state.reason else ''}", job)
 
     def looked(self) -> None:
@@ -44,13 +44,13 @@ class Heard:
     def unanswered(self, error: UnavailableError) -> None:
         self.events.append(str(error))
 
-    def _hear(self, what: str, job: Job) -> None:
+    def _hear(self, what: str, job: ClusterJob) -> None:
         self.events.append(f"{job.title.partition(' ')[2]} {what}")
 
 
 @pytest.fixture
-def standing(h200_recipe: Path, wanted: Look) -> Standing:
-    return Standing(plan_jobs([wanted(h200_recipe)], "s3://engines", shares_files=True))
+def standing(h200_recipe: Path, wanted: Look) -> JobStatus:
+    return JobStatus(plan_jobs([wanted(h200_recipe)], "s3://engines", shares_files=True))
 
 
 @pytest.fixture(autouse=True)
@@ -58,17 +58,17 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trtspec.jobs.following.sleep", lambda _: None)
 
 
-def followed(standing: Standing, scheduler: FakeScheduler, store: Store) -> list[str]:
+def followed(standing: JobStatus, scheduler: FakeScheduler, store: Store) -> list[str]:
     heard = Heard()
     follow(standing, scheduler, store, heard)
     return heard.events
 
 
-def titles(jobs: list[Job]) -> list[str]:
+def titles(jobs: list[ClusterJob]) -> list[str]:
     return [job.title.partition(" ")[2] for job in jobs]
 
 
-def test_a_scheduler_that_keeps_the_order_has_all_at_once(standing: Standing, store: Store) -> None:
+def test_a_scheduler_that_keeps_the_order_has_all_at_once(standing: JobStatus, store: Store) -> None:
     scheduler = FakeScheduler(lambda job: DONE)
     events = followed(standing, scheduler, store)
     assert events[:5] == [f"{title} submitted" for title in IN_ORDER]
@@ -78,7 +78,7 @@ def test_a_scheduler_that_keeps_the_order_has_all_at_once(standing: Standing, st
     assert standing.failed == []
 
 
-def test_another_gets_a_job_when_those_before_it_are_done(standing: Standing, store: Store) -> None:
+def test_another_gets_a_job_when_those_before_it_are_done(standing: JobStatus, store: Store) -> None:
     scheduler = FakeScheduler(lambda job: DONE, keeps_order=False)
     events = followed(standing, scheduler, store)
     waited = events.index("target: convert done")
@@ -90,9 +90,9 @@ def test_another_gets_a_job_when_those_before_it_are_done(standing: Standing, st
 
 @pytest.mark.parametrize("keeps_order", [True, False])
 def test_what_needs_a_job_that_died_does_not_run_and_the_rest_does(
-    standing: Standing, store: Store, keeps_order: bool
+    standing: JobStatus, store: Store, keeps_order: bool
 ) -> None:
-    def outcome(job: Job) -> JobState:
+    def outcome(job: ClusterJob) -> JobState:
         return KILLED if job.title.endswith("target: build") else DONE
 
     events = followed(standing, FakeScheduler(outcome, keeps_order=keeps_order), store)
@@ -102,7 +102,7 @@ def test_what_needs_a_job_that_died_does_not_run_and_the_rest_does(
     assert titles(standing.failed) == ["target: build", "pair"]
 
 
-def test_a_second_call_finds_what_waits_or_runs(standing: Standing, store: Store) -> None:
+def test_a_second_call_finds_what_waits_or_runs(standing: JobStatus, store: Store) -> None:
     running = next(name for name, job in standing.jobs.items() if job.title.endswith("target: build"))
     scheduler = FakeScheduler(lambda job: DONE, queue={running: "77"})
     events = followed(standing, scheduler, store)
@@ -114,9 +114,9 @@ def test_a_second_call_finds_what_waits_or_runs(standing: Standing, store: Store
 def test_of_a_job_that_was_forgotten_the_store_tells(
     pair_recipe: Path, wanted: Look, store: Store, tmp_path: Path
 ) -> None:
-    standing = Standing(plan_jobs([wanted(pair_recipe)], str(store), shares_files=True))
+    standing = JobStatus(plan_jobs([wanted(pair_recipe)], str(store), shares_files=True))
 
-    def outcome(job: Job) -> JobState:
+    def outcome(job: ClusterJob) -> JobState:
         if job.title.endswith("pair"):
             return JobState(Phase.RUNS)
         if job.title.endswith("target: build"):
@@ -129,8 +129,8 @@ def test_of_a_job_that_was_forgotten_the_store_tells(
     assert "draft: build failed (nobody knows)" in events
 
 
-def test_a_job_that_only_prepares_may_be_forgotten(standing: Standing, store: Store) -> None:
-    def outcome(job: Job) -> JobState:
+def test_a_job_that_only_prepares_may_be_forgotten(standing: JobStatus, store: Store) -> None:
+    def outcome(job: ClusterJob) -> JobState:
         return JobState(Phase.LOST) if job.product is None else DONE
 
     followed(standing, FakeScheduler(outcome), store)
@@ -138,7 +138,7 @@ def test_a_job_that_only_prepares_may_be_forgotten(standing: Standing, store: St
 
 
 def test_ctrl_c_leaves_the_jobs_and_they_can_be_cancelled(
-    standing: Standing, store: Store, monkeypatch: pytest.MonkeyPatch
+    standing: JobStatus, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = FakeScheduler(lambda job: JobState(Phase.RUNS, node="n1"))
 
@@ -155,7 +155,7 @@ def test_ctrl_c_leaves_the_jobs_and_they_can_be_cancelled(
 
 
 def test_it_is_asked_less_and_less_often(
-    standing: Standing, store: Store, monkeypatch: pytest.MonkeyPatch
+    standing: JobStatus, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, waits = [0.0], list[float]()
     monkeypatch.setattr("trtspec.jobs.following.monotonic", lambda: now[0])
@@ -175,7 +175,7 @@ def silent(scheduler: FakeScheduler, now: list[float], until: float, monkeypatch
     """Makes the scheduler silent from its second answer on, until so many seconds have gone."""
     answers, states = [0], scheduler.states
 
-    def asked(jobs: Mapping[str, Job]) -> Mapping[str, JobState]:
+    def asked(jobs: Mapping[str, ClusterJob]) -> Mapping[str, JobState]:
         answers[0] += 1
         if answers[0] > 1 and now[0] < until:
             raise UnavailableError("Slurm", "its controller does not answer")
@@ -190,7 +190,7 @@ def silent(scheduler: FakeScheduler, now: list[float], until: float, monkeypatch
 
 
 def test_a_controller_may_be_restarted_meanwhile(
-    standing: Standing, store: Store, monkeypatch: pytest.MonkeyPatch
+    standing: JobStatus, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, heard = [0.0], Heard()
     scheduler = FakeScheduler(lambda job: DONE if now[0] > 500 else JobState(Phase.RUNS))
@@ -201,7 +201,7 @@ def test_a_controller_may_be_restarted_meanwhile(
 
 
 def test_one_that_never_answers_again_ends_it(
-    standing: Standing, store: Store, monkeypatch: pytest.MonkeyPatch
+    standing: JobStatus, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
     scheduler = FakeScheduler(lambda job: JobState(Phase.RUNS))

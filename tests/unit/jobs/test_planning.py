@@ -10,20 +10,20 @@ import pytest
 from tests.command_line import trtspec
 from tests.unit.jobs.conftest import Look
 from trtspec.errors import PairError
-from trtspec.jobs.job import Job
+from trtspec.jobs.job import ClusterJob
 from trtspec.jobs.planning import plan_jobs
-from trtspec.jobs.wanted import Wanted
+from trtspec.jobs.wanted import PendingBuild
 from trtspec.store.store import Store
 
 FP8 = "quantization: {weights: fp8, calibration: {dataset: texts.txt}}"
 
 
-def jobs(wanted: Wanted | Sequence[Wanted], *, shares_files: bool = True) -> list[Job]:
-    every = [wanted] if isinstance(wanted, Wanted) else wanted
+def jobs(wanted: PendingBuild | Sequence[PendingBuild], *, shares_files: bool = True) -> list[ClusterJob]:
+    every = [wanted] if isinstance(wanted, PendingBuild) else wanted
     return plan_jobs(every, "s3://engines", shares_files=shares_files)
 
 
-def shape(made: list[Job]) -> list[tuple[str, int, list[str]]]:
+def shape(made: list[ClusterJob]) -> list[tuple[str, int, list[str]]]:
     """The titles, the GPUs, and the titles of what each waits for."""
     titles = {job.name: job.title for job in made}
     return [(job.title, job.gpus, [titles[name] for name in job.after]) for job in made]

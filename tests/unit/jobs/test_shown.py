@@ -11,15 +11,15 @@ from rich.console import Console
 from tests.unit.jobs.conftest import Look
 from trtspec.errors import UnavailableError
 from trtspec.jobs.planning import plan_jobs
-from trtspec.jobs.standing import Standing
+from trtspec.jobs.standing import JobStatus
 from trtspec.jobs.state import JobState, Phase
 from trtspec.terminal.jobs import Lines, table, words
 
 
 @pytest.fixture
-def standing(pair_recipe: Path, wanted: Look) -> Standing:
+def standing(pair_recipe: Path, wanted: Look) -> JobStatus:
     """Three jobs: one runs and has said something, one waits, one is not submitted."""
-    made = Standing(plan_jobs([wanted(pair_recipe)], "s3://engines", shares_files=True))
+    made = JobStatus(plan_jobs([wanted(pair_recipe)], "s3://engines", shares_files=True))
     target, draft, _ = made.jobs
     made.has(target, "7")
     made.has(draft, "8")
@@ -30,7 +30,7 @@ def standing(pair_recipe: Path, wanted: Look) -> Standing:
     return made
 
 
-def test_a_table_has_each_job_with_what_it_does(standing: Standing) -> None:
+def test_a_table_has_each_job_with_what_it_does(standing: JobStatus) -> None:
     console = Console(width=120, record=True, file=StringIO())
     console.print(table(standing, "Slurm: its controller does not answer; asking again"))
     lines = [line.rstrip() for line in console.export_text().splitlines()]
@@ -43,7 +43,7 @@ def test_a_table_has_each_job_with_what_it_does(standing: Standing) -> None:
 
 
 def test_lines_say_where_it_stands_when_nothing_changes(
-    standing: Standing, capsys: pytest.CaptureFixture[str]
+    standing: JobStatus, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = [0.0]
     shown = Lines(standing, lambda: now[0])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trtspec.kubernetes.deriving import derive
 from trtspec.kubernetes.of_engines import of_engines
-from trtspec.kubernetes.stored import StoredBuild, StoredEngine
+from trtspec.kubernetes.stored import BuildEngine, StoredBuild
 from trtspec.kubernetes.values import Values
 from trtspec.recipe.loader import load
 from trtspec.recipe.releases import release_of
@@ -30,7 +30,7 @@ STORE = "s3://engines/pairs"
 def stored(recipe: Recipe) -> StoredBuild:
     """The build of one of these recipes."""
     found = json.loads(ENGINES.read_text())[recipe.name]
-    engines = {Role(role): StoredEngine(**values) for role, values in found.items()}
+    engines = {Role(role): BuildEngine(**values) for role, values in found.items()}
     files = {
         f"{role}/engine/rank{rank}.engine": _file(f"{recipe.name} {role} {rank}", engine)
         for role, engine in engines.items()
@@ -42,7 +42,7 @@ def stored(recipe: Recipe) -> StoredBuild:
     return StoredBuild(Entry("pair", recipe.name, platform, "1" * 64, created, files, (), manifest), engines)
 
 
-def _file(name: str, engine: StoredEngine) -> StoredFile:
+def _file(name: str, engine: BuildEngine) -> StoredFile:
     digest = sha256(name.encode()).hexdigest()
     return StoredFile(digest, (Chunk(digest, engine.weights // engine.ranks),))
 

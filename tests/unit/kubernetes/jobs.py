@@ -9,8 +9,8 @@ from tests.fakes.kubernetes.emulator import Emulator
 from tests.fakes.kubernetes.scripts import Script
 from trtspec.errors import UnavailableError
 from trtspec.jobs.following import follow
-from trtspec.jobs.job import Job, Product
-from trtspec.jobs.standing import Standing
+from trtspec.jobs.job import ClusterJob, Product
+from trtspec.jobs.standing import JobStatus
 from trtspec.jobs.state import JobState
 from trtspec.kubernetes.jobs import KubernetesJobs
 from trtspec.recipe.loader import load
@@ -28,11 +28,11 @@ def job_of(
     after: tuple[str, ...] = (),
     key: str = KEY,
     size: int = 16 << 30,
-) -> Job:
+) -> ClusterJob:
     """The job of one stage of the target of a recipe, or of the `pair`."""
     loaded = load(recipe)
     words = () if stage == "pair" else ("--only", "target", "--until", stage)
-    return Job(
+    return ClusterJob(
         name=f"trtspec-{stage}-{key[:16]}",
         title=f"{loaded.recipe.name} target: {stage}",
         file=recipe,
@@ -58,13 +58,13 @@ class Heard:
         self.events: list[tuple[str, ...]] = []
         self.on_look: Callable[[], None] = lambda: None
 
-    def submitted(self, job: Job, job_id: str) -> None:
+    def submitted(self, job: ClusterJob, job_id: str) -> None:
         self.events.append(("submitted", stage(job)))
 
-    def found(self, job: Job, job_id: str) -> None:
+    def found(self, job: ClusterJob, job_id: str) -> None:
         self.events.append(("found", stage(job)))
 
-    def changed(self, job: Job, state: JobState) -> None:
+    def changed(self, job: ClusterJob, state: JobState) -> None:
         self.events.append((state.phase.value, stage(job), state.reason or ""))
 
     def looked(self) -> None:
@@ -78,13 +78,13 @@ class Heard:
         return "\n".join(": ".join(event) for event in self.events)
 
 
-def stage(job: Job) -> str:
+def stage(job: ClusterJob) -> str:
     return job.title.rpartition(" ")[2]
 
 
-def run(scheduler: KubernetesJobs, *jobs: Job, heard: Heard | None = None) -> tuple[Standing, Heard]:
+def run(scheduler: KubernetesJobs, *jobs: ClusterJob, heard: Heard | None = None) -> tuple[JobStatus, Heard]:
     """Follows jobs to their end, beside a store that has nothing."""
-    standing, heard = Standing(jobs), heard or Heard()
+    standing, heard = JobStatus(jobs), heard or Heard()
     follow(standing, scheduler, Store("memory://jobs"), heard)
     return standing, heard
 

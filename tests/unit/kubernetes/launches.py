@@ -9,12 +9,12 @@ from trtspec.kubernetes.deriving import derive
 from trtspec.kubernetes.of_server import of_server
 from trtspec.kubernetes.values import Values
 from trtspec.recipe.loader import LoadedRecipe, loads
-from trtspec.recipe.methods import DraftModel, Ngram
+from trtspec.recipe.methods import DraftModelMethod, Ngram
 from trtspec.recipe.server_releases import release_of
 from trtspec.recipe.support import PINNING
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 from trtspec.servers.servers import LAUNCHES
-from trtspec.servers.wanted import ServedModel, Wanted
+from trtspec.servers.wanted import LaunchInputs, LaunchModel
 
 TARGET, DRAFT = "Qwen/Qwen3-32B", "Qwen/Qwen3-0.6B"
 WEIGHTS = 64_000_000_000
@@ -35,18 +35,18 @@ def loaded(backend: str, section: str = "", target: str = TARGET) -> LoadedRecip
     return loads((text + (f"kubernetes:\n{section}" if section else "")).encode(), Path("recipe.yaml"))
 
 
-def launch(backend: str, target: str = TARGET) -> Launch:
+def launch(backend: str, target: str = TARGET) -> ServerLaunch:
     """What its build is started with."""
     release, is_drafted = release_of(backend, None), backend in PINNING
-    served = ServedModel(
+    served = LaunchModel(
         target, None if target.startswith("/") else "9216db5781bf21249d130ec9da846c4624c16137"
     )
-    wanted = Wanted(
+    wanted = LaunchInputs(
         release=release,
         name="pair",
         target=served,
-        draft=ServedModel(DRAFT, "c1899de289a04d12100db370d81485cdf75e47ca") if is_drafted else None,
-        method=DraftModel(kind="draft_model") if is_drafted else Ngram(kind="ngram"),
+        draft=LaunchModel(DRAFT, "c1899de289a04d12100db370d81485cdf75e47ca") if is_drafted else None,
+        method=DraftModelMethod(kind="draft_model") if is_drafted else Ngram(kind="ngram"),
         num_draft_tokens=4,
         dtype="bfloat16",
         fp8_kv_cache=False,

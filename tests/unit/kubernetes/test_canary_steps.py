@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from tests.unit.rollout.metrics import text_of
 from trtspec.kubernetes.canary.evidence import arm, counted, grown
-from trtspec.kubernetes.canary.steps import Counts, counts_of, moves, steps_for
+from trtspec.kubernetes.canary.steps import PodCounts, counts_of, moves, steps_for
 from trtspec.monitoring import scrape
 from trtspec.serving.stats import Stats
 
@@ -40,11 +40,11 @@ def test_both_builds_serve_and_no_pod_is_missing(replicas: int, share: float) ->
 
 
 @given(
-    now=some.builds(Counts, some.integers(0, 12), some.integers(0, 12)),
-    then=some.builds(Counts, some.integers(0, 12), some.integers(0, 12)),
+    now=some.builds(PodCounts, some.integers(0, 12), some.integers(0, 12)),
+    then=some.builds(PodCounts, some.integers(0, 12), some.integers(0, 12)),
     surge=some.booleans(),
 )
-def test_moves_are_of_one_pod_and_keep_the_number(now: Counts, then: Counts, surge: bool) -> None:
+def test_moves_are_of_one_pod_and_keep_the_number(now: PodCounts, then: PodCounts, surge: bool) -> None:
     before, total = now, now.stable + now.canary
     for each in moves(now, then, surge=surge):
         assert abs(each.stable - before.stable) + abs(each.canary - before.canary) == 1

@@ -19,7 +19,7 @@ from tests.unit.kubernetes.rendered import CHART
 from tests.unit.kubernetes.schemas import check
 from trtspec.cli.app import app
 from trtspec.errors import UnavailableError
-from trtspec.kubernetes.refusals import Answer, refusal
+from trtspec.kubernetes.refusals import ApiRefusal, refusal
 from trtspec.kubernetes.resources import MONITORS
 from trtspec.kubernetes.values import Values, chart_values
 from trtspec.monitoring import files
@@ -201,7 +201,7 @@ def test_a_name_that_is_too_long() -> None:
 
 def test_the_oldest_cluster_is_that_of_deploy() -> None:
     oldest = yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"]
-    error = refusal(Answer(404, "", "404 page not found"), "poddisruptionbudget/llama", NAMESPACE)
+    error = refusal(ApiRefusal(404, "", "404 page not found"), "poddisruptionbudget/llama", NAMESPACE)
     assert oldest == f">={str(error.repair).split()[1]}.0-0"
 
 

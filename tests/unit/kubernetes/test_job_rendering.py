@@ -15,7 +15,7 @@ from tests.unit.kubernetes.schemas import check
 from trtspec.kubernetes.job_object import WORK
 from trtspec.kubernetes.jobs import KubernetesJobs
 from trtspec.recipe.gpus import GPUS
-from trtspec.recipe.kubernetes import Build
+from trtspec.recipe.kubernetes import BuildJobSection
 
 LLAMA = RECIPES / "llama-3.1-8b-h100.yaml"
 EVERY_KEY = """\
@@ -112,7 +112,7 @@ def test_a_job_needs_no_labels_of_gpu_feature_discovery(tmp_path: Path) -> None:
 def test_every_key_arrives(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(LLAMA.read_text() + EVERY_KEY)
-    assert set(yaml.safe_load(EVERY_KEY)["kubernetes"]["build"]) == set(Build.model_fields)
+    assert set(yaml.safe_load(EVERY_KEY)["kubernetes"]["build"]) == set(BuildJobSection.model_fields)
     objects = rendered(recipe)
     for thing in objects.values():
         check(thing)

@@ -16,7 +16,7 @@ from tests.fakes.kubernetes.scripts import (
 )
 from tests.unit.kubernetes.jobs import Heard, job_of, pods, run, scripted, while_waiting
 from trtspec.errors import JobError
-from trtspec.jobs.job import Job
+from trtspec.jobs.job import ClusterJob
 from trtspec.jobs.state import JobState, Phase
 from trtspec.kubernetes.cluster import Cluster
 from trtspec.kubernetes.jobs import KubernetesJobs
@@ -146,7 +146,7 @@ def test_a_server_that_is_away_when_a_job_is_due(
     emulator: Emulator, scheduler: KubernetesJobs, recipe: Path
 ) -> None:
     class Leaving(Heard):
-        def changed(self, job: Job, state: JobState) -> None:
+        def changed(self, job: ClusterJob, state: JobState) -> None:
             super().changed(job, state)
             emulator.is_busy = state.phase is Phase.DONE
 

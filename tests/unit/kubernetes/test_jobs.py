@@ -16,7 +16,7 @@ from tests.fakes.kubernetes.scripts import (
 )
 from tests.unit.kubernetes.jobs import Heard, job_of, pods, run, scripted, while_waiting
 from trtspec.jobs.following import cancel
-from trtspec.jobs.standing import Standing
+from trtspec.jobs.standing import JobStatus
 from trtspec.jobs.state import Phase
 from trtspec.kubernetes.cluster import Cluster
 from trtspec.kubernetes.jobs import KubernetesJobs
@@ -180,7 +180,7 @@ def test_what_failed_is_made_anew(emulator: Emulator, scheduler: KubernetesJobs,
 def test_cancelling(emulator: Emulator, scheduler: KubernetesJobs, recipe: Path, cluster: Cluster) -> None:
     scripted(emulator, finishing(after=100.0))
     job = job_of(recipe)
-    standing = Standing([job])
+    standing = JobStatus([job])
     standing.has(job.name, scheduler.submit(job, []))
     assert scheduler.how_to_cancel([job.name]) == (
         f"kubectl --context lab --namespace serving delete job {job.name}"

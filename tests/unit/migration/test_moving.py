@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from trtspec.cli.app import app
 from trtspec.errors import RecipeError
-from trtspec.migration.moving import Moved, move
+from trtspec.migration.moving import MovedRecipe, move
 from trtspec.recipe.loader import load, loads
 from trtspec.recipe.schema import Recipe
 from trtspec.recipe.support import BACKENDS
@@ -39,7 +39,7 @@ serving:
 """
 
 
-def moved(text: str, backend: str, folder: Path) -> Moved:
+def moved(text: str, backend: str, folder: Path) -> MovedRecipe:
     path = folder / "recipe.yaml"
     path.write_text(text)
     return move(text, load(path), backend, folder / "moved.yaml")

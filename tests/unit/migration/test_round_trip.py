@@ -9,20 +9,20 @@ import pytest
 
 from trtspec.migration.importing import recipe_of
 from trtspec.recipe.loader import loads
-from trtspec.recipe.methods import DraftMethod, DraftModel, Ngram
+from trtspec.recipe.methods import DraftMethod, DraftModelMethod, Ngram
 from trtspec.recipe.server_releases import release_of
 from trtspec.servers.servers import LAUNCHES
-from trtspec.servers.wanted import ServedModel, Wanted
+from trtspec.servers.wanted import LaunchInputs, LaunchModel
 
 PATH = Path("recipe.yaml")
 
 
-def wanted(backend: str, method: DraftMethod) -> Wanted:
-    return Wanted(
+def wanted(backend: str, method: DraftMethod) -> LaunchInputs:
+    return LaunchInputs(
         release=release_of(backend, None),
         name="served",
-        target=ServedModel("org/big", "0" * 40),
-        draft=ServedModel("org/small", "1" * 40) if method.has_model else None,
+        target=LaunchModel("org/big", "0" * 40),
+        draft=LaunchModel("org/small", "1" * 40) if method.has_model else None,
         method=method,
         num_draft_tokens=5,
         dtype="bfloat16",
@@ -38,7 +38,7 @@ def wanted(backend: str, method: DraftMethod) -> Wanted:
 
 
 @pytest.mark.parametrize(
-    "method", [DraftModel(), Ngram(kind="ngram", prompt_lookup_max=6)], ids=lambda m: m.kind
+    "method", [DraftModelMethod(), Ngram(kind="ngram", prompt_lookup_max=6)], ids=lambda m: m.kind
 )
 @pytest.mark.parametrize("backend", LAUNCHES)
 def test_a_launch_is_read_back(backend: str, method: DraftMethod, tmp_path: Path) -> None:

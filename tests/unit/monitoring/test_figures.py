@@ -20,14 +20,14 @@ from trtspec.errors import UnavailableError
 from trtspec.monitoring.figures import between, choose, quantile
 from trtspec.monitoring.scrape import Scrape, parse, read
 from trtspec.refusals import Refusal, Refusals
-from trtspec.serving.metrics import KV_FRACTION, Sample, counters, gauges, histograms
+from trtspec.serving.metrics import KV_FRACTION, MetricSample, counters, gauges, histograms
 from trtspec.serving.stats import Stats
 from trtspec.terminal.live import drawn, rows
 
 
 def exported(stats: Stats, seconds: float, model: str = "pair", started: float = 1.0) -> str:
     """The text that Triton makes of them."""
-    samples: list[Sample] = [*counters(stats, seconds), *histograms(stats), *gauges(stats, started)]
+    samples: list[MetricSample] = [*counters(stats, seconds), *histograms(stats), *gauges(stats, started)]
     lines = []
     for sample in samples:
         labels = {"model": model, **sample.labels, "version": "1"}

@@ -11,7 +11,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from trtspec.openai import app as routes
-from trtspec.openai.app import Texts, make_app
+from trtspec.openai.app import ModelText, make_app
 from trtspec.openai.keys import Keys
 from trtspec.openai.renderer import Renderer
 from trtspec.openai.template import ChatTemplate
@@ -67,7 +67,7 @@ def test_who_waits_for_the_template_holds_the_body_until_he_leaves(monkeypatch: 
     async def run() -> None:
         renderer, refusals = Stuck(), Refusals("openai", "m")
         upstream = Upstream("m", refusals)
-        app = make_app(upstream, Texts(), renderer, Keys([]), refusals, max_requests=9)
+        app = make_app(upstream, ModelText(), renderer, Keys([]), refusals, max_requests=9)
         first = Client(app, "/v1/chat/completions", CHAT)
         while not renderer.waiting:
             await asyncio.sleep(0)
@@ -102,7 +102,7 @@ def test_each_prompt_takes_a_place_until_its_client_leaves() -> None:
     async def run() -> None:
         refusals = Refusals("openai", "m")
         upstream = Silent("m", refusals)
-        app = make_app(upstream, Texts(), None, Keys([]), refusals, max_requests=4)
+        app = make_app(upstream, ModelText(), None, Keys([]), refusals, max_requests=4)
 
         def ask(number: int) -> Client:
             body = json.dumps({"model": "m", "prompt": ["a"] * number}).encode()

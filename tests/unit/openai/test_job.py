@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from trtspec.openai.errors import ApiError
-from trtspec.openai.job import Job, chat, completion, template_messages, template_values
-from trtspec.openai.schema import ChatRequest, CompletionRequest
+from trtspec.openai.job import ModelRequest, chat, completion, template_messages, template_values
+from trtspec.openai.schema import ChatRequest, CompletionBody
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.tensors import INPUTS
 
@@ -24,12 +24,12 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.load(TINY)
 
 
-def of_text(tokenizer: Tokenizer | None = None, **values: Any) -> Job:
-    body = CompletionRequest.model_validate({"model": "m", "prompt": "a", **values})
+def of_text(tokenizer: Tokenizer | None = None, **values: Any) -> ModelRequest:
+    body = CompletionBody.model_validate({"model": "m", "prompt": "a", **values})
     return completion(body, "", tokenizer)
 
 
-def of_chat(**values: Any) -> Job:
+def of_chat(**values: Any) -> ModelRequest:
     body = ChatRequest.model_validate(
         {"model": "m", "messages": [{"role": "user", "content": "a"}], **values}
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from trtspec.openai.log_probs import TokenIds, chat_log_probs, completion_log_probs
-from trtspec.openai.pieces import Piece
+from trtspec.openai.pieces import ChoicePiece
 from trtspec.serving.executor import LogProb
 
-PIECE = Piece(0, "ab", None, (7, 8), (LogProb(-0.5, ((7, -0.5), (1, -1.0))), LogProb(-2.0, ((9, -0.25),))))
+PIECE = ChoicePiece(
+    0, "ab", None, (7, 8), (LogProb(-0.5, ((7, -0.5), (1, -1.0))), LogProb(-2.0, ((9, -0.25),)))
+)
 
 
 def test_a_completion_names_tokens_by_their_ids() -> None:

@@ -12,7 +12,7 @@ from openai.types.completion_create_params import CompletionCreateParamsBase as 
 
 from trtspec.openai.errors import ApiError
 from trtspec.openai.reading import read
-from trtspec.openai.schema import ChatRequest, CompletionRequest
+from trtspec.openai.schema import ChatRequest, CompletionBody
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
 TEXT: dict[str, Any] = {"model": "m", "prompt": "a"}
@@ -125,7 +125,7 @@ def test_what_the_server_has_not_is_not_ignored(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("params", "kind"), [(CompletionCreateParamsBase, ChatRequest), (TextParams, CompletionRequest)]
+    ("params", "kind"), [(CompletionCreateParamsBase, ChatRequest), (TextParams, CompletionBody)]
 )
 def test_every_other_field_of_the_official_client_is_known(params: Any, kind: Any) -> None:
     fields = set(params.__annotations__) - NOT_HERE
@@ -145,32 +145,32 @@ def test_every_other_field_of_the_official_client_is_known(params: Any, kind: An
 )
 def test_a_prompt_is_text_or_token_ids_or_several(given: Any, prompts: list[Any]) -> None:
     body = json.dumps({**TEXT, "prompt": given, "suffix": ""}).encode()
-    assert read(body, CompletionRequest).prompt == prompts
+    assert read(body, CompletionBody).prompt == prompts
 
 
 @pytest.mark.parametrize(
     "given", [[], [[]], [1, "a"], [[1], [-1]], [2**31], [1.0], [True], None, {}, 5, [[1], []], ["a", None]]
 )
 def test_anything_else_is_no_prompt(given: Any) -> None:
-    error = refused({**TEXT, "prompt": given}, CompletionRequest)
+    error = refused({**TEXT, "prompt": given}, CompletionBody)
     assert error.param == "prompt"
     assert "must be a text, a list of token ids" in error.message
 
 
 def test_nothing_is_filled_in_before_a_suffix() -> None:
-    error = refused({**TEXT, "suffix": "return x"}, CompletionRequest)
+    error = refused({**TEXT, "suffix": "return x"}, CompletionBody)
     assert (error.param, error.message.partition(":")[0]) == ("suffix", "suffix")
     assert "leave it out" in error.message
-    assert "128" in refused({**TEXT, "prompt": ["a"] * 129}, CompletionRequest).message
+    assert "128" in refused({**TEXT, "prompt": ["a"] * 129}, CompletionBody).message
 
 
 def test_numbers_may_be_whole() -> None:
-    assert read(json.dumps({**TEXT, "temperature": 1}).encode(), CompletionRequest).temperature == 1.0
+    assert read(json.dumps({**TEXT, "temperature": 1}).encode(), CompletionBody).temperature == 1.0
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "9" * 400 + ".0"])
 def test_what_no_number_here_can_hold_is_refused(number: str) -> None:
     body = '{"model": "m", "prompt": "a", "repetition_penalty": ' + number + "}"
     with pytest.raises(ApiError, match="is larger than any number here") as caught:
-        read(body.encode(), CompletionRequest)
+        read(body.encode(), CompletionBody)
     assert caught.value.status == 400

@@ -13,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import ValidationError, validate
 
-from trtspec.openai.tools import BareCalls, Calls, ForcedArguments, ForcedCalls, Found, forced_schema, reader
+from trtspec.openai.tools import (
+    BareCalls,
+    Calls,
+    ForcedArguments,
+    ForcedCalls,
+    ParsedText,
+    forced_schema,
+    reader,
+)
 
 ONE = '{"name": "add", "arguments": {"a": 1, "b": "é"}}'
 QWEN = f"Let me see.\n<tool_call>\n{ONE}\n</tool_call>\n<tool_call>\n{ONE}\n</tool_call>"
@@ -117,7 +125,7 @@ def test_the_arguments_of_a_named_function_are_told_as_they_come() -> None:
     first, second, last = calls.push('{"a'), calls.push('": 1}'), calls.flush()
     (call,) = first.calls
     assert (call.name, call.arguments, second.more) == ("now", '{"a', '": 1}')
-    assert (first.more, second.calls, last) == ("", [], Found())
+    assert (first.more, second.calls, last) == ("", [], ParsedText())
 
 
 def is_of(schema: dict[str, Any]) -> Callable[[Any], bool]:

@@ -18,8 +18,8 @@ from tests.fakes.published import COMMIT
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
 from trtspec.engine.engine_options import BuildOptions
-from trtspec.forecast.outlook import Pair
-from trtspec.forecast.roofline import Load, Network
+from trtspec.forecast.outlook import ForecastPair
+from trtspec.forecast.roofline import BatchLoad, Network
 from trtspec.forecast.speedup import speedup
 from trtspec.models.source import read_source
 from trtspec.plan.facts import ModelFacts
@@ -27,7 +27,7 @@ from trtspec.plan.resolved import EnginePlan
 from trtspec.plan.speed import ROUND_S, chip, network
 from trtspec.recipe.gpus import GPUS
 
-LENGTH, ACCEPTANCE, LOAD = 10, 0.8, Load(texts=1, context=1024)
+LENGTH, ACCEPTANCE, LOAD = 10, 0.8, BatchLoad(texts=1, context=1024)
 TARGETS = {
     "70B": ("nvidia/Llama-3.3-70B-Instruct-FP8", 1),
     "405B": ("nvidia/Llama-3.1-405B-Instruct-FP8", 4),
@@ -64,10 +64,10 @@ def of(hub_cache: Path, name: str, tensor: int) -> Network:
     return network(EnginePlan(ModelFacts(name, None, source, None), None, checkpoint, options))
 
 
-def pair(hub_cache: Path, target: str, draft: str) -> Pair:
+def pair(hub_cache: Path, target: str, draft: str) -> ForecastPair:
     name, tensor = TARGETS[target]
     networks = of(hub_cache, name, tensor), of(hub_cache, DRAFTS[draft], tensor)
-    return Pair(*networks, chip(GPUS["h200"]), ROUND_S["in_process"], LENGTH)
+    return ForecastPair(*networks, chip(GPUS["h200"]), ROUND_S["in_process"], LENGTH)
 
 
 @pytest.mark.parametrize("result", RESULTS, ids=lambda result: f"{result.target} with {result.draft}")

@@ -17,7 +17,7 @@ from trtspec.models.families import FAMILIES
 from trtspec.models.source import read_source
 from trtspec.plan.advice import advice
 from trtspec.plan.choices import Choice, asked_backend
-from trtspec.plan.facts import Facts, ModelFacts
+from trtspec.plan.facts import ModelFacts, PlanFacts
 from trtspec.plan.resolve import resolve
 from trtspec.plan.resolved import Resolved
 from trtspec.recipe.loader import load
@@ -49,7 +49,7 @@ def resolved(llama_folder: Callable[..., Path], tmp_path: Path) -> Resolve:
             ModelFacts(name, None, replace(source, architecture=architecture, model_type=family.name), None)
             for name, source in zip(("target", "draft"), sources, strict=True)
         ]
-        facts = Facts(dict(zip(Role, models, strict=True)), Host({}), serving_code="")
+        facts = PlanFacts(dict(zip(Role, models, strict=True)), Host({}), serving_code="")
         recipe = tmp_path / "recipe.yaml"
         usual = ("name: x", f"hardware: {{gpu: {gpu}}}", "target: {model: ./t}", "draft: {model: ./d}")
         given = [line.split(":")[0] for line in lines]

@@ -15,7 +15,7 @@ from trtspec.plan.outlook import look_ahead
 from trtspec.plan.resolved import Resolved
 from trtspec.progress import no_progress
 from trtspec.roles import Role
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 from trtspec.serving.executors.torch.host import ProcessShare
 
 Planned = Callable[..., Resolved]
@@ -45,7 +45,7 @@ def planned(llama_folder: Callable[..., Path], tmp_path: Path) -> Planned:
     return plan
 
 
-def option(launch: Launch | None, name: str) -> str:
+def option(launch: ServerLaunch | None, name: str) -> str:
     assert launch
     return launch.arguments[launch.arguments.index(name) + 1]
 

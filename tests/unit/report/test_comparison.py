@@ -9,12 +9,12 @@ import pytest
 
 from tests.fakes.bench_result import SPEEDUPS, acceptance, result
 from trtspec.bench.compare import compare
-from trtspec.bench.result import Arms, Drafts, Load, Result
+from trtspec.bench.result import Arms, BenchResult, DraftFigures, OfferedLoad
 from trtspec.report.comparison import comparison_page
 from trtspec.report.document import as_html
 
 
-def tree(first: Result, second: Result) -> Element:
+def tree(first: BenchResult, second: BenchResult) -> Element:
     return fromstring(as_html(comparison_page(compare(first, second))))
 
 
@@ -68,12 +68,12 @@ def test_runs_without_blocks_have_no_ratio_and_say_so() -> None:
     assert "No ratio has an interval" in words(root)
 
 
-def at_a_rate(seconds: float, failed: int = 0) -> Result:
+def at_a_rate(seconds: float, failed: int = 0) -> BenchResult:
     """Two requests a second, each of which takes so long; tokens a second follow from the rate."""
     (level,) = result({2: 1.5}).levels
     pairs = tuple((seconds * (1 + 0.01 * way), 2 * seconds) for way in (-2, 1, 0, 1, -1, 1))
     arms = replace(level.arms, speculative=replace(level.arms.speculative, errors={"refused": failed}))
-    return replace(result(), levels=(replace(level, load=Load("rate", 2), arms=arms, pairs=pairs),))
+    return replace(result(), levels=(replace(level, load=OfferedLoad("rate", 2), arms=arms, pairs=pairs),))
 
 
 def test_at_a_rate_the_time_of_a_request_says_which_is_faster() -> None:
@@ -91,8 +91,8 @@ def test_at_a_rate_who_refuses_is_not_faster() -> None:
 
 
 def test_runs_with_drafts_of_two_lengths_have_columns_as_far_as_each_goes() -> None:
-    def drafting(length: int) -> Result:
-        drafts = Drafts("answers", acceptance(0.5, 80, length))
+    def drafting(length: int) -> BenchResult:
+        drafts = DraftFigures("answers", acceptance(0.5, 80, length))
         levels = tuple(
             replace(level, arms=Arms(replace(level.arms.speculative, drafts=drafts)))
             for level in result().levels

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element, fromstring
 import pytest
 
 from tests.fakes.bench_result import level, result
-from trtspec.bench.result import Arms, Result, Server, Verdict
+from trtspec.bench.result import Arms, BenchedServer, BenchResult, BenchVerdict
 from trtspec.report.advice import advice, headline
 from trtspec.report.document import as_html
 from trtspec.report.page import page
@@ -25,7 +25,7 @@ HOSTILE = (
 )
 
 
-def tree(found: Result) -> Element:
+def tree(found: BenchResult) -> Element:
     """The report as strict XML, which refuses what a browser would guess at."""
     return fromstring(as_html(page(found)))
 
@@ -66,7 +66,7 @@ def texts(value: Any, said: list[str]) -> Any:
 
 def test_hostile_words_stay_words() -> None:
     said: list[str] = []
-    found: Result = texts(result(words="x"), said)
+    found: BenchResult = texts(result(words="x"), said)
     found = replace(found, verdict=replace(found.verdict, notes=(HOSTILE[0],)))
     root = tree(found)
     text = words(root)
@@ -113,13 +113,19 @@ def near(cell: str, value: float) -> bool:
 @pytest.mark.parametrize(
     ("verdict", "heading", "what"),
     [
-        (Verdict("a", "on"), "Worth it, at every load that was measured", "Leave drafts on"),
-        (Verdict("a", "up_to", 24.0, 24.0), "Worth it, up to 24 streams", "Use drafts up to 24 streams"),
-        (Verdict("a", "off"), "Not worth it as it is", "Serve without drafts"),
-        (Verdict("a", "undecided"), "It depends on the load", "Use drafts at loads whose whole interval"),
+        (BenchVerdict("a", "on"), "Worth it, at every load that was measured", "Leave drafts on"),
+        (BenchVerdict("a", "up_to", 24.0, 24.0), "Worth it, up to 24 streams", "Use drafts up to 24 streams"),
+        (BenchVerdict("a", "off"), "Not worth it as it is", "Serve without drafts"),
+        (
+            BenchVerdict("a", "undecided"),
+            "It depends on the load",
+            "Use drafts at loads whose whole interval",
+        ),
     ],
 )
-def test_the_first_words_answer_whether_it_is_worth_it(verdict: Verdict, heading: str, what: str) -> None:
+def test_the_first_words_answer_whether_it_is_worth_it(
+    verdict: BenchVerdict, heading: str, what: str
+) -> None:
     root = tree(replace(result(), verdict=verdict))
     hero = root.find("body/main/section")
     assert hero is not None
@@ -128,7 +134,7 @@ def test_the_first_words_answer_whether_it_is_worth_it(verdict: Verdict, heading
 
 
 def test_it_is_not_clear_where_every_interval_has_1_within() -> None:
-    found = replace(result({1: 1.01, 8: 0.99}), verdict=Verdict("a", "undecided"))
+    found = replace(result({1: 1.01, 8: 0.99}), verdict=BenchVerdict("a", "undecided"))
     assert headline(found) == "Not clear yet"
     assert "Measure for longer" in advice(found)[0]
 
@@ -138,7 +144,7 @@ def test_loads_without_a_speed_up_are_no_reason_to_leave_drafts_on() -> None:
     levels = tuple(
         replace(each, speedup=each.speedup if each.load.value < 4 else None) for each in result().levels
     )
-    found = replace(result(), levels=levels, verdict=Verdict("a", "on"))
+    found = replace(result(), levels=levels, verdict=BenchVerdict("a", "on"))
     assert headline(found) == "Worth it, at 2 of the 7 loads that were measured"
     assert "highest load of which that is known is 2 streams;" in advice(found)[0]
 
@@ -155,7 +161,7 @@ def test_it_is_not_known_without_a_speed_up(with_plain: bool, heading: str, repa
         replace(each, speedup=None, arms=each.arms if with_plain else Arms(each.arms.speculative))
         for each in result().levels
     )
-    found = replace(result(), levels=levels, verdict=Verdict("a", "unmeasured"))
+    found = replace(result(), levels=levels, verdict=BenchVerdict("a", "unmeasured"))
     assert headline(found) == heading
     assert repair in advice(found)[0]
 
@@ -177,9 +183,9 @@ def test_what_was_not_measured_is_not_shown() -> None:
     )
     found = replace(
         whole,
-        server=Server("http://127.0.0.1:8000/v1", "openai", "none"),
+        server=BenchedServer("http://127.0.0.1:8000/v1", "openai", "none"),
         levels=(replace(one, arms=Arms(bare), speedup=None, pairs=()),),
-        verdict=Verdict("nothing to compare with", "unmeasured"),
+        verdict=BenchVerdict("nothing to compare with", "unmeasured"),
         is_partial=True,
     )
     root = tree(found)

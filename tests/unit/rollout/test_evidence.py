@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.rollout.metrics import text_of
 from trtspec.monitoring.scrape import parse
-from trtspec.rollout.evidence import Drafts, Evidence, between, counted
+from trtspec.rollout.evidence import RolloutEvidence, ScoredDrafts, between, counted
 from trtspec.serving.stats import Stats
 
 
@@ -48,16 +48,18 @@ def test_a_server_that_was_started_anew_counts_from_its_start() -> None:
     old.rollout.shadow.record(4, 4)
     new.rollout.shadow.record(4, 1)
     for seconds in (5.0, 500.0):
-        assert between(look(old, 100.0), look(new, seconds, started=150.0)).shadow == Drafts(1, 4, 1)
-    assert between({}, look(new, 5.0)).shadow == Drafts(1, 4, 1)
+        assert between(look(old, 100.0), look(new, seconds, started=150.0)).shadow == ScoredDrafts(1, 4, 1)
+    assert between({}, look(new, 5.0)).shadow == ScoredDrafts(1, 4, 1)
 
 
 def test_a_server_without_a_start_time_is_told_by_how_long_it_counts() -> None:
     old, new = Stats(), Stats()
     old.rollout.shadow.record(4, 4)
     new.rollout.shadow.record(4, 1)
-    assert between(look(old, 100.0, started=0.0), look(new, 5.0, started=0.0)).shadow == Drafts(1, 4, 1)
-    assert between(look(old, 100.0, started=0.0), look(old, 105.0, started=0.0)).shadow == Drafts(0, 0, 0)
+    assert between(look(old, 100.0, started=0.0), look(new, 5.0, started=0.0)).shadow == ScoredDrafts(1, 4, 1)
+    assert between(look(old, 100.0, started=0.0), look(old, 105.0, started=0.0)).shadow == ScoredDrafts(
+        0, 0, 0
+    )
 
 
 def test_production_and_shadow_are_told_apart() -> None:
@@ -66,8 +68,8 @@ def test_production_and_shadow_are_told_apart() -> None:
     stats.record("lookup", 2, 2)
     stats.rollout.shadow.record(5, 1)
     found = between({}, look(stats, 1.0))
-    assert isinstance(found, Evidence)
-    assert (found.speculation, found.shadow) == (Drafts(2, 6, 5), Drafts(1, 5, 1))
+    assert isinstance(found, RolloutEvidence)
+    assert (found.speculation, found.shadow) == (ScoredDrafts(2, 6, 5), ScoredDrafts(1, 5, 1))
 
 
 @pytest.mark.parametrize("truth", [0.2, 0.5, 0.8, 0.95])
@@ -79,11 +81,11 @@ def test_the_acceptance_of_a_token_is_found_again(truth: float, lengths: tuple[i
         length = dice.choice(lengths)
         taken = next((place for place in range(length) if dice.random() >= truth), length)
         drafted, accepted = drafted + length, accepted + taken
-    found = Drafts(number, drafted, accepted)
+    found = ScoredDrafts(number, drafted, accepted)
     assert truth - (0.01 if len(lengths) == 1 else 0.03) <= found.per_token <= truth + 0.01
     assert found.share <= found.per_token + 0.01
 
 
 def test_nothing_drafted_and_all_accepted_are_numbers_too() -> None:
-    assert Drafts(0, 0, 0).per_token == Drafts(3, 12, 0).per_token == 0.0
-    assert (Drafts(3, 12, 12).per_token, Drafts(3, 12, 12).share) == (1.0, 1.0)
+    assert ScoredDrafts(0, 0, 0).per_token == ScoredDrafts(3, 12, 0).per_token == 0.0
+    assert (ScoredDrafts(3, 12, 12).per_token, ScoredDrafts(3, 12, 12).share) == (1.0, 1.0)

@@ -15,12 +15,14 @@ import pytest
 
 from trtspec.errors import UnavailableError
 from trtspec.rollout import standing
-from trtspec.rollout.standing import Standing
-from trtspec.serving.rollout.file import Reading, RolloutFile
+from trtspec.rollout.standing import RolloutRecord
+from trtspec.serving.rollout.file import RolloutFile, RolloutReading
 from trtspec.serving.rollout.state import RolloutState
 
-OLD = Standing(RolloutState("shadow", 0.5), "2026-01-01T00:00:00Z", {"a": 1.5, "b{plain}": 2.0})
-NEW = Standing(RolloutState(share=0.25), "2026-01-02T00:00:00Z", {f"name-{n}": float(n) for n in range(300)})
+OLD = RolloutRecord(RolloutState("shadow", 0.5), "2026-01-01T00:00:00Z", {"a": 1.5, "b{plain}": 2.0})
+NEW = RolloutRecord(
+    RolloutState(share=0.25), "2026-01-02T00:00:00Z", {f"name-{n}": float(n) for n in range(300)}
+)
 WRITER = """
 import sys
 from pathlib import Path
@@ -39,14 +41,14 @@ def test_what_is_written_is_read_by_both_sides(tmp_path: Path) -> None:
     for each in (OLD, NEW, replace(OLD, counted=None)):
         standing.write(path, each)
         assert standing.read(path) == each
-        assert RolloutFile(path).look() == Reading(each.state)
+        assert RolloutFile(path).look() == RolloutReading(each.state)
 
 
 def test_a_file_of_somebody_else_has_no_past(tmp_path: Path) -> None:
     """As a ConfigMap would be written by hand."""
     path = tmp_path / "rollout.json"
     path.write_text('{"version": 1, "mode": "speculate", "share": 0.1, "since": 5, "counted": ["x"]}')
-    assert standing.read(path) == Standing(RolloutState(share=0.1))
+    assert standing.read(path) == RolloutRecord(RolloutState(share=0.1))
 
 
 def test_a_broken_one_is_an_error_that_names_it(tmp_path: Path) -> None:

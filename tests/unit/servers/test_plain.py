@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import yaml
 
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 from trtspec.servers.plain import without_drafts
 
 
-def launch(*arguments: str, **files: str) -> Launch:
-    return Launch(
+def launch(*arguments: str, **files: str) -> ServerLaunch:
+    return ServerLaunch(
         backend="",
         release="",
         module="",

@@ -18,12 +18,12 @@ from tests.fakes.trimming import Trimming, sometimes
 from tests.fakes.unreliable import Fault, Unreliable
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.worlds import Visit, World, worlds
-from trtspec.serving.bounds import Bounds
+from trtspec.serving.bounds import ServingBounds
 from trtspec.serving.completion import Completion, CompletionRequest, Delta, EndReason
 from trtspec.serving.coordinator import CHECK_S, Coordinator
 from trtspec.serving.errors import Busy, EngineFailure, ServingError, TimedOut
 from trtspec.serving.executor import Request
-from trtspec.serving.rollout.file import Reading
+from trtspec.serving.rollout.file import RolloutReading
 from trtspec.serving.stats import SpeculationCounts, Stats
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -73,7 +73,7 @@ class Deployment:
             None if world.drafting.kind == "ngram" else self.draft,
             tokenizer,
             num_draft_tokens=world.num_draft_tokens,
-            bounds=Bounds(
+            bounds=ServingBounds(
                 world.places,
                 world.kv_tokens,
                 world.queue,
@@ -106,7 +106,7 @@ class Deployment:
     async def _roll_out(self) -> None:
         """Moves on while requests run."""
         for state in cycle(self.world.stands):
-            self.coordinator.rollout.take(Reading(state))
+            self.coordinator.rollout.take(RolloutReading(state))
             await asyncio.sleep(STEP_S)
 
     async def _visit(self, visit: Visit) -> Told:

@@ -16,7 +16,7 @@ from tests.fakes.engine_dir import tiny_llama, write_engine
 from tests.fakes.languages import DRAFT, TARGET, Run, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
 from tests.unit.serving.test_coordinator_seeds import Sampler
-from trtspec.serving.bounds import Bounds
+from trtspec.serving.bounds import ServingBounds
 from trtspec.serving.completion import CompletionRequest, Delta
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.errors import Busy, EngineFailure, RequestError
@@ -122,7 +122,9 @@ def test_each_has_a_place_and_more_than_there_are_is_refused(
 ) -> None:
     async def main() -> None:
         target = ScriptedExecutor(TARGET, babble(300), delay=0.001)
-        coordinator = Coordinator(target, None, tokenizer, bounds=Bounds(max_places=4, max_queue_size=2))
+        coordinator = Coordinator(
+            target, None, tokenizer, bounds=ServingBounds(max_places=4, max_queue_size=2)
+        )
         for count in (5, 0, -1):
             with pytest.raises(RequestError, match=rf"num_return_sequences is {count}; allowed: 1 to 4"):
                 await sequences(coordinator, replace(FOUR, num_return_sequences=count))
@@ -214,7 +216,7 @@ def test_requests_that_share_the_places_do_not_wait_for_one_another(
 
     async def main() -> None:
         target = ScriptedExecutor(TARGET, babble(300))
-        bounds = Bounds(max_places=4, max_queue_size=1000)
+        bounds = ServingBounds(max_places=4, max_queue_size=1000)
         coordinator = Coordinator(target, drafting_for(target, 0.7), tokenizer, bounds=bounds)
         requests = [replace(FOUR, num_return_sequences=2 + number % 3) for number in range(40)]
         heard = await asyncio.gather(*(sequences(coordinator, request) for request in requests))

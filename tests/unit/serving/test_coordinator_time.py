@@ -11,14 +11,14 @@ import pytest
 from tests.fakes.clock import Clock, until
 from tests.fakes.languages import TARGET, Run, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, echo
-from trtspec.serving.bounds import Bounds
+from trtspec.serving.bounds import ServingBounds
 from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.errors import Busy, TimedOut
 from trtspec.serving.executor import Request
 from trtspec.serving.tokenizer import Tokenizer
 
-BOUNDS = Bounds(max_places=256)
+BOUNDS = ServingBounds(max_places=256)
 
 
 @pytest.mark.parametrize("slow", ["draft", "target", "target alone"])

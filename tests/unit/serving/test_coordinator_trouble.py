@@ -15,7 +15,7 @@ from tests.fakes.clock import Clock, until
 from tests.fakes.expected import Cases, assert_is, expect
 from tests.fakes.languages import DRAFT, TARGET, OneShot, Run, by_prompt, chatter, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, echo
-from trtspec.serving.bounds import Bounds
+from trtspec.serving.bounds import ServingBounds
 from trtspec.serving.completion import CompletionRequest, EndReason
 from trtspec.serving.coordinator import CHECK_S, MAX_FAILURES, Coordinator
 from trtspec.serving.drafters.circuit_breaker import FIRST_REST_S
@@ -23,7 +23,7 @@ from trtspec.serving.errors import Busy, Cancelled, EngineFailure
 from trtspec.serving.executor import FinishReason, Request, SamplingConfig
 from trtspec.serving.tokenizer import Tokenizer
 
-BOUNDS = Bounds(max_places=256)
+BOUNDS = ServingBounds(max_places=256)
 
 
 class TestDraft:

@@ -18,7 +18,7 @@ from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.executor import Guide, GuideType, KvReuse, SamplingConfig
 from trtspec.serving.histogram import BETWEEN_TOKENS_S, FIRST_TOKEN_S, REQUEST_S, Histogram
-from trtspec.serving.metrics import FAMILIES, Kind, counters, gauges, histograms
+from trtspec.serving.metrics import FAMILIES, MetricType, counters, gauges, histograms
 from trtspec.serving.policy import unsplittable_options
 from trtspec.serving.reasons import FALLBACKS
 from trtspec.serving.stats import Stats
@@ -79,7 +79,7 @@ def test_every_value_is_of_a_family_and_no_two_are_the_same() -> None:
     stats.kv_reuse["target"] = KvReuse(asked=10, found=4)
     stats.rollout.arms["plain"].requests += 1
     counted = [*counters(stats, 1.0), *histograms(stats)]
-    for samples, kind in ((counted, Kind.COUNTER), (list(gauges(stats, 1.0)), Kind.GAUGE)):
+    for samples, kind in ((counted, MetricType.COUNTER), (list(gauges(stats, 1.0)), MetricType.GAUGE)):
         known = {(sample.name, *sample.labels.items()) for sample in samples}
         assert len(known) == len(samples)
         assert {sample.name for sample in samples} == {

@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
-from trtspec.jobs.job import Job
+from trtspec.jobs.job import ClusterJob
 from trtspec.jobs.state import JobState, Phase
-from trtspec.slurm.reading import ACTIVE, Row, accounted, end, over, rows, waiting
-from trtspec.slurm.scheduler import _FORGOTTEN, Slurm
+from trtspec.slurm.reading import ACTIVE, QueueRow, accounted, end, over, rows, waiting
+from trtspec.slurm.scheduler import _FORGOTTEN, SlurmScheduler
 
 KILLED = (
     "JobId=3 JobName=t-kill UserId=root(0) GroupId=root(0) MCS_label=N/A Priority=4294901757 Nice=0 "
@@ -45,7 +45,7 @@ def ended(**values: str) -> JobState:
 def test_a_queue() -> None:
     found = rows(QUEUE)
     assert [row.id for row in found if row.state in ACTIVE] == ["9", "8"]
-    assert found[2] == Row("9", "t-drain", "PENDING", "", "ReqNodeNotAvail, UnavailableNodes:n1")
+    assert found[2] == QueueRow("9", "t-drain", "PENDING", "", "ReqNodeNotAvail, UnavailableNodes:n1")
     assert rows("") == []
 
 
@@ -109,12 +109,12 @@ def test_a_job_that_was_requeued_says_how_often() -> None:
     ],
 )
 def test_why_a_job_waits(state: str, reason: str, told: str) -> None:
-    assert waiting(Row("7", "t", state, "", reason)) == JobState(Phase.WAITS, told)
+    assert waiting(QueueRow("7", "t", state, "", reason)) == JobState(Phase.WAITS, told)
 
 
 def test_a_job_that_runs_or_ends() -> None:
     for state in ("RUNNING", "COMPLETING"):
-        assert waiting(Row("7", "t", state, "n1", "None")) == JobState(Phase.RUNS, node="n1")
+        assert waiting(QueueRow("7", "t", state, "n1", "None")) == JobState(Phase.RUNS, node="n1")
 
 
 def test_accounts() -> None:
@@ -142,5 +142,5 @@ def test_what_two_of_slurms_commands_say_at_different_times(
     said = {"squeue": "7|trtspec-x|NODE_FAIL|n1|None\n", "sacct": sacct}
     monkeypatch.setattr("trtspec.slurm.scheduler.run", lambda command, *words: said[command])
     monkeypatch.setattr("trtspec.slurm.scheduler.run_if_known", lambda *words: scontrol)
-    job = cast(Job, SimpleNamespace(name="trtspec-x"))
-    assert Slurm("python", {}).states({"7": job}) == {"7": state}
+    job = cast(ClusterJob, SimpleNamespace(name="trtspec-x"))
+    assert SlurmScheduler("python", {}).states({"7": job}) == {"7": state}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trtspec.errors import StoreError, UnavailableError
-from trtspec.store.address import Address
+from trtspec.store.address import StoreAddress
 from trtspec.store.store import Store
 
 
@@ -41,13 +41,13 @@ from trtspec.store.store import Store
     ],
 )
 def test_what_is_shown_of_a_url(url: str, shown: str) -> None:
-    address = Address(url)
+    address = StoreAddress(url)
     assert str(address) == shown
     assert url == shown or url not in repr(address)
 
 
 def test_secrets_are_found_decoded_too() -> None:
-    address = Address("sftp://me:pa%24s@host/x?sig=d%2Fe")
+    address = StoreAddress("sftp://me:pa%24s@host/x?sig=d%2Fe")
     assert address.redact("login failed: pa$s, pa%24s, d/e") == "login failed: ***, ***, ***"
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.store import pusher
 from tests.unit.store.conftest import H200, entry_of, tree
 from trtspec.progress import no_progress
-from trtspec.store.prune import Rules, prune
+from trtspec.store.prune import PruneRules, prune
 from trtspec.store.pull import pull
 from trtspec.store.store import Store
 from trtspec.store.verify import verify
@@ -58,7 +58,7 @@ def test_a_push_that_is_killed_at_any_write_goes_on(
             break
         assert process.returncode == pusher.DEAD
         assert store.entries() == []
-        prune(store, Rules(None, None, timedelta(hours=1)), lambda *_: None, dry_run=False)
+        prune(store, PruneRules(None, None, timedelta(hours=1)), lambda *_: None, dry_run=False)
         found = store.files.find("objects")
         for name in found:
             content = store.files.read(name)
@@ -88,7 +88,7 @@ def test_two_builders_and_a_prune_at_once(shared_url: str, small_engine: Path, t
         builder.stdin.flush()
     store = Store(shared_url)
     for _ in range(5):  # Each holds the builders up, so they must end.
-        prune(store, Rules(None, None, timedelta(hours=1)), lambda *_: None, dry_run=False)
+        prune(store, PruneRules(None, None, timedelta(hours=1)), lambda *_: None, dry_run=False)
     assert [builder.wait() for builder in builders] == [0, 0]
     for builder in builders:
         builder.communicate()

@@ -22,7 +22,7 @@ from trtspec.store import lease as room
 from trtspec.store.builder import Builder, from_bytes, to_bytes
 from trtspec.store.files import Files, Stat
 from trtspec.store.lease import leased
-from trtspec.store.prune import Rules, prune
+from trtspec.store.prune import PruneRules, prune
 from trtspec.store.push import push
 from trtspec.store.store import Store
 from trtspec.store.verify import verify
@@ -259,7 +259,7 @@ class TestHouseKeeping:
     ) -> None:
         name = f"{FOLDER}/000001.json"
         store.files.write(name, to_bytes(Builder("target", 120.0)))
-        rules = Rules(None, None, timedelta(hours=1))
+        rules = PruneRules(None, None, timedelta(hours=1))
         assert prune(store, rules, lambda *_: None, dry_run=False).names == ()
         assert prune(store, replace(rules, grace=timedelta(0)), lambda *_: None, dry_run=False).names == (
             name,

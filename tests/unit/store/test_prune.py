@@ -23,13 +23,13 @@ from trtspec.progress import no_progress
 from trtspec.store import prune as room
 from trtspec.store.entry import Entry, to_bytes
 from trtspec.store.files import Files, Stat
-from trtspec.store.prune import Prune, Rules, choose, exclusively, prune
+from trtspec.store.prune import Prune, PruneRules, choose, exclusively, prune
 from trtspec.store.push import push
 from trtspec.store.store import Store
 from trtspec.store.verify import verify
 
 DAY = timedelta(days=1)
-NOTHING = Rules(None, None, DAY)
+NOTHING = PruneRules(None, None, DAY)
 NOW = datetime(2026, 1, 31, tzinfo=timezone.utc)
 
 
@@ -58,7 +58,7 @@ class TestChoice:
     ENTRIES = tuple(at_day(day) for day in (30, 20, 10, 1))
 
     def days(self, older_than: int | None, keep: int | None) -> list[int]:
-        rules = Rules(None if older_than is None else older_than * DAY, keep, DAY)
+        rules = PruneRules(None if older_than is None else older_than * DAY, keep, DAY)
         return [datetime.fromisoformat(entry.created).day for entry in choose(self.ENTRIES, rules, NOW)]
 
     def test_without_a_rule_nothing_goes(self) -> None:
@@ -77,7 +77,7 @@ class TestChoice:
 
     def test_each_kind_is_counted_on_its_own(self) -> None:
         others = [at_day(1, role="draft"), at_day(1, name="qwen"), at_day(1, platform=replace(H200, sm=89))]
-        assert choose([*self.ENTRIES, *others], Rules(None, 4, DAY), NOW) == []
+        assert choose([*self.ENTRIES, *others], PruneRules(None, 4, DAY), NOW) == []
 
 
 def test_a_store_that_is_needed_stays(store: Store, engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_an_entry_goes_with_what_only_it_needs(store: Store, engine: Path) -> No
     (engine / "config.json").write_text("{}")
     new = entry_of(engine, created=datetime.now(timezone.utc).isoformat())
     push(store, new, engine, silent)
-    rules = Rules(DAY, None, DAY)
+    rules = PruneRules(DAY, None, DAY)
     before = store.files.find("")
     told = prune(store, rules, silent, dry_run=True)
     assert store.files.find("").keys() == before.keys()
@@ -290,6 +290,6 @@ def test_a_prune_that_was_held_up_removes_nothing(
         pass
     monkeypatch.setattr(room, "monotonic", lambda: next(clock))
     with pytest.raises(StoreError, match="took so long"):
-        prune(store, Rules(timedelta(0), None, DAY), silent, dry_run=False)
+        prune(store, PruneRules(timedelta(0), None, DAY), silent, dry_run=False)
     assert len(store.entries()) == 1
     assert store.files.find("pruning") == {}

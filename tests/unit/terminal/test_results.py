@@ -8,11 +8,11 @@ import pytest
 
 from tests.fakes.bench_result import result
 from trtspec.bench.compare import compare
-from trtspec.bench.result import Arms, Interval, Load, Result, Verdict
+from trtspec.bench.result import Arms, BenchResult, BenchVerdict, Interval, OfferedLoad
 from trtspec.terminal.results import print_comparison, print_result
 
 
-def large() -> Result:
+def large() -> BenchResult:
     """As wide as numbers get: thousands of streams, millions of tokens, waits of minutes."""
     found = result({1: 1.93, 1024: 0.74})
     last = found.levels[-1]
@@ -67,8 +67,10 @@ def test_what_is_not_known_is_a_dash(capsys: pytest.CaptureFixture[str]) -> None
     found = result({4: 1.5})
     (level,) = found.levels
     figures = replace(level.arms.speculative, drafts=None, end_to_end=None)
-    bare = replace(level, load=Load("rate", 0.5), arms=Arms(figures), speedup=None)
-    print_result(replace(found, levels=(bare,), verdict=Verdict("nothing to compare with", "unmeasured")))
+    bare = replace(level, load=OfferedLoad("rate", 0.5), arms=Arms(figures), speedup=None)
+    print_result(
+        replace(found, levels=(bare,), verdict=BenchVerdict("nothing to compare with", "unmeasured"))
+    )
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["0.5", "-", "-", "279", "-", "-", "-", "0"] in rows
     assert rows[-1][-2:] == ["-", "-"]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from trtspec.forecast.speedup import RoundCosts
 from trtspec.serving.drafters.source import DRAFT_MODEL
-from trtspec.tune.answer import Answer
-from trtspec.tune.costs import Costs, line
+from trtspec.tune.answer import RecordedAnswer
+from trtspec.tune.costs import DraftLengthCosts, line
 from trtspec.tune.race import Replays
 from trtspec.tune.replay import replay
 
@@ -16,17 +16,17 @@ LONGEST = 8
 WRONG = 1
 
 
-def answers(count: int, tokens: int = 60, category: str = "") -> list[Answer]:
+def answers(count: int, tokens: int = 60, category: str = "") -> list[RecordedAnswer]:
     """Answers that are all different."""
     return [
-        Answer(f"{category}{number}", category, (number + 10,), tuple(range(10, 10 + tokens)), False)
+        RecordedAnswer(f"{category}{number}", category, (number + 10,), tuple(range(10, 10 + tokens)), False)
         for number in range(count)
     ]
 
 
-def costs(draft: float, error: float = 0.0) -> Costs:
+def costs(draft: float, error: float = 0.0) -> DraftLengthCosts:
     free = RoundCosts(0.0, overhead=0.1, verified=0.01)
-    return Costs(
+    return DraftLengthCosts(
         line(RoundCosts(draft, overhead=0.1, verified=0.01), LONGEST), line(free, LONGEST), 0.01, error
     )
 
@@ -35,9 +35,9 @@ class Drafting:
     """A draft that is right so often; `seen` are the answers that it was asked about."""
 
     def __init__(self, right: float, seed: int = 1) -> None:
-        self._right, self._dice, self.seen = right, random.Random(seed), list[Answer]()
+        self._right, self._dice, self.seen = right, random.Random(seed), list[RecordedAnswer]()
 
-    def __call__(self, asked: Sequence[Answer]) -> Replays:
+    def __call__(self, asked: Sequence[RecordedAnswer]) -> Replays:
         self.seen += asked
         told = [
             [token if self._dice.random() < self._right else WRONG for token in answer.tokens]

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.unit.tune.made import Drafting, answers, costs
-from trtspec.tune.answer import Answer
-from trtspec.tune.candidate import Candidate, DraftModel
-from trtspec.tune.outcome import Outcome, as_json, outcome, why
+from trtspec.tune.answer import RecordedAnswer
+from trtspec.tune.candidate import Candidate, CandidateDraft
+from trtspec.tune.outcome import TuneOutcome, as_json, outcome, why
 from trtspec.tune.race import Replays, run
-from trtspec.tune.standing import Standing
+from trtspec.tune.standing import CandidateResult
 
-OWN = Candidate("draft_model", DraftModel(Path("draft"), is_own=True))
-OTHER = Candidate("draft_model", DraftModel("some/other"))
+OWN = Candidate("draft_model", CandidateDraft(Path("draft"), is_own=True))
+OTHER = Candidate("draft_model", CandidateDraft("some/other"))
 NGRAM = Candidate("ngram", None)
 ASKED = [*answers(30, category="code"), *answers(30, category="maths")]
 
@@ -27,7 +27,7 @@ class ByCategory:
     def __init__(self, code: float, elsewhere: float) -> None:
         self._drafts = {"code": Drafting(code), "maths": Drafting(elsewhere)}
 
-    def __call__(self, asked: Sequence[Answer]) -> Replays:
+    def __call__(self, asked: Sequence[RecordedAnswer]) -> Replays:
         found: Replays = {}
         for answer in asked:
             for length, came in self._drafts[answer.category]([answer]).items():
@@ -37,11 +37,11 @@ class ByCategory:
 
 def stood(
     candidate: Candidate, code: float, elsewhere: float, draft: float = 0.1, lead: float = 1.0
-) -> Standing:
-    return Standing(candidate, run(ASKED, costs(draft), lead, ByCategory(code, elsewhere)))
+) -> CandidateResult:
+    return CandidateResult(candidate, run(ASKED, costs(draft), lead, ByCategory(code, elsewhere)))
 
 
-def found(*standings: Standing) -> Outcome:
+def found(*standings: CandidateResult) -> TuneOutcome:
     return outcome(standings, len(ASKED), 1, is_measured=True)
 
 
@@ -84,7 +84,9 @@ def test_each_is_told_why_it_lost() -> None:
     twin = stood(Candidate("hybrid", OWN.draft), 0.8, 0.8)
     slower = stood(OTHER, 0.7, 0.7)
     hopeless = stood(NGRAM, 0.1, 0.1, lead=lead)
-    refused = Standing(Candidate("draft_model", DraftModel("a/b")), refused="a/b: another tokenizer")
+    refused = CandidateResult(
+        Candidate("draft_model", CandidateDraft("a/b")), refused="a/b: another tokenizer"
+    )
     said = found(refused, hopeless, slower, best, twin)
     reasons = [why(standing, said) for standing in said.standings]
     assert said.best is best

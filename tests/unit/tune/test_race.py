@@ -14,7 +14,7 @@ from trtspec.tune.candidate import Candidate
 from trtspec.tune.estimate import ratio, student
 from trtspec.tune.outcome import outcome, why
 from trtspec.tune.race import FEWEST, compare, run
-from trtspec.tune.standing import Standing
+from trtspec.tune.standing import CandidateResult
 
 
 def test_the_speed_up_is_leviathans() -> None:
@@ -47,7 +47,7 @@ def test_who_was_measured_on_all_answers_was_not_left() -> None:
     slow = run(answers(FEWEST), costs(5.0), 1.0, Drafting(0.1))
     assert (slow.answers, slow.bound) == (FEWEST, None)
     assert slow.best.speedup.high < 1.0
-    found = outcome([Standing(Candidate("ngram", None), slow)], FEWEST, 1, is_measured=True)
+    found = outcome([CandidateResult(Candidate("ngram", None), slow)], FEWEST, 1, is_measured=True)
     assert why(found.standings[0], found) == "slower than the target alone"
 
 

@@ -18,7 +18,7 @@ from trtspec.serving.executor import Executor, SamplingConfig
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.stats import SpeculationCounts
 from trtspec.serving.tokenizer import Tokenizer
-from trtspec.tune.answer import Answer
+from trtspec.tune.answer import RecordedAnswer
 from trtspec.tune.forced import Forced
 from trtspec.tune.replay import replay
 
@@ -58,8 +58,13 @@ class Pair:
         self.forced = Forced(self._build / "draft" / "engine", "cpu", size, self.tokenizer.end_ids)
 
     def said(
-        self, answer: Answer | None, prompt: str, drafting: Drafting, length: int, sampling: SamplingConfig
-    ) -> tuple[Answer, dict[str, SpeculationCounts]]:
+        self,
+        answer: RecordedAnswer | None,
+        prompt: str,
+        drafting: Drafting,
+        length: int,
+        sampling: SamplingConfig,
+    ) -> tuple[RecordedAnswer, dict[str, SpeculationCounts]]:
         target, draft = self.engines
         coordinator = Coordinator(target, draft, self.tokenizer, drafting=drafting)
         token_ids = self.tokenizer.encode(prompt)
@@ -73,7 +78,7 @@ class Pair:
         delta = asyncio.run(coordinator.complete(request))
         assert delta.completion
         stopped = delta.completion.end_reason is EndReason.END_ID
-        made = Answer("", "", tuple(token_ids), tuple(delta.token_ids), stopped, sampling)
+        made = RecordedAnswer("", "", tuple(token_ids), tuple(delta.token_ids), stopped, sampling)
         return made, {origin: c for origin, c in coordinator.stats.by_origin.items() if c.num_spec_steps}
 
 
@@ -85,7 +90,9 @@ def pair(build: Path) -> Iterator[Pair]:
         engine.shutdown()
 
 
-def counts(answer: Answer, pair: Pair, drafting: Drafting, length: int) -> dict[str, SpeculationCounts]:
+def counts(
+    answer: RecordedAnswer, pair: Pair, drafting: Drafting, length: int
+) -> dict[str, SpeculationCounts]:
     choices = pair.forced.choices(answer) if drafting.kind not in FREE else None
     found: dict[str, SpeculationCounts] = {}
     for round, count in replay(

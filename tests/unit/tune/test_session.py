@@ -15,7 +15,7 @@ from trtspec.recipe.loader import load
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.tune import calibration, forced
-from trtspec.tune.answer import Answer
+from trtspec.tune.answer import RecordedAnswer
 from trtspec.tune.candidate import candidates
 from trtspec.tune.race import FEWEST
 from trtspec.tune.session import Session
@@ -207,9 +207,9 @@ def test_recorded_prompts_may_be_what_a_user_says(
             Recorded("c", prompt_token_ids=tuple(known), text="abcabcabc"),
         ],
     )
-    asked: list[Sequence[Answer]] = []
+    asked: list[Sequence[RecordedAnswer]] = []
 
-    def taken(self: Session, answers: Sequence[Answer]) -> None:
+    def taken(self: Session, answers: Sequence[RecordedAnswer]) -> None:
         asked.append(answers)
         raise KeyboardInterrupt
 

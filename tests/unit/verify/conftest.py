@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import trtspec
-from trtspec.serving.triton.engines import Pair
+from trtspec.serving.triton.engines import EnginePair
 from trtspec.verify.in_process import InProcess, load_build
 from trtspec.verify.prompts import Vocabulary, asked, built_in
-from trtspec.verify.result import Result
+from trtspec.verify.result import VerifyResult
 from trtspec.verify.subject import Sides
-from trtspec.verify.verification import Settings, verify
+from trtspec.verify.verification import VerificationSettings, verify
 
 TINY = Path(__file__).parents[3] / "recipes" / "tiny"
 MODEL = "speculative_llm"
-Verified = Callable[..., Result]
+Verified = Callable[..., VerifyResult]
 
 
 def build(folder: Path, dtype: str) -> Path:
@@ -65,11 +65,11 @@ def verified() -> Verified:
 
     def run(
         folder: Path,
-        settings: Settings,
+        settings: VerificationSettings,
         names: tuple[str, ...],
-        change: Callable[[Pair], Pair] = lambda pair: pair,
-    ) -> Result:
-        async def main() -> Result:
+        change: Callable[[EnginePair], EnginePair] = lambda pair: pair,
+    ) -> VerifyResult:
+        async def main() -> VerifyResult:
             vocabulary = Vocabulary.load(folder / "tokenizer")
             prompts = asked(built_in(vocabulary), vocabulary, names)
             subject = InProcess("the pair", change(load_build(folder, MODEL)))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.fakes.said import Said
-from trtspec.verify.distribution import FALSE_ALARMS, POWER, Drawn, Plan, SamplingCheck
+from trtspec.verify.distribution import FALSE_ALARMS, POWER, Drawn, DrawPlan, SamplingCheck
 from trtspec.verify.outcomes import Continuation
 from trtspec.verify.subject import Sides
 
@@ -25,7 +25,7 @@ class Words:
 
 def check() -> SamplingCheck:
     said, words = Said((5,), (), ()), Words()
-    plan = Plan(DRAWS, 1.0, [None], 1, 0)
+    plan = DrawPlan(DRAWS, 1.0, [None], 1, 0)
     return SamplingCheck(Sides(said, said), words, [], plan, lambda number: None)  # type: ignore[arg-type]
 
 

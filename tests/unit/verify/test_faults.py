@@ -10,13 +10,13 @@ import pytest
 
 from tests.fakes import seeded_faults as faults
 from tests.unit.verify.conftest import Verified
-from trtspec.verify.verification import Settings
+from trtspec.verify.verification import VerificationSettings
 
 NAMES = ("code-1", "prose-1", "list-1", "begun-1")
-GREEDY = Settings(lengths=(1, 3), max_tokens=24, dtype="float32", draws=0)
+GREEDY = VerificationSettings(lengths=(1, 3), max_tokens=24, dtype="float32", draws=0)
 EACH_LENGTH = replace(GREEDY, lengths=(1, 2, 3, 4))
 OPEN = ("prose-1", "letters-2")
-SAMPLED = Settings(lengths=(1, 3), max_tokens=4, dtype="float32", draws=120)
+SAMPLED = VerificationSettings(lengths=(1, 3), max_tokens=4, dtype="float32", draws=120)
 
 
 def test_an_honest_pair_passes(float32_build: Path, verified: Verified) -> None:
@@ -100,7 +100,7 @@ def test_near_ties_of_bfloat16_pass(
     bfloat16_build: Path, verified: Verified, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Products of some processors sum in another order with more rows; here all do, and it is measured."""
-    settings = Settings(lengths=(2, 4), max_tokens=24, dtype="bfloat16", draws=0)
+    settings = VerificationSettings(lengths=(2, 4), max_tokens=24, dtype="bfloat16", draws=0)
     prompts = ("prose-3", "list-2", "list-4", "code-3")
     result = verified(bfloat16_build, settings, prompts, partial(faults.rounds_otherwise, monkeypatch))
     assert result.is_lossless, result.reasons

@@ -12,10 +12,10 @@ import pytest
 from tests.fakes.said import Said
 from tests.unit.verify.conftest import TINY
 from trtspec.verify.greedy import Greedy, GreedyCheck, Way
-from trtspec.verify.prompts import Asked, Vocabulary
+from trtspec.verify.prompts import VerifyPrompt, Vocabulary
 from trtspec.verify.subject import END, Row, Sides
 
-PROMPT = Asked("one", "a prompt", (11, 12, 13))
+PROMPT = VerifyPrompt("one", "a prompt", (11, 12, 13))
 PLAIN = (4, 5, 6, 7)
 
 

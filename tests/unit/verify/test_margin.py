@@ -14,7 +14,7 @@ from tests.fakes.said import Said
 from tests.unit.verify.conftest import MODEL, TINY
 from trtspec.verify.in_process import InProcess, load_build
 from trtspec.verify.margin import Margins, margins
-from trtspec.verify.subject import END, Answer, Question
+from trtspec.verify.subject import END, SubjectAnswer, SubjectRequest
 from trtspec.verify.tolerance import tolerance
 
 BOUND = tolerance("float32", None)
@@ -23,7 +23,7 @@ ROW = {3: -0.5, 4: -0.75, 9: -2.5, 1: -6.0}
 
 def told(row: dict[int, float], tokens: list[int], top_log_probs: int) -> Margins:
     target = Said((5,), (), (), {1: row}, top_log_probs)
-    return asyncio.run(margins(target, Question((5, 8), 1), tokens, (1, 9), BOUND))
+    return asyncio.run(margins(target, SubjectRequest((5, 8), 1), tokens, (1, 9), BOUND))
 
 
 @pytest.mark.parametrize("top_log_probs", [20, 0])
@@ -52,13 +52,13 @@ def test_without_a_bound_there_is_a_margin_still() -> None:
     class Patient(Said):
         left = 100
 
-        async def ask(self, question: Question) -> Answer:
+        async def ask(self, question: SubjectRequest) -> SubjectAnswer:
             self.left -= 1
             assert self.left, "it would ask for ever"
             return await super().ask(question)
 
     target, bound = Patient((5,), (), (), {1: ROW}, 0), tolerance("bfloat16", None, 0.0)
-    found = asyncio.run(margins(target, Question((5, 8), 1), [3, 4], (1, 9), bound))
+    found = asyncio.run(margins(target, SubjectRequest((5, 8), 1), [3, 4], (1, 9), bound))
     assert found.behind[4] == pytest.approx(0.25, rel=0.01)
     assert not found.within(bound)
 
@@ -72,7 +72,7 @@ def test_a_token_that_is_not_told_is_no_tie() -> None:
 class Narrow(Said):
     """A target that tells the two likeliest tokens, whoever asks for more."""
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: SubjectRequest) -> SubjectAnswer:
         answer = await super().ask(question)
         return replace(
             answer,
@@ -85,7 +85,7 @@ def test_a_token_that_the_row_has_no_place_for_is_asked_about(steps: float, is_t
     """The three likeliest lie within the bound, and two of them are told."""
     step = BOUND.value / 4
     target = Narrow((5,), (), (), {1: {3: -0.5, 4: -0.5 - step, 7: -0.5 - step * 2 * steps}}, 5)
-    found = asyncio.run(margins(target, Question((5, 8), 1), [3, 7], (1, 9), BOUND))
+    found = asyncio.run(margins(target, SubjectRequest((5, 8), 1), [3, 7], (1, 9), BOUND))
     assert not found.is_at_least
     assert found.behind[7] == pytest.approx(2 * steps * step, rel=0.02)
     assert found.within(BOUND) == is_tie
@@ -108,7 +108,7 @@ def test_both_ways_agree_with_transformers(float32_build: Path) -> None:
     with torch.inference_mode():
         logits = model(torch.tensor([ids])).logits[0, -1]
     order = logits.argsort(descending=True).tolist()
-    question, tokens = Question(ids, 1), [order[0], order[3]]
+    question, tokens = SubjectRequest(ids, 1), [order[0], order[3]]
     expected = float(logits[order[0]] - logits[order[3]])
     for found in asyncio.run(main()):
         assert found.likeliest == order[0]

@@ -7,13 +7,20 @@ from dataclasses import replace
 import pytest
 
 from trtspec.terminal.verified import verdict
-from trtspec.verify.result import Comparison, Difference, Draws, Result, Sampling, View
+from trtspec.verify.result import (
+    Difference,
+    DistributionTest,
+    Draws,
+    GreedyComparison,
+    Sampling,
+    VerifyResult,
+)
 from trtspec.verify.tolerance import tolerance
 
 FAULT = Difference("one", "tokens", "fault", 3, "a", "b", "c", "because")
-NOISE = Comparison(0, 8, 4, 64, (), 1e-5, 0, 0)
-DRAFTED = Comparison(3, 8, 4, 64, (), 1e-5, 30, 20)
-HONEST = Result("here", "here", tolerance("float32", 1e-5), NOISE, (DRAFTED,))
+NOISE = GreedyComparison(0, 8, 4, 64, (), 1e-5, 0, 0)
+DRAFTED = GreedyComparison(3, 8, 4, 64, (), 1e-5, 30, 20)
+HONEST = VerifyResult("here", "here", tolerance("float32", 1e-5), NOISE, (DRAFTED,))
 
 
 def test_an_honest_pair_is_lossless() -> None:
@@ -36,7 +43,7 @@ def test_an_honest_pair_is_lossless() -> None:
         (replace(HONEST, second_opinion=replace(NOISE, differences=(FAULT,), by="vLLM")), "vLLM contradicts"),
     ],
 )
-def test_each_flaw_is_a_reason(result: Result, reason: str) -> None:
+def test_each_flaw_is_a_reason(result: VerifyResult, reason: str) -> None:
     (found,) = result.reasons
     assert reason in found
 
@@ -60,7 +67,7 @@ def test_a_server_that_counts_nothing_is_believed() -> None:
 def test_samples_of_one_outcome_are_no_proof() -> None:
     """As with `--draws 5`: nothing is common enough to be counted."""
     draws = Draws("one", 1, 0.0, 1.0, 0.0, "anything else: 5 times alone, 5 with drafts")
-    views = tuple(View(of, (draws,), 1.0, 1.0, 1.0) for of in ("text", "repeats"))
+    views = tuple(DistributionTest(of, (draws,), 1.0, 1.0, 1.0) for of in ("text", "repeats"))
     sampling = Sampling(1.0, 5, 6, 0.00025, 0.95, views)
     sampled = replace(HONEST, sampling=sampling)
     assert "the same distribution" not in verdict(sampled)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtspec.checkpoint.calibration import Amax, CalibratedRanges
 from trtspec.checkpoint.scales import FP8_MAX, QKV, scales_of
-from trtspec.models.families.family import Weight
+from trtspec.models.families.family import FamilyTensor
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -51,7 +51,7 @@ class FakeQuantized:
             for quantizer in self._active:
                 quantizer.enable()
 
-    def found(self, weights: Iterable[Weight]) -> tuple[dict[str, Amax], dict[str, float]]:
+    def found(self, weights: Iterable[FamilyTensor]) -> tuple[dict[str, Amax], dict[str, float]]:
         """Returns the largest absolute values that were found: `linears` and `kv` of a `CalibratedRanges`."""
         linears, kv = dict[str, Amax](), dict[str, float]()
         for weight in (weight for weight in weights if weight.linear):
@@ -62,7 +62,7 @@ class FakeQuantized:
                 kv |= {name: _number(self._cache_quantizer(name)) for name in weight.caches}
         return linears, kv
 
-    def apply(self, weights: Iterable[Weight], calibration: CalibratedRanges) -> None:
+    def apply(self, weights: Iterable[FamilyTensor], calibration: CalibratedRanges) -> None:
         """Sets the scales that TensorRT-LLM will read, which the layers of one product share."""
         for weight, scales in scales_of(weights, calibration, kv_cache=self._kv_cache).items():
             stem = weight.name.removesuffix(".weight")

@@ -20,7 +20,7 @@ Agreement = Callable[[Layers], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundLayers:
     """The best set of layers, its agreement with the target, and how many sets were `tried`.
 
     `curve` has the agreement of the sets on the way that were tried, by how many layers they have.
@@ -32,7 +32,7 @@ class Found:
     curve: dict[int, float]
 
 
-def search(of: int, count: int, agreement: Agreement, tries: int, seed: int) -> Found:
+def search(of: int, count: int, agreement: Agreement, tries: int, seed: int) -> FoundLayers:
     """Returns a set of `count` of so many layers; `agreement` is called at most `tries` times, but once.
 
     The first layer and the last stay, as in SWIFT, where `count` leaves any others.
@@ -55,7 +55,7 @@ def search(of: int, count: int, agreement: Agreement, tries: int, seed: int) -> 
     if best is None:  # There were too few tries.
         best = curve[count] = agreement(kept)
     kept, best = _improved(kept, best, movable, asked, random.Random(seed))  # noqa: S311
-    return Found(kept, best, len(asked.known), curve)
+    return FoundLayers(kept, best, len(asked.known), curve)
 
 
 class _Asked:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from trtspec.deploy.openai import check_keys
 from trtspec.errors import UnavailableError
-from trtspec.servers.launch import FILE, Launch, read
+from trtspec.servers.launch import FILE, ServerLaunch, read
 from trtspec.servers.manners import MANNERS
 
 
-def find_launch(build: Path) -> Launch | None:
+def find_launch(build: Path) -> ServerLaunch | None:
     """Returns how a build's server is started, None for a build that Triton serves.
 
     Raises `UnavailableError` for a file that says nothing of use.
@@ -26,7 +26,7 @@ def find_launch(build: Path) -> Launch | None:
     return launch
 
 
-def key_of(launch: Launch, file: Path) -> str:
+def key_of(launch: ServerLaunch, file: Path) -> str:
     """Returns the key with which a server is to be asked; raises `UnavailableError` where it takes none."""
     keys, manners = check_keys(file), MANNERS[launch.backend]
     if manners.key_variable is None:

@@ -6,13 +6,13 @@ import shutil
 from pathlib import Path, PurePath
 
 from trtspec.errors import UnavailableError
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 from trtspec.servers.manners import MANNERS
 
 _BUILD = "{build}"
 
 
-def options(launch: Launch, build: PurePath, host: str, port: int, grace_s: float) -> tuple[str, ...]:
+def options(launch: ServerLaunch, build: PurePath, host: str, port: int, grace_s: float) -> tuple[str, ...]:
     """Returns the server's options, of which those of the build name the folder of its files."""
     drain = MANNERS[launch.backend].drain_option
     own = (argument.replace(_BUILD, str(build)) for argument in launch.arguments)
@@ -20,7 +20,7 @@ def options(launch: Launch, build: PurePath, host: str, port: int, grace_s: floa
     return (*own, *waits, launch.host_option, host, launch.port_option, str(port))
 
 
-def program(launch: Launch, name: str, python: Path | None) -> tuple[str, ...]:
+def program(launch: ServerLaunch, name: str, python: Path | None) -> tuple[str, ...]:
     """Returns what stands before the options on this machine: the module of a Python, or a program of PATH.
 
     Raises `UnavailableError`, which calls the server `name`, where neither is there.

@@ -22,7 +22,7 @@ from trtspec.deploy.vendor.command import options
 from trtspec.deploy.vendor.deployment import VendorDeployment
 from trtspec.deploy.vendor.models import Models
 from trtspec.deploy.vendor.server import VendorServer
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 
 VENDOR = f"{LABEL}.vendor"
 """The label that tells these containers from Triton's: the backend."""
@@ -32,7 +32,7 @@ _READY = "python3 -c 'import urllib.request as u; u.urlopen(\"http://127.0.0.1:{
 
 
 def container(
-    launch: Launch, deployment: VendorDeployment, models: Models, gpus: tuple[str, ...]
+    launch: ServerLaunch, deployment: VendorDeployment, models: Models, gpus: tuple[str, ...]
 ) -> Container:
     """Returns the container of a deployment, in which the build and the models can only be read; pure.
 

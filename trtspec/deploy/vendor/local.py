@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from trtspec.deploy.environment import for_server
-from trtspec.deploy.group import Group
+from trtspec.deploy.group import ProcessGroup
 from trtspec.deploy.logs import begin_log
 from trtspec.deploy.ports import listen
 from trtspec.deploy.vendor.deployment import VendorDeployment
@@ -27,7 +27,7 @@ def serve(
     """
     listen(deployment.host, deployment.port, "openai").close()
     begin_log(deployment.log)
-    running: list[Group] = []
+    running: list[ProcessGroup] = []
 
     def end() -> None:
         while running:
@@ -36,7 +36,7 @@ def serve(
     def start() -> VendorServer:
         end()
         environment = {**for_server(os.environ), **variables, **deployment.secrets}
-        running.append(Group(command, deployment.build, environment, deployment.log))
+        running.append(ProcessGroup(command, deployment.build, environment, deployment.log))
         return VendorServer(deployment, running[0])
 
     try:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trtspec.deploy.build import Build
+from trtspec.deploy.build import DeployedBuild
 from trtspec.deploy.logs import logs_of_measurement
 from trtspec.deploy.patience import with_models
 from trtspec.deploy.ports import free_ports
 from trtspec.deploy.vendor.deployment import VendorDeployment
 from trtspec.deploy.vendor.models import models_of
 from trtspec.deploy.vendor.site import VendorHere
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 from trtspec.servers.plain import without_drafts
 
 
 def meanwhile(
-    build: Build, launch: Launch, python: Path | None, *, plain: bool = False
+    build: DeployedBuild, launch: ServerLaunch, python: Path | None, *, plain: bool = False
 ) -> tuple[VendorDeployment, VendorHere]:
     """Returns the server of a build, with `plain` the one without drafts, and where it runs: here.
 

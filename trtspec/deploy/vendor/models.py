@@ -9,18 +9,18 @@ from pathlib import Path
 
 from trtspec.atomic import write_atomically
 from trtspec.containers.container import Container, Mount
-from trtspec.deploy.build import Build
+from trtspec.deploy.build import DeployedBuild
 from trtspec.deploy.vendor.build import find_launch
 from trtspec.errors import UnavailableError
 from trtspec.recipe.schema import Recipe
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
     """The models of a launch; `hub` is the cache of the Hugging Face Hub, None where all have folders."""
 
-    launch: Launch
+    launch: ServerLaunch
     hub: Path | None
 
     @property
@@ -59,14 +59,14 @@ class Models:
         )
 
 
-def models_of(launch: Launch, recipe: Recipe) -> Models:
+def models_of(launch: ServerLaunch, recipe: Recipe) -> Models:
     """Returns the models of a launch: what has no folder here is the Hub's."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     return Models(launch, Path(HF_HUB_CACHE) if len(launch.models) < len(recipe.models) else None)
 
 
-def find_models(build: Build) -> Models | None:
+def find_models(build: DeployedBuild) -> Models | None:
     """Returns the models of a build that a server of others serves; None for a build with engines."""
     launch = find_launch(build.folder)
     return models_of(launch, build.recipe) if launch else None

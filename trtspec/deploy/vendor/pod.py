@@ -17,7 +17,7 @@ from trtspec.deploy.patience import with_models
 from trtspec.deploy.pod import STARTUP_S
 from trtspec.deploy.ports import OPENAI
 from trtspec.deploy.vendor.command import options
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 
 MODELS = PurePosixPath("/models")
 """The volume of the models; a folder of the node is at its own path instead."""
@@ -25,12 +25,12 @@ MODELS = PurePosixPath("/models")
 _FILES = PurePosixPath("/etc/trtspec/launch")
 
 
-def arguments(launch: Launch, grace_s: int) -> tuple[str, ...]:
+def arguments(launch: ServerLaunch, grace_s: int) -> tuple[str, ...]:
     """Returns the server's arguments, in which Kubernetes is to replace no variables."""
     found = options(launch, _FILES, ANY, OPENAI, grace_s)
     return tuple(word.replace("$(", "$$(") for word in found)
 
 
-def startup_failures(launch: Launch) -> int:
+def startup_failures(launch: ServerLaunch) -> int:
     """Returns how often the startup probe may fail before it gives up."""
     return math.ceil(with_models(launch).seconds / STARTUP_S)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from trtspec.machine.installed import installed_beside, installed_in
 from trtspec.recipe.server_releases import SERVER_RELEASES
-from trtspec.servers.launch import Launch
+from trtspec.servers.launch import ServerLaunch
 from trtspec.servers.manners import Manners
 
 
-def difference(launch: Launch, manners: Manners, started: Sequence[str]) -> str | None:
+def difference(launch: ServerLaunch, manners: Manners, started: Sequence[str]) -> str | None:
     """Returns what to say where the release that `started` runs is another than the launch's.
 
     None where they are the same, or where its Python does not tell. It is no error: most arguments are those

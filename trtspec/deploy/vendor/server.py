@@ -35,7 +35,7 @@ _NO_MODULE = Cause(
 )
 
 
-class Process(Protocol):
+class VendorProcess(Protocol):
     """The process of a server, on this machine or in a container."""
 
     def poll(self) -> int | None:
@@ -50,7 +50,7 @@ class Process(Protocol):
 class VendorServer:
     """A server that was started and may not be ready yet; nothing stands before it."""
 
-    def __init__(self, deployment: VendorDeployment, process: Process) -> None:
+    def __init__(self, deployment: VendorDeployment, process: VendorProcess) -> None:
         self._deployment, self._process = deployment, process
         self._begin = time.monotonic()
         # Earlier servers may have written what comes before.

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from trtspec.deploy.container_site import ContainerSite
-from trtspec.deploy.foreground import Server
+from trtspec.deploy.foreground import ForegroundServer
 from trtspec.deploy.one_container import words
 from trtspec.deploy.vendor import in_container, local
 from trtspec.deploy.vendor.command import options, program
@@ -44,7 +44,7 @@ class VendorHere:
     def prepare(self, watch: Progress) -> None:
         self._models.prepare(self._deployment.build)
 
-    def serve(self) -> AbstractContextManager[Callable[[], Server]]:
+    def serve(self) -> AbstractContextManager[Callable[[], ForegroundServer]]:
         variables = {**self._models.variables, **self._variables}
         return local.serve(self._deployment, self._command, variables)
 
@@ -66,5 +66,5 @@ class VendorContainer(ContainerSite):
         self._models.prepare(self._deployment.build)
         self._fetch(watch)
 
-    def serve(self) -> AbstractContextManager[Callable[[], Server]]:
+    def serve(self) -> AbstractContextManager[Callable[[], ForegroundServer]]:
         return in_container.serve(self._deployment, self._container, self._engine, detach=self._detach)

@@ -29,7 +29,7 @@ Cache = list[tuple[Tensor, Tensor]]
 """Keys and values `[texts, heads, length, head_dim]` of each depth."""
 
 
-class Attention(nn.Module):
+class Eagle3Attention(nn.Module):
     """Attends to the text as far as a round knows it, and to what the round itself said after it."""
 
     def __init__(self, config: LlamaConfig) -> None:
@@ -62,7 +62,7 @@ class Attention(nn.Module):
         return self.o_proj(found.transpose(1, 2).reshape(texts, length, -1))  # type: ignore[no-any-return]
 
 
-class Layer(nn.Module):
+class Eagle3Layer(nn.Module):
     """A decoder layer that reads the embedding of a token beside a state."""
 
     def __init__(self, config: LlamaConfig) -> None:
@@ -70,7 +70,7 @@ class Layer(nn.Module):
         self.hidden_norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.self_attn, self.mlp = Attention(config), llama.LlamaMLP(config)
+        self.self_attn, self.mlp = Eagle3Attention(config), llama.LlamaMLP(config)
 
     def forward(
         self, embedded: Tensor, states: Tensor, positions: tuple[Tensor, Tensor], cache: Cache
@@ -80,7 +80,7 @@ class Layer(nn.Module):
         return states + self.mlp(self.post_attention_layernorm(states))  # type: ignore[no-any-return]
 
 
-class Eagle3(nn.Module):
+class Eagle3Student(nn.Module):
     """A head of one layer for a target whose states behind `aux_layers` it reads.
 
     `known` are the target's tokens that it may say, ascending; None for all.
@@ -93,7 +93,7 @@ class Eagle3(nn.Module):
         self.embed_tokens = nn.Embedding(config.vocab_size, hidden)
         self.embed_tokens.weight.requires_grad_(False)
         self.fc = nn.Linear(len(aux_layers) * hidden, hidden, bias=False)
-        self.layers = nn.ModuleList([Layer(config)])
+        self.layers = nn.ModuleList([Eagle3Layer(config)])
         self.norm = nn.RMSNorm(hidden, config.rms_norm_eps)
         self.lm_head = nn.Linear(hidden, count, bias=False)
         self._rotary = llama.LlamaRotaryEmbedding(config)

@@ -29,7 +29,7 @@ class ResidualBlock(nn.Module):
         return states + F.silu(self.linear(states))
 
 
-class Medusa(nn.ModuleList):
+class MedusaStudent(nn.ModuleList):
     """So many heads of a target, with one residual block each."""
 
     def __init__(self, hidden: int, vocab_size: int, count: int) -> None:

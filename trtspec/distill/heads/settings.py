@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from trtspec.distill.settings import Settings
+from trtspec.distill.settings import TrainingSettings
 
 HeadMethod = Literal["eagle3", "medusa"]
 DECAY = 0.8
@@ -32,9 +32,9 @@ class HeadSettings:
     medusa_heads: int = 3
 
 
-PUBLISHED: Mapping[HeadMethod, Settings] = {
-    "eagle3": Settings(epochs=20, learning_rate=1e-4),
-    "medusa": Settings(epochs=2, learning_rate=1e-3),
+PUBLISHED: Mapping[HeadMethod, TrainingSettings] = {
+    "eagle3": TrainingSettings(epochs=20, learning_rate=1e-4),
+    "medusa": TrainingSettings(epochs=2, learning_rate=1e-3),
 }
 """By method. EAGLE-3: the rate of SpecForge 0.2 (`config/schema.py`), the epochs of Speculators 0.9
 (`train/config/schema.py`); Medusa: its README. The small targets of tests want higher rates."""

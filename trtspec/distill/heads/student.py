@@ -13,23 +13,23 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 
 from trtspec.distill.examples import Example
-from trtspec.distill.heads.eagle3 import Eagle3
+from trtspec.distill.heads.eagle3 import Eagle3Student
 from trtspec.distill.heads.folder import write_eagle3, write_medusa
-from trtspec.distill.heads.medusa import Medusa
+from trtspec.distill.heads.medusa import MedusaStudent
 from trtspec.distill.heads.settings import HeadSettings
 from trtspec.distill.heads.teacher import Taught, Teacher
-from trtspec.distill.pair import Pair
+from trtspec.distill.pair import TrainingPair
 from trtspec.errors import ModelError
 from trtspec.models.families import longrope
 from trtspec.models.heads.head import default_aux_layers
 from trtspec.models.heads.reading import head_tensors, read_head
 from trtspec.models.source import Source
 from trtspec.progress import Advance
-from trtspec.tune.answer import Answer
+from trtspec.tune.answer import RecordedAnswer
 from trtspec.tune.forced import chosen_of
 from trtspec.tune.replay import SILENCE, Choices
 
-Net = Eagle3 | Medusa
+Net = Eagle3Student | MedusaStudent
 
 
 class Learner(nn.Module):
@@ -45,10 +45,12 @@ class Learner(nn.Module):
         }
 
 
-class Head:
+class HeadStudent:
     """A new head for the target of a pair, which will learn these examples; raises ModelError."""
 
-    def __init__(self, pair: Pair, settings: HeadSettings, examples: Sequence[Example], seed: int) -> None:
+    def __init__(
+        self, pair: TrainingPair, settings: HeadSettings, examples: Sequence[Example], seed: int
+    ) -> None:
         self._pair, self._settings, self._seed = pair, settings, seed
         self._known = most_frequent(examples, pair.target.vocab_size, settings.draft_vocab_size)
         self._aux_layers = aux_layers(pair.target) if settings.method == "eagle3" else ()
@@ -69,7 +71,7 @@ class Head:
         return Learner(self._new(), self._teacher.teach, depth)
 
     def choices(
-        self, folder: Path | None, answers: Sequence[Answer], advance: Advance
+        self, folder: Path | None, answers: Sequence[RecordedAnswer], advance: Advance
     ) -> list[Sequence[Choices]]:
         net = self._new()
         if folder:
@@ -108,14 +110,14 @@ class Head:
             torch.manual_seed(self._seed)
             net: Net
             if self._settings.method == "medusa":
-                net = Medusa(target.hidden_size, target.vocab_size, self._settings.medusa_heads)
+                net = MedusaStudent(target.hidden_size, target.vocab_size, self._settings.medusa_heads)
             else:
-                net = Eagle3(layer_of(target), self._aux_layers, self._known)
+                net = Eagle3Student(layer_of(target), self._aux_layers, self._known)
         net.begin(self._teacher.embedding, self._teacher.head)
         return net
 
     @torch.no_grad()
-    def _choices(self, net: Net, answer: Answer) -> Sequence[Choices]:
+    def _choices(self, net: Net, answer: RecordedAnswer) -> Sequence[Choices]:
         """Returns what the head would say of an answer, an entry for each depth.
 
         In the round before the answer's first token the target has computed nothing yet, and the head is

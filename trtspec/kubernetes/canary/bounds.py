@@ -11,8 +11,8 @@ from trtspec.rollout.bounds import (
     LEAST_ACCEPTANCE,
     MOST_FIRST_OUTPUT,
     MOST_TIME_PER_TOKEN,
+    BoundState,
     Check,
-    Verdict,
     acceptance,
     errors,
     ratio,
@@ -23,7 +23,7 @@ _NAMES = ("new", "old")
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class CanaryEvidence:
     """What both builds have counted since the step began, and the pods of the new one.
 
     `silent` of these are ready and tell no metrics.
@@ -36,7 +36,7 @@ class Evidence:
     silent: int = 0
 
 
-def check(evidence: Evidence) -> list[Check]:
+def check(evidence: CanaryEvidence) -> list[Check]:
     """Returns the bounds of a step at which both builds serve."""
     new, old = arm(evidence.canary), arm(evidence.stable)
     drafted, usual = drafts(evidence.canary), drafts(evidence.stable)
@@ -51,15 +51,15 @@ def check(evidence: Evidence) -> list[Check]:
     return checks
 
 
-def _pods(evidence: Evidence) -> Check:
+def _pods(evidence: CanaryEvidence) -> Check:
     """The bound that no pod of the new build restarts."""
     restarts = sum(each.restarts for pod in evidence.pods for each in pod.containers if not each.is_init)
     ready = sum(pod.is_ready for pod in evidence.pods)
     name, bound = "pods", "all ready, none restarted"
     if restarts:
-        return Check(name, bound, f"{restarts} restarts", Verdict.BROKEN)
+        return Check(name, bound, f"{restarts} restarts", BoundState.BROKEN)
     if evidence.silent:
-        return Check(name, bound, f"{evidence.silent} of {ready} ready ones tell no metrics", Verdict.OPEN)
+        return Check(name, bound, f"{evidence.silent} of {ready} ready ones tell no metrics", BoundState.OPEN)
     if ready < evidence.wanted:
-        return Check(name, bound, summary(list(evidence.pods)), Verdict.OPEN)
-    return Check(name, bound, f"{ready} ready", Verdict.HOLDS)
+        return Check(name, bound, summary(list(evidence.pods)), BoundState.OPEN)
+    return Check(name, bound, f"{ready} ready", BoundState.HOLDS)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from trtspec.monitoring.scrape import Scrape
-from trtspec.rollout.evidence import Arm, Drafts, Times, is_of_one_process
+from trtspec.rollout.evidence import ArmCounts, MeanTimes, ScoredDrafts, is_of_one_process
 from trtspec.serving.metrics import COUNTED, STARTED
 
 Counted = dict[str, float]
@@ -44,7 +44,7 @@ def grown(before: Mapping[str, Counted], now: Mapping[str, Counted]) -> Counted:
     return total
 
 
-def arm(counters: Counted) -> Arm:
+def arm(counters: Counted) -> ArmCounts:
     """Returns the completions of one build, and their times.
 
     A time per token is that between two outputs over the tokens that an output has. Outputs of one completion
@@ -53,19 +53,21 @@ def arm(counters: Counted) -> Arm:
     done = counters.get(_DONE, 0.0)
     first, following = _times(counters, _FIRST), _times(counters, _NEXT)
     tokens = counters.get(_TOKENS, 0.0) - first.count
-    per_token = Times(0, 0.0, 0.0)
+    per_token = MeanTimes(0, 0.0, 0.0)
     if following.count and tokens > 0 and done:
         mean = counters[f"{_NEXT}_sum"] / tokens
         spread = following.error * math.sqrt(following.count)
-        per_token = Times(int(done), mean, mean * spread / following.mean / math.sqrt(done))
-    return Arm(int(done + counters.get(_FAILED, 0.0)), int(counters.get(_FAILED, 0.0)), first, per_token)
+        per_token = MeanTimes(int(done), mean, mean * spread / following.mean / math.sqrt(done))
+    return ArmCounts(
+        int(done + counters.get(_FAILED, 0.0)), int(counters.get(_FAILED, 0.0)), first, per_token
+    )
 
 
-def drafts(counters: Counted) -> Drafts:
-    return Drafts(*(int(counters.get(name, 0.0)) for name in _DRAFTS))
+def drafts(counters: Counted) -> ScoredDrafts:
+    return ScoredDrafts(*(int(counters.get(name, 0.0)) for name in _DRAFTS))
 
 
-def _times(counters: Counted, name: str) -> Times:
+def _times(counters: Counted, name: str) -> MeanTimes:
     """Returns the mean of a histogram and its error; within a bucket values count as spread evenly."""
     start = f"{name}{{"
     bounds = sorted(
@@ -74,7 +76,7 @@ def _times(counters: Counted, name: str) -> Times:
         if key.startswith(start)
     )
     if not bounds or not bounds[-1][1]:
-        return Times(0, 0.0, 0.0)
+        return MeanTimes(0, 0.0, 0.0)
     count, low, below, middles, squares = bounds[-1][1], 0.0, 0.0, 0.0, 0.0
     for bound, number in bounds:
         high = bound if math.isfinite(bound) else 2 * low
@@ -83,4 +85,4 @@ def _times(counters: Counted, name: str) -> Times:
         low, below = high, number
     # Of the spread all is taken from the buckets: what they say of the mean may be off by half of one.
     variance = max(squares / count - (middles / count) ** 2, 0.0)
-    return Times(int(count), counters[f"{name}_sum"] / count, math.sqrt(variance / count))
+    return MeanTimes(int(count), counters[f"{name}_sum"] / count, math.sqrt(variance / count))

@@ -20,7 +20,7 @@ _SILENT = 3
 """Where so many do not answer, a network policy is in the way rather than a pod on its way out."""
 
 
-class Metrics(Protocol):
+class PodMetrics(Protocol):
     """Where the counters of pods come from."""
 
     def of(self, pods: Sequence[str]) -> dict[str, Counted]:

@@ -8,26 +8,26 @@ from typing import Any
 
 from trtspec.errors import ClusterError
 from trtspec.kubernetes import pods, waiting, workloads
-from trtspec.kubernetes.canary.steps import Counts, moves
+from trtspec.kubernetes.canary.steps import PodCounts, moves
 from trtspec.kubernetes.cluster import Cluster
 from trtspec.kubernetes.helm import Helm
 from trtspec.kubernetes.labels import CANARY, STABLE, of_instance, on_track
 from trtspec.kubernetes.pods import Pod
 from trtspec.kubernetes.resources import DEPLOYMENT, POD, Ref
 from trtspec.kubernetes.values import Values
-from trtspec.kubernetes.waiting import Listener
-from trtspec.kubernetes.workloads import Workload
+from trtspec.kubernetes.waiting import PodListener
+from trtspec.kubernetes.workloads import ReplicaCounts
 
 _WHOLE = 1000  # of the weights of a route
 
 
 @dataclass(slots=True)
-class Pair:
+class CanaryPair:
     """The release that serves and that of the canary beside it; `values` are those of the new build."""
 
     cluster: Cluster
     values: Values
-    listener: Listener
+    listener: PodListener
     helm: Helm = field(init=False)
 
     def __post_init__(self) -> None:
@@ -48,11 +48,11 @@ class Pair:
         """Whether an autoscaler sets how many pods the build has that serves."""
         return self.values.scaling is not None
 
-    def workload(self, track: str) -> Workload | None:
+    def workload(self, track: str) -> ReplicaCounts | None:
         found = self.cluster.find(self.refs[track])
         return workloads.parse(found) if found else None
 
-    def served(self) -> tuple[Workload, bool]:
+    def served(self) -> tuple[ReplicaCounts, bool]:
         """Returns the Deployment that serves, and whether that is this build by this recipe.
 
         Raises `ClusterError` where there is none, or it is of no release.
@@ -71,16 +71,16 @@ class Pair:
         is_same = workload.build == self.values.digest and self.values.config_map in _mounted(found)
         return workload, is_same
 
-    def counts(self) -> Counts:
+    def counts(self) -> PodCounts:
         """Returns how many pods are wanted now."""
         stable, canary = self.workload(STABLE), self.workload(CANARY)
-        return Counts(stable.wanted if stable else 0, canary.wanted if canary else 0)
+        return PodCounts(stable.wanted if stable else 0, canary.wanted if canary else 0)
 
     def pods(self, track: str) -> list[Pod]:
         found = self.cluster.labelled(POD, on_track(self.values.name, track))
         return [pod for each in found if not (pod := pods.parse(each)).is_ending]
 
-    def shift(self, then: Counts) -> None:
+    def shift(self, then: PodCounts) -> None:
         """Brings the pods to these numbers, one at a time, each waited for before the next move."""
         for counts in moves(self.counts(), then, surge=self.values.max_surge > 0):
             self._scale(CANARY, counts.canary)

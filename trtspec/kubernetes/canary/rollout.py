@@ -9,25 +9,25 @@ from typing import Any
 
 from trtspec.errors import ClusterError, RefusedError, UnavailableError
 from trtspec.kubernetes.canary import standing as standings
-from trtspec.kubernetes.canary.bounds import Evidence, check
+from trtspec.kubernetes.canary.bounds import CanaryEvidence, check
 from trtspec.kubernetes.canary.evidence import Counted, grown
-from trtspec.kubernetes.canary.metrics import MOST_PODS, Metrics
-from trtspec.kubernetes.canary.pair import Pair
-from trtspec.kubernetes.canary.standing import Standing
-from trtspec.kubernetes.canary.steps import Counts, counts_of, name_of, steps_for
+from trtspec.kubernetes.canary.metrics import MOST_PODS, PodMetrics
+from trtspec.kubernetes.canary.pair import CanaryPair
+from trtspec.kubernetes.canary.standing import CanaryState
+from trtspec.kubernetes.canary.steps import PodCounts, counts_of, name_of, steps_for
 from trtspec.kubernetes.labels import CANARY, STABLE
 from trtspec.kubernetes.pods import Pod
-from trtspec.rollout.bounds import Check, Verdict, overall
+from trtspec.rollout.bounds import BoundState, Check, overall
 from trtspec.rollout.standing import now
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class CanaryView:
     """Where a canary stands, which pods there are, what its bounds say, and which shares there can be."""
 
     name: str
-    standing: Standing | None
-    counts: Counts
+    standing: CanaryState | None
+    counts: PodCounts
     steps: tuple[float, ...]
     checks: list[Check]
 
@@ -36,7 +36,7 @@ class View:
         return self.standing.share if self.standing else 0.0
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> BoundState:
         return overall(self.checks)
 
     def as_json(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class View:
 class Canary:
     """The canary of one deployment. `told` is called with each move before it is made."""
 
-    def __init__(self, pair: Pair, metrics: Metrics, told: Callable[[str, str], None]) -> None:
+    def __init__(self, pair: CanaryPair, metrics: PodMetrics, told: Callable[[str, str], None]) -> None:
         self._pair, self._metrics, self._told = pair, metrics, told
         self._cluster, self._name = pair.cluster, pair.values.name
         if pair.values.server:
@@ -72,12 +72,12 @@ class Canary:
             problem = "spans hosts: a canary beside a LeaderWorkerSet is not supported"
             raise ClusterError(self._name, problem, "trtspec deploy replaces one group after the other")
 
-    def view(self) -> View:
+    def view(self) -> CanaryView:
         """Looks at the cluster and at the counters of its pods."""
         standing, counts = standings.read(self._cluster, self._name), self._pair.counts()
         checks = self._checks(standing, counts) if standing and 0 < standing.share < 1 else []
         replicas = standing.replicas if standing else counts.stable
-        return View(self._name, standing, counts, self._steps(replicas), checks)
+        return CanaryView(self._name, standing, counts, self._steps(replicas), checks)
 
     def go_on(self, *, force: bool) -> tuple[float, float] | None:
         """Goes to the next share, and returns both; None where the new build serves alone already.
@@ -118,7 +118,7 @@ class Canary:
             return None
         return standing.share, self._end(standing)
 
-    def _begin(self, before: Standing | None) -> tuple[float, float]:
+    def _begin(self, before: CanaryState | None) -> tuple[float, float]:
         stable, is_same = self._pair.served()
         if is_same:
             problem = f"serves this build already, {stable.build[:12]}"
@@ -127,12 +127,12 @@ class Canary:
             repair = "trtspec deploy status --kubernetes says why"
             raise RefusedError(self._name, f"is not all ready: {stable.ready} of {stable.wanted}", repair)
         revision, mark = self._pair.helm.revision(self._name), before.mark if before else None
-        made = Standing(
+        made = CanaryState(
             0.0, self._pair.values.digest, stable.build, stable.wanted, revision=revision, mark=mark
         )
         return 0.0, self._move(made, self._steps(stable.wanted)[1])
 
-    def _move(self, standing: Standing, then: float) -> float:
+    def _move(self, standing: CanaryState, then: float) -> float:
         """Moves pods and requests to a share, after it was written down that this is meant."""
         if then == 0:
             return self._end(standing)
@@ -147,18 +147,18 @@ class Canary:
         self._write(replace(meant, is_reached=True, since=now(), counted=self._counted()))
         return then
 
-    def _promote(self, standing: Standing) -> float:
+    def _promote(self, standing: CanaryState) -> float:
         """Makes the new build that of the deployment itself, and takes the canary away."""
         pair = self._pair
         pair.update()
         if not pair.is_scaled:
-            pair.shift(Counts(standing.replicas, 0))
+            pair.shift(PodCounts(standing.replicas, 0))
         pair.remove_canary()
         pair.settle()
         self._write(replace(standing, is_reached=True, since=now()))
         return 1.0
 
-    def _end(self, standing: Standing) -> float:
+    def _end(self, standing: CanaryState) -> float:
         """Makes the deployment again what it was before the canary, and takes that away."""
         self._told(name_of(standing.share), name_of(0.0))
         pair = self._pair
@@ -166,44 +166,44 @@ class Canary:
             pair.helm.rollback(self._name, standing.revision, force=True)
         pair.remove_canary()
         if not pair.is_scaled and pair.counts().stable < standing.replicas:
-            pair.shift(Counts(standing.replicas, 0))
+            pair.shift(PodCounts(standing.replicas, 0))
         pair.finish()
         self._cluster.delete(standings.ref_of(self._name))
         return 0.0
 
-    def _counts(self, share: float, replicas: int) -> Counts:
+    def _counts(self, share: float, replicas: int) -> PodCounts:
         """Returns the pods of a share; those that an autoscaler sets stay as they are."""
         if not self._pair.is_scaled:
             return counts_of(share, replicas)
         stable = self._pair.counts().stable
-        return Counts(stable, max(1, round(share / (1 - share) * stable)))
+        return PodCounts(stable, max(1, round(share / (1 - share) * stable)))
 
     def _steps(self, replicas: int) -> tuple[float, ...]:
         return steps_for(replicas, has_weights=self._pair.has_weights)
 
-    def _write(self, standing: Standing) -> Standing:
+    def _write(self, standing: CanaryState) -> CanaryState:
         return standings.write(self._cluster, self._name, standing)
 
-    def _is_same(self, standing: Standing) -> bool:
+    def _is_same(self, standing: CanaryState) -> bool:
         return standing.new == self._pair.values.digest
 
-    def _check_build(self, standing: Standing) -> None:
+    def _check_build(self, standing: CanaryState) -> None:
         if not self._is_same(standing):
             digest = self._pair.values.digest
             problem = f"build {standing.new[:12]} is being tried, and the recipe's is {digest[:12]}"
             raise RefusedError(self._name, problem, "trtspec rollout canary off RECIPE takes that one away")
 
     def _check(self, checks: list[Check], then: float) -> None:
-        for verdict in (Verdict.BROKEN, Verdict.OPEN):
+        for verdict in (BoundState.BROKEN, BoundState.OPEN):
             for found in checks:
                 if found.verdict is verdict:
                     raise _refused(found, then)
 
-    def _checks(self, standing: Standing, counts: Counts) -> list[Check]:
+    def _checks(self, standing: CanaryState, counts: PodCounts) -> list[Check]:
         new = self._pair.pods(CANARY)
         of_new, of_old = self._metrics.of(_ready(new)), self._metrics.of(_ready(self._pair.pods(STABLE)))
         before, silent = standing.counted, len(_ready(new)[:MOST_PODS]) - len(of_new)
-        evidence = Evidence(grown(before, of_new), grown(before, of_old), new, counts.canary, silent)
+        evidence = CanaryEvidence(grown(before, of_new), grown(before, of_old), new, counts.canary, silent)
         return check(evidence)
 
     def _counted(self) -> dict[str, Counted]:
@@ -221,7 +221,7 @@ def _ready(pods: list[Pod]) -> list[str]:
 
 
 def _refused(found: Check, then: float) -> RefusedError:
-    if found.verdict is Verdict.BROKEN:
+    if found.verdict is BoundState.BROKEN:
         problem = f"{found.name} is {found.found}, and must be {found.bound}"
         repair = "go back: trtspec rollout canary back RECIPE, or off"
         return RefusedError(f"no step to {name_of(then)}", problem, repair)

@@ -17,7 +17,7 @@ _KEY, _VERSION = "standing.json", 2
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CanaryState:
     """The `share` of requests that the build `new` has, beside the build `old`, both by their digests.
 
     `replicas` are those of the deployment, and `is_reached` is False while pods are moved to the share. What
@@ -46,7 +46,7 @@ def ref_of(name: str) -> Ref:
     return Ref(CONFIG_MAP, f"{name}-canary")
 
 
-def read(cluster: Cluster, name: str) -> Standing | None:
+def read(cluster: Cluster, name: str) -> CanaryState | None:
     """Returns where a deployment's canary stands; None where there is none."""
     ref = ref_of(name)
     found = cluster.find(ref)
@@ -56,20 +56,20 @@ def read(cluster: Cluster, name: str) -> Standing | None:
         said: dict[str, Any] = json.loads(found["data"][_KEY])
         if said.pop("version") != _VERSION:
             raise ValueError("of another version of trtspec")
-        return Standing(**said, mark=found["metadata"].get("resourceVersion"))
+        return CanaryState(**said, mark=found["metadata"].get("resourceVersion"))
     except (KeyError, TypeError, ValueError) as error:
         repair = f"kubectl delete {ref} -n {cluster.namespace}, and {name}-canary with it"
         raise ClusterError(str(ref), f"cannot be read: {error}", repair) from error
 
 
-def write(cluster: Cluster, name: str, standing: Standing) -> Standing:
+def write(cluster: Cluster, name: str, standing: CanaryState) -> CanaryState:
     """Replaces what is kept, unless somebody else has since it was read; returns it with its new mark."""
     cluster.apply(_manifest(name, standing), force=True)
     found = cluster.find(ref_of(name)) or {}
     return replace(standing, mark=found.get("metadata", {}).get("resourceVersion"))
 
 
-def _manifest(name: str, standing: Standing) -> Manifest:
+def _manifest(name: str, standing: CanaryState) -> Manifest:
     said = {"version": _VERSION, **asdict(standing)}
     mark = said.pop("mark")
     metadata = {"name": ref_of(name).name, "labels": {NAME: "trtspec", INSTANCE: name}}

@@ -13,7 +13,7 @@ SHARES = tuple(step.state.share for step in STEPS if step.state.mode == "specula
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class PodCounts:
     """Pods of the build that serves, and of the new one."""
 
     stable: int
@@ -30,12 +30,12 @@ def name_of(share: float) -> str:
     return {0.0: "off", 1.0: "all"}.get(share) or f"{share * 100:.3g} %"
 
 
-def counts_of(share: float, replicas: int) -> Counts:
+def counts_of(share: float, replicas: int) -> PodCounts:
     """Returns the pods for a share of `replicas`; each build has one at least while both serve."""
     if share in (0.0, 1.0):
-        return Counts(replicas, 0)
+        return PodCounts(replicas, 0)
     canary = max(1, math.ceil(share * replicas - 0.5))
-    return Counts(max(1, replicas - canary), canary)
+    return PodCounts(max(1, replicas - canary), canary)
 
 
 def steps_for(replicas: int, *, has_weights: bool) -> tuple[float, ...]:
@@ -50,7 +50,7 @@ def steps_for(replicas: int, *, has_weights: bool) -> tuple[float, ...]:
     return (0.0, *between, 1.0)
 
 
-def moves(now: Counts, then: Counts, *, surge: bool) -> Iterator[Counts]:
+def moves(now: PodCounts, then: PodCounts, *, surge: bool) -> Iterator[PodCounts]:
     """Yields the counts from one to the other, a pod at a time, so that the requests have their servers.
 
     With `surge` a new pod is there before an old one goes; without, there are never more than there were.
@@ -63,7 +63,7 @@ def moves(now: Counts, then: Counts, *, surge: bool) -> Iterator[Counts]:
         for change in (grow, shrink) if surge else (shrink, grow):
             if change != (0, 0):
                 stable, canary = stable + change[0], canary + change[1]
-                yield Counts(stable, canary)
+                yield PodCounts(stable, canary)
 
 
 def _toward(number: int, goal: int) -> int:

@@ -15,11 +15,11 @@ from trtspec.models.families import (
     qwen3,
     qwen3_moe,
 )
-from trtspec.models.families.family import Family
+from trtspec.models.families.family import ModelFamily
 from trtspec.models.hf_config import SAME_REVISION
 from trtspec.models.source import Source
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, ModelFamily] = {
     "Gemma2ForCausalLM": gemma2.FAMILY,
     "Gemma3ForCausalLM": gemma3.FAMILY,
     "LlamaForCausalLM": llama.FAMILY,
@@ -45,7 +45,7 @@ REFUSED = {
 REFUSED["Llama4ForCausalLM"] = REFUSED["Llama4ForConditionalGeneration"]
 
 
-def family_of(source: Source) -> Family:
+def family_of(source: Source) -> ModelFamily:
     """The family of a model; raises ModelError for a model that trtspec does not convert."""
     if reason := REFUSED.get(source.architecture):
         raise ModelError(source.config.file, reason, _SERVED)
@@ -65,7 +65,7 @@ def family_of(source: Source) -> Family:
     return family
 
 
-def _check_experts(source: Source, family: Family) -> None:
+def _check_experts(source: Source, family: ModelFamily) -> None:
     experts, file = source.experts, source.config.file
     if (experts is not None) != family.experts:
         problem = "has no experts" if family.experts else "has experts"

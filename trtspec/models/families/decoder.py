@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.errors import ModelError
-from trtspec.models.families.family import Part, Split, Weight
+from trtspec.models.families.family import FamilyTensor, Split, TensorPart
 from trtspec.models.sizes import Sizes
 from trtspec.models.source import Source
 
@@ -66,7 +66,7 @@ def _check_rope(config: Path, scaling: Mapping[str, Any]) -> None:
         raise ModelError(config, problem)
 
 
-Mlp = Callable[[Sizes, int], Iterator[Weight]]
+Mlp = Callable[[Sizes, int], Iterator[FamilyTensor]]
 
 
 def weights(
@@ -78,7 +78,7 @@ def weights(
     mlp: Mlp | None = None,
     shift: float = 0.0,
     sandwich: bool = False,
-) -> Iterator[Weight]:
+) -> Iterator[FamilyTensor]:
     """Yields every tensor of the checkpoint. Matrices are [out, in] in both formats, and none is transposed.
 
     `qkv_bias` adds the biases of q, k and v, `qk_norm` the norms of q and k. `stacked` is for models whose q,
@@ -87,8 +87,8 @@ def weights(
     `sandwich` adds the norms behind attention and MLP.
     """
     hidden, vocabulary = sizes.hidden_size, sizes.vocab_size
-    embedding = Part("model.embed_tokens.weight", (vocabulary, hidden), Split.VOCAB)
-    yield Weight("transformer.vocab_embedding.weight", (embedding,))
+    embedding = TensorPart("model.embed_tokens.weight", (vocabulary, hidden), Split.VOCAB)
+    yield FamilyTensor("transformer.vocab_embedding.weight", (embedding,))
     for layer in range(sizes.num_hidden_layers):
         yield norm("input_layernorm", "input_layernorm", hidden, layer, shift)
         yield from _attention(sizes, layer, qkv_bias=qkv_bias, stacked=stacked)
@@ -100,28 +100,30 @@ def weights(
             for name in ("pre_feedforward_layernorm", "post_feedforward_layernorm"):
                 yield norm(name, name, hidden, layer, shift)
         yield from mlp(sizes, layer) if mlp else _mlp(sizes, layer, stacked=stacked)
-    yield Weight("transformer.ln_f.weight", (Part("model.norm.weight", (hidden,)),), shift=shift)
+    yield FamilyTensor("transformer.ln_f.weight", (TensorPart("model.norm.weight", (hidden,)),), shift=shift)
     tied = sizes.tie_word_embeddings
-    head = embedding if tied else Part("lm_head.weight", (vocabulary, hidden), Split.VOCAB)
-    yield Weight("lm_head.weight", (head,))
+    head = embedding if tied else TensorPart("lm_head.weight", (vocabulary, hidden), Split.VOCAB)
+    yield FamilyTensor("lm_head.weight", (head,))
 
 
-def linear(name: str, layer: int, *parts: Part) -> Weight:
+def linear(name: str, layer: int, *parts: TensorPart) -> FamilyTensor:
     """A matrix of a decoder layer, which FP8 quantizes."""
-    return Weight(f"{name}.weight", parts, layer, linear=True)
+    return FamilyTensor(f"{name}.weight", parts, layer, linear=True)
 
 
-def norm(name: str, theirs: str, size: int, layer: int, shift: float = 0.0) -> Weight:
+def norm(name: str, theirs: str, size: int, layer: int, shift: float = 0.0) -> FamilyTensor:
     """A norm of a decoder layer, by its name and Hugging Face's."""
-    return Weight(f"{name}.weight", (part(layer, f"{theirs}.weight", (size,)),), layer, shift=shift)
+    return FamilyTensor(f"{name}.weight", (part(layer, f"{theirs}.weight", (size,)),), layer, shift=shift)
 
 
-def part(layer: int, name: str, shape: tuple[int, ...], split: Split = Split.WHOLE, first: int = 0) -> Part:
+def part(
+    layer: int, name: str, shape: tuple[int, ...], split: Split = Split.WHOLE, first: int = 0
+) -> TensorPart:
     """Rows of a Hugging Face tensor of a decoder layer, by its name within the layer."""
-    return Part(f"model.layers.{layer}.{name}", shape, split, first)
+    return TensorPart(f"model.layers.{layer}.{name}", shape, split, first)
 
 
-def _attention(sizes: Sizes, layer: int, *, qkv_bias: bool, stacked: bool) -> Iterator[Weight]:
+def _attention(sizes: Sizes, layer: int, *, qkv_bias: bool, stacked: bool) -> Iterator[FamilyTensor]:
     hidden, head = sizes.hidden_size, sizes.head_size
     queries, keys = sizes.num_attention_heads * head, sizes.num_key_value_heads * head
     q_k_v = (("q", queries), ("k", keys), ("v", keys))
@@ -135,12 +137,12 @@ def _attention(sizes: Sizes, layer: int, *, qkv_bias: bool, stacked: bool) -> It
     yield linear("attention.qkv", layer, *projections)
     if qkv_bias:
         biases = [part(layer, f"self_attn.{x}_proj.bias", (rows,), Split.HEADS) for x, rows in q_k_v]
-        yield Weight("attention.qkv.bias", tuple(biases), layer)
+        yield FamilyTensor("attention.qkv.bias", tuple(biases), layer)
     output = part(layer, "self_attn.o_proj.weight", (hidden, queries), Split.COLUMNS)
     yield linear("attention.dense", layer, output)
 
 
-def _mlp(sizes: Sizes, layer: int, *, stacked: bool) -> Iterator[Weight]:
+def _mlp(sizes: Sizes, layer: int, *, stacked: bool) -> Iterator[FamilyTensor]:
     wide = sizes.intermediate_size, sizes.hidden_size
     if stacked:
         # The half that goes through the activation is the first of Hugging Face's stack and the second of

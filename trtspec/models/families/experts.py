@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtspec.models.families.decoder import linear, part
-from trtspec.models.families.family import Key, Part, Split, Weight
+from trtspec.models.families.family import ConfigKey, FamilyTensor, Split, TensorPart
 from trtspec.models.sizes import Sizes
 from trtspec.models.source import Source
 
-ACTIVATION = Key(
+ACTIVATION = ConfigKey(
     "hidden_act", value="swiglu", default="gelu", otherwise="TensorRT-LLM multiplies with no gate"
 )
 
@@ -30,25 +30,25 @@ class ExpertNames:
     up: str = "up_proj"
     down: str = "down_proj"
 
-    def weights(self, sizes: Sizes, layer: int) -> Iterator[Weight]:
+    def weights(self, sizes: Sizes, layer: int) -> Iterator[FamilyTensor]:
         """Yields the router and the experts of a layer, and the one that every token has if there is one."""
         experts, hidden = sizes.experts, sizes.hidden_size
         assert experts is not None
         router = part(layer, f"{self.block}.gate.weight", (experts.count, hidden))
-        yield Weight("mlp.router.weight", (router,), layer, dtype="F32")
+        yield FamilyTensor("mlp.router.weight", (router,), layer, dtype="F32")
         folders = [f"{self.block}.experts.{number}" for number in range(experts.count)]
         for name, parts in self._matrices(layer, folders, experts.intermediate_size, hidden).items():
-            yield Weight(f"mlp.{name}.weight", parts, layer, linear=True, experts=experts.count)
+            yield FamilyTensor(f"mlp.{name}.weight", parts, layer, linear=True, experts=experts.count)
         if width := experts.shared_intermediate_size:
             shared = self._matrices(layer, [f"{self.block}.shared_expert"], width, hidden)
             for name, parts in shared.items():
                 yield linear(f"mlp.shared_expert.{name}", layer, *parts)
             gate = part(layer, f"{self.block}.shared_expert_gate.weight", (1, hidden))
-            yield Weight("mlp.shared_expert_gate.weight", (gate,), layer)
+            yield FamilyTensor("mlp.shared_expert_gate.weight", (gate,), layer)
 
     def _matrices(
         self, layer: int, folders: list[str], width: int, hidden: int
-    ) -> dict[str, tuple[Part, ...]]:
+    ) -> dict[str, tuple[TensorPart, ...]]:
         wide, tall = (width, hidden), (hidden, width)
         return {
             "fc": tuple(

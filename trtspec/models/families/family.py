@@ -23,7 +23,7 @@ class Split(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TensorPart:
     """The rows of a Hugging Face tensor from `first` on, with the shape that the configuration demands.
 
     Most tensors are one part; a tensor that stacks several matrices has a part for each.
@@ -46,7 +46,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
+class FamilyTensor:
     """A TensorRT-LLM tensor: a rank's shares of its parts, stacked along the first dimension in this order.
 
     A weight of a decoder layer has that layer's number in the whole model, and a `name` within the layer;
@@ -57,7 +57,7 @@ class Weight:
     """
 
     name: str
-    parts: tuple[Part, ...]
+    parts: tuple[TensorPart, ...]
     layer: int | None = None
     linear: bool = False
     experts: int | None = None
@@ -65,7 +65,7 @@ class Weight:
     shift: float = 0.0
 
     @property
-    def matrices(self) -> tuple[tuple[Part, ...], ...]:
+    def matrices(self) -> tuple[tuple[TensorPart, ...], ...]:
         """The parts of each matrix, of which only a weight of experts has more than one."""
         each = len(self.parts) // (self.experts or 1)
         return tuple(self.parts[first : first + each] for first in range(0, len(self.parts), each))
@@ -83,7 +83,7 @@ class Weight:
         return f"transformer.layers.{self.layer - first_layer}.{self.name}"
 
 
-def shapes(weights: Iterable[Weight]) -> dict[str, tuple[int, ...]]:
+def shapes(weights: Iterable[FamilyTensor]) -> dict[str, tuple[int, ...]]:
     """The shape that the configuration demands of each Hugging Face tensor, all its parts together."""
     found: dict[str, tuple[int, ...]] = {}
     for part in (part for weight in weights for part in weight.parts):
@@ -93,7 +93,7 @@ def shapes(weights: Iterable[Weight]) -> dict[str, tuple[int, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ConfigKey:
     """A key of TensorRT-LLM's `config.json` that tells a family from others, with the family's `value`.
 
     `default` is what TensorRT-LLM takes if the key is missing; `otherwise` is what it does wrong with any
@@ -108,7 +108,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ModelFamily:
     """All that trtspec knows of one family; other modules read these fields instead of comparing names.
 
     `name` is Hugging Face's `model_type`, by which transformers chooses what the model computes. `check`
@@ -127,10 +127,10 @@ class Family:
 
     name: str
     check: Callable[[Source], None]
-    weights: Callable[[Sizes], Iterable[Weight]]
+    weights: Callable[[Sizes], Iterable[FamilyTensor]]
     config: Callable[[Source], dict[str, Any]]
     ignored: re.Pattern[str]
-    keys: tuple[Key, ...] = ()
+    keys: tuple[ConfigKey, ...] = ()
     window: Callable[[Source], int | None] = lambda _: None
     alternates: bool = False
     original: Callable[[Source], int | None] = lambda _: None

@@ -13,7 +13,7 @@ from typing import Any
 
 from trtspec.errors import ModelError
 from trtspec.models.families import decoder
-from trtspec.models.families.family import Family, Key
+from trtspec.models.families.family import ConfigKey, ModelFamily
 from trtspec.models.families.window import alternating
 from trtspec.models.source import Source
 
@@ -22,9 +22,9 @@ NEEDED = ("head_dim", "num_key_value_heads", "query_pre_attn_scalar", "rms_norm_
 KEYS = (
     # TensorRT-LLM's `gelu` is this activation (`ACT2FN` of functional.py), and by another name of it
     # `fuse_gate_mlp` (models/modeling_utils.py) leaves the two matrices of an MLP apart.
-    Key("hidden_act", value="gelu", default="gelu", otherwise="the MLP is another, or is not fused"),
-    Key("attn_bias", value=False, default=False, otherwise="TensorRT-LLM adds biases that it has not"),
-    Key(
+    ConfigKey("hidden_act", value="gelu", default="gelu", otherwise="the MLP is another, or is not fused"),
+    ConfigKey("attn_bias", value=False, default=False, otherwise="TensorRT-LLM adds biases that it has not"),
+    ConfigKey(
         "inter_layernorms",
         value=True,
         default=True,
@@ -72,7 +72,7 @@ def window(source: Source) -> int | None:
     return alternating(source).window
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     name="gemma2",
     check=check,
     weights=partial(decoder.weights, shift=1.0, sandwich=True),

@@ -12,7 +12,7 @@ from typing import Any
 
 from trtspec.errors import ModelError
 from trtspec.models.families import decoder, gemma2
-from trtspec.models.families.family import Family
+from trtspec.models.families.family import ModelFamily
 from trtspec.models.source import Source
 
 
@@ -35,7 +35,7 @@ def config(source: Source) -> dict[str, Any]:
     return found
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     name="gemma3_text",
     check=check,
     weights=partial(decoder.weights, qk_norm=True, shift=1.0, sandwich=True),

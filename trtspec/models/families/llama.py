@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from trtspec.models.families import decoder
-from trtspec.models.families.family import Family, Key
+from trtspec.models.families.family import ConfigKey, ModelFamily
 from trtspec.models.source import Source
 
 KEYS = (
-    Key(
+    ConfigKey(
         "attn_bias", value=False, default=False, otherwise="TensorRT-LLM adds biases that this family has not"
     ),
 )
@@ -19,7 +19,7 @@ def config(source: Source) -> dict[str, Any]:
     return {**decoder.config(source), "residual_mlp": False, "remove_duplicated_kv_heads": False}
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     name="llama",
     check=decoder.check,
     weights=decoder.weights,

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from trtspec.models.families import decoder, llama
-from trtspec.models.families.family import Family
+from trtspec.models.families.family import ModelFamily
 from trtspec.models.families.window import of_all_layers
 from trtspec.models.source import Source
 
@@ -28,7 +28,7 @@ def config(source: Source) -> dict[str, Any]:
     return {**llama.config(source), "sliding_window": window(source)}
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     name="mistral",
     check=check,
     weights=decoder.weights,

@@ -7,7 +7,7 @@ from typing import Any
 
 from trtspec.models.families import decoder, experts, llama
 from trtspec.models.families.experts import ExpertNames
-from trtspec.models.families.family import Family
+from trtspec.models.families.family import ModelFamily
 from trtspec.models.families.window import of_all_layers
 from trtspec.models.source import Source
 
@@ -26,7 +26,7 @@ def config(source: Source) -> dict[str, Any]:
     return {**llama.config(source), **moe, "sliding_window": window(source)}
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     name="mixtral",
     check=check,
     weights=partial(decoder.weights, mlp=NAMES.weights),

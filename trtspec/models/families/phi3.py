@@ -15,11 +15,13 @@ from typing import Any
 
 from trtspec.errors import ModelError
 from trtspec.models.families import decoder, longrope
-from trtspec.models.families.family import Family, Key
+from trtspec.models.families.family import ConfigKey, ModelFamily
 from trtspec.models.families.window import of_all_layers
 from trtspec.models.source import Source
 
-KEYS = (Key("hidden_act", value="swiglu", default="gelu", otherwise="TensorRT-LLM multiplies with no gate"),)
+KEYS = (
+    ConfigKey("hidden_act", value="swiglu", default="gelu", otherwise="TensorRT-LLM multiplies with no gate"),
+)
 
 window = partial(of_all_layers, default=None)
 
@@ -53,7 +55,7 @@ def config(source: Source) -> dict[str, Any]:
     }
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     name="phi3",
     check=check,
     weights=partial(decoder.weights, stacked=True),

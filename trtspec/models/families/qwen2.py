@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from trtspec.models.families import decoder
-from trtspec.models.families.family import Family, Key
+from trtspec.models.families.family import ConfigKey, ModelFamily
 from trtspec.models.families.window import check_none
 from trtspec.models.source import Source
 
@@ -28,17 +28,17 @@ def config(source: Source) -> dict[str, Any]:
     }
 
 
-BIASES = Key(
+BIASES = ConfigKey(
     "attn_bias", value=True, default=True, otherwise="TensorRT-LLM leaves out the biases of q, k and v"
 )
-FAMILY = Family(
+FAMILY = ModelFamily(
     name="qwen2",
     check=check,
     weights=partial(decoder.weights, qkv_bias=True),
     config=config,
     ignored=decoder.IGNORED,
     keys=(
-        Key("qwen_type", value="qwen2", default="qwen2", otherwise="TensorRT-LLM builds another Qwen"),
+        ConfigKey("qwen_type", value="qwen2", default="qwen2", otherwise="TensorRT-LLM builds another Qwen"),
         BIASES,
     ),
 )

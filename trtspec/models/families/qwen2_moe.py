@@ -11,7 +11,7 @@ from typing import Any
 from trtspec.errors import ModelError
 from trtspec.models.families import decoder, experts, qwen2
 from trtspec.models.families.experts import ExpertNames
-from trtspec.models.families.family import Family, Key
+from trtspec.models.families.family import ConfigKey, ModelFamily
 from trtspec.models.families.window import check_none
 from trtspec.models.source import Source
 
@@ -43,14 +43,16 @@ def config(source: Source) -> dict[str, Any]:
     }
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     name="qwen2_moe",
     check=check,
     weights=partial(decoder.weights, qkv_bias=True, mlp=NAMES.weights),
     config=config,
     ignored=decoder.IGNORED,
     keys=(
-        Key("qwen_type", value="qwen2_moe", default="qwen2", otherwise="TensorRT-LLM builds another Qwen"),
+        ConfigKey(
+            "qwen_type", value="qwen2_moe", default="qwen2", otherwise="TensorRT-LLM builds another Qwen"
+        ),
         qwen2.BIASES,
         experts.ACTIVATION,
     ),

@@ -9,19 +9,19 @@ from __future__ import annotations
 from functools import partial
 
 from trtspec.models.families import decoder, qwen2
-from trtspec.models.families.family import Family, Key
+from trtspec.models.families.family import ConfigKey, ModelFamily
 
-NO_BIASES = Key(
+NO_BIASES = ConfigKey(
     "attn_bias", value=False, default=True, otherwise="TensorRT-LLM adds biases that this family has not"
 )
-FAMILY = Family(
+FAMILY = ModelFamily(
     name="qwen3",
     check=qwen2.check,
     weights=partial(decoder.weights, qk_norm=True),
     config=qwen2.config,
     ignored=decoder.IGNORED,
     keys=(
-        Key(
+        ConfigKey(
             "qwen_type",
             value="qwen3",
             default="qwen2",

@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import partial
 
 from trtspec.models.families import decoder, experts, qwen2_moe, qwen3
-from trtspec.models.families.family import Family, Key
+from trtspec.models.families.family import ConfigKey, ModelFamily
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     name="qwen3_moe",
     check=qwen2_moe.check,
     weights=partial(decoder.weights, qk_norm=True, mlp=qwen2_moe.NAMES.weights),
     config=qwen2_moe.config,
     ignored=decoder.IGNORED,
     keys=(
-        Key(
+        ConfigKey(
             "qwen_type",
             value="qwen3_moe",
             default="qwen2",

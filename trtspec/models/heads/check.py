@@ -13,14 +13,14 @@ from pathlib import PurePath
 import numpy as np
 
 from trtspec.findings import Finding, Severity, note
-from trtspec.models.heads.head import Head, default_aux_layers
+from trtspec.models.heads.head import HeadDescription, default_aux_layers
 from trtspec.models.heads.reading import head_tensors
 from trtspec.models.source import DTYPES, Source
 
 _TRAINED_FOR_IT = "take a head that was trained for this target, or train one: trtspec distill"
 
 
-def check_head(head: Head, target: Source) -> list[Finding]:
+def check_head(head: HeadDescription, target: Source) -> list[Finding]:
     """Returns every difference with its effect; errors, with which the head cannot run, come first.
 
     Reads `d2t` and `t2d`, a few bytes a token; raises TensorError for a file that was cut off meanwhile.
@@ -35,7 +35,7 @@ def check_head(head: Head, target: Source) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.severity is not Severity.ERROR)
 
 
-def _sizes(head: Head, target: Source) -> Iterator[Finding]:
+def _sizes(head: HeadDescription, target: Source) -> Iterator[Finding]:
     if head.hidden_size != target.hidden_size:
         problem = (
             f"the head reads states of {head.hidden_size} numbers, the target's have {target.hidden_size}"
@@ -50,7 +50,7 @@ def _sizes(head: Head, target: Source) -> Iterator[Finding]:
         yield Finding("embedding", problem, _TRAINED_FOR_IT, effect="the head cannot read its tokens")
 
 
-def _vocabulary(head: Head) -> Iterator[Finding]:
+def _vocabulary(head: HeadDescription) -> Iterator[Finding]:
     """Holds both mappings against each other: token i of the head is i + d2t[i] of the target."""
     tensors = head_tensors(head)
     if "d2t" not in tensors:
@@ -74,7 +74,7 @@ def _vocabulary(head: Head) -> Iterator[Finding]:
         yield note("t2d", problem, again, effect=effect)
 
 
-def _layers(head: Head, target: Source) -> Iterator[Finding]:
+def _layers(head: HeadDescription, target: Source) -> Iterator[Finding]:
     if head.method != "eagle3":
         return
     count = target.num_hidden_layers
@@ -89,14 +89,14 @@ def _layers(head: Head, target: Source) -> Iterator[Finding]:
         yield Finding("auxiliary layers", problem, repair, effect="the head cannot read them")
 
 
-def _dtype(head: Head, target: Source) -> Iterator[Finding]:
+def _dtype(head: HeadDescription, target: Source) -> Iterator[Finding]:
     dtypes = {DTYPES[tensor.dtype] for tensor in head_tensors(head).values() if tensor.dtype in DTYPES}
     for dtype in sorted(dtypes - {target.dtype}):
         effect = "it is rounded to the target's, or computed beside it; somewhat fewer drafts may be accepted"
         yield note("dtype", f"the head is stored in {dtype}, the target in {target.dtype}", effect=effect)
 
 
-def _verifier(head: Head, target: Source) -> Iterator[Finding]:
+def _verifier(head: HeadDescription, target: Source) -> Iterator[Finding]:
     if head.verifier is None:
         if head.method == "eagle3" and head.form == "speculators":
             effect = "vLLM does not start with the head alone, which should name its target"

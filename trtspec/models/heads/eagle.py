@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.models.heads.eagle3 import eagle3_head
-from trtspec.models.heads.head import Head
+from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.layer import layer_shapes, read_layer
 from trtspec.models.heads.weights import check_count, check_shapes, read_weights
 from trtspec.models.hf_config import HfConfig
@@ -33,7 +33,7 @@ def recognises(folder: Path, config: Mapping[str, Any]) -> bool:
     return is_pickle and not any((folder / name).exists() for name in _TOKENIZERS)
 
 
-def read(folder: Path, config: HfConfig) -> Head:
+def read(folder: Path, config: HfConfig) -> HeadDescription:
     layer, vocab_size, found = read_layer(config), config.size("vocab_size"), tensors(folder)
     if config.content.get("draft_vocab_size"):
         return eagle3_head(
@@ -58,7 +58,7 @@ def read(folder: Path, config: HfConfig) -> Head:
         if number:
             shapes[f"layers.{number}.input_layernorm.weight"] = (hidden,)
     check_shapes(folder, found, shapes, {"fc.bias", "embed_tokens.weight"})
-    return Head(
+    return HeadDescription(
         folder=folder,
         method="eagle",
         form="eagle",

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trtspec.models.heads.head import Form, Head
+from trtspec.models.heads.head import Form, HeadDescription
 from trtspec.models.heads.layer import layer_shapes
 from trtspec.models.heads.weights import check_count, check_shapes
 from trtspec.models.tensors import Tensor
@@ -37,9 +37,9 @@ def eagle3_head(
     norm_before_residual: bool = False,
     extra_norms: tuple[str, ...] = (),
     verifier: str | None = None,
-) -> Head:
+) -> HeadDescription:
     """Returns the head whose weights are `tensors`; raises ModelError for one that is not as it must be."""
-    head = Head(
+    head = HeadDescription(
         folder=folder,
         method="eagle3",
         form=form,
@@ -61,7 +61,7 @@ def eagle3_head(
     return head
 
 
-def _shapes(head: Head) -> dict[str, tuple[int, ...]]:
+def _shapes(head: HeadDescription) -> dict[str, tuple[int, ...]]:
     assert head.layer is not None
     hidden, count = head.layer["hidden_size"], len(head.aux_layers or ()) or NUM_AUX
     shapes: dict[str, tuple[int, ...]] = {

@@ -14,7 +14,7 @@ Form = Literal["speculators", "specforge", "eagle", "medusa"]
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class HeadDescription:
     """The description of a head, read from its folder, whoever wrote it.
 
     `hidden_size` is the width of the target's states that it reads, `vocab_size` the target's, and

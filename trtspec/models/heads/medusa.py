@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.errors import ModelError
-from trtspec.models.heads.head import Head
+from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.weights import check_count, check_shapes, read_weights
 from trtspec.models.hf_config import HfConfig
 from trtspec.models.tensors import Tensor
@@ -25,7 +25,7 @@ def recognises(folder: Path, config: Mapping[str, Any]) -> bool:
     return "medusa_num_heads" in config
 
 
-def read(folder: Path, config: HfConfig) -> Head:
+def read(folder: Path, config: HfConfig) -> HeadDescription:
     """Reads the heads; raises ModelError for those that have no logits of their own."""
     count, blocks, found = (
         config.size("medusa_num_heads"),
@@ -47,7 +47,7 @@ def read(folder: Path, config: HfConfig) -> Head:
             shapes[f"{head}.{block}.linear.bias"] = (hidden,)
         shapes[f"{head}.{blocks}.weight"] = (vocab_size, hidden)
     check_shapes(folder, found, shapes)
-    return Head(
+    return HeadDescription(
         folder=folder,
         method="medusa",
         form="medusa",

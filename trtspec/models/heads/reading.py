@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from trtspec.errors import ModelError
 from trtspec.models.heads import eagle, medusa, specforge, speculators
-from trtspec.models.heads.head import Form, Head
+from trtspec.models.heads.head import Form, HeadDescription
 from trtspec.models.hf_config import HfConfig, read_hf_config
 from trtspec.models.tensors import Tensor
 
@@ -20,7 +20,7 @@ class _Format(Protocol):
     def recognises(self, folder: Path, config: Mapping[str, Any]) -> bool:
         """Says whether a folder with this `config.json` is of the format, if it is a head at all."""
 
-    def read(self, folder: Path, config: HfConfig) -> Head:
+    def read(self, folder: Path, config: HfConfig) -> HeadDescription:
         """Reads the head; raises ModelError or TensorError."""
 
     def tensors(self, folder: Path) -> dict[str, Tensor]:
@@ -44,7 +44,7 @@ def is_head(folder: Path) -> bool:
         return False
 
 
-def read_head(folder: Path) -> Head:
+def read_head(folder: Path) -> HeadDescription:
     """Reads a head's folder; raises ModelError or TensorError for one that is none, or not whole."""
     if not folder.is_dir():
         raise ModelError(folder, "is not a folder", "give the head's folder or its Hugging Face Hub id")
@@ -58,7 +58,7 @@ def read_head(folder: Path) -> Head:
     return FORMATS[found].read(folder, config)
 
 
-def head_tensors(head: Head) -> dict[str, Tensor]:
+def head_tensors(head: HeadDescription) -> dict[str, Tensor]:
     """Returns where a head's tensors are, under Speculators' names; Medusa's keep their own.
 
     `embed_tokens.weight` and `lm_head.weight` are missing where the target's are used, `d2t` and `t2d` where

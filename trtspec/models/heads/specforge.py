@@ -13,7 +13,7 @@ from typing import Any
 
 from trtspec.errors import ModelError
 from trtspec.models.heads.eagle3 import eagle3_head
-from trtspec.models.heads.head import Head
+from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.layer import read_layer
 from trtspec.models.heads.weights import read_weights
 from trtspec.models.hf_config import HfConfig
@@ -26,7 +26,7 @@ def recognises(folder: Path, config: Mapping[str, Any]) -> bool:
     return config.get("architectures") == [ARCHITECTURE]
 
 
-def read(folder: Path, config: HfConfig) -> Head:
+def read(folder: Path, config: HfConfig) -> HeadDescription:
     """Reads a head; raises ModelError for one that leaves its last norm out."""
     if not config.get("norm_output", bool, True):
         raise ModelError(config.file, "norm_output is false: its logits are of states that no norm went over")

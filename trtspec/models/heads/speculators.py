@@ -12,7 +12,7 @@ from typing import Any
 
 from trtspec.errors import ModelError
 from trtspec.models.heads.eagle3 import NORMS, eagle3_head
-from trtspec.models.heads.head import Head
+from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.layer import read_layer
 from trtspec.models.heads.weights import read_weights
 from trtspec.models.hf_config import HfConfig
@@ -37,7 +37,7 @@ def recognises(folder: Path, config: Mapping[str, Any]) -> bool:
     return KIND in config
 
 
-def read(folder: Path, config: HfConfig) -> Head:
+def read(folder: Path, config: HfConfig) -> HeadDescription:
     """Reads an EAGLE-3 head; raises ModelError for another kind of draft, with the reason."""
     kind = config.get(KIND, str)
     if kind != "eagle3":

@@ -10,7 +10,7 @@ OWN_PRIOR, OVERALL_PRIOR = 6.0, 2.0
 """How many observations the rate of all counts beside a text's own, and a position's before its own."""
 
 
-class Acceptance:
+class AcceptanceCounter:
     """Counts how often the token at each position was accepted once those before it were."""
 
     __slots__ = ("accepted", "reached")
@@ -35,7 +35,7 @@ class Acceptance:
 
 
 def expected_tokens(
-    own: Acceptance, overall: Acceptance, longest: int, load: int, share: float = 1.0
+    own: AcceptanceCounter, overall: AcceptanceCounter, longest: int, load: int, share: float = 1.0
 ) -> list[float]:
     """Returns the expected tokens of a round of K = 0, 1, … `longest`, the target's own included.
 

@@ -28,7 +28,7 @@ NEVER = 16
 
 
 @dataclass(slots=True)
-class Estimate:
+class LogEstimate:
     """The logarithm of seconds, and its variance."""
 
     log: float
@@ -39,7 +39,7 @@ class Estimate:
         return math.exp(self.log)
 
 
-class Costs:
+class RoundCostModel:
     """Relates rounds to one another, in seconds of a machine as fast as it was at first.
 
     Rounds of one `origin` of drafts take alike. What was hardly tried is near the line through what was: a
@@ -50,7 +50,7 @@ class Costs:
         self._longest, self._window = longest, max(WINDOW, load)
         # Where many run, a trial has rounds of all, though they are not independent.
         self._noise = NOISE / load**0.25
-        self._seen: dict[tuple[str, int], Estimate] = {}
+        self._seen: dict[tuple[str, int], LogEstimate] = {}
         self._chosen: dict[str, int] = {}
         self._in_use: dict[str, int] = {}
         self._before: deque[float] = deque(maxlen=self._window)
@@ -83,7 +83,7 @@ class Costs:
     def doubt(self, origin: str) -> list[float]:
         """Returns by which share `seconds` may be wrong, as standard deviations."""
         keys = [ALONE, *((origin, length) for length in range(1, self._longest + 1))]
-        unknown = Estimate(0.0, NOISE)
+        unknown = LogEstimate(0.0, NOISE)
         return [math.sqrt(self._seen.get(key, unknown).variance) for key in keys]
 
     def _record(self, key: tuple[str, int], seconds: float, is_in_use: bool) -> None:
@@ -95,7 +95,7 @@ class Costs:
         seen = self._seen.get(key)
         if seen is None:
             speed = _mean(self._before) if self._before else 1.0
-            seen = self._seen[key] = Estimate(math.log(seconds / speed), self._noise)
+            seen = self._seen[key] = LogEstimate(math.log(seconds / speed), self._noise)
             self._fitted.clear()
         if not self._trial:
             self._before.append(seconds / seen.seconds)
@@ -117,7 +117,7 @@ class Costs:
         self._trial.clear()
         self._after.clear()
 
-    def _end_trial(self, in_use: Estimate) -> None:
+    def _end_trial(self, in_use: LogEstimate) -> None:
         after = _mean(self._after)
         before = _mean(self._before) if self._before else after
         noise = self._noise + math.log(after / before) ** 2 / 4
@@ -128,11 +128,11 @@ class Costs:
         self._trial.clear()
         self._fitted.clear()
 
-    def _learn(self, key: tuple[str, int], log: float, in_use: Estimate, noise: float) -> None:
+    def _learn(self, key: tuple[str, int], log: float, in_use: LogEstimate, noise: float) -> None:
         """Moves both what was tried and what it was measured by, each by its share of the doubt."""
         seen = self._seen.get(key)
         if seen is None:
-            self._seen[key] = Estimate(log, noise + in_use.variance)
+            self._seen[key] = LogEstimate(log, noise + in_use.variance)
             return
         surprise = min(max(log - seen.log, -SURPRISE), SURPRISE)
         doubt = seen.variance + in_use.variance + noise

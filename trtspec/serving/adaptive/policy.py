@@ -12,10 +12,10 @@ from functools import partial
 from operator import truediv
 
 from trtspec.serving.adaptive import probes
-from trtspec.serving.adaptive.acceptance import Acceptance, expected_tokens
-from trtspec.serving.adaptive.costs import Costs
+from trtspec.serving.adaptive.acceptance import AcceptanceCounter, expected_tokens
+from trtspec.serving.adaptive.costs import RoundCostModel
 from trtspec.serving.adaptive.ensemble import Ensemble
-from trtspec.serving.adaptive.probes import FIRST, Outlook, Probes
+from trtspec.serving.adaptive.probes import FIRST, LoadOutlook, ProbePolicy
 from trtspec.serving.verification import VerificationCounts
 
 BURST, BURST_OF_MANY = 32, 64
@@ -47,15 +47,15 @@ class Origin:
 
     def __init__(self, longest: int) -> None:
         self.longest = longest
-        self.acceptance, self._since = Acceptance(longest), 0.0
-        self._probes: dict[int, Probes] = {}
+        self.acceptance, self._since = AcceptanceCounter(longest), 0.0
+        self._probes: dict[int, ProbePolicy] = {}
         self._used: dict[int, int] = {}
         self._stays: dict[int, int] = {}
         self._pays = True
 
-    def probes(self, size: int) -> Probes:
+    def probes(self, size: int) -> ProbePolicy:
         if size not in self._probes:
-            self._probes[size] = Probes(self._first(size))
+            self._probes[size] = ProbePolicy(self._first(size))
         return self._probes[size]
 
     def best(self, load: int, tokens: Callable[[], list[float]], seconds: list[float]) -> int:
@@ -98,7 +98,7 @@ class AdaptivePolicy:
 
     def __init__(self, longest: int) -> None:
         self.longest = longest
-        self._costs: dict[int, Costs] = {}
+        self._costs: dict[int, RoundCostModel] = {}
         self._origins: dict[str, Origin] = {}
         self.ensemble = Ensemble()
 
@@ -111,11 +111,11 @@ class AdaptivePolicy:
             self._origins[name] = Origin(self.longest)
         return self._origins[name]
 
-    def costs(self, load: int) -> Costs:
+    def costs(self, load: int) -> RoundCostModel:
         """Returns what rounds take at this load; nothing is taken over from another, which misleads."""
         size = size_of(load)
         if size not in self._costs:
-            self._costs[size] = Costs(self.longest, load)
+            self._costs[size] = RoundCostModel(self.longest, load)
         return self._costs[size]
 
 
@@ -124,12 +124,12 @@ class AdaptivePace:
 
     def __init__(self, policy: AdaptivePolicy) -> None:
         self._policy, self._ensemble = policy, policy.ensemble
-        self._own: dict[str, Acceptance] = {}
+        self._own: dict[str, AcceptanceCounter] = {}
         self._length, self._before = 0, 0
         self._is_first, self._size = True, 0
         self._is_chosen = False
-        self._costs: Costs | None = None
-        self._probes: Probes | None = None
+        self._costs: RoundCostModel | None = None
+        self._probes: ProbePolicy | None = None
         self._begin, self._last, self._num_alone = 0.0, 0.0, 0
         self.burst = BURST
 
@@ -147,7 +147,7 @@ class AdaptivePace:
         costs.use(origin, length)
         # A first round tells no time, and where bursts are on their way K cannot change for all.
         may_begin = not self._is_first and not self._ensemble.is_led
-        outlook = Outlook(length, tokens, seconds, partial(costs.doubt, origin), share)
+        outlook = LoadOutlook(length, tokens, seconds, partial(costs.doubt, origin), share)
         probe = trials.take(load, may_begin, self._ensemble.worked(now), outlook)
         usual = BURST_OF_MANY if size >= MANY else BURST
         number, length = (usual, length) if probe is None else (probes.BURST, probe)
@@ -212,7 +212,7 @@ class AdaptivePace:
         if self._probes:
             self._probes.tried(self._length)
 
-    def _acceptance(self, origin: str) -> Acceptance:
+    def _acceptance(self, origin: str) -> AcceptanceCounter:
         if origin not in self._own:
-            self._own[origin] = Acceptance(self._policy.longest)
+            self._own[origin] = AcceptanceCounter(self._policy.longest)
         return self._own[origin]

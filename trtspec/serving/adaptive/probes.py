@@ -28,7 +28,7 @@ LEAST_S, MOST_S = 0.5, 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class LoadOutlook:
     """The estimates for one load: the `best` K, and what a round of K = 0, 1, … yields and costs.
 
     `tokens()` are expected and `seconds` measured; `doubt()` says by which share the latter may be wrong.
@@ -56,7 +56,7 @@ class Outlook:
         return seconds - steps * tokens[length] * self.seconds[self.best] / tokens[self.best]
 
 
-class Probes:
+class ProbePolicy:
     """Says which K to try, if any: a draft and none at first, then another than the best one now and then.
 
     A probe is for all completions, since what a round takes depends on what the others do. `first` is the K
@@ -71,7 +71,7 @@ class Probes:
         self._began: float | None = None
         self._turn = 0
 
-    def take(self, load: int, may_begin: bool, now: float, outlook: Outlook) -> int | None:
+    def take(self, load: int, may_begin: bool, now: float, outlook: LoadOutlook) -> int | None:
         """Returns the K of a probe for one round or burst of a completion; None for no probe.
 
         One is under way until enough was measured; without `may_begin` none begins. `now` counts no seconds
@@ -98,13 +98,13 @@ class Probes:
             self._wanted -= 1
             self._left *= self._wanted > 0
 
-    def _rest(self, took: float, now: float, outlook: Outlook) -> None:
+    def _rest(self, took: float, now: float, outlook: LoadOutlook) -> None:
         """Puts the next probe off by what this one has cost, now that it is over."""
         lost = outlook.lost(self._length, took)
         pause = lost / _share(outlook.doubt()[self._length])
         self._due, self._began = max(self._due, now + min(pause, MOST_S)), None
 
-    def _plan(self, now: float, outlook: Outlook) -> bool:
+    def _plan(self, now: float, outlook: LoadOutlook) -> bool:
         """Notes what to try now, if anything; at first the K in use too, since others are measured by it."""
         if now < self._due:
             return False
@@ -117,7 +117,7 @@ class Probes:
             self._due = now + _pause(self._untried[0], outlook, doubt)
         return True
 
-    def _other(self, outlook: Outlook, doubt: Sequence[float]) -> int:
+    def _other(self, outlook: LoadOutlook, doubt: Sequence[float]) -> int:
         """Returns the most promising other draft; in turn with one token more, none, and one token less.
 
         Only the first where drafts do not pay. The greater the doubt, the more is hoped for: a bad first
@@ -138,7 +138,7 @@ class Probes:
         return (promising, best + 1 if best < longest else promising, 0, best - 1)[self._turn % 4]
 
 
-def _pause(length: int, outlook: Outlook, doubt: Sequence[float]) -> float:
+def _pause(length: int, outlook: LoadOutlook, doubt: Sequence[float]) -> float:
     """Returns the seconds from this probe to the next, by what it takes and is expected to lose."""
     seconds = outlook.takes(length)
     lost = outlook.lost(length, seconds)

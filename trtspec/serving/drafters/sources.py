@@ -19,7 +19,7 @@ from trtspec.serving.stats import Stats
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class SourceInputs:
     """The inputs of a source of drafts beside its own options.
 
     `draft` is the engine of a method that has one; a proposal of it is waited for `timeout_s` at most. With a
@@ -43,19 +43,19 @@ class Surroundings:
         return TranslatedSource(engine, self.dictionary, self.stats) if self.dictionary else engine
 
 
-def _draft_model(around: Surroundings) -> DraftSource:
+def _draft_model(around: SourceInputs) -> DraftSource:
     return around.engine()
 
 
-def _ngram(around: Surroundings, **lookup: int) -> DraftSource:
+def _ngram(around: SourceInputs, **lookup: int) -> DraftSource:
     return LookupSource(**lookup)
 
 
-def _hybrid(around: Surroundings, **lookup: int) -> DraftSource:
+def _hybrid(around: SourceInputs, **lookup: int) -> DraftSource:
     return HybridSource(LookupSource(**lookup), around.engine())
 
 
-def _suffix(around: Surroundings, **options: Any) -> DraftSource:
+def _suffix(around: SourceInputs, **options: Any) -> DraftSource:
     return SuffixSource(**options)
 
 
@@ -70,7 +70,7 @@ SOURCES: Mapping[str, Callable[..., DraftSource]] = {
 }
 
 
-def make_source(drafting: Drafting, around: Surroundings) -> DraftSource:
+def make_source(drafting: Drafting, around: SourceInputs) -> DraftSource:
     """Returns the source that the options of a method ask for; raises `EngineLoadError`."""
     make = SOURCES.get(drafting.kind)
     if make is None:

@@ -27,17 +27,17 @@ MOST_KEPT = 100_000
 _BETWEEN = -1
 
 
-class Found(NamedTuple):
+class SuffixMatch(NamedTuple):
     """The tokens that may follow a text; `score` is the expected number of right ones."""
 
     score: float
     tokens: list[int]
 
 
-_NOTHING = Found(0.0, [])
+_NOTHING = SuffixMatch(0.0, [])
 
 
-class Rules(NamedTuple):
+class SuffixRules(NamedTuple):
     """The depth to which suffixes are compared, the tokens that each of theirs is worth, and the least
     probability.
     """
@@ -77,7 +77,7 @@ class Index:
                 if tokens[place] != _BETWEEN:
                     last[key] = place
 
-    def follow(self, text: Sequence[int], rules: Rules) -> Found:
+    def follow(self, text: Sequence[int], rules: SuffixRules) -> SuffixMatch:
         """Returns what followed the longest ending of a text most often."""
         for size, last, before in self._sizes:
             if place := last.get(tuple(text[-size:]), 0):
@@ -100,7 +100,7 @@ class Index:
             length += 1
         return length
 
-    def _likeliest(self, places: Sequence[int], ending: Sequence[int], rules: Rules) -> Found:
+    def _likeliest(self, places: Sequence[int], ending: Sequence[int], rules: SuffixRules) -> SuffixMatch:
         """Returns the path that most of those places took that stand behind the whole ending."""
         tokens, length = self.tokens, len(ending)
         most = int(length * rules.factor + 1e-6)
@@ -115,7 +115,7 @@ class Index:
         while paths and probability >= rules.least:
             first, count, same = paths[0], len(paths), 0
             if paths.count(first) == count:
-                return Found(score + probability * len(first), found + first)
+                return SuffixMatch(score + probability * len(first), found + first)
             for column in zip(*paths, strict=False):
                 if column.count(column[0]) < count:
                     break
@@ -125,7 +125,7 @@ class Index:
             way = max(ways, key=ways.count)
             probability *= ways.count(way) / len(ways)
             paths = [path[same:] for path in paths if len(path) > same and path[same] == way]
-        return Found(score, found)
+        return SuffixMatch(score, found)
 
 
 def _repeated(path: list[int], most: int) -> list[int]:
@@ -166,7 +166,7 @@ class KeptAnswers:
             self._young, self._old = Generation(), young if self._most > 1 else Generation()
         self._young.keep(tenant, tokens)
 
-    def follow(self, tenant: str, text: Sequence[int], rules: Rules) -> Found:
+    def follow(self, tenant: str, text: Sequence[int], rules: SuffixRules) -> SuffixMatch:
         """Returns what followed the longest ending of a text in the answers of this tenant."""
         best = _NOTHING
         for generation in (self._young, self._old):
@@ -188,7 +188,7 @@ class SuffixSource:
         suffix_decoding_min_token_prob: float,
     ) -> None:
         self._answers = KeptAnswers(suffix_decoding_max_cached_requests)
-        self._rules = Rules(
+        self._rules = SuffixRules(
             suffix_decoding_max_tree_depth, suffix_decoding_max_spec_factor, suffix_decoding_min_token_prob
         )
 
@@ -205,7 +205,7 @@ class SuffixDrafter:
     pause = 4
     silence = "nothing_found"
 
-    def __init__(self, text: Text, answers: KeptAnswers, tenant: str, rules: Rules) -> None:
+    def __init__(self, text: Text, answers: KeptAnswers, tenant: str, rules: SuffixRules) -> None:
         self._text, self._index, self._begin = text, Index(text), len(text)
         self._answers, self._tenant, self._rules = answers, tenant, rules
         self._found: list[int] = []

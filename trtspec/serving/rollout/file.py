@@ -21,7 +21,7 @@ _MOST_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RolloutReading:
     """The content of the file: a state, None where there is no file, or the problem with it."""
 
     state: RolloutState | None = None
@@ -35,7 +35,7 @@ class RolloutFile:
         self.path = path
         self._seen: object = None
 
-    def look(self) -> Reading | None:
+    def look(self) -> RolloutReading | None:
         """Returns what the file says if it may have changed since the last look."""
         seen = self._status()
         if seen == self._seen:
@@ -50,13 +50,13 @@ class RolloutFile:
             return error.errno
         return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
-    def _read(self) -> Reading:
+    def _read(self) -> RolloutReading:
         try:
             with self.path.open("rb") as file:
-                return Reading(parse(file.read(_MOST_BYTES).decode(errors="replace")))
+                return RolloutReading(parse(file.read(_MOST_BYTES).decode(errors="replace")))
         except (FileNotFoundError, NotADirectoryError):
-            return Reading()
+            return RolloutReading()
         except OSError as error:
-            return Reading(problem=f"cannot be read: {error.strerror}")
+            return RolloutReading(problem=f"cannot be read: {error.strerror}")
         except RolloutError as error:
-            return Reading(problem=str(error))
+            return RolloutReading(problem=str(error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from trtspec.serving.completion import CompletionRequest
-from trtspec.serving.rollout.file import Reading
+from trtspec.serving.rollout.file import RolloutReading
 from trtspec.serving.rollout.state import RolloutState, place_of
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stats import ArmStats, RolloutStats
@@ -29,7 +29,7 @@ class Rollout:
         """True if requests are assigned to arms. Without a file, and with drafts for all, they are not."""
         return self._is_told or self.state.share < 1
 
-    def take(self, reading: Reading) -> None:
+    def take(self, reading: RolloutReading) -> None:
         """Goes by what the file says from the next request on; a file with a fault changes nothing."""
         if reading.problem:
             self._stats.is_malformed = True

@@ -22,7 +22,7 @@ that sends nothing meanwhile."""
 K = TypeVar("K")
 
 
-class Turns(Generic[K]):
+class DepartureTurns(Generic[K]):
     """Chooses which clients Triton is asked about next: those that it was asked about longest ago."""
 
     def __init__(self) -> None:

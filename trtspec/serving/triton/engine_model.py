@@ -14,7 +14,7 @@ from trtspec.serving.errors import ServingError
 from trtspec.serving.executor import Executor
 from trtspec.serving.executors.limits import read_limits
 from trtspec.serving.guides.guides import Guides
-from trtspec.serving.metrics import FAMILIES, KV_FRACTION, Sample
+from trtspec.serving.metrics import FAMILIES, KV_FRACTION, MetricSample
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton import logs
 from trtspec.serving.triton.engine_requests import Arrays
@@ -50,7 +50,7 @@ class TritonPythonModel:
     def execute(self, requests: Sequence[Any]) -> None:
         """Hands the requests on and returns, so that the engine takes in new ones at every step."""
         for request in requests:
-            client = TritonClient(request.get_response_sender())
+            client = TritonEngineClient(request.get_response_sender())
             arrays = {tensor.name(): tensor.as_numpy().copy() for tensor in request.inputs()}
             try:
                 request_id = request.request_id()
@@ -69,7 +69,7 @@ class TritonPythonModel:
         self._watchdog.close()
 
 
-class TritonClient:
+class TritonEngineClient:
     """The client of a request, behind Triton's response sender; the last response has the final flag."""
 
     def __init__(self, sender: Any) -> None:
@@ -99,7 +99,7 @@ class _KvUse(Series):
         super().__init__(FAMILIES[KV_FRACTION], labels)
 
     def tell(self, use: float) -> None:
-        self.set(Sample(KV_FRACTION, use, {"kv_cache_block_type": "fraction"}))
+        self.set(MetricSample(KV_FRACTION, use, {"kv_cache_block_type": "fraction"}))
 
 
 def _load(parameters: Mapping[str, str], folder: Path) -> Executor:

@@ -13,7 +13,7 @@ from typing import Protocol
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import Executor, Request, Response
-from trtspec.serving.triton.departures import Turns
+from trtspec.serving.triton.departures import DepartureTurns
 from trtspec.serving.triton.engine_requests import (
     Arrays,
     EngineRequest,
@@ -74,7 +74,7 @@ class EngineService:
         self._excludes_input, self._check_s, self._watchdog = excludes_input, check_s, watchdog
         self._tell_kv_use = tell_kv_use
         self._jobs: dict[int, EngineJob] = {}
-        self._turns: Turns[int] = Turns()
+        self._turns: DepartureTurns[int] = DepartureTurns()
         self._is_closing = False
         self._loop = LoopThread("trtspec-engine")
         try:

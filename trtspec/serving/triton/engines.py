@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.serving.bounds import Bounds
+from trtspec.serving.bounds import ServingBounds
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.errors import EngineLoadError
@@ -19,7 +19,7 @@ from trtspec.serving.triton.parameters import Parameters
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class EnginePair:
     """The parts of a coordinator; without `draft` and `drafting` the target decodes alone.
 
     Engines that are not `in_process` are models of their own, which need not be loaded yet. A draft with
@@ -31,7 +31,7 @@ class Pair:
     tokenizer: Tokenizer
     num_draft_tokens: int | None = None
     in_process: bool = True
-    bounds: Bounds | None = None
+    bounds: ServingBounds | None = None
     drafting: Drafting | None = None
     policy: Policy = "fixed"
     guides: Guides | None = None
@@ -60,7 +60,7 @@ class Pair:
             self.guides.close()
 
 
-def load(values: Mapping[str, str], folder: Path) -> Pair:
+def load(values: Mapping[str, str], folder: Path) -> EnginePair:
     """Loads the engines, or connects to the models that run them.
 
     Paths in `values` are relative to `folder`, the model's. It is called on the loop that the executors will
@@ -81,7 +81,7 @@ def load(values: Mapping[str, str], folder: Path) -> Pair:
     target, draft = engines[0], engines[1] if len(engines) > 1 else None
     drafting, policy = _drafting(parameters), _policy(parameters)
     share = parameters.share("speculation_share")
-    return Pair(
+    return EnginePair(
         target,
         draft,
         tokenizer,
@@ -123,12 +123,12 @@ def _drafting(parameters: Parameters) -> Drafting | None:
     return Drafting(parameters.text("draft_method"), options)
 
 
-def _bounds(parameters: Parameters, engines: Sequence[Executor]) -> Bounds:
+def _bounds(parameters: Parameters, engines: Sequence[Executor]) -> ServingBounds:
     """Returns the bounds that the plan has chosen, with the KV cache size of the loaded engines."""
     caches = [executor.kv_tokens for executor in engines if executor.kv_tokens is not None]
-    usual = Bounds(min(executor.limits.max_batch_size for executor in engines))
+    usual = ServingBounds(min(executor.limits.max_batch_size for executor in engines))
     has, number = parameters.values.keys(), parameters.number
-    return Bounds(
+    return ServingBounds(
         max_places=number("max_places") if "max_places" in has else usual.max_places,
         kv_tokens=min(caches, default=None),
         max_queue_size=number("max_queue_size") if "max_queue_size" in has else usual.max_queue_size,

@@ -8,7 +8,15 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 
-from trtspec.serving.metrics import FAMILIES, Family, Kind, Sample, counters, gauges, histograms
+from trtspec.serving.metrics import (
+    FAMILIES,
+    MetricFamily,
+    MetricSample,
+    MetricType,
+    counters,
+    gauges,
+    histograms,
+)
 from trtspec.serving.stats import Stats
 
 PERIOD_S = 1.0
@@ -16,7 +24,7 @@ PERIOD_S = 1.0
 _AT_WORK = ("trtspec:num_requests_running", "trtspec:num_requests_waiting")
 
 
-class Metrics:
+class TritonMetrics:
     """Exports `Stats`, each metric with these `labels`.
 
     `update` may be called often: it sends only what has changed, since each value costs a message, and
@@ -54,7 +62,7 @@ class Metrics:
         while self._series:
             self._series.popitem()[1].close()
 
-    def _send(self, sample: Sample) -> None:
+    def _send(self, sample: MetricSample) -> None:
         if sample.name not in self._series:
             self._series[sample.name] = Series(FAMILIES[sample.name], self._labels)
         self._series[sample.name].set(sample)
@@ -63,21 +71,24 @@ class Metrics:
 class Series:
     """A metric family, with a metric for each set of labels that it has been set with."""
 
-    def __init__(self, family: Family, labels: Mapping[str, str]) -> None:
-        kinds = {Kind.COUNTER: pb_utils.MetricFamily.COUNTER, Kind.GAUGE: pb_utils.MetricFamily.GAUGE}
+    def __init__(self, family: MetricFamily, labels: Mapping[str, str]) -> None:
+        kinds = {
+            MetricType.COUNTER: pb_utils.MetricFamily.COUNTER,
+            MetricType.GAUGE: pb_utils.MetricFamily.GAUGE,
+        }
         self._labels, self._kind = labels, family.kind
         self._family = pb_utils.MetricFamily(family.name, family.meaning, kinds[family.kind])
         self._metrics: dict[tuple[str, ...], Any] = {}
         self._values: dict[tuple[str, ...], float] = {}
 
-    def set(self, sample: Sample) -> None:
+    def set(self, sample: MetricSample) -> None:
         key = tuple(sample.labels.values())
         if key not in self._metrics:
             labels = {**self._labels, **sample.labels}
             self._metrics[key], self._values[key] = self._family.Metric(labels=labels), 0
         if (change := sample.value - self._values[key]) == 0:
             return
-        if self._kind is Kind.GAUGE:
+        if self._kind is MetricType.GAUGE:
             # Increments of shares would add up to a little more or less than nothing.
             self._metrics[key].set(sample.value)
         else:

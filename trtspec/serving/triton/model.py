@@ -15,11 +15,11 @@ from trtspec.serving.errors import RequestError, ServingError
 from trtspec.serving.rollout.file import ROLLOUT, RolloutFile
 from trtspec.serving.triton import engines, logs
 from trtspec.serving.triton.departures import Departures
-from trtspec.serving.triton.metrics import Metrics
+from trtspec.serving.triton.metrics import TritonMetrics
 from trtspec.serving.triton.request_id import NOT_UNICODE, take_request_id
-from trtspec.serving.triton.requests import Wanted, explain, read
+from trtspec.serving.triton.requests import ResponseOptions, explain, read
 from trtspec.serving.triton.responses import Code, Failure, TextChunk, arrays
-from trtspec.serving.triton.service import Service
+from trtspec.serving.triton.service import CoordinatorService
 from trtspec.serving.triton.stopping import LOOK_S, Stopping
 from trtspec.serving.triton.watchdog import Watchdog
 
@@ -33,11 +33,11 @@ class TritonPythonModel:
         config, folder = json.loads(args["model_config"]), Path(args["model_repository"])
         parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
         logs.set_up(args["model_name"])
-        self._metrics = Metrics({"model": args["model_name"], "version": args["model_version"]})
+        self._metrics = TritonMetrics({"model": args["model_name"], "version": args["model_version"]})
         self._watchdog, self._departures = Watchdog(args["model_name"]), Departures()
         load, tell = partial(self.load, parameters, folder), self._metrics.update
         try:
-            self._service = Service(load, tell, self._watchdog)
+            self._service = CoordinatorService(load, tell, self._watchdog)
             self._service.every(LOOK_S, Stopping(self._service.drain).look)
             if rollout := os.environ.get(ROLLOUT):
                 self._service.follow(RolloutFile(Path(rollout)))
@@ -87,7 +87,7 @@ class TritonClient:
     """
 
     def __init__(self, sender: Any) -> None:
-        self._sender, self.wanted = sender, Wanted()
+        self._sender, self.wanted = sender, ResponseOptions()
         self.is_named = self._has_left = False
 
     def leave(self) -> None:

@@ -21,7 +21,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Protocol
 
-from trtspec.serving.triton.departures import Turns
+from trtspec.serving.triton.departures import DepartureTurns
 from trtspec.serving.triton.responses import Code, Failure, TextChunk
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class Sender:
         self._tick, self._tick_s = tick, tick_s
         self._ready: queue.SimpleQueue[Outbox | None] = queue.SimpleQueue()
         self._open: dict[Outbox, Callable[[], object]] = {}
-        self._turns: Turns[Outbox] = Turns()
+        self._turns: DepartureTurns[Outbox] = DepartureTurns()
         self._resting: list[tuple[float, int, Outbox]] = []
         self._numbers = count()
         self._rests: dict[Outbox, int] = {}  # of streams that have had text, the number of the latest rest

@@ -21,7 +21,7 @@ _LONGEST_FOUND = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ResponseOptions:
     """The form in which a client wants the answer.
 
     `prefix` is the prompt where the client wants to see it again before the completion, else empty.
@@ -49,7 +49,7 @@ class UnknownInput(ServingError):
 
 def read(
     tensors: Mapping[str, npt.NDArray[Any]], parameters: Mapping[str, Any], timeout_us: int = 0
-) -> tuple[CompletionRequest, Wanted]:
+) -> tuple[CompletionRequest, ResponseOptions]:
     """Returns the completion that a request asks for, and the form in which the client wants it.
 
     `parameters` are the request's parameters, as which fields of a `generate` body arrive that are no inputs.
@@ -93,7 +93,7 @@ def read(
         timeout_s=_timeout_s(parameters.get(_TIMEOUT), timeout_us),
         **{name: values[name] for name in _HAVE_DEFAULTS if values[name] is not None},
     )
-    wanted = Wanted(
+    wanted = ResponseOptions(
         stream=bool(values["stream"]),
         prefix="" if is_excluded else prompt,
         perf_metrics=bool(values["return_perf_metrics"]),

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from trtspec.serving.completion import Completion, EndReason
 from trtspec.serving.executor import LogProb
 from trtspec.serving.stats import SpeculationCounts
-from trtspec.serving.triton.requests import Wanted
+from trtspec.serving.triton.requests import ResponseOptions
 from trtspec.serving.triton.tensors import OUTPUTS, Datatype
 
 
@@ -68,7 +68,7 @@ class TextChunk:
         )
 
 
-def arrays(chunk: TextChunk, wanted: Wanted) -> dict[str, npt.NDArray[Any]]:
+def arrays(chunk: TextChunk, wanted: ResponseOptions) -> dict[str, npt.NDArray[Any]]:
     """Returns the response's tensors by name, each of shape [1, 1].
 
     But `output_log_probs` and `output_ids` are [1, 1, tokens], `output_top_log_probs` and `output_top_ids`

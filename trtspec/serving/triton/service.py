@@ -14,13 +14,13 @@ from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import Busy, Cancelled, EngineLoadError, RequestError, ServingError, TimedOut
 from trtspec.serving.executor import Request
-from trtspec.serving.rollout.file import LOOK_S, Reading, RolloutFile
+from trtspec.serving.rollout.file import LOOK_S, RolloutFile, RolloutReading
 from trtspec.serving.stats import Stats
-from trtspec.serving.triton.engines import Pair
+from trtspec.serving.triton.engines import EnginePair
 from trtspec.serving.triton.loop import LoopThread
 from trtspec.serving.triton.outbox import Client, Outbox, Sender
 from trtspec.serving.triton.request_log import RequestLog, kind_of
-from trtspec.serving.triton.requests import Wanted, explain
+from trtspec.serving.triton.requests import ResponseOptions, explain
 from trtspec.serving.triton.responses import Code, Failure, TextChunk
 from trtspec.serving.triton.stub_messages import tells_end
 from trtspec.serving.triton.watchdog import BEAT_S, Watchdog
@@ -33,7 +33,7 @@ _STOPPING = "the server is stopping"
 _LAST_RESPONSES_S = 3.0
 
 
-class Service:
+class CoordinatorService:
     """Runs the coordinator on an asyncio loop in a thread of its own, and sends on another thread.
 
     `load` is called on the loop; what it raises is raised here. Every `tick_s` seconds `tick` is called on
@@ -43,7 +43,7 @@ class Service:
 
     def __init__(
         self,
-        load: Callable[[], Pair],
+        load: Callable[[], EnginePair],
         tick: Callable[[Stats], None],
         watchdog: Watchdog | None = None,
         tick_s: float = 0.05,
@@ -66,7 +66,7 @@ class Service:
             self._loop.every(BEAT_S, watchdog.beat)
 
     def submit(
-        self, request: CompletionRequest, wanted: Wanted, client: Client, request_id: str = ""
+        self, request: CompletionRequest, wanted: ResponseOptions, client: Client, request_id: str = ""
     ) -> None:
         """Starts a request and returns immediately; `client` gets the responses.
 
@@ -86,7 +86,7 @@ class Service:
     def follow(self, file: RolloutFile) -> None:
         """Goes by what the file of a roll-out says, from now on; the file is read on other threads."""
 
-        def take(reading: Reading | None) -> None:
+        def take(reading: RolloutReading | None) -> None:
             if reading:
                 self._coordinator.rollout.take(reading)
 
@@ -114,7 +114,9 @@ class Service:
 
     # On the loop.
 
-    def _begin(self, request: CompletionRequest, wanted: Wanted, client: Client, course: RequestLog) -> None:
+    def _begin(
+        self, request: CompletionRequest, wanted: ResponseOptions, client: Client, course: RequestLog
+    ) -> None:
         # The client may have left already, which the sending thread may notice before there is a task.
         outbox = self._sender.open(client, lambda: self._loop.post(lambda: task.cancel()))
         task = asyncio.get_running_loop().create_task(self._answer(request, wanted, outbox, course))
@@ -135,7 +137,7 @@ class Service:
         course.write()
 
     async def _answer(
-        self, request: CompletionRequest, wanted: Wanted, outbox: Outbox, course: RequestLog
+        self, request: CompletionRequest, wanted: ResponseOptions, outbox: Outbox, course: RequestLog
     ) -> None:
         try:
             said: dict[int, TextChunk | None] = {}
@@ -198,7 +200,7 @@ def _failure(error: ServingError) -> Failure:
     return Failure(str(error), Code.UNAVAILABLE if is_passing else Code.INTERNAL)
 
 
-async def _warm_up(pair: Pair) -> None:
+async def _warm_up(pair: EnginePair) -> None:
     """Uses each engine once, since the first use is slow; raises `EngineLoadError` if one cannot run."""
     for name, executor in (("draft", pair.draft), ("target", pair.target)):
         if executor is not None:

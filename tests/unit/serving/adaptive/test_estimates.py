@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from trtspec.serving.adaptive.acceptance import Acceptance, expected_tokens
-from trtspec.serving.adaptive.costs import NEVER, WINDOW, Costs
+from trtspec.serving.adaptive.acceptance import AcceptanceCounter, expected_tokens
+from trtspec.serving.adaptive.costs import NEVER, WINDOW, RoundCostModel
 
 
 def test_expected_tokens_are_those_of_the_observed_rates() -> None:
-    own, overall = Acceptance(4), Acceptance(4)
+    own, overall = AcceptanceCounter(4), AcceptanceCounter(4)
     for _ in range(10_000):
         overall.record(4, 2, 1.0)
     tokens = expected_tokens(own, overall, 4, load=1)
@@ -16,22 +16,22 @@ def test_expected_tokens_are_those_of_the_observed_rates() -> None:
 
 
 def test_unobserved_positions_are_like_the_one_before() -> None:
-    overall = Acceptance(8)
+    overall = AcceptanceCounter(8)
     for number in range(10_000):
         overall.record(1, number % 2, 1.0)
-    tokens = expected_tokens(Acceptance(8), overall, 3, load=1)
+    tokens = expected_tokens(AcceptanceCounter(8), overall, 3, load=1)
     assert tokens == pytest.approx([1, 1.5, 1.75, 1.875], abs=1e-3)
 
 
 def test_what_is_forgotten_counts_no_more() -> None:
-    own, overall = Acceptance(2), Acceptance(2)
+    own, overall = AcceptanceCounter(2), AcceptanceCounter(2)
     for _ in range(100):
         own.record(2, 0, 0.9)
     own.fade(0.0)
     assert expected_tokens(own, overall, 1, load=1) == pytest.approx([1, 1.7])
 
 
-def tried(costs: Costs, times: int, slowness: float = 1.0, **seconds: float) -> None:
+def tried(costs: RoundCostModel, times: int, slowness: float = 1.0, **seconds: float) -> None:
     """Tries K = 0, 1 and so on so many times, each between rounds of K = 4, which take 10 ms."""
     for _ in range(times):
         for name, length_s in seconds.items():
@@ -47,7 +47,7 @@ def tried(costs: Costs, times: int, slowness: float = 1.0, **seconds: float) -> 
 
 def test_rounds_that_were_not_seen_are_on_the_line() -> None:
     """The farther those are from one another that were, the better it is known."""
-    costs = Costs(8, load=1)
+    costs = RoundCostModel(8, load=1)
     costs.use("engine", 4)
     assert costs.seconds("engine") == []
     true = [0.005, *(0.002 + 0.002 * n for n in range(1, 9))]
@@ -59,7 +59,7 @@ def test_rounds_that_were_not_seen_are_on_the_line() -> None:
 
 
 def test_what_was_tried_often_counts_more_than_the_line() -> None:
-    costs = Costs(4, load=1)
+    costs = RoundCostModel(4, load=1)
     costs.use("engine", 4)
     tried(costs, 20, k0=0.005, k1=0.009, k2=0.004)
     _, one, two, *_ = costs.seconds("engine")
@@ -68,7 +68,7 @@ def test_what_was_tried_often_counts_more_than_the_line() -> None:
 
 
 def test_a_machine_that_is_slow_for_a_while_makes_no_length_better_than_another() -> None:
-    costs, steady = Costs(4, load=1), Costs(4, load=1)
+    costs, steady = RoundCostModel(4, load=1), RoundCostModel(4, load=1)
     for each in (costs, steady):
         each.use("engine", 4)
         tried(each, 1, k0=0.004, k2=0.008)
@@ -79,7 +79,7 @@ def test_a_machine_that_is_slow_for_a_while_makes_no_length_better_than_another(
 
 
 def test_a_trial_while_the_speed_changes_tells_little() -> None:
-    costs = Costs(4, load=1)
+    costs = RoundCostModel(4, load=1)
     costs.use("engine", 4)
     tried(costs, 5, k0=0.004)
     before = costs.seconds("engine")
@@ -92,7 +92,7 @@ def test_a_trial_while_the_speed_changes_tells_little() -> None:
 
 def test_a_length_that_comes_into_use_later_is_on_the_scale_of_the_others() -> None:
     """The machine has become twice as slow since the first round; what was never tried is measured now."""
-    costs = Costs(4, load=1)
+    costs = RoundCostModel(4, load=1)
     costs.use("engine", 4)
     tried(costs, 3, k0=0.004)
     for _ in range(WINDOW):
@@ -106,7 +106,7 @@ def test_a_length_that_comes_into_use_later_is_on_the_scale_of_the_others() -> N
 @pytest.mark.parametrize("other_s", [0.010, 0.012])
 def test_two_lengths_that_are_near_one_another_say_little_of_a_long_one(other_s: float) -> None:
     """The shorter took as long once, or longer, by chance; a long draft is still thought to take longer."""
-    costs = Costs(8, load=1)
+    costs = RoundCostModel(8, load=1)
     costs.use("engine", 4)
     tried(costs, 1, k0=0.005, k3=other_s)
     *_, four, _, _, _, eight = costs.seconds("engine")
@@ -114,7 +114,7 @@ def test_two_lengths_that_are_near_one_another_say_little_of_a_long_one(other_s:
 
 
 def test_one_long_pause_changes_little() -> None:
-    costs = Costs(4, load=1)
+    costs = RoundCostModel(4, load=1)
     costs.use("engine", 4)
     tried(costs, 20, k0=0.004, k2=0.007)
     before = costs.seconds("engine")
@@ -124,7 +124,7 @@ def test_one_long_pause_changes_little() -> None:
 
 def test_what_is_in_use_is_measured_by_the_others_too() -> None:
     """A first round that a pause fell into does not mislead for long."""
-    costs = Costs(4, load=1)
+    costs = RoundCostModel(4, load=1)
     costs.use("engine", 4)
     costs.record("engine", 4, 0.030)
     tried(costs, 20, k0=0.004, k2=0.008)
@@ -134,7 +134,7 @@ def test_what_is_in_use_is_measured_by_the_others_too() -> None:
 
 def test_long_rounds_that_come_again_and_again_are_paid() -> None:
     """Where many run, prompts of others are read in some of the rounds, and in a few tokens of a burst."""
-    costs = Costs(4, load=16)
+    costs = RoundCostModel(4, load=16)
     costs.use("engine", 4)
     for _ in range(40):
         for index in range(16):
@@ -149,7 +149,7 @@ def test_long_rounds_that_come_again_and_again_are_paid() -> None:
 
 def test_a_length_that_is_chosen_and_never_comes_tells_no_speed() -> None:
     """Whatever there is to offer is shorter; what comes instead is learned, and no list grows."""
-    costs = Costs(8, load=1)
+    costs = RoundCostModel(8, load=1)
     for _ in range(10 * NEVER * WINDOW):
         costs.use("lookup", 4)
         costs.record("lookup", 2, 0.010)

@@ -8,10 +8,10 @@ from functools import partial
 
 import pytest
 
-from trtspec.serving.adaptive.acceptance import Acceptance, expected_tokens
-from trtspec.serving.adaptive.costs import WINDOW, Costs
+from trtspec.serving.adaptive.acceptance import AcceptanceCounter, expected_tokens
+from trtspec.serving.adaptive.costs import WINDOW, RoundCostModel
 from trtspec.serving.adaptive.policy import BURST, STAYS, AdaptivePolicy, Origin, size_of
-from trtspec.serving.adaptive.probes import Outlook
+from trtspec.serving.adaptive.probes import LoadOutlook
 from trtspec.serving.verification import VerificationCounts
 
 LONGEST, TOKENS, PREFILL_S, NOISE = 8, 128, 0.02, 0.1
@@ -187,7 +187,7 @@ def test_tokens_beside_drafts_of_others_say_nothing_of_the_target_alone() -> Non
         pace.told(1, 1.0)
         pace.decoded(1, 2)
         pace.end(0, 1.0)
-    assert costs.doubt("engine") == Costs(LONGEST, 2).doubt("engine")
+    assert costs.doubt("engine") == RoundCostModel(LONGEST, 2).doubt("engine")
     for pace in (alone, drafting):
         pace.choose("engine", LONGEST, 2, 2.0)
     costs.use("engine", 0)
@@ -284,7 +284,7 @@ def test_the_share_of_texts_with_a_draft_is_that_of_their_steps() -> None:
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.0625])
 def test_the_expected_tokens_are_those_of_all_texts(share: float) -> None:
-    overall = Acceptance(LONGEST)
+    overall = AcceptanceCounter(LONGEST)
     for _ in range(50):
         overall.record(4, 3, 0.99)
     of_drafted = expected_tokens(overall, overall, LONGEST, 16)
@@ -297,7 +297,7 @@ def test_a_probe_that_waited_for_drafts_has_lost_nothing_by_that() -> None:
 
     def lost(share: float) -> float:
         tokens, seconds = [1.0, 1.5], [0.010, 0.015]
-        return Outlook(0, lambda: tokens, seconds, lambda: [0.1, 0.1], share).lost(1, 1.0)
+        return LoadOutlook(0, lambda: tokens, seconds, lambda: [0.1, 0.1], share).lost(1, 1.0)
 
     assert lost(share=0.1) == pytest.approx(0.0)
     assert lost(share=1.0) == pytest.approx(1.0 - 3 * 0.015)
@@ -362,7 +362,7 @@ def test_a_round_in_which_the_load_changed_tells_nothing() -> None:
         pace.begin(4, 0.0)
         pace.verified("engine", VerificationCounts(4, 2), load, 0.002)
         pace.end(4, 0.002)
-    assert policy.costs(64).doubt("engine") == Costs(LONGEST, 64).doubt("engine")
+    assert policy.costs(64).doubt("engine") == RoundCostModel(LONGEST, 64).doubt("engine")
 
 
 def test_where_no_draft_pays_another_load_begins_without_one() -> None:
@@ -378,7 +378,7 @@ def test_where_no_draft_pays_another_load_begins_without_one() -> None:
     assert policy.pace().choose("engine", LONGEST, 64, 0.0) == 0
 
 
-def try_all(costs: Costs) -> None:
+def try_all(costs: RoundCostModel) -> None:
     """Tries each K beside K = 4 a few times."""
     costs.use("engine", 4)
     for length in [0, *range(1, LONGEST + 1)] * 4:

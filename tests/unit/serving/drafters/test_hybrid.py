@@ -14,7 +14,7 @@ from trtspec.serving.drafters.circuit_breaker import FIRST_REST_S, MAX_FAILURES
 from trtspec.serving.drafters.hybrid import HybridDrafter, HybridSource
 from trtspec.serving.drafters.lookup import LONGEST_PAUSE
 from trtspec.serving.drafters.source import Drafting, Offer
-from trtspec.serving.drafters.sources import Surroundings, make_source
+from trtspec.serving.drafters.sources import SourceInputs, make_source
 from trtspec.serving.executor import Limits, Request
 from trtspec.serving.stats import Stats
 from trtspec.serving.text import Text
@@ -36,7 +36,7 @@ class Draft:
 
     def drafter(self, text: Text) -> HybridDrafter:
         options = {"prompt_lookup_min": 4, "prompt_lookup_max": 8}
-        around = Surroundings(self.engine, target_vocab_size=96, timeout_s=5.0, stats=self.stats)
+        around = SourceInputs(self.engine, target_vocab_size=96, timeout_s=5.0, stats=self.stats)
         source = make_source(Drafting("hybrid", options), around)
         assert isinstance(source, HybridSource)
         return source.drafter(text)

@@ -15,7 +15,7 @@ from tests.fakes.suffix import SUFFIX
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Offer
-from trtspec.serving.drafters.suffix import MOST_KEPT, MOST_READ, KeptAnswers, Rules, SuffixSource
+from trtspec.serving.drafters.suffix import MOST_KEPT, MOST_READ, KeptAnswers, SuffixRules, SuffixSource
 from trtspec.serving.executor import Request
 from trtspec.serving.text import Text
 from trtspec.serving.tokenizer import Tokenizer
@@ -109,7 +109,7 @@ def test_the_older_half_of_the_answers_goes() -> None:
     for number in range(1, 40):
         answers.keep("one", [number, 50, 51])
         assert min(number, 5) <= kept(answers) <= 10
-    rules = Rules(24, 1.0, 0.1)
+    rules = SuffixRules(24, 1.0, 0.1)
     assert answers.follow("one", [39, 50], rules).tokens == [51]
     assert answers.follow("one", [29, 50], rules).score <= 1  # Only of what stands behind 50.
 
@@ -120,7 +120,7 @@ def test_no_more_answers_are_kept_than_are_wanted(most: int) -> None:
     for number in range(1, 20):
         answers.keep("one", [number, 50, 51])
         assert 1 <= kept(answers) <= most
-    assert answers.follow("one", [19, 50], Rules(24, 1.0, 0.1)).tokens == [51]
+    assert answers.follow("one", [19, 50], SuffixRules(24, 1.0, 0.1)).tokens == [51]
 
 
 def test_no_more_tokens_are_kept_than_there_is_room_for() -> None:

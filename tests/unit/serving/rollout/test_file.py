@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.serving.rollout.file import Reading, RolloutFile
+from trtspec.serving.rollout.file import RolloutFile, RolloutReading
 from trtspec.serving.rollout.rollout import Rollout
 from trtspec.serving.rollout.state import RolloutState
 from trtspec.serving.stats import RolloutStats
@@ -26,13 +26,13 @@ def put(path: Path, text: str) -> None:
 def test_each_change_is_seen_once(tmp_path: Path) -> None:
     path = tmp_path / "rollout.json"
     file = RolloutFile(path)
-    assert [file.look(), file.look()] == [Reading(), None]
+    assert [file.look(), file.look()] == [RolloutReading(), None]
     put(path, HALF)
-    assert [file.look(), file.look()] == [Reading(RolloutState(share=0.5)), None]
+    assert [file.look(), file.look()] == [RolloutReading(RolloutState(share=0.5)), None]
     put(path, SHADOW)
-    assert [file.look(), file.look()] == [Reading(RolloutState("shadow", 0.5)), None]
+    assert [file.look(), file.look()] == [RolloutReading(RolloutState("shadow", 0.5)), None]
     path.unlink()
-    assert [file.look(), file.look()] == [Reading(), None]
+    assert [file.look(), file.look()] == [RolloutReading(), None]
 
 
 def test_a_config_map_is_swapped_under_its_path(tmp_path: Path) -> None:
@@ -44,10 +44,10 @@ def test_a_config_map_is_swapped_under_its_path(tmp_path: Path) -> None:
     data.symlink_to("..1")
     path.symlink_to("..data/rollout.json")
     file = RolloutFile(path)
-    assert file.look() == Reading(RolloutState(share=0.5))
+    assert file.look() == RolloutReading(RolloutState(share=0.5))
     (tmp_path / "..new").symlink_to("..2")
     (tmp_path / "..new").rename(data)
-    assert [file.look(), file.look()] == [Reading(RolloutState("shadow", 0.5)), None]
+    assert [file.look(), file.look()] == [RolloutReading(RolloutState("shadow", 0.5)), None]
 
 
 def test_what_cannot_be_read_is_a_problem_and_no_exception(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_what_cannot_be_read_is_a_problem_and_no_exception(tmp_path: Path) -> No
     reading = RolloutFile(path).look()
     assert reading is not None
     assert "cannot be read: Is a directory" in reading.problem
-    assert RolloutFile(path / "below" / "file").look() == Reading()
+    assert RolloutFile(path / "below" / "file").look() == RolloutReading()
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     reading = RolloutFile(loop).look()
@@ -97,6 +97,6 @@ def test_a_broken_file_changes_nothing_and_is_told_once(
 def test_without_a_file_the_recipes_share_counts() -> None:
     rollout = Rollout(0.25, RolloutStats())
     assert (rollout.is_on, rollout.state) == (True, RolloutState(share=0.25))
-    rollout.take(Reading(RolloutState(share=1.0)))
-    rollout.take(Reading())
+    rollout.take(RolloutReading(RolloutState(share=1.0)))
+    rollout.take(RolloutReading())
     assert rollout.state == RolloutState(share=0.25)

@@ -17,14 +17,14 @@ from trtspec.serving.completion import CompletionRequest, Delta
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.executor import SamplingConfig
-from trtspec.serving.rollout.file import Reading
+from trtspec.serving.rollout.file import RolloutReading
 from trtspec.serving.rollout.state import RolloutState
 from trtspec.serving.stats import SpeculationCounts
 from trtspec.serving.tokenizer import Tokenizer
 
 LOOKUP = {"prompt_lookup_min": 1, "prompt_lookup_max": 4, "earlier_answers": 4000}
 METHODS = (None, Drafting("ngram", LOOKUP), Drafting("hybrid", LOOKUP), SUFFIX)
-SHADOW = Reading(RolloutState("shadow", 1.0))
+SHADOW = RolloutReading(RolloutState("shadow", 1.0))
 STEP_S = 0.01
 END = 75
 
@@ -32,7 +32,7 @@ END = 75
 def served(
     tokenizer: Tokenizer,
     cases: Cases,
-    reading: Reading,
+    reading: RolloutReading,
     method: Drafting | None = None,
     agreement: float = 0.8,
     draft_s: float = STEP_S / 1000,
@@ -83,7 +83,7 @@ def test_it_counts_what_speculation_counts(
 ) -> None:
     """A draft that takes a thousandth of a step is never too late, so each round has its like."""
     free = without_k(cases)
-    real, said = served(tokenizer, free, Reading(), method, agreement)
+    real, said = served(tokenizer, free, RolloutReading(), method, agreement)
     shadow, beside = served(tokenizer, free, SHADOW, method, agreement)
     assert [delta.token_ids for delta in beside] == [delta.token_ids for delta in said]
     assert real.stats.speculation.num_spec_steps > 50
@@ -113,7 +113,7 @@ def test_no_draft_is_waited_for(tokenizer: Tokenizer, cases: Cases) -> None:
     """Whatever the draft takes, or fails to do, each text takes as long as plain decoding."""
     requests, languages = without_k(cases)
 
-    async def main(draft_s: float, reading: Reading) -> tuple[float, Coordinator]:
+    async def main(draft_s: float, reading: RolloutReading) -> tuple[float, Coordinator]:
         target = ScriptedExecutor(TARGET, by_prompt(languages), STEP_S)
         fails = (lambda _: "down") if draft_s == 0 else (lambda _: None)
         draft = drafting_for(target, 0.8, delay=draft_s, fails=fails)
@@ -124,7 +124,7 @@ def test_no_draft_is_waited_for(tokenizer: Tokenizer, cases: Cases) -> None:
             await coordinator.complete(request)
         return asyncio.get_running_loop().time() - begin, coordinator
 
-    plain = Reading(RolloutState("speculate", 0.0))
+    plain = RolloutReading(RolloutState("speculate", 0.0))
     alone, _ = run_virtually(main(STEP_S, plain))
     for draft_s in (0.0, STEP_S, 7 * STEP_S, 1000.0):
         took, coordinator = run_virtually(main(draft_s, SHADOW))
@@ -137,7 +137,7 @@ def test_no_draft_is_waited_for(tokenizer: Tokenizer, cases: Cases) -> None:
 def test_a_request_that_names_its_k_is_left_alone(tokenizer: Tokenizer, cases: Cases) -> None:
     requests, languages = cases
     named = [replace(request, num_draft_tokens=3) for request in requests], languages
-    for reading in (SHADOW, Reading(RolloutState("speculate", 0.0))):
+    for reading in (SHADOW, RolloutReading(RolloutState("speculate", 0.0))):
         coordinator, _ = served(tokenizer, named, reading)
         assert coordinator.stats.speculation.num_spec_steps > 50
         assert coordinator.stats.rollout.shadow.num_spec_steps == 0
@@ -152,7 +152,7 @@ def test_the_arms_have_times_of_their_own(tokenizer: Tokenizer) -> None:
         target = ScriptedExecutor(TARGET, by_prompt(language), STEP_S)
         draft = drafting_for(target, 1.0, delay=STEP_S / 1000)
         coordinator = Coordinator(target, draft, tokenizer, num_draft_tokens=5)
-        coordinator.rollout.take(Reading(RolloutState(share=0.5)))
+        coordinator.rollout.take(RolloutReading(RolloutState(share=0.5)))
         for user in map(str, range(40)):
             await coordinator.complete(
                 CompletionRequest(prompt_token_ids=[1], max_tokens=61, user=user, end_id=-1)

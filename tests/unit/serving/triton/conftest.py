@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.fakes.scripted_executor import ScriptedExecutor, agreeing, babble
-from trtspec.serving.bounds import Bounds
+from trtspec.serving.bounds import ServingBounds
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.executor import Limits, Request
 from trtspec.serving.stats import Stats
 from trtspec.serving.tokenizer import Tokenizer
-from trtspec.serving.triton.engines import Pair
-from trtspec.serving.triton.requests import Wanted
+from trtspec.serving.triton.engines import EnginePair
+from trtspec.serving.triton.requests import ResponseOptions
 from trtspec.serving.triton.responses import Failure, TextChunk
-from trtspec.serving.triton.service import Service
+from trtspec.serving.triton.service import CoordinatorService
 from trtspec.serving.triton.watchdog import Watchdog
 
 LIMITS = Limits(max_batch_size=8, max_input_len=256, max_seq_len=600, max_draft_len=4, vocab_size=300)
@@ -68,20 +68,20 @@ class Serve:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer, self.watchdog = tokenizer, Dog()
-        self.started: list[Service] = []
+        self.started: list[CoordinatorService] = []
 
     def __call__(
         self,
         delay: float = 0.0,
         tick: Callable[[Stats], None] = lambda stats: None,
         fails: Callable[[Request], str | None] = lambda request: None,
-        bounds: Bounds | None = None,
-    ) -> tuple[Service, ScriptedExecutor]:
+        bounds: ServingBounds | None = None,
+    ) -> tuple[CoordinatorService, ScriptedExecutor]:
         language = babble(LIMITS.vocab_size)
         target = ScriptedExecutor(LIMITS, language, delay, fails)
         draft = ScriptedExecutor(LIMITS, agreeing(language, LIMITS.vocab_size, 0.7), delay)
-        pair = Pair(target, draft, self._tokenizer, bounds=bounds)
-        service = Service(lambda: pair, tick, self.watchdog, 0.01)
+        pair = EnginePair(target, draft, self._tokenizer, bounds=bounds)
+        service = CoordinatorService(lambda: pair, tick, self.watchdog, 0.01)
         self.started.append(service)
         return service, target
 
@@ -95,7 +95,9 @@ def serve(tokenizer: Tokenizer) -> Iterator[Serve]:
         service.close()
 
 
-def ask(service: Service, request: CompletionRequest, wanted: Wanted | None = None) -> ListeningClient:
+def ask(
+    service: CoordinatorService, request: CompletionRequest, wanted: ResponseOptions | None = None
+) -> ListeningClient:
     client = ListeningClient()
-    service.submit(request, wanted or Wanted(), client)
+    service.submit(request, wanted or ResponseOptions(), client)
     return client

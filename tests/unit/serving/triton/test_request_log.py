@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.serving.triton.conftest import ENDLESS, SECONDS, ListeningClient, Serve, ask
-from trtspec.serving.bounds import Bounds
+from trtspec.serving.bounds import ServingBounds
 from trtspec.serving.stats import Stats
 from trtspec.serving.triton.logs import JsonLines
 from trtspec.serving.triton.request_id import take_request_id
-from trtspec.serving.triton.requests import Wanted
+from trtspec.serving.triton.requests import ResponseOptions
 from trtspec.serving.triton.responses import Code, Failure
 
 
@@ -22,12 +22,12 @@ def test_what_becomes_of_requests_is_counted_and_logged(
 ) -> None:
     caplog.set_level(logging.INFO, "trtspec")
     heard: list[Stats] = []
-    bounds = Bounds(max_places=1, max_queue_size=0)
+    bounds = ServingBounds(max_places=1, max_queue_size=0)
     service, _ = serve(delay=0.005, tick=heard.append, bounds=bounds)
-    staying = ask(service, ENDLESS, Wanted(stream=True))
+    staying = ask(service, ENDLESS, ResponseOptions(stream=True))
     assert staying.is_streaming.wait(SECONDS)
     refused = ListeningClient()
-    service.submit(ENDLESS, Wanted(), refused, "mine")
+    service.submit(ENDLESS, ResponseOptions(), refused, "mine")
     assert refused.failure() is not None
     staying.left = True
     assert staying.failure() is not None

@@ -11,7 +11,7 @@ import pytest
 from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.errors import RequestError, ServingError
 from trtspec.serving.executor import Guide, GuideType, SamplingConfig
-from trtspec.serving.triton.requests import Wanted, explain, read
+from trtspec.serving.triton.requests import ResponseOptions, explain, read
 from trtspec.serving.triton.tensors import INPUTS, Datatype
 
 DTYPES = {
@@ -39,12 +39,12 @@ def refusal(**values: object) -> str:
 
 
 def test_a_prompt_alone_has_defaults() -> None:
-    assert read(tensors(text_input="é".encode()), {}) == (CompletionRequest("é"), Wanted())
+    assert read(tensors(text_input="é".encode()), {}) == (CompletionRequest("é"), ResponseOptions())
 
 
 def test_a_prompt_may_be_token_ids() -> None:
     completion, wanted = read(tensors(input_ids=[5, 70000, 0]), {})
-    assert (completion, wanted) == (CompletionRequest(prompt_token_ids=[5, 70000, 0]), Wanted())
+    assert (completion, wanted) == (CompletionRequest(prompt_token_ids=[5, 70000, 0]), ResponseOptions())
     told = refusal(input_ids=[5], exclude_input_in_output=False)
     assert told == "exclude_input_in_output is false; it must be true or left out beside input_ids"
     assert explain(RequestError("prompt_token_ids", 9, "small")) == "input_ids is 9; it must be small"
@@ -92,7 +92,7 @@ def test_every_input_reaches_its_place() -> None:
     assert completion == CompletionRequest(
         "a", None, 7, 0, ("x", "é"), sampling, -1, False, None, bias, ("z",), True, 4, 3
     )
-    assert wanted == Wanted(True, "a", True, True, True, True, True)
+    assert wanted == ResponseOptions(True, "a", True, True, True, True, True)
 
 
 def test_values_are_plain_python() -> None:
@@ -109,7 +109,7 @@ def test_what_asks_for_nothing_is_accepted() -> None:
     neutral = {name: value.encode() if isinstance(value, str) else value for name, value in neutral.items()}
 
     given = tensors(text_input=b"a", stop_words=[b""], bad_words=[b""], **neutral)
-    assert read(given, {}) == (CompletionRequest("a"), Wanted())
+    assert read(given, {}) == (CompletionRequest("a"), ResponseOptions())
 
 
 def test_what_is_not_implemented_is_refused() -> None:

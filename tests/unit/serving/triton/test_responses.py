@@ -10,10 +10,10 @@ import pytest
 from trtspec.serving.completion import Completion, EndReason
 from trtspec.serving.executor import LogProb
 from trtspec.serving.stats import SpeculationCounts
-from trtspec.serving.triton.requests import Wanted
+from trtspec.serving.triton.requests import ResponseOptions
 from trtspec.serving.triton.responses import TextChunk, arrays
 
-EVERYTHING = Wanted(perf_metrics=True, num_input_tokens=True, num_output_tokens=True)
+EVERYTHING = ResponseOptions(perf_metrics=True, num_input_tokens=True, num_output_tokens=True)
 DONE = Completion(EndReason.LENGTH, 5, 9, SpeculationCounts(2, 8, 6, [2, 2, 1, 1]), num_draft_tokens=4)
 
 
@@ -46,17 +46,19 @@ def test_the_last_has_the_counts_that_are_wanted() -> None:
 
 
 def test_nothing_comes_that_was_not_asked_for() -> None:
-    assert arrays(TextChunk("a", DONE), Wanted()).keys() == {"text_output", "finish_reason"}
+    assert arrays(TextChunk("a", DONE), ResponseOptions()).keys() == {"text_output", "finish_reason"}
 
 
 def test_one_of_several_says_which_it_is() -> None:
-    made = arrays(TextChunk("a", sequence_index=2), Wanted(sequence_index=True))["sequence_index"]
+    made = arrays(TextChunk("a", sequence_index=2), ResponseOptions(sequence_index=True))["sequence_index"]
 
     assert (made.tolist(), made.dtype) == ([[2]], np.dtype("int32"))
 
 
 def test_log_probs_are_of_one_beam() -> None:
-    made = arrays(TextChunk("a", log_probs=[LogProb(-0.5), LogProb(-0.25)], token_ids=[7, 8]), Wanted())
+    made = arrays(
+        TextChunk("a", log_probs=[LogProb(-0.5), LogProb(-0.25)], token_ids=[7, 8]), ResponseOptions()
+    )
     values, tokens = made["output_log_probs"], made["output_ids"]
 
     assert (values.tolist(), values.dtype) == ([[[-0.5, -0.25]]], np.dtype("float32"))
@@ -65,17 +67,17 @@ def test_log_probs_are_of_one_beam() -> None:
 
 
 def test_tokens_come_alone_where_they_are_asked_for() -> None:
-    made = arrays(TextChunk("a", token_ids=[7, 8]), Wanted(output_ids=True))
+    made = arrays(TextChunk("a", token_ids=[7, 8]), ResponseOptions(output_ids=True))
 
     assert made.keys() == {"text_output", "output_ids"}
     assert made["output_ids"].tolist() == [[[7, 8]]]
-    assert "output_ids" not in arrays(TextChunk("a", token_ids=[7, 8]), Wanted())
-    assert "output_ids" not in arrays(TextChunk("", DONE), Wanted(output_ids=True))
+    assert "output_ids" not in arrays(TextChunk("a", token_ids=[7, 8]), ResponseOptions())
+    assert "output_ids" not in arrays(TextChunk("", DONE), ResponseOptions(output_ids=True))
 
 
 def test_the_likeliest_tokens_are_a_row_of_each_token() -> None:
     said = [LogProb(-0.5, ((7, -0.5), (1, -1.0))), LogProb(-2.0, ((9, -0.25), (70000, -1.5)))]
-    made = arrays(TextChunk("a", log_probs=said, token_ids=[7, 8]), Wanted())
+    made = arrays(TextChunk("a", log_probs=said, token_ids=[7, 8]), ResponseOptions())
     values, tokens = made["output_top_log_probs"], made["output_top_ids"]
 
     assert (values.tolist(), values.dtype) == ([[[-0.5, -1.0], [-0.25, -1.5]]], np.dtype("float32"))
@@ -85,7 +87,7 @@ def test_the_likeliest_tokens_are_a_row_of_each_token() -> None:
 def test_the_last_says_which_options_turned_speculation_off() -> None:
     done = replace(DONE, undrafted_for=("presence_penalty", "frequency_penalty"))
 
-    said = arrays(TextChunk("a", done), Wanted())["speculation"][0, 0]
+    said = arrays(TextChunk("a", done), ResponseOptions())["speculation"][0, 0]
     assert said == b"off: presence_penalty, frequency_penalty"
 
 
@@ -100,4 +102,4 @@ def test_a_histogram_reaches_to_the_longest_draft_that_there_might_have_been() -
 def test_the_last_says_why_the_text_ended(reason: str, said: bytes) -> None:
     done = Completion(EndReason[reason], 5, 9, SpeculationCounts())
 
-    assert arrays(TextChunk("a", done), Wanted())["finish_reason"][0, 0] == said
+    assert arrays(TextChunk("a", done), ResponseOptions())["finish_reason"][0, 0] == said

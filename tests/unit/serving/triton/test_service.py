@@ -16,7 +16,7 @@ from tests.fakes.scripted_executor import ScriptedExecutor, babble
 from tests.fakes.stub_messages import ENDED_MODELS
 from tests.unit.serving.rollout.test_file import put
 from tests.unit.serving.triton.conftest import ENDLESS, LIMITS, SECONDS, Serve, ask
-from trtspec.serving.bounds import Bounds
+from trtspec.serving.bounds import ServingBounds
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Request, SamplingConfig
@@ -24,16 +24,16 @@ from trtspec.serving.metrics import counters, histograms
 from trtspec.serving.rollout.file import RolloutFile
 from trtspec.serving.stats import Stats
 from trtspec.serving.tokenizer import Tokenizer
-from trtspec.serving.triton.engines import Pair
+from trtspec.serving.triton.engines import EnginePair
 from trtspec.serving.triton.outbox import Client, Outbox
-from trtspec.serving.triton.requests import Wanted
+from trtspec.serving.triton.requests import ResponseOptions
 from trtspec.serving.triton.responses import Code, Failure
-from trtspec.serving.triton.service import Service
+from trtspec.serving.triton.service import CoordinatorService
 
 
 def test_one_answer_or_a_stream_are_the_same_text(serve: Serve) -> None:
     service, _ = serve(delay=0.001)
-    whole, streamed = ask(service, ENDLESS), ask(service, ENDLESS, Wanted(stream=True))
+    whole, streamed = ask(service, ENDLESS), ask(service, ENDLESS, ResponseOptions(stream=True))
 
     assert whole.text() == streamed.text() != ""
     assert len(whole.heard) == 1
@@ -68,7 +68,7 @@ def test_it_follows_the_file_of_a_roll_out(serve: Serve, tmp_path: Path) -> None
 def test_log_probs_of_an_answer_and_of_a_stream_are_the_same(serve: Serve) -> None:
     service, _ = serve(delay=0.001)
     request = replace(ENDLESS, return_log_probs=True)
-    whole, streamed = ask(service, request), ask(service, request, Wanted(stream=True))
+    whole, streamed = ask(service, request), ask(service, request, ResponseOptions(stream=True))
 
     assert whole.text() == streamed.text()
     assert len(streamed.heard) > 1
@@ -80,8 +80,8 @@ def test_log_probs_of_an_answer_and_of_a_stream_are_the_same(serve: Serve) -> No
 @pytest.mark.parametrize("stream", [False, True])
 def test_several_completions_have_their_own_chunks(serve: Serve, stream: bool) -> None:
     service, _ = serve(delay=0.001)
-    alone = ask(service, ENDLESS, Wanted(prefix="hello")).text()
-    client = ask(service, replace(ENDLESS, num_return_sequences=3), Wanted(stream, "hello"))
+    alone = ask(service, ENDLESS, ResponseOptions(prefix="hello")).text()
+    client = ask(service, replace(ENDLESS, num_return_sequences=3), ResponseOptions(stream, "hello"))
 
     assert client.failure() is None
     texts = ["".join(chunk.text for chunk in client.heard if chunk.sequence_index == i) for i in range(3)]
@@ -109,7 +109,7 @@ def test_a_failure_of_one_completion_is_that_of_the_request(serve: Serve) -> Non
     sampling = SamplingConfig(temperature=1.0, seed=1)
     request = replace(ENDLESS, num_return_sequences=3, sampling=sampling)
 
-    for wanted in (Wanted(), Wanted(stream=True)):
+    for wanted in (ResponseOptions(), ResponseOptions(stream=True)):
         client = ask(service, request, wanted)
         assert client.failure() == Failure("out of memory", Code.INTERNAL)
         assert [chunk.is_last for chunk in client.heard].count(True) == 1
@@ -119,8 +119,8 @@ def test_the_prompt_comes_first_when_it_is_wanted(serve: Serve) -> None:
     service, _ = serve()
     bare = ask(service, ENDLESS).text()
 
-    assert ask(service, ENDLESS, Wanted(prefix="hello")).text() == "hello" + bare
-    assert ask(service, ENDLESS, Wanted(prefix="hello", stream=True)).text() == "hello" + bare
+    assert ask(service, ENDLESS, ResponseOptions(prefix="hello")).text() == "hello" + bare
+    assert ask(service, ENDLESS, ResponseOptions(prefix="hello", stream=True)).text() == "hello" + bare
 
 
 def test_many_requests_run_at_once(serve: Serve) -> None:
@@ -188,7 +188,7 @@ def test_a_client_that_leaves_frees_the_engines(serve: Serve) -> None:
             idle.set()
 
     service, target = serve(delay=0.01, tick=watch)
-    client = ask(service, ENDLESS, Wanted(stream=True))
+    client = ask(service, ENDLESS, ResponseOptions(stream=True))
     assert client.is_streaming.wait(SECONDS)
 
     client.left = True
@@ -219,8 +219,8 @@ def test_a_client_that_leaves_before_anything_runs_is_told_and_ends_nothing_else
 
 def test_closing_tells_those_who_wait(serve: Serve, tokenizer: Tokenizer) -> None:
     target = ScriptedExecutor(LIMITS, babble(LIMITS.vocab_size), delay=0.01)
-    service = Service(lambda: Pair(target, None, tokenizer), lambda stats: None)
-    client = ask(service, ENDLESS, Wanted(stream=True))
+    service = CoordinatorService(lambda: EnginePair(target, None, tokenizer), lambda stats: None)
+    client = ask(service, ENDLESS, ResponseOptions(stream=True))
     assert client.is_streaming.wait(SECONDS)
 
     service.close()
@@ -231,8 +231,8 @@ def test_closing_tells_those_who_wait(serve: Serve, tokenizer: Tokenizer) -> Non
 
 
 def test_draining_lets_those_at_work_end_and_nobody_in(serve: Serve) -> None:
-    service, _ = serve(delay=0.002, bounds=Bounds(max_places=1))
-    working, waiting = ask(service, ENDLESS, Wanted(stream=True)), ask(service, ENDLESS)
+    service, _ = serve(delay=0.002, bounds=ServingBounds(max_places=1))
+    working, waiting = ask(service, ENDLESS, ResponseOptions(stream=True)), ask(service, ENDLESS)
     assert working.is_streaming.wait(SECONDS)
 
     service._loop.post(service.drain, SECONDS)
@@ -247,7 +247,7 @@ def test_draining_lets_those_at_work_end_and_nobody_in(serve: Serve) -> None:
 
 def test_a_drain_ends_when_the_grace_does(serve: Serve) -> None:
     service, target = serve(delay=0.01)
-    client = ask(service, ENDLESS, Wanted(stream=True))
+    client = ask(service, ENDLESS, ResponseOptions(stream=True))
     assert client.is_streaming.wait(SECONDS)
 
     service._loop.post(service.drain, 0.05)
@@ -260,7 +260,7 @@ def test_a_drain_ends_when_the_grace_does(serve: Serve) -> None:
 
 def test_engines_that_are_gone_end_the_process_when_all_have_been_told(serve: Serve) -> None:
     service, target = serve(delay=0.01)
-    clients = [ask(service, ENDLESS, Wanted(stream=True)) for _ in range(3)]
+    clients = [ask(service, ENDLESS, ResponseOptions(stream=True)) for _ in range(3)]
     assert all(client.is_streaming.wait(SECONDS) for client in clients)
 
     target.failure = "CUDA error: an illegal memory access was encountered"
@@ -280,7 +280,7 @@ def test_the_watchdog_hears_that_the_loop_turns(serve: Serve) -> None:
 
 
 def test_a_full_queue_is_worth_another_try(serve: Serve) -> None:
-    service, _ = serve(delay=0.002, bounds=Bounds(max_places=1, max_queue_size=1))
+    service, _ = serve(delay=0.002, bounds=ServingBounds(max_places=1, max_queue_size=1))
     clients = [ask(service, ENDLESS) for _ in range(6)]
 
     ends = [client.failure() for client in clients]
@@ -306,14 +306,14 @@ def test_the_warm_up_counts_nowhere(serve: Serve) -> None:
 
 
 def test_engines_that_do_not_load_or_run_are_the_callers_error(tokenizer: Tokenizer) -> None:
-    def missing() -> Pair:
+    def missing() -> EnginePair:
         raise EngineLoadError("config.json", "no such file")
 
     with pytest.raises(EngineLoadError, match="no such file"):
-        Service(missing, lambda stats: None)
+        CoordinatorService(missing, lambda stats: None)
     broken = ScriptedExecutor(LIMITS, babble(LIMITS.vocab_size), fails=lambda request: "no kernel")
     whole = ScriptedExecutor(LIMITS, babble(LIMITS.vocab_size))
-    for load in (lambda: Pair(broken, None, tokenizer), lambda: Pair(whole, broken, tokenizer)):
+    for load in (lambda: EnginePair(broken, None, tokenizer), lambda: EnginePair(whole, broken, tokenizer)):
         with pytest.raises(EngineLoadError, match="cannot run: no kernel"):
-            Service(load, lambda stats: None)
+            CoordinatorService(load, lambda stats: None)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("trtspec-")]

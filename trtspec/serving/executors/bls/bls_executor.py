@@ -49,7 +49,7 @@ HAS_NO_TENSOR = frozenset({"min_p"})
 _LONGEST_PIECE = 16
 
 
-class ServedModel(Protocol):
+class BlsModel(Protocol):
     """A Triton model of the same server."""
 
     def infer(self, inputs: Arrays, request_id: str) -> Arrays:
@@ -61,7 +61,7 @@ class ServedModel(Protocol):
 
 
 @dataclass(slots=True)
-class Call:
+class BlsCall:
     """A request that has not had its final response; its listener has had `num_tokens` tokens so far."""
 
     request: Request
@@ -92,7 +92,7 @@ class BlsExecutor:
 
     def __init__(
         self,
-        model: ServedModel,
+        model: BlsModel,
         limits: Limits,
         kv_tokens: int | None = None,
         guide_end_id: int | None = None,
@@ -109,7 +109,7 @@ class BlsExecutor:
         self._guide_end_id = guide_end_id
         self.kv_tokens, self.progress = kv_tokens, 0
         self._model = model
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, BlsCall] = {}
         self._ids, self._prefix = itertools.count(1), uuid.uuid4().hex
         self._threads = ThreadPool(limits.max_batch_size, "bls")
         self._stops = ThreadPool(1, "bls-stop")  # A stop must not wait behind what it is to stop.
@@ -129,7 +129,7 @@ class BlsExecutor:
         try:
             if self._is_shut_down:
                 raise Refused("The engine is shut down")
-            call = Call(request, validate(request, self.limits), listener)
+            call = BlsCall(request, validate(request, self.limits), listener)
             check_guided(request, self._guide_end_id)
         except Refused as refused:
             refusal = Response(request_id, [], is_final=True, error=str(refused))
@@ -162,7 +162,7 @@ class BlsExecutor:
 
     # On a thread.
 
-    def _run(self, request_id: int, call: Call, arrays: Arrays) -> None:
+    def _run(self, request_id: int, call: BlsCall, arrays: Arrays) -> None:
         valid, text = call.valid, Text(())
         try:
             for size in pieces(call):
@@ -249,7 +249,7 @@ class BlsExecutor:
     def _finish(
         self,
         request_id: int,
-        call: Call,
+        call: BlsCall,
         tokens: list[int],
         log_probs: list[LogProb] | None,
         verified: int | None = None,
@@ -259,7 +259,7 @@ class BlsExecutor:
         call.listener(Response(request_id, tokens, True, reason, log_probs=log_probs, num_verified=verified))
 
 
-def pieces(call: Call) -> Iterator[int]:
+def pieces(call: BlsCall) -> Iterator[int]:
     """Yields how many tokens to ask for, request by request.
 
     A stream begins with one token, and the next pieces double, since each piece costs a hop and a step over
@@ -287,7 +287,7 @@ def finish_reason(valid: Valid, num_tokens: int) -> FinishReason:
     return FinishReason.LENGTH
 
 
-def _continued(call: Call, text: Text, max_tokens: int) -> tuple[Request, Valid]:
+def _continued(call: BlsCall, text: Text, max_tokens: int) -> tuple[Request, Valid]:
     """Returns the request for the tokens after `text`."""
     sampling = at_token(call.request.sampling, len(text) - call.valid.prompt_len)
     valid = replace(call.valid, text=text, prompt_len=len(text), max_tokens=max_tokens)

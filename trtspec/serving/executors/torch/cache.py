@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trtspec.serving.executors.torch.cache_view import BatchView, CacheView, CausalMask, SequenceView, Sight
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
-from trtspec.serving.executors.torch.kernels.attention import Attention, TextsView
+from trtspec.serving.executors.torch.kernels.attention import KernelAttention, TextsView
 from trtspec.serving.executors.torch.kernels.kernel import has_kernels
 from trtspec.serving.executors.torch.slot_memory import SlotMemory
 from trtspec.serving.executors.torch.spans import SIZES, Span, batches
@@ -35,7 +35,7 @@ class Cache(SlotMemory):
             int(config.local is not None and config.local.has(layer)) for layer in range(config.num_layers)
         ]
         self._sight = Sight(masks, of_layers, config.score_cap)
-        self._attention = Attention(config) if has_kernels(device) else None
+        self._attention = KernelAttention(config) if has_kernels(device) else None
 
     def views(self, spans: Sequence[Span]) -> list[CacheView]:
         """Returns views of the spans, in their order: with kernels one, else one for each of `batches`."""

@@ -71,7 +71,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class SlotLease:
     """The lease of a slot: `reused` tokens need not be computed, once `copy_from`, if any, has been copied.
 
     The slot has the first `kept` of them already. The slots `dropped` no longer exist.
@@ -108,7 +108,7 @@ class CacheSlots:
         """Returns the tokens that running sequences reserve."""
         return self._busy
 
-    def take(self, text: Text, prompt_len: int, new: list[int], longest: int) -> Lease | None:
+    def take(self, text: Text, prompt_len: int, new: list[int], longest: int) -> SlotLease | None:
         """Returns a slot for a sequence of `text[:prompt_len] + new` that may grow to `longest` tokens.
 
         It is None where running sequences leave no room. The last token of the prompt is computed in any
@@ -128,9 +128,9 @@ class CacheSlots:
         if best is None and source is None:
             reused = 0
         best = self._occupy(best, source, Slot(0, text, prompt_len, new, reused, reserved=longest))
-        return Lease(best.number, reused, source.number if source else None, dropped)
+        return SlotLease(best.number, reused, source.number if source else None, dropped)
 
-    def borrow(self, text: Text, prompt_len: int, new: list[int], longest: int) -> Lease | None:
+    def borrow(self, text: Text, prompt_len: int, new: list[int], longest: int) -> SlotLease | None:
         """Returns a slot for a draft that goes on behind all but the last token of `text[:prompt_len]`.
 
         It is None where no slot has them all, or there is no room. They stay as they are: the slot's `length`
@@ -161,7 +161,7 @@ class CacheSlots:
         if dropped is None:
             return None
         best = self._occupy(best, source, Slot(0, text, prompt_len, new, known, reserved=longest))
-        return Lease(best.number, known, source.number if source else None, dropped, kept)
+        return SlotLease(best.number, known, source.number if source else None, dropped, kept)
 
     def _occupy(self, slot: Slot | None, source: Slot | None, holds: Slot) -> Slot:
         """Returns the slot, a new one if it is None, with what it `holds` from now on."""

@@ -50,7 +50,7 @@ ONLY: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Experts:
+class ExpertConfig:
     """The experts of each layer, of which a router chooses `chosen` of `count` for each token.
 
     Each is `width` elements wide; beside them every token has one of `shared_width`, 0 for none.
@@ -113,7 +113,7 @@ class TorchEngineConfig:
     fused_gate: bool
     sliding_window: int | None
     local: Local | None
-    experts: Experts | None
+    experts: ExpertConfig | None
     fp8: bool
     fp8_kv_cache: bool
     sandwich: bool
@@ -220,11 +220,11 @@ def _local(model: _Section) -> Local | None:
     return Local(model.integer("sliding_window"), pattern, None if base is None else float(base))
 
 
-def _experts(model: _Section) -> Experts | None:
+def _experts(model: _Section) -> ExpertConfig | None:
     """Returns the experts; only TensorRT-LLM's Qwen has a key of its own for their width."""
     if not (count := model.integer("moe.num_experts", 0)):
         return None
-    return Experts(
+    return ExpertConfig(
         count,
         chosen=model.integer("moe.top_k"),
         width=model.integer("moe_intermediate_size", 0) or model.integer("intermediate_size"),

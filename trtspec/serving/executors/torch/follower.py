@@ -54,7 +54,7 @@ class Masks:
         ] + chosen[len(self.is_complete) :]
 
 
-class Follower:
+class GrammarMatcher:
     """A matcher that goes along with one text; `taken` of its generated tokens lie behind it."""
 
     def __init__(self, grammar: Grammar) -> None:
@@ -116,14 +116,14 @@ class GuidedText:
         self.end_ids = frozenset(guide.end_ids)
         if request.end_id not in (None, -1):
             self.end_ids |= {request.end_id}
-        self.follower: Follower | None = None
+        self.follower: GrammarMatcher | None = None
         self.said: list[int] = []
         self.masks: Masks | None = None
         self.error: str | None = None
 
-    def begin(self, follower: Follower | None) -> None:
+    def begin(self, follower: GrammarMatcher | None) -> None:
         """Goes behind what was generated before, with a follower of that text if there is one."""
-        follower = follower or Follower(self.grammar)
+        follower = follower or GrammarMatcher(self.grammar)
         try:
             follower.take(self.text[self.start + follower.taken : self.end])
             self.follower = follower

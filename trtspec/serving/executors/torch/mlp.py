@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trtspec.serving.executors.torch.engine import Experts, TorchEngineConfig
+from trtspec.serving.executors.torch.engine import ExpertConfig, TorchEngineConfig
 from trtspec.serving.executors.torch.kernels.kernel import has_kernels
 from trtspec.serving.executors.torch.kernels.rows import Gate
 from trtspec.serving.executors.torch.linear import NormedLinear, linear
@@ -61,7 +61,7 @@ class Mixture:
     """
 
     def __init__(
-        self, config: TorchEngineConfig, experts: Experts, tensors: Tensors, layer: str, pack: Pack
+        self, config: TorchEngineConfig, experts: ExpertConfig, tensors: Tensors, layer: str, pack: Pack
     ) -> None:
         self._norm, self._epsilon = tensors[f"{layer}.post_layernorm.weight"], config.norm_epsilon
         self._router = tensors[f"{layer}.mlp.router.weight"]

@@ -33,7 +33,7 @@ from trtspec.serving.executors.torch.spans import Span
 Tensors = dict[str, Tensor]
 
 
-class Model(Protocol):
+class StepModel(Protocol):
     """Runs the forward pass of a step."""
 
     def forward(self, token_ids: list[int], spans: Sequence[Span], wanted: list[int]) -> Tensor:
@@ -91,7 +91,7 @@ class Decoder:
         self._embedding = embedding if shared is None else shared.tensor(embedding)
         if torch.equal(head, self._embedding):  # They are tied; where the head is not packed, one is enough.
             head = self._embedding
-        self._layers = [Layer(config, tensors, index, pack) for index in range(config.num_layers)]
+        self._layers = [DecoderLayer(config, tensors, index, pack) for index in range(config.num_layers)]
         self._head = NormedLinear(tensors["transformer.ln_f.weight"], Matrix(head), config.norm_epsilon, pack)
 
     @property
@@ -110,7 +110,7 @@ class Decoder:
         return part
 
     def forward(self, token_ids: list[int], spans: Sequence[Span], wanted: list[int]) -> Tensor:
-        """Returns what `Model` says."""
+        """Returns what `StepModel` says."""
         views = self._cache.views(spans)
         rotation = local = _cut(self._rotations, spans)
         if self._local_rotations is not self._rotations:
@@ -152,7 +152,7 @@ def _norm(weight: Tensor, epsilon: float) -> Callable[[Tensor], Tensor]:
     return partial(F.rms_norm, normalized_shape=weight.shape, weight=weight, eps=epsilon)
 
 
-class Layer:
+class DecoderLayer:
     """One decoder layer; without an `input_layernorm` its attention reads what comes as it is."""
 
     def __init__(self, config: TorchEngineConfig, tensors: Tensors, index: int, pack: Pack) -> None:

@@ -14,12 +14,12 @@ from torch import Tensor
 from trtspec.serving.executor import GUIDE_REFUSED, FinishReason, Limits, LogProb, Response
 from trtspec.serving.executors.step_result import decode, verify
 from trtspec.serving.executors.torch.bias import Bias
-from trtspec.serving.executors.torch.cache_slots import CacheSlots, Lease
+from trtspec.serving.executors.torch.cache_slots import CacheSlots, SlotLease
 from trtspec.serving.executors.torch.follower import ENDED, NOTHING, Followers
-from trtspec.serving.executors.torch.model import Model
+from trtspec.serving.executors.torch.model import StepModel
 from trtspec.serving.executors.torch.penalties import Penalties
 from trtspec.serving.executors.torch.sampler import TokenChoice, choose, log_probs
-from trtspec.serving.executors.torch.scheduler import Scheduler, Work
+from trtspec.serving.executors.torch.scheduler import StepScheduler, Work
 from trtspec.serving.executors.torch.sequence import Sequence
 from trtspec.serving.executors.torch.slot_memory import SlotMemory
 from trtspec.serving.executors.torch.spans import Span
@@ -61,8 +61,8 @@ class Runner:
     def __init__(
         self,
         limits: Limits,
-        scheduler: Scheduler,
-        model: Model,
+        scheduler: StepScheduler,
+        model: StepModel,
         cache: SlotMemory,
         slots: CacheSlots,
         say: Callable[[Response], None],
@@ -139,7 +139,7 @@ class Runner:
             self.stats.kv_held = self._slots.busy
             self.stats.kv_most = max(self.stats.kv_most, self._slots.busy)
 
-    def _begin(self, sequence: Sequence, lease: Lease, computed: int) -> None:
+    def _begin(self, sequence: Sequence, lease: SlotLease, computed: int) -> None:
         """Puts a sequence, of which `computed` tokens need not be, into its slot."""
         sequence.slot, sequence.computed = lease.slot, computed
         self._running[sequence.request_id] = sequence

@@ -32,7 +32,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Scheduler:
+class StepScheduler:
     """Fills each step with `max_rows` rows, and with more where they would leave prompts too few.
 
     Sequences that lack at most `short` tokens are decoding, with a row or a verification each. They come

@@ -31,7 +31,7 @@ from trtspec.serving.executors.torch.engine import TorchEngineConfig, read_confi
 from trtspec.serving.executors.torch.memory import kv_tokens_of
 from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.runner import Runner
-from trtspec.serving.executors.torch.scheduler import MAX_ROWS, Scheduler
+from trtspec.serving.executors.torch.scheduler import MAX_ROWS, StepScheduler
 from trtspec.serving.executors.torch.sequence import Sequence
 from trtspec.serving.executors.torch.shared_weights import SharedWeights
 from trtspec.serving.executors.torch.weights import read_tensors
@@ -213,5 +213,5 @@ def _runner(home: Home, say: Callable[[Response], None]) -> Runner:
     # From round to round the cache lacks a draft, and a token or two before it.
     short = limits.max_draft_len + 2
     most = min(MAX_ROWS[home.model.embedding.device.type], home.config.max_num_tokens)
-    scheduler = Scheduler(max(most, 4 * short), short)
+    scheduler = StepScheduler(max(most, 4 * short), short)
     return Runner(limits, scheduler, home.model, home.cache, home.slots, say)

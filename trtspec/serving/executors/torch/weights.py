@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from trtspec.serving.errors import EngineLoadError
-from trtspec.serving.executors.torch.engine import Experts, TorchEngineConfig
+from trtspec.serving.executors.torch.engine import ExpertConfig, TorchEngineConfig
 from trtspec.serving.executors.torch.ranks import joined, place
 
 
@@ -137,7 +137,7 @@ def _mlp(config: TorchEngineConfig) -> Iterator[tuple[str, Form]]:
     yield from _linear(config, "mlp.proj", hidden, inner)
 
 
-def _experts(config: TorchEngineConfig, experts: Experts) -> Iterator[tuple[str, Form]]:
+def _experts(config: TorchEngineConfig, experts: ExpertConfig) -> Iterator[tuple[str, Form]]:
     hidden, count = config.hidden_size, experts.count
     yield "mlp.router.weight", Form(torch.float32, (count, hidden))
     yield from _linear(config, "mlp.fc", 2 * experts.width, hidden, count)

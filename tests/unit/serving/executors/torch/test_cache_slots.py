@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from trtspec.serving.executors.torch.budget import LEAST
-from trtspec.serving.executors.torch.cache_slots import CacheSlots, Lease, Slot
+from trtspec.serving.executors.torch.cache_slots import CacheSlots, Slot, SlotLease
 from trtspec.serving.text import Text, common_prefix
 
 LONG = list(range(300))
 ROOM = 10**6
 
 
-def take(slots: CacheSlots, text: list[int], more: int = 0) -> Lease | None:
+def take(slots: CacheSlots, text: list[int], more: int = 0) -> SlotLease | None:
     return slots.take(Text(text), len(text), [], len(text) + more)
 
 
-def granted(lease: Lease | None) -> Lease:
+def granted(lease: SlotLease | None) -> SlotLease:
     assert lease is not None
     return lease
 
@@ -50,8 +50,8 @@ def test_common_prefix_is_that_of_a_loop() -> None:
 
 def test_the_slot_of_the_last_round_is_taken_again() -> None:
     slots = filled(LONG[:100], [7, 7, 7], [8, 8])
-    assert take(slots, [*LONG[:98], 5, 6]) == Lease(1, 98)
-    assert take(slots, [7, 7, 7, 1]) == Lease(2, 3)
+    assert take(slots, [*LONG[:98], 5, 6]) == SlotLease(1, 98)
+    assert take(slots, [7, 7, 7, 1]) == SlotLease(2, 3)
 
 
 def test_a_text_that_grew_is_known_by_itself_and_only_what_is_new_is_compared() -> None:
@@ -72,7 +72,7 @@ def test_a_text_that_grew_is_known_by_itself_and_only_what_is_new_is_compared() 
     slots.free(lease.slot)
     text += [1, 2, 9]
     text.read_from = 300
-    assert slots.take(text, 303, [], 310) == Lease(lease.slot, 302)
+    assert slots.take(text, 303, [], 310) == SlotLease(lease.slot, 302)
 
 
 def test_the_last_token_is_not_reused() -> None:
@@ -81,8 +81,8 @@ def test_the_last_token_is_not_reused() -> None:
 
 def test_a_text_that_would_lose_its_tail_is_copied_from() -> None:
     slots = filled(LONG, [7, 7])
-    assert take(slots, [*LONG[:150], 3]) == Lease(3, 150, copy_from=1)
-    assert take(slots, [*LONG, 3]) == Lease(1, 300)
+    assert take(slots, [*LONG[:150], 3]) == SlotLease(3, 150, copy_from=1)
+    assert take(slots, [*LONG, 3]) == SlotLease(1, 300)
 
 
 def test_of_many_that_begin_alike_few_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,10 +95,10 @@ def test_of_many_that_begin_alike_few_are_compared(monkeypatch: pytest.MonkeyPat
         return common(slot, text, limit)
 
     monkeypatch.setattr(Slot, "common", counted)
-    assert take(slots, [*LONG, 40, 7, 8]) == Lease(41, 302)
+    assert take(slots, [*LONG, 40, 7, 8]) == SlotLease(41, 302)
     assert len(compared) == 2
     slots.free(41)
-    assert borrow(slots, Text([*LONG, 30, 9])) == Lease(101, 301, copy_from=31)
+    assert borrow(slots, Text([*LONG, 30, 9])) == SlotLease(101, 301, copy_from=31)
     assert len(compared) == 3
 
 
@@ -106,29 +106,29 @@ def test_a_busy_slot_is_copied_from_when_that_pays() -> None:
     slots = CacheSlots(ROOM)
     busy = granted(take(slots, LONG[:100]))
     slots.grow(busy.slot, 100)
-    assert take(slots, [*LONG[:100], 1]) == Lease(2, 100, copy_from=1)
-    assert take(slots, [*LONG[:50], 1]) == Lease(3, 0)
+    assert take(slots, [*LONG[:100], 1]) == SlotLease(2, 100, copy_from=1)
+    assert take(slots, [*LONG[:50], 1]) == SlotLease(3, 0)
 
 
 def test_the_same_text_twice_at_once() -> None:
     slots, text = CacheSlots(ROOM), Text(LONG)
     slots.grow(granted(slots.take(text, 300, [], 301)).slot, 300)
-    assert slots.take(text, 300, [], 301) == Lease(2, 299, copy_from=1)
+    assert slots.take(text, 300, [], 301) == SlotLease(2, 299, copy_from=1)
     slots.free(2)
     slots.free(1)
-    assert slots.take(text, 300, [], 301) == Lease(2, 299)
+    assert slots.take(text, 300, [], 301) == SlotLease(2, 299)
 
 
 def test_what_a_busy_slot_has_not_computed_is_not_there() -> None:
     slots = CacheSlots(ROOM)
     slots.grow(granted(take(slots, LONG)).slot, 10)
-    assert take(slots, LONG) == Lease(2, 0)
+    assert take(slots, LONG) == SlotLease(2, 0)
 
 
 def test_the_least_recently_used_are_dropped_for_room() -> None:
     slots = filled([1] * 100, [2] * 100, [3] * 100, budget=300)
-    assert take(slots, [4] * 90) == Lease(4, 0, dropped=(1,))
-    assert take(slots, [5] * 110) == Lease(5, 0, dropped=(2,))
+    assert take(slots, [4] * 90) == SlotLease(4, 0, dropped=(1,))
+    assert take(slots, [5] * 110) == SlotLease(5, 0, dropped=(2,))
 
 
 def test_a_text_at_work_is_not_dropped() -> None:
@@ -137,7 +137,7 @@ def test_a_text_at_work_is_not_dropped() -> None:
     assert busy.slot == 1
     assert take(slots, [4] * 201) is None
     assert slots.tokens == 300, "something was dropped for nothing"
-    assert take(slots, [4] * 200) == Lease(4, 0, dropped=(2, 3))
+    assert take(slots, [4] * 200) == SlotLease(4, 0, dropped=(2, 3))
 
 
 def test_room_for_what_a_sequence_can_become_is_kept() -> None:
@@ -151,7 +151,7 @@ def test_room_for_what_a_sequence_can_become_is_kept() -> None:
 
 def test_without_room_for_a_copy_the_source_is_taken() -> None:
     slots = filled(LONG, budget=400)
-    assert take(slots, [*LONG[:150], 3]) == Lease(1, 150)
+    assert take(slots, [*LONG[:150], 3]) == SlotLease(1, 150)
 
 
 def test_a_short_text_counts_what_it_takes_at_least() -> None:
@@ -183,7 +183,7 @@ def test_rounds_of_as_many_texts_as_fit_lose_nothing() -> None:
             text += [number] * 5
 
 
-def borrow(slots: CacheSlots, text: Text, more: int = 5) -> Lease | None:
+def borrow(slots: CacheSlots, text: Text, more: int = 5) -> SlotLease | None:
     return slots.borrow(text, len(text), [], len(text) + more)
 
 
@@ -199,7 +199,7 @@ def test_a_draft_borrows_the_slot_of_its_text_and_gives_it_back_as_it_was() -> N
     slots, text = CacheSlots(ROOM), Text(LONG[:50])
     slot = verified(slots, text)
     before = slots.tokens
-    assert granted(borrow(slots, text)) == Lease(slot, 49)
+    assert granted(borrow(slots, text)) == SlotLease(slot, 49)
     assert slots.busy == 64
     slots.go_over(slot, 49)
     slots.free(slot)
@@ -225,7 +225,7 @@ def test_a_draft_of_a_text_with_a_slot_of_its_own_compares_no_other() -> None:
     verified(slots, other)
     own = verified(slots, text)
     other.is_read = True
-    assert borrow(slots, text) == Lease(own, 49)
+    assert borrow(slots, text) == SlotLease(own, 49)
 
 
 def test_nothing_is_lent_of_a_text_that_is_not_there_whole() -> None:
@@ -234,7 +234,7 @@ def test_nothing_is_lent_of_a_text_that_is_not_there_whole() -> None:
     assert borrow(slots, Text([7, *LONG[:20]])) is None
     assert borrow(slots, Text(LONG[:51]), 150) is None  # There is no room for such a draft.
     assert slots.tokens == 64
-    assert borrow(slots, Text(LONG[:51])) == Lease(1, 50)
+    assert borrow(slots, Text(LONG[:51])) == SlotLease(1, 50)
 
 
 def test_a_slot_that_others_need_is_copied_once() -> None:

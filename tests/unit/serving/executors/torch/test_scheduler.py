@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trtspec.serving.executor import Request
-from trtspec.serving.executors.torch.scheduler import CHUNK, Scheduler
+from trtspec.serving.executors.torch.scheduler import CHUNK, StepScheduler
 from trtspec.serving.executors.torch.sequence import Sequence
 from trtspec.serving.executors.validation import Valid
 from trtspec.serving.text import Text
@@ -21,7 +21,7 @@ def sequence(prompt: int, draft: int = 0, computed: int = 0, generated: int = 0)
 
 def plan(*sequences: Sequence, max_rows: int = 100, short: int = 8) -> dict[int, tuple[int, int]]:
     """Rows and choices, by the place of the sequence among the arguments."""
-    works = Scheduler(max_rows, short).schedule(sequences)
+    works = StepScheduler(max_rows, short).schedule(sequences)
     assert [work.rows for work in works] == sorted(work.rows for work in works)
     return {sequences.index(work.sequence): (work.rows, work.choices) for work in works}
 
@@ -71,7 +71,7 @@ def test_prompts_come_to_an_end_beside_a_full_batch() -> None:
 def test_every_prompt_is_done_in_bounded_steps_in_order(
     prompts: list[tuple[int, int]], going_on: int
 ) -> None:
-    scheduler = Scheduler(max_rows=256, short=10)
+    scheduler = StepScheduler(max_rows=256, short=10)
     waiting = [sequence(length, draft) for length, draft in prompts]
     running = [sequence(30, draft=8, computed=29) for _ in range(going_on)]
     finished: list[Sequence] = []

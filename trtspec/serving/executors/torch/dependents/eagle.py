@@ -14,20 +14,20 @@ import torch
 from torch import Tensor
 
 from trtspec.serving.executors.torch.cache_view import CacheView
-from trtspec.serving.executors.torch.dependents.head import Head, head_forms
+from trtspec.serving.executors.torch.dependents.head import AttachedHead, head_forms
 from trtspec.serving.executors.torch.dependents.home import Home
-from trtspec.serving.executors.torch.dependents.states import States
+from trtspec.serving.executors.torch.dependents.states import SlotStates
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
 from trtspec.serving.executors.torch.linear import Linear
 from trtspec.serving.executors.torch.weights import Form
 
 
-class Eagle(Head):
+class EagleHead(AttachedHead):
     """An EAGLE head."""
 
     def __init__(self, config: TorchEngineConfig, tensors: Mapping[str, Tensor], home: Home) -> None:
         depths = (home.config.num_layers,)
-        super().__init__(config, tensors, home, States(home, config.hidden_size, depths, itemgetter(0)))
+        super().__init__(config, tensors, home, SlotStates(home, config.hidden_size, depths, itemgetter(0)))
         self._fc, self._home = Linear(tensors["fc.weight"], tensors.get("fc.bias")), home
 
     def _compute(
@@ -50,4 +50,4 @@ def forms(config: TorchEngineConfig) -> dict[str, Form]:
     return {"fc.weight": Form(dtype, (hidden, 2 * hidden)), **bias, **head_forms(config, hidden)}
 
 
-load = Eagle
+load = EagleHead

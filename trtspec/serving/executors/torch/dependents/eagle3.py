@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trtspec.serving.executors.torch.cache_view import CacheView
-from trtspec.serving.executors.torch.dependents.head import Head, head_forms
+from trtspec.serving.executors.torch.dependents.head import AttachedHead, head_forms
 from trtspec.serving.executors.torch.dependents.home import Home
-from trtspec.serving.executors.torch.dependents.states import States
+from trtspec.serving.executors.torch.dependents.states import SlotStates
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
 from trtspec.serving.executors.torch.linear import Linear
 from trtspec.serving.executors.torch.weights import Form
@@ -25,7 +25,7 @@ from trtspec.serving.executors.torch.weights import Form
 EMBEDDING_NORM, HIDDEN_NORM = "layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight"
 
 
-class Eagle3(Head):
+class Eagle3Head(AttachedHead):
     """An EAGLE-3 head."""
 
     def __init__(self, config: TorchEngineConfig, tensors: Mapping[str, Tensor], home: Home) -> None:
@@ -35,7 +35,7 @@ class Eagle3(Head):
         self._epsilon = config.norm_epsilon
         self._is_last_normed = "norm_output" in config.draft["extra_norms"]
         depths = config.draft["aux_layers"]
-        super().__init__(config, tensors, home, States(home, config.hidden_size, depths, self._combine))
+        super().__init__(config, tensors, home, SlotStates(home, config.hidden_size, depths, self._combine))
         self._lm_head = (
             Linear(tensors["lm_head.weight"]) if "lm_head.weight" in tensors else home.model.logits
         )
@@ -96,4 +96,4 @@ def forms(config: TorchEngineConfig) -> dict[str, Form]:
     return result
 
 
-load = Eagle3
+load = Eagle3Head

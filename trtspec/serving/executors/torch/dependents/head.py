@@ -17,9 +17,9 @@ from torch.nn import functional as F
 from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.cache_view import CacheView
 from trtspec.serving.executors.torch.dependents.home import Home
-from trtspec.serving.executors.torch.dependents.states import States
+from trtspec.serving.executors.torch.dependents.states import SlotStates
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
-from trtspec.serving.executors.torch.model import Layer
+from trtspec.serving.executors.torch.model import DecoderLayer
 from trtspec.serving.executors.torch.packed_weights import packed
 from trtspec.serving.executors.torch.rope import rotations
 from trtspec.serving.executors.torch.spans import Span
@@ -28,11 +28,11 @@ from trtspec.serving.executors.torch.weights import Form, layer_forms
 EMBEDDING = "embed_tokens.weight"
 
 
-class Head(ABC):
+class AttachedHead(ABC):
     """A head that is asked again for each token of a draft; a `Model` of the token behind its rows."""
 
     def __init__(
-        self, config: TorchEngineConfig, tensors: Mapping[str, Tensor], home: Home, states: States
+        self, config: TorchEngineConfig, tensors: Mapping[str, Tensor], home: Home, states: SlotStates
     ) -> None:
         self._device = home.model.embedding.device
         self._states, self._cache = states, Cache(config, self._device)
@@ -47,7 +47,9 @@ class Head(ABC):
         own = tensors.get(EMBEDDING)
         is_targets = own is None or torch.equal(own, home.model.embedding)
         self._embedding = home.model.embedding if own is None or is_targets else own
-        self._layers = [Layer(config, dict(tensors), index, packed) for index in range(config.num_layers)]
+        self._layers = [
+            DecoderLayer(config, dict(tensors), index, packed) for index in range(config.num_layers)
+        ]
 
     def forward(self, token_ids: list[int], spans: Sequence[Span], wanted: list[int]) -> Tensor:
         """Returns what `Model` says; the row of a span at position p is the head's row at p - 1."""

@@ -15,24 +15,24 @@ from trtspec.serving.executors.torch.dependents import eagle, eagle3, layers, me
 from trtspec.serving.executors.torch.dependents.home import Home
 from trtspec.serving.executors.torch.dependents.runner import DependentRunner
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
-from trtspec.serving.executors.torch.model import Model
-from trtspec.serving.executors.torch.scheduler import MAX_ROWS, Scheduler
+from trtspec.serving.executors.torch.model import StepModel
+from trtspec.serving.executors.torch.scheduler import MAX_ROWS, StepScheduler
 from trtspec.serving.executors.torch.weights import Form, read_rank
 
 
-class Method(Protocol):
+class DrafterKind(Protocol):
     """A kind of draft."""
 
     def forms(self, config: TorchEngineConfig) -> dict[str, Form]:
         """Returns the tensors that its engine must have."""
         ...
 
-    def load(self, config: TorchEngineConfig, tensors: Mapping[str, Tensor], home: Home) -> Model:
+    def load(self, config: TorchEngineConfig, tensors: Mapping[str, Tensor], home: Home) -> StepModel:
         """Returns it with its weights in the target."""
         ...
 
 
-METHODS: Mapping[str, Method] = {"eagle3": eagle3, "eagle": eagle, "medusa": medusa, "layers": layers}
+METHODS: Mapping[str, DrafterKind] = {"eagle3": eagle3, "eagle": eagle, "medusa": medusa, "layers": layers}
 """By what `draft.method` of an engine's configuration says."""
 
 
@@ -56,7 +56,7 @@ def load_dependent(
     model = METHODS[config.draft["method"]].load(config, tensors, home)
     # From round to round a head lacks what the target has accepted.
     short = home.config.limits.max_draft_len + 2
-    scheduler = Scheduler(max(MAX_ROWS[device.type], 4 * short), short)
+    scheduler = StepScheduler(max(MAX_ROWS[device.type], 4 * short), short)
     longest = config.draft.get("count", limits.max_seq_len)
     return DependentRunner(limits, scheduler, model, home, longest, say)
 

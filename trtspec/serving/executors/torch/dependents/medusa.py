@@ -15,20 +15,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trtspec.serving.executors.torch.dependents.home import Home
-from trtspec.serving.executors.torch.dependents.states import States
+from trtspec.serving.executors.torch.dependents.states import SlotStates
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
 from trtspec.serving.executors.torch.linear import Linear
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.executors.torch.weights import Form
 
 
-class Medusa:
+class MedusaHeads:
     """Medusa's heads; a `Model` of the token behind a row, which the head of its place in the draft says."""
 
     def __init__(self, config: TorchEngineConfig, tensors: Mapping[str, Tensor], home: Home) -> None:
         assert config.draft is not None
         count, depth = config.draft["count"], config.draft["num_layers"]
-        self._states = States(home, config.hidden_size, (home.config.num_layers,), itemgetter(0))
+        self._states = SlotStates(home, config.hidden_size, (home.config.num_layers,), itemgetter(0))
         self._blocks = [[_block(tensors, head, layer) for layer in range(depth)] for head in range(count)]
         self._lm_heads = [Linear(tensors[f"{head}.{depth}.weight"]) for head in range(count)]
 
@@ -68,4 +68,4 @@ def forms(config: TorchEngineConfig) -> dict[str, Form]:
     return result
 
 
-load = Medusa
+load = MedusaHeads

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trtspec.serving.executor import FinishReason, Limits, Response
-from trtspec.serving.executors.torch.dependents.head import Head
+from trtspec.serving.executors.torch.dependents.head import AttachedHead
 from trtspec.serving.executors.torch.dependents.home import Home
-from trtspec.serving.executors.torch.model import Model
+from trtspec.serving.executors.torch.model import StepModel
 from trtspec.serving.executors.torch.runner import Runner
-from trtspec.serving.executors.torch.scheduler import Scheduler
+from trtspec.serving.executors.torch.scheduler import StepScheduler
 from trtspec.serving.executors.torch.sequence import Sequence
 
 
@@ -24,14 +24,14 @@ class DependentRunner(Runner):
     def __init__(
         self,
         limits: Limits,
-        scheduler: Scheduler,
-        model: Model,
+        scheduler: StepScheduler,
+        model: StepModel,
         home: Home,
         longest: int,
         say: Callable[[Response], None],
     ) -> None:
         super().__init__(limits, scheduler, model, home.cache, home.slots, say)
-        self._longest, self._is_head = longest, isinstance(model, Head)
+        self._longest, self._is_head = longest, isinstance(model, AttachedHead)
 
     def _take_waiting(self) -> None:
         while self._waiting and len(self._running) < self._max_batch_size:

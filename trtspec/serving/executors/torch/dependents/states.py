@@ -12,7 +12,7 @@ from trtspec.serving.executors.torch.slot_memory import SlotMemory
 from trtspec.serving.executors.torch.spans import Span
 
 
-class States(SlotMemory):
+class SlotStates(SlotMemory):
     """A state of `width` for each position of each slot: what `combine` makes of those of `depths`.
 
     The target writes them as it computes. Behind these a head that drafts writes its own, which the target

@@ -18,7 +18,7 @@ from trtspec.serving.executors.torch.spans import Span
 _PART = 256
 
 
-class Attention:
+class KernelAttention:
     """The attention of all layers of one model."""
 
     def __init__(self, config: TorchEngineConfig) -> None:
@@ -35,7 +35,7 @@ class Attention:
 class TextsView:
     """The view of several texts, each in its slot, `[layers, 2 * kv_heads, capacity, head_size]`."""
 
-    def __init__(self, attention: Attention, slots: Sequence[Tensor], spans: Sequence[Span]) -> None:
+    def __init__(self, attention: KernelAttention, slots: Sequence[Tensor], spans: Sequence[Span]) -> None:
         self.rows = sum(span.rows for span in spans)
         self._attention, self._slots = attention, slots
         heads, size = attention.kv_heads * attention.sharing, attention.head_size
