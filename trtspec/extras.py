@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from trtspec.errors import UnavailableError
+from trtspec.base.errors import UnavailableError
 
 EXTRAS = {
     "aiohttp": "serve",

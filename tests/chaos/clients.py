@@ -17,7 +17,7 @@ import tritonclient.grpc.aio as triton
 from tritonclient.utils import InferenceServerException
 
 from tests.chaos.shots import MEGABYTE, Shot
-from trtspec.deploy.client import BY_NAME, WIRE
+from trtspec.client.grpc import BY_NAME, WIRE
 
 _PIECE = b"x" * MEGABYTE
 

@@ -32,9 +32,9 @@ from tests.chromium import Tab, look
 from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Deploy, Deployer, free_ports, wait_until
 from tests.perf.load import Texts
 from tests.prometheus import Prometheus
-from trtspec.endpoints.endpoint import AskError, ChatMessage, Endpoint, EndpointRequest
-from trtspec.endpoints.finding import find
-from trtspec.monitoring.files import alerts, dashboard
+from trtspec.client.endpoint import AskError, ChatMessage, Endpoint, EndpointRequest
+from trtspec.client.finding import find
+from trtspec.deploy.monitoring.files import alerts, dashboard
 
 HERE = Path(__file__).parent
 PICTURE = HERE.parents[1] / "docs" / "dashboard.png"

@@ -22,8 +22,8 @@ import pytest
 
 from tests.e2e.in_docker import Deploying, Docker
 from tests.processes import command_lines
-from trtspec.deploy import ports
-from trtspec.deploy.client import GrpcClient
+from trtspec.client.grpc import GrpcClient
+from trtspec.gateway import ports
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
 RECIPE = TINY / "recipe.yaml"

@@ -19,7 +19,7 @@ import pytest
 import tritonclient.grpc as grpc
 
 from tests.e2e.conftest import ENDLESS, IN_PROCESS, Deploy, wait_until
-from trtspec.errors import ServerError
+from trtspec.base.errors import ServerError
 from trtspec.serving.triton.request_id import NOT_UNICODE
 
 pytestmark = IN_PROCESS

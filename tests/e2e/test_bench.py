@@ -17,19 +17,19 @@ import pytest
 from pyarrow.parquet import read_table
 
 from tests.e2e.conftest import IN_PROCESS, ONLY_IN_PROCESS, RECIPE, TINY, TRTSPEC, Deploy, wait_until
-from trtspec.bench.measure import BenchArm, LoadSamples, measure
-from trtspec.bench.plan import BenchPlan
-from trtspec.bench.result import Interval, OfferedLoad, read
-from trtspec.bench.sample import ArmName, RequestSample
-from trtspec.bench.statistics import ratio
-from trtspec.bench.traffic import OwnTraffic
+from trtspec.client.endpoint import EndpointRequest
+from trtspec.client.finding import find
 from trtspec.deploy.deployment import rollout_file
-from trtspec.endpoints.endpoint import EndpointRequest
-from trtspec.endpoints.finding import find
+from trtspec.measure.bench.measure import BenchArm, LoadSamples, measure
+from trtspec.measure.bench.plan import BenchPlan
+from trtspec.measure.bench.result import Interval, OfferedLoad, read
+from trtspec.measure.bench.sample import ArmName, RequestSample
+from trtspec.measure.bench.statistics import ratio
+from trtspec.measure.bench.traffic import OwnTraffic
+from trtspec.measure.workloads.prompt import Prompt
+from trtspec.measure.workloads.recorded import read_recorded
+from trtspec.measure.workloads.workload import Workload
 from trtspec.serving.rollout.state import SPECULATE
-from trtspec.workloads.prompt import Prompt
-from trtspec.workloads.recorded import read_recorded
-from trtspec.workloads.workload import Workload
 
 ROOT = Path(__file__).parents[2]
 QUICK = ("--streams", "1,2", "--block-prompts", "2", "--max-tokens", "24")

@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 from tests import s3
 from tests.e2e.conftest import RECIPE, TINY
 from tests.fakes.kubelet import Pod, needs_sandbox
+from trtspec.base.progress import no_progress
 from trtspec.cli.app import app
-from trtspec.kubernetes import job_object as rendering
-from trtspec.kubernetes import visible
-from trtspec.progress import no_progress
-from trtspec.store.store import Store
-from trtspec.store.verify import verify
+from trtspec.cluster.kubernetes import job_object as rendering
+from trtspec.cluster.kubernetes import visible
+from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.verify import verify
 
 NODE = "/var/lib/builds"
 SECTION = f"""

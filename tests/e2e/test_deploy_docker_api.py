@@ -27,7 +27,9 @@ def test_one_whose_api_is_gone_says_how_to_start_it(
     keys.write_text("sk-one\n")
     deployed = deploy("--detach", "--api-keys", str(keys), with_api=True)
     assert deployed.process.wait(90) == 0
-    (api,) = [pid for pid, words in command_lines() if "trtspec.openai" in words and str(keys) in words[-2]]
+    (api,) = [
+        pid for pid, words in command_lines() if "trtspec.gateway.openai" in words and str(keys) in words[-2]
+    ]
     os.kill(api, signal.SIGKILL)
     until(lambda: api not in dict(command_lines()), "the end of the API")
 

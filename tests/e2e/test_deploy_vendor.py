@@ -22,8 +22,8 @@ from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Until, free_ports
 from tests.fakes.docker_daemon import DockerDaemon
 from tests.fakes.gpu_machine import GpuMachine
 from tests.processes import command_lines
+from trtspec.backends.servers.launch import ServerLaunch
 from trtspec.cli import generate
-from trtspec.servers.launch import ServerLaunch
 
 ROOT = Path(__file__).parents[2]
 FAKE = "tests.fakes.openai_server"

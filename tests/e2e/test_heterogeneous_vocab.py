@@ -15,13 +15,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.command_line import trtspec
 from tests.fakes.vocabularies import shuffled_model
 from tests.perf.pair import heldout
+from trtspec.measure.verify.in_process import load_build
 from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.executor import SamplingConfig
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.stats import SpeculationCounts
 from trtspec.serving.triton.engines import EnginePair
-from trtspec.verify.in_process import load_build
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
 METHOD = "method: {kind: draft_model, use_heterogeneous_vocab: true}"

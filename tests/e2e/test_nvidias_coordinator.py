@@ -17,14 +17,14 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Deploy, free_ports, wait_until
-from trtspec.build.plan import make_plan
+from trtspec.base.progress import no_progress
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.local import serve
-from trtspec.deploy.ports import Ports
 from trtspec.deploy.wheel import find_wheel
-from trtspec.plan.layout import repository_spec
-from trtspec.progress import no_progress
-from trtspec.repository.writer import write_repository
+from trtspec.gateway.ports import Ports
+from trtspec.pipeline.build.plan import make_plan
+from trtspec.pipeline.plan.layout import repository_spec
+from trtspec.pipeline.repository.writer import write_repository
 
 MODELS = os.environ.get("NVIDIA_MODELS", "")
 PROMPTS = [f"def function_{i}(value, other_{i}):\n    " for i in range(12)]

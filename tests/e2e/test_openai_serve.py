@@ -18,7 +18,7 @@ import pytest
 from tests.e2e.conftest import IN_PROCESS, ONLY_IN_PROCESS, Deploy, Deployer, Until, free_ports
 from tests.e2e.openai_requests import CHAT, GOOD, LONG, MODEL, ROUTES, ask, begin, error_of, read, serving
 from tests.processes import command_lines
-from trtspec.monitoring.scrape import parse
+from trtspec.deploy.monitoring.scrape import parse
 
 # Qwen's form, with nothing but what the tests need.
 TOOL_TEMPLATE = (
@@ -340,7 +340,7 @@ def _api(deploy: Deploy) -> int:
     (pid,) = [
         int(path.name)
         for path in Path("/proc").glob("[0-9]*")
-        if b"trtspec.openai\0" in (line := read(path / "cmdline"))
+        if b"trtspec.gateway.openai\0" in (line := read(path / "cmdline"))
         and str(deploy.said.parent).encode() in line
     ]
     return pid

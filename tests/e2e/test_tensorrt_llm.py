@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.conftest import Deployer, Until
 from tests.fakes.bindings import BINDINGS
 from tests.fakes.gpu_machine import H200, GpuMachine
-from trtspec.cache import cache_folder
+from trtspec.base.cache import cache_folder
 from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.triton.engines import load
 

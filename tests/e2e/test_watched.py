@@ -24,12 +24,12 @@ from tests.e2e.conftest import ENDLESS, TRTSPEC, Deploy, Deployer, Until, at_wor
 from tests.e2e.openai_requests import ask
 from tests.prometheus import Prometheus
 from tests.promql import names
-from trtspec.client_bounds import MAX_BODY
-from trtspec.errors import ServerError
-from trtspec.monitoring.figures import quantile
-from trtspec.monitoring.files import alerts, dashboard
-from trtspec.monitoring.scrape import parse
-from trtspec.refusals import Refusal
+from trtspec.base.errors import ServerError
+from trtspec.deploy.monitoring.figures import quantile
+from trtspec.deploy.monitoring.files import alerts, dashboard
+from trtspec.deploy.monitoring.scrape import parse
+from trtspec.gateway.client_bounds import MAX_BODY
+from trtspec.gateway.refusals import Refusal
 
 # In the bls layout the models of the engines say how full a KV cache is; the rest is the same there.
 pytestmark = pytest.mark.parametrize("tiny_recipe", ["in_process"], indirect=True)

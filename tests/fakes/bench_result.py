@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from trtspec.bench.result import (
+from trtspec.measure.bench.result import (
     ArmFigures,
     Arms,
     BenchedModel,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trtspec.verify.subject import END, Row, SubjectAnswer, SubjectRequest
+from trtspec.measure.verify.subject import END, Row, SubjectAnswer, SubjectRequest
 
 LEAST = -20.0
 

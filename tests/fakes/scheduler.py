@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from trtspec.jobs.job import ClusterJob
-from trtspec.jobs.state import JobState, Phase
+from trtspec.cluster.jobs.job import ClusterJob
+from trtspec.cluster.jobs.state import JobState, Phase
 
 
 class FakeScheduler:

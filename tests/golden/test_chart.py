@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.kubernetes import launches
-from tests.unit.kubernetes.builds import RECIPES, values
-from tests.unit.kubernetes.rendered import rendered
-from tests.unit.kubernetes.value_sets import VALUE_SETS
-from trtspec.kubernetes.values import Values
+from tests.unit.cluster.kubernetes import launches
+from tests.unit.cluster.kubernetes.builds import RECIPES, values
+from tests.unit.cluster.kubernetes.rendered import rendered
+from tests.unit.cluster.kubernetes.value_sets import VALUE_SETS
+from trtspec.cluster.kubernetes.values import Values
 
 GOLDEN = Path(__file__).with_name("chart")
 SERVERS = {

@@ -22,19 +22,19 @@ from typing import Any
 import pytest
 
 from tests.fakes import infos
-from trtspec.build.plan import make_plan
-from trtspec.containers.dialect import DOCKER as DOCKERS
-from trtspec.containers.dialect import PODMAN, Dialect
-from trtspec.containers.engine import ContainerEngine, read_info
-from trtspec.containers.program import Program
-from trtspec.containers.surroundings import ContainerHost
+from trtspec.backends.containers.dialect import DOCKER as DOCKERS
+from trtspec.backends.containers.dialect import PODMAN, Dialect
+from trtspec.backends.containers.engine import ContainerEngine, read_info
+from trtspec.backends.containers.program import Program
+from trtspec.backends.containers.surroundings import ContainerHost
+from trtspec.base.progress import no_progress
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.in_container import container
 from trtspec.deploy.one_container import words
-from trtspec.machine.devices import Gpu, container_gpus
-from trtspec.progress import no_progress
+from trtspec.pipeline.build.plan import make_plan
+from trtspec.pipeline.machine.devices import Gpu, container_gpus
+from trtspec.pipeline.steps.steps import make_steps
 from trtspec.recipe.releases import DEFAULT, RELEASES
-from trtspec.steps.steps import make_steps
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 GOLDEN = Path(__file__).with_name("containers")

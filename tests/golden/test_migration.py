@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.migration.importing import recipe_of
+from trtspec.backends.migration.importing import recipe_of
 from trtspec.recipe.loader import loads
 
 GOLDEN = Path(__file__).with_name("migration")

@@ -19,14 +19,14 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from tests.fakes.heads import write_head_for
 from tests.releases import each_release
-from trtspec.build.plan import make_plan
+from trtspec.base.progress import no_progress
 from trtspec.deploy.launch import SERVER, launch
-from trtspec.plan.layout import repository_spec
-from trtspec.plan.resolved import Resolved
-from trtspec.progress import no_progress
-from trtspec.repository.config import config_text
-from trtspec.repository.engine_config import engine_config_text
-from trtspec.repository.writer import write_repository
+from trtspec.pipeline.build.plan import make_plan
+from trtspec.pipeline.plan.layout import repository_spec
+from trtspec.pipeline.plan.resolved import Resolved
+from trtspec.pipeline.repository.config import config_text
+from trtspec.pipeline.repository.engine_config import engine_config_text
+from trtspec.pipeline.repository.writer import write_repository
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 GOLDEN = Path(__file__).with_name("repository")

@@ -15,19 +15,19 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from tests.golden.test_containers import DOCKER_OF_ROOT, KINDS, engine, options_of
-from trtspec.build.plan import make_plan
-from trtspec.containers.engine import ContainerEngine
+from trtspec.backends.containers.engine import ContainerEngine
+from trtspec.backends.servers import triton_vllm
+from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.base.progress import no_progress
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.in_container import container as triton
 from trtspec.deploy.one_container import words
-from trtspec.deploy.ports import Ports
 from trtspec.deploy.vendor.deployment import VendorDeployment
 from trtspec.deploy.vendor.in_container import container
 from trtspec.deploy.vendor.models import Models
-from trtspec.progress import no_progress
+from trtspec.gateway.ports import Ports
+from trtspec.pipeline.build.plan import make_plan
 from trtspec.recipe.support import SERVERS
-from trtspec.servers import triton_vllm
-from trtspec.servers.launch import ServerLaunch
 
 GOLDEN = Path(__file__).parent
 RECIPE = """

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.heads import write_head
-from tests.unit.inspection.test_heads import TARGET
-from trtspec.build.plan import make_plan
-from trtspec.errors import RecipeError
-from trtspec.progress import no_progress
+from tests.unit.pipeline.inspection.test_heads import TARGET
+from trtspec.base.errors import RecipeError
+from trtspec.base.progress import no_progress
+from trtspec.pipeline.build.plan import make_plan
 from trtspec.recipe.support import SERVERS
 
 RECIPES = Path(__file__).parents[2] / "recipes"

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.build.plan import make_plan
-from trtspec.jobs.planning import plan_jobs
-from trtspec.jobs.wanted import look
-from trtspec.progress import no_progress
-from trtspec.slurm.scheduler import SlurmScheduler
-from trtspec.slurm.submission import words
-from trtspec.store.store import Store
+from trtspec.base.progress import no_progress
+from trtspec.cluster.jobs.planning import plan_jobs
+from trtspec.cluster.jobs.wanted import look
+from trtspec.cluster.slurm.scheduler import SlurmScheduler
+from trtspec.cluster.slurm.submission import words
+from trtspec.pipeline.build.plan import make_plan
+from trtspec.pipeline.store.store import Store
 
 RECIPE = """
 name: llama-h200

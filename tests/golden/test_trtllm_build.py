@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.trtllm_build import parser
-from trtspec.engine.trtllm import build_argv
-from trtspec.machine.host import Host
+from trtspec.backends.engine.trtllm import build_argv
+from trtspec.base.roles import Role
 from trtspec.models.scheme import Scheme
 from trtspec.models.source import read_source
-from trtspec.plan.facts import ModelFacts, PlanFacts
-from trtspec.plan.resolve import resolve
+from trtspec.pipeline.machine.host import Host
+from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
+from trtspec.pipeline.plan.resolve import resolve
 from trtspec.recipe.loader import load
 from trtspec.recipe.releases import RELEASES
-from trtspec.roles import Role
 
 FP8 = "quantization: {weights: fp8, kv_cache: fp8}"
 RECIPES = {

@@ -35,21 +35,21 @@ from typing import Any
 from tests.perf.bar import Bar
 from tests.perf.load import DEADLINE_S, HERE, TINY, Texts, free_ports
 from tests.perf.pair import machine, run_build
-from trtspec.bench.figures import figures
-from trtspec.bench.inside import Meanwhile
-from trtspec.bench.result import Arms, Inside, LoadResult, OfferedLoad, Percentiles, Targets
-from trtspec.bench.sample import Block, RequestSample
-from trtspec.bench.statistics import percentiles
-from trtspec.bench.traffic import Manner, closed_loop, open_loop
-from trtspec.endpoints.endpoint import Api, Endpoint, EndpointRequest, TimedAnswer
-from trtspec.endpoints.finding import find
-from trtspec.fleet.demand import Demand, SimulatedRequest, jobs, lognormal
-from trtspec.fleet.measured import LatencyPoint, MeasuredLatency, of_levels
-from trtspec.fleet.simulation import Setup, simulate
-from trtspec.fleet.steady import pace
-from trtspec.fleet.tempo import Replica
-from trtspec.monitoring.scrape import Scrape, parse, read
-from trtspec.workloads.prompt import Prompt
+from trtspec.capacity.demand import Demand, SimulatedRequest, jobs, lognormal
+from trtspec.capacity.measured import LatencyPoint, MeasuredLatency, of_levels
+from trtspec.capacity.simulation import Setup, simulate
+from trtspec.capacity.steady import pace
+from trtspec.capacity.tempo import Replica
+from trtspec.client.endpoint import Api, Endpoint, EndpointRequest, TimedAnswer
+from trtspec.client.finding import find
+from trtspec.deploy.monitoring.scrape import Scrape, parse, read
+from trtspec.measure.bench.figures import figures
+from trtspec.measure.bench.inside import Meanwhile
+from trtspec.measure.bench.result import Arms, Inside, LoadResult, OfferedLoad, Percentiles, Targets
+from trtspec.measure.bench.sample import Block, RequestSample
+from trtspec.measure.bench.statistics import percentiles
+from trtspec.measure.bench.traffic import Manner, closed_loop, open_loop
+from trtspec.measure.workloads.prompt import Prompt
 
 PLACES, REPLICAS, PATIENCE_S = 16, 2, 120.0
 STREAMS = (1, 2, 4, 8, 16)

@@ -28,7 +28,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tests.e2e.conftest import RECIPE, TRTSPEC, Deploy, Deployer, wait_until
 from tests.perf.front import processor_s
 from tests.processes import command_line
-from trtspec.deploy.client import WIRE
+from trtspec.client.grpc import WIRE
 from trtspec.serving.triton.tensors import INPUTS
 
 PAIRS, TOKENS, FIRSTS = 8, 200, 20

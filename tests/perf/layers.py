@@ -29,6 +29,7 @@ import torch
 
 from tests.perf.chats import OTHER, QUOTING
 from tests.perf.pair import Run, machine, measure, rate, ratio, run_build
+from trtspec.base.own_prompts import OWN
 from trtspec.checkpoint.calibrate.model import load_model, quiet_transformers
 from trtspec.checkpoint.calibrate.tokens import Encoder
 from trtspec.checkpoint.layers.agreement import Said, Skipping
@@ -42,7 +43,6 @@ from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.pace import Policy
 from trtspec.serving.tokenizer import Tokenizer
-from trtspec.workloads.own import OWN
 
 SEED, LONGEST_PROMPT = 1, 160
 LENGTHS = (1, 2, 4)

@@ -28,12 +28,12 @@ from pathlib import Path
 
 import tokenizers
 
-from trtspec.bench.sample import RequestSample
-from trtspec.bench.statistics import percentiles
-from trtspec.bench.traffic import Manner, closed_loop
-from trtspec.endpoints.endpoint import EndpointRequest
-from trtspec.endpoints.finding import find
-from trtspec.workloads.prompt import Prompt
+from trtspec.client.endpoint import EndpointRequest
+from trtspec.client.finding import find
+from trtspec.measure.bench.sample import RequestSample
+from trtspec.measure.bench.statistics import percentiles
+from trtspec.measure.bench.traffic import Manner, closed_loop
+from trtspec.measure.workloads.prompt import Prompt
 
 HERE = Path(__file__).parent
 TINY = HERE.parents[1] / "recipes" / "tiny"

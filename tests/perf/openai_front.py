@@ -94,7 +94,9 @@ def seconds(way: Way, streams: int) -> tuple[float, int]:
 
 
 def api_pid(port: int) -> int:
-    (found,) = [pid for pid, line in command_lines() if "trtspec.openai" in line and _listens(pid, port)]
+    (found,) = [
+        pid for pid, line in command_lines() if "trtspec.gateway.openai" in line and _listens(pid, port)
+    ]
     return found
 
 

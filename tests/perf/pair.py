@@ -29,7 +29,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from trtspec.bench import statistics as intervals
+from trtspec.measure.bench import statistics as intervals
 from trtspec.serving.completion import NO_END, Completion, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executors.torch.device_thread import DeviceThread

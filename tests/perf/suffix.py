@@ -36,7 +36,7 @@ from trtspec.serving.executor import Request
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.text import Text, common_prefix
 from trtspec.serving.tokenizer import Tokenizer
-from trtspec.tune.replay import at_once
+from trtspec.train.tune.replay import at_once
 
 DEPTH, FACTOR, LEAST = 24, 1.0, 0.1
 LENGTHS = (8, 32)

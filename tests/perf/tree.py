@@ -30,14 +30,11 @@ import torch
 from safetensors.torch import load_file
 
 from tests.perf.pair import TINY, built, machine
-from trtspec.distill.heads.eagle3 import Eagle3Student
-from trtspec.distill.heads.student import aux_layers, layer_of
-from trtspec.distill.heads.teacher import Teacher
-from trtspec.engine.dependent_builder import build_head
+from trtspec.backends.engine.dependent_builder import build_head
 from trtspec.forecast.roofline import BatchLoad, Chip, Network, step
 from trtspec.models.heads.reading import head_tensors, read_head
 from trtspec.models.source import read_source
-from trtspec.plan.speed import chip
+from trtspec.pipeline.plan.speed import chip
 from trtspec.recipe.gpus import GPUS
 from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.cache_slots import CacheSlots
@@ -47,6 +44,9 @@ from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.model import Decoder, StepModel
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.executors.torch.weights import read_rank, read_tensors
+from trtspec.train.distill.heads.eagle3 import Eagle3Student
+from trtspec.train.distill.heads.student import aux_layers, layer_of
+from trtspec.train.distill.heads.teacher import Teacher
 
 DEPTH, WIDTH, CONTEXT = 8, 10, 192
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)

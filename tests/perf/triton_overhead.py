@@ -22,13 +22,13 @@ from statistics import mean
 from typing import Any
 
 from tests.perf.coordinator import DRAFT_TOKEN_S, PROMPT, VERIFICATION_S
-from trtspec.deploy.client import GrpcClient
+from trtspec.client.grpc import GrpcClient
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.local import serve
-from trtspec.deploy.ports import Ports
 from trtspec.deploy.wheel import find_wheel
-from trtspec.repository import RepositorySpec, write_repository
-from trtspec.repository.spec import EngineModel
+from trtspec.gateway.ports import Ports
+from trtspec.pipeline.repository import RepositorySpec, write_repository
+from trtspec.pipeline.repository.spec import EngineModel
 
 HERE = Path(__file__).parent
 WAYS = {

@@ -9,9 +9,9 @@ import pytest
 
 from tests.servers.judges import ROOT
 from tests.servers.serving import Deployer, deploying
-from trtspec.build.plan import make_plan
-from trtspec.progress import no_progress
-from trtspec.servers.launch import ServerLaunch
+from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.base.progress import no_progress
+from trtspec.pipeline.build.plan import make_plan
 
 
 @pytest.fixture

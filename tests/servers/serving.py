@@ -16,8 +16,8 @@ from pathlib import Path
 from tests.e2e.conftest import TRTSPEC, free_ports, wait_until
 from tests.processes import command_lines
 from tests.servers.judges import PYTHON, ROOT
-from trtspec.verify.in_process import InProcess, load_build
-from trtspec.verify.subject import PLAIN, SubjectRequest
+from trtspec.measure.verify.in_process import InProcess, load_build
+from trtspec.measure.verify.subject import PLAIN, SubjectRequest
 
 TINY = ROOT / "recipes/tiny"
 K, TOKENS = 4, 64

@@ -12,11 +12,11 @@ import pytest
 
 from tests.fakes.heads import write_head
 from tests.servers.judges import ROOT, ask
-from tests.unit.inspection.test_heads import TARGET
-from trtspec.endpoints.http import Streams
-from trtspec.servers.launch import ServerLaunch
-from trtspec.verify.openai_subject import OpenAiSubject
-from trtspec.verify.subject import SubjectRequest
+from tests.unit.pipeline.inspection.test_heads import TARGET
+from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.client.http import Streams
+from trtspec.measure.verify.openai_subject import OpenAiSubject
+from trtspec.measure.verify.subject import SubjectRequest
 
 pytestmark = pytest.mark.vllm
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.servers.judges import PYTHON
-from trtspec.migration import sglang, vllm
-from trtspec.migration.command import Syntax
-from trtspec.migration.importing import recipe_of
+from trtspec.backends.migration import sglang, vllm
+from trtspec.backends.migration.command import Syntax
+from trtspec.backends.migration.importing import recipe_of
 from trtspec.recipe.loader import loads
 from trtspec.recipe.schema import Recipe
 

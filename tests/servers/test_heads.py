@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from tests.servers.judges import ROOT, ask
-from trtspec.distill.heads.eagle3 import Eagle3Student
-from trtspec.distill.heads.folder import write_eagle3
-from trtspec.distill.heads.student import aux_layers, layer_of
-from trtspec.distill.heads.teacher import Teacher
 from trtspec.models.source import read_source
+from trtspec.train.distill.heads.eagle3 import Eagle3Student
+from trtspec.train.distill.heads.folder import write_eagle3
+from trtspec.train.distill.heads.student import aux_layers, layer_of
+from trtspec.train.distill.heads.teacher import Teacher
 
 pytestmark = pytest.mark.vllm
 

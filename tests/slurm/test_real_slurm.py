@@ -23,14 +23,14 @@ from tests.command_line import trtspec
 from tests.fakes.gpu_machine import H200, GpuMachine
 from tests.slurm.calls import ROOT, Call
 from tests.slurm.cluster import RealSlurm, running, wait_for
-from tests.unit.kubernetes.jobs import job_of
-from trtspec.build.plan import make_plan
-from trtspec.jobs.wanted import look
-from trtspec.progress import no_progress
-from trtspec.roles import Role
-from trtspec.slurm.submission import script
-from trtspec.store.lease import leased
-from trtspec.store.store import Store
+from tests.unit.cluster.kubernetes.jobs import job_of
+from trtspec.base.progress import no_progress
+from trtspec.base.roles import Role
+from trtspec.cluster.jobs.wanted import look
+from trtspec.cluster.slurm.submission import script
+from trtspec.pipeline.build.plan import make_plan
+from trtspec.pipeline.store.lease import leased
+from trtspec.pipeline.store.store import Store
 
 pytestmark = pytest.mark.slurm
 

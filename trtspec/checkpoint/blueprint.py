@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trtspec.base.errors import ModelError
 from trtspec.checkpoint.cast import DTYPES, FP8, Caster, caster, quantizer
 from trtspec.checkpoint.config import checkpoint_config
 from trtspec.checkpoint.convert_options import ConvertOptions
@@ -15,7 +16,6 @@ from trtspec.checkpoint.placement import Placed, place
 from trtspec.checkpoint.prequantized import Prequantized, read_prequantized
 from trtspec.checkpoint.scales import Scales, scales_of, shape_of
 from trtspec.checkpoint.writer import TensorEntry
-from trtspec.errors import ModelError
 from trtspec.models.families import family_of
 from trtspec.models.families.family import FamilyTensor, TensorPart
 from trtspec.models.source import Source

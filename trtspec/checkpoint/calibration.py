@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trtspec.errors import ModelError
+from trtspec.base.errors import ModelError
 from trtspec.models.layers import renumbered
 
 FORMAT = 1

@@ -19,6 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
+from trtspec.base.errors import TensorError, UnavailableError
+from trtspec.base.threads import in_threads
+from trtspec.base.units import mb_or_gb
 from trtspec.checkpoint.blueprint import Blueprint
 from trtspec.checkpoint.cast import DTYPES, FP8, Caster
 from trtspec.checkpoint.convert_options import ConvertOptions
@@ -26,13 +29,10 @@ from trtspec.checkpoint.medusa import MedusaCheckpoint, draw_whole, weights_of
 from trtspec.checkpoint.placement import Placed, TensorShare, place
 from trtspec.checkpoint.reader import Reader, chunks
 from trtspec.checkpoint.writer import SafetensorsFile, TensorEntry
-from trtspec.errors import TensorError, UnavailableError
 from trtspec.models.families import family_of
 from trtspec.models.families.family import FamilyTensor, TensorPart
 from trtspec.models.source import Source
 from trtspec.models.tensors import Tensor
-from trtspec.threads import in_threads
-from trtspec.units import mb_or_gb
 
 CHUNK = 1 << 20  # bytes; the casts of a piece this small stay in the processor's cache
 FORMAT = 3  # version of what is written: raised when the same source and options give other bytes

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from trtspec.base.errors import TensorError
 from trtspec.checkpoint.cast import DTYPES, FP8
 from trtspec.checkpoint.prequantized import Prequantized
 from trtspec.checkpoint.reader import Reader, chunks
-from trtspec.errors import TensorError
 from trtspec.models.families.family import FamilyTensor, ModelFamily, shapes
 from trtspec.models.hf_config import DOWNLOAD_AGAIN, SAME_REVISION
 from trtspec.models.scheme import QUANTIZE_IT

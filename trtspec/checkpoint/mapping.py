@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isqrt
 
-from trtspec.findings import Finding
+from trtspec.base.findings import Finding
 from trtspec.models.families import FAMILIES
 from trtspec.models.sizes import Sizes
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from trtspec.base.errors import ModelError
+from trtspec.base.findings import errors
 from trtspec.checkpoint.blueprint import Blueprint, draw
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.placement import place
-from trtspec.errors import ModelError
-from trtspec.findings import errors
 from trtspec.models.families.family import FamilyTensor, Split, TensorPart
 from trtspec.models.heads.check import check_head
 from trtspec.models.heads.choices import Path

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trtspec.base.errors import TensorError
 from trtspec.checkpoint.calibration import Amax, CalibratedRanges
-from trtspec.errors import TensorError
 from trtspec.models.families import family_of
 from trtspec.models.hf_config import DOWNLOAD_AGAIN
 from trtspec.models.scheme import QUANTIZE_IT

@@ -13,8 +13,8 @@ from types import TracebackType
 
 import numpy as np
 
+from trtspec.base.errors import TensorError
 from trtspec.checkpoint.cast import NUMPY, Bits
-from trtspec.errors import TensorError
 from trtspec.models.hf_config import DOWNLOAD_AGAIN
 from trtspec.models.tensors import ITEM_SIZE, Tensor
 

@@ -18,8 +18,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from trtspec.base.errors import ModelError
 from trtspec.checkpoint.calibration import CalibratedRanges
-from trtspec.errors import ModelError
 from trtspec.models.families.family import FamilyTensor, TensorPart
 
 T = TypeVar("T")

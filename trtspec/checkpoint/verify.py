@@ -14,18 +14,18 @@ from pathlib import Path
 
 import numpy as np
 
+from trtspec.base.errors import TensorError
+from trtspec.base.threads import in_threads
 from trtspec.checkpoint.blueprint import Blueprint
 from trtspec.checkpoint.cast import Caster
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.medusa import MedusaCheckpoint, draw_whole
 from trtspec.checkpoint.reader import Reader, chunks
 from trtspec.checkpoint.scales import shape_of
-from trtspec.errors import TensorError
 from trtspec.models.families.family import FamilyTensor, Split, TensorPart
 from trtspec.models.hf_config import read_json
 from trtspec.models.source import Source
 from trtspec.models.tensors import Tensor, read_header
-from trtspec.threads import in_threads
 
 CHUNK = 1 << 20  # bytes
 FORMAT = 1  # version of what is proven: raised when it becomes more

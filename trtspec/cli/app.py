@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from trtspec.base.explanation import explain
 from trtspec.cli import (
     bench,
     bench_compare,
@@ -43,9 +44,8 @@ from trtspec.cli import (
     tune,
     verify,
 )
-from trtspec.explanation import explain
-from trtspec.terminal.output import INTERRUPTED, out
-from trtspec.terminal.streams import open_closed
+from trtspec.cli.terminal.output import INTERRUPTED, out
+from trtspec.cli.terminal.streams import open_closed
 
 _COMMANDS = (
     init,

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from trtspec.roles import Role
-from trtspec.terminal.cluster import ContextOption, NamespaceOption
-from trtspec.terminal.entries import print_pushed
-from trtspec.terminal.options import (
+from trtspec.base.roles import Role
+from trtspec.cli.terminal.entries import print_pushed
+from trtspec.cli.terminal.options import (
     BackendOption,
     DryRunOption,
     JsonOption,
@@ -19,13 +18,14 @@ from trtspec.terminal.options import (
     ReportOption,
     StoreOption,
 )
-from trtspec.terminal.output import out
-from trtspec.terminal.signals import ended_by_sigterm
-from trtspec.terminal.steps import print_steps, run_steps, steps_as_json
+from trtspec.cli.terminal.output import out
+from trtspec.cli.terminal.signals import ended_by_sigterm
+from trtspec.cli.terminal.steps import print_steps, run_steps, steps_as_json
+from trtspec.cluster.commands.cluster import ContextOption, NamespaceOption
 
 if TYPE_CHECKING:
-    from trtspec.build.plan import BuildPlan
-    from trtspec.run.digests import FileDigests
+    from trtspec.pipeline.build.plan import BuildPlan
+    from trtspec.pipeline.run.digests import FileDigests
 
 EXAMPLES = (
     "trtspec build recipe.yaml",
@@ -92,8 +92,8 @@ def build(
         _refuse({**here, "--report": report})
         if not store:
             raise typer.BadParameter("jobs leave what they make in a store: --store URL", param_hint="--on")
-        from trtspec.terminal.build_on import build_on
-        from trtspec.terminal.schedulers import Place
+        from trtspec.cluster.commands.build_on import build_on
+        from trtspec.cluster.commands.schedulers import Place
 
         flags = {"output": output, "engine.backend": backend}
         cancels = on_interrupt == "cancel"
@@ -108,15 +108,15 @@ def build(
         raise typer.BadParameter("it is for one engine: --only", param_hint="--until")
     if dry_run and report:
         raise typer.BadParameter("a dry run does nothing that could be reported", param_hint="--report")
-    from trtspec.build.keys import check_key
-    from trtspec.build.leases import leased_plan
-    from trtspec.build.plan import check_host, make_plan
-    from trtspec.build.stored import push_build
-    from trtspec.ci.recorder import recorded
-    from trtspec.plan.choices import asked_backend
+    from trtspec.pipeline.build.keys import check_key
+    from trtspec.pipeline.build.leases import leased_plan
+    from trtspec.pipeline.build.plan import check_host, make_plan
+    from trtspec.pipeline.build.stored import push_build
+    from trtspec.pipeline.plan.choices import asked_backend
+    from trtspec.pipeline.report.recorder import recorded
+    from trtspec.pipeline.steps.stages import Stage, up_to
+    from trtspec.pipeline.store.store import Store
     from trtspec.recipe.loader import load
-    from trtspec.steps.stages import Stage, up_to
-    from trtspec.store.store import Store
 
     (recipe,), stage = recipes, Stage(until)
     engines = Store(store) if store else None
@@ -166,7 +166,7 @@ def build(
 
 def _only_of_engines(recipes: list[Path], backend: str | None, options: dict[str, object]) -> None:
     """Raises RecipeError for an option that a recipe without engines has no use for."""
-    from trtspec.terminal.engines import require_engines
+    from trtspec.cli.terminal.engines import require_engines
 
     for recipe in recipes if any(options.values()) else ():
         given = ", ".join(name for name, value in options.items() if value)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trtspec.errors import TrtspecError
-from trtspec.findings import Severity, as_json, errors
-from trtspec.roles import Role
-from trtspec.terminal.options import JsonOption, RecipeArgument
-from trtspec.terminal.output import out
-from trtspec.units import short
+from trtspec.base.errors import TrtspecError
+from trtspec.base.findings import Severity, as_json, errors
+from trtspec.base.roles import Role
+from trtspec.base.units import short
+from trtspec.cli.terminal.options import JsonOption, RecipeArgument
+from trtspec.cli.terminal.output import out
 
 if TYPE_CHECKING:
-    from trtspec.inspection.pair import PairReport
     from trtspec.models.pair import Member
+    from trtspec.pipeline.inspection.pair import PairReport
 
 EXAMPLES = ("trtspec check recipe.yaml", "trtspec check recipe.yaml --json")
 
@@ -23,8 +23,8 @@ _LABELS = {Severity.ERROR: "refused", Severity.NOTE: "differs"}
 
 def check(recipe: RecipeArgument, json: JsonOption = False) -> None:
     """Check a recipe, and whether its models fit together."""
-    from trtspec.inspection.pair import inspect_pair
     from trtspec.models.pair import refuse
+    from trtspec.pipeline.inspection.pair import inspect_pair
     from trtspec.recipe.loader import load
 
     try:

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from trtspec.roles import Role
-from trtspec.terminal.options import JsonOption, OutputOption, RecipeArgument
-from trtspec.terminal.output import out
-from trtspec.terminal.steps import run_steps
+from trtspec.base.roles import Role
+from trtspec.cli.terminal.options import JsonOption, OutputOption, RecipeArgument
+from trtspec.cli.terminal.output import out
+from trtspec.cli.terminal.steps import run_steps
 
 EXAMPLES = (
     "trtspec convert recipe.yaml",
@@ -29,11 +29,11 @@ def convert(
     json: JsonOption = False,
 ) -> None:
     """Convert a recipe's models to TensorRT-LLM checkpoints."""
-    from trtspec.build.plan import make_plan
-    from trtspec.steps import calibrate
-    from trtspec.steps import convert as converting
-    from trtspec.steps import verify as verifying
-    from trtspec.terminal.engines import require_engines
+    from trtspec.cli.terminal.engines import require_engines
+    from trtspec.pipeline.build.plan import make_plan
+    from trtspec.pipeline.steps import calibrate
+    from trtspec.pipeline.steps import convert as converting
+    from trtspec.pipeline.steps import verify as verifying
 
     loaded = require_engines(recipe, "no checkpoint to convert")
     if only and only not in loaded.recipe.engines:

@@ -10,16 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from trtspec.deploy.addresses import LOOPBACK
-from trtspec.deploy.ports import GRPC, HTTP, METRICS, OPENAI
-from trtspec.errors import UnavailableError
-from trtspec.terminal.cluster import ContextOption, NamespaceOption
-from trtspec.terminal.options import ApiKeysOption, DryRunOption, OutputOption, PythonOption, RecipeArgument
-from trtspec.terminal.output import INTERRUPTED, out
+from trtspec.base.errors import UnavailableError
+from trtspec.cli.terminal.options import (
+    ApiKeysOption,
+    DryRunOption,
+    OutputOption,
+    PythonOption,
+    RecipeArgument,
+)
+from trtspec.cli.terminal.output import INTERRUPTED, out
+from trtspec.cluster.commands.cluster import ContextOption, NamespaceOption
+from trtspec.gateway.addresses import LOOPBACK
+from trtspec.gateway.ports import GRPC, HTTP, METRICS, OPENAI
 
 if TYPE_CHECKING:
+    from trtspec.backends.servers.launch import ServerLaunch
     from trtspec.recipe.loader import LoadedRecipe
-    from trtspec.servers.launch import ServerLaunch
 
 _ONLY_TRITON: tuple[str, ...] = ("http_port", "grpc_port", "metrics_port", "openai", "trace_config")
 _ONLY_SERVERS: tuple[str, ...] = ("python", "plain")
@@ -116,28 +122,28 @@ def deploy(
     does so with what --detach leaves running. With --kubernetes the status is 0 when all pods are ready;
     Ctrl-C leaves what was applied.
     """
+    from trtspec.backends.servers.plain import without_drafts
+    from trtspec.cli.terminal.built import find_build
+    from trtspec.cli.terminal.served import LogTalk, ServerTalk
+    from trtspec.cluster.commands.cluster import deploy_to
+    from trtspec.cluster.commands.kubernetes import find_values
+    from trtspec.cluster.kubernetes.helm import template
+    from trtspec.cluster.kubernetes.values import chart_values
+    from trtspec.cluster.kubernetes.yaml_text import dump
     from trtspec.deploy import foreground
     from trtspec.deploy.deployment import Deployment, rollout_file
     from trtspec.deploy.following import LogFollower
     from trtspec.deploy.patience import with_build, with_models
-    from trtspec.deploy.ports import Ports
     from trtspec.deploy.restarts import Restarts
     from trtspec.deploy.site import Here, InContainer, Site
     from trtspec.deploy.vendor.build import find_launch, key_of
     from trtspec.deploy.vendor.deployment import VendorDeployment
     from trtspec.deploy.vendor.models import models_of
     from trtspec.deploy.vendor.site import VendorContainer, VendorHere
-    from trtspec.kubernetes.helm import template
-    from trtspec.kubernetes.values import chart_values
-    from trtspec.kubernetes.yaml_text import dump
+    from trtspec.gateway.ports import Ports
     from trtspec.recipe.loader import load
     from trtspec.recipe.server_limits import doubt
-    from trtspec.servers.plain import without_drafts
     from trtspec.serving.rollout.file import ROLLOUT
-    from trtspec.terminal.built import find_build
-    from trtspec.terminal.cluster import deploy_to
-    from trtspec.terminal.kubernetes import find_values
-    from trtspec.terminal.served import LogTalk, ServerTalk
 
     if docker:
         _check_docker()
@@ -270,8 +276,8 @@ def _check_cluster(loaded: LoadedRecipe, output: str | None, *, in_container: bo
 
 def _check_docker() -> None:
     """Refuses --docker, the older word for --container, where that would be podman."""
-    from trtspec.containers.dialect import DOCKER
-    from trtspec.containers.program import find_program
+    from trtspec.backends.containers.dialect import DOCKER
+    from trtspec.backends.containers.program import find_program
 
     if find_program().dialect is not DOCKER:
         raise typer.BadParameter("it is podman that runs containers here: --container", param_hint="--docker")
@@ -279,8 +285,8 @@ def _check_docker() -> None:
 
 def _tell_rollout(file: Path, recipe: Path) -> None:
     """Says where a roll-out stands that an earlier deployment has left."""
-    from trtspec.rollout.standing import read
-    from trtspec.rollout.steps import ALL, name_of
+    from trtspec.deploy.rollout.standing import read
+    from trtspec.deploy.rollout.steps import ALL, name_of
 
     try:
         found = read(file)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from trtspec.terminal.cluster import ContextOption, NamespaceOption, OnKubernetesOption
-from trtspec.terminal.options import JsonOption
-from trtspec.terminal.output import out
+from trtspec.cli.terminal.options import JsonOption
+from trtspec.cli.terminal.output import out
+from trtspec.cluster.commands.cluster import ContextOption, NamespaceOption, OnKubernetesOption
 
 EXAMPLES = (
     "trtspec deploy status",
@@ -32,8 +32,8 @@ def deploy_status(
 
 
 def _on_cluster(context: str | None, namespace: str | None, *, json: bool) -> None:
-    from trtspec.kubernetes.connection import connect
-    from trtspec.kubernetes.deployed import find_deployed
+    from trtspec.cluster.kubernetes.connection import connect
+    from trtspec.cluster.kubernetes.deployed import find_deployed
 
     cluster = connect(context, namespace)
     found = find_deployed(cluster)
@@ -52,7 +52,7 @@ def _on_cluster(context: str | None, namespace: str | None, *, json: bool) -> No
 
 
 def _in_containers(*, json: bool) -> None:
-    from trtspec.containers.program import find_program
+    from trtspec.backends.containers.program import find_program
     from trtspec.deploy.deployed import find_deployed
     from trtspec.deploy.deployment import Deployment
     from trtspec.deploy.openai import serve_line

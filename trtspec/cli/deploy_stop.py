@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from trtspec.errors import UnavailableError
-from trtspec.terminal.cluster import (
+from trtspec.base.errors import UnavailableError
+from trtspec.cli.terminal.output import INTERRUPTED, out
+from trtspec.cluster.commands.cluster import (
     ContextOption,
     NamespaceOption,
     OnKubernetesOption,
     tell_left,
 )
-from trtspec.terminal.output import INTERRUPTED, out
 
 EXAMPLES = (
     "trtspec deploy stop",
@@ -44,8 +44,8 @@ def deploy_stop(
 
 
 def _on_cluster(name: str | None, context: str | None, namespace: str | None) -> None:
-    from trtspec.kubernetes.connection import connect
-    from trtspec.kubernetes.deployed import find_names, stop
+    from trtspec.cluster.kubernetes.connection import connect
+    from trtspec.cluster.kubernetes.deployed import find_names, stop
 
     cluster = connect(context, namespace)
     name = _chosen(name, find_names(cluster), f"in namespace {cluster.namespace} of {cluster.context}")
@@ -60,7 +60,7 @@ def _on_cluster(name: str | None, context: str | None, namespace: str | None) ->
 
 
 def _in_containers(name: str | None) -> None:
-    from trtspec.containers.program import find_program
+    from trtspec.backends.containers.program import find_program
     from trtspec.deploy.deployed import find_deployed, stop
 
     program = find_program()

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from trtspec.errors import UnavailableError
-from trtspec.findings import Finding, Severity, as_json, errors
-from trtspec.terminal.options import JsonOption
-from trtspec.terminal.output import out
+from trtspec.base.errors import UnavailableError
+from trtspec.base.findings import Finding, Severity, as_json, errors
+from trtspec.cli.terminal.options import JsonOption
+from trtspec.cli.terminal.output import out
 
 EXAMPLES = ("trtspec doctor", "trtspec doctor recipe.yaml")
 
@@ -28,9 +28,9 @@ def doctor(
 
     The exit status is 1 if something that the recipe needs is missing.
     """
-    from trtspec.machine.doctor import examine
-    from trtspec.machine.survey import look
-    from trtspec.plan.choices import build_folder
+    from trtspec.pipeline.machine.doctor import examine
+    from trtspec.pipeline.machine.survey import look
+    from trtspec.pipeline.plan.choices import build_folder
     from trtspec.recipe.loader import load
 
     loaded = load(recipe) if recipe else None

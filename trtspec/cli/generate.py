@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trtspec.deploy.addresses import LOOPBACK
-from trtspec.deploy.ports import GRPC, HTTP, OPENAI
-from trtspec.errors import ServerError, UnavailableError
-from trtspec.terminal.api_key import read_key
-from trtspec.terminal.options import JsonOption
-from trtspec.terminal.output import out
-from trtspec.terminal.server_options import ApiKeyEnvOption, ApiKeyFileOption, ServedModelOption
+from trtspec.base.errors import ServerError, UnavailableError
+from trtspec.cli.terminal.api_key import read_key
+from trtspec.cli.terminal.options import JsonOption
+from trtspec.cli.terminal.output import out
+from trtspec.cli.terminal.server_options import ApiKeyEnvOption, ApiKeyFileOption, ServedModelOption
+from trtspec.gateway.addresses import LOOPBACK
+from trtspec.gateway.ports import GRPC, HTTP, OPENAI
 
 if TYPE_CHECKING:
-    from trtspec.deploy.client import GrpcClient
-    from trtspec.endpoints.endpoint import DraftCounts, Endpoint, EndpointRequest, TimedAnswer
-    from trtspec.monitoring.scrape import Scrape
+    from trtspec.client.endpoint import DraftCounts, Endpoint, EndpointRequest, TimedAnswer
+    from trtspec.client.grpc import GrpcClient
+    from trtspec.deploy.monitoring.scrape import Scrape
 
 # The largest values that the tensors can hold.
 _INT32, _UINT64 = 2**31 - 1, 2**64 - 1
@@ -80,8 +80,8 @@ def generate(
     json: JsonOption = False,
 ) -> None:
     """Complete a prompt; acceptance and speed on stderr."""
-    from trtspec.deploy.client import GrpcClient
-    from trtspec.endpoints.endpoint import ChatMessage, EndpointRequest
+    from trtspec.client.endpoint import ChatMessage, EndpointRequest
+    from trtspec.client.grpc import GrpcClient
 
     key = read_key(api_key_file, api_key_env)
     if prompt == "-":
@@ -177,8 +177,8 @@ async def _found(model: str | None, wait: float, timeout: float) -> str:
 
     While Triton starts, OpenAI's API stands before it already. Raises `ServerError` where nobody listens.
     """
-    from trtspec.deploy.ports import listens
-    from trtspec.endpoints.finding import find
+    from trtspec.client.finding import find
+    from trtspec.gateway.ports import listens
 
     deadline = time.monotonic() + wait
     while not listens(LOOPBACK, GRPC):
@@ -207,9 +207,9 @@ async def _ask(
     show: bool,
 ) -> TimedAnswer:
     """Asks an API over HTTP; raises `ServerError` for what it answers with, and for K where it has none."""
-    from trtspec.deploy.client import overdue
-    from trtspec.endpoints.endpoint import AskError, unheard
-    from trtspec.endpoints.finding import find
+    from trtspec.client.endpoint import AskError, unheard
+    from trtspec.client.finding import find
+    from trtspec.client.grpc import overdue
 
     deadline = time.monotonic() + wait
     while True:
@@ -240,8 +240,8 @@ async def _ask(
 
 def _looked(endpoint: Endpoint) -> Scrape | None:
     """Returns the metrics beside an API, as vLLM has them; None where there are none."""
-    from trtspec.bench.session import metrics_beside
-    from trtspec.monitoring.scrape import parse, read
+    from trtspec.deploy.monitoring.scrape import parse, read
+    from trtspec.measure.bench.session import metrics_beside
 
     with suppress(UnavailableError):
         if url := metrics_beside(endpoint):
@@ -251,8 +251,8 @@ def _looked(endpoint: Endpoint) -> Scrape | None:
 
 def _meanwhile(before: Scrape, after: Scrape | None) -> DraftCounts | None:
     """Returns what became of drafts between two looks, of this request as of any other at the time."""
-    from trtspec.bench.inside import Meanwhile
-    from trtspec.endpoints.endpoint import DraftCounts
+    from trtspec.client.endpoint import DraftCounts
+    from trtspec.measure.bench.inside import Meanwhile
 
     drafts = Meanwhile(before, after).drafts if after else None
     if drafts is None:

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from trtspec.errors import TrtspecError
-from trtspec.terminal.options import BackendOption, ForceOption
-from trtspec.terminal.output import out
+from trtspec.base.errors import TrtspecError
+from trtspec.cli.terminal.options import BackendOption, ForceOption
+from trtspec.cli.terminal.output import out
 
 EXAMPLES = (
     "trtspec init",
@@ -43,7 +43,7 @@ def init(
 
     With --from, the command is read and never run. What a recipe has no place for is said, flag by flag.
     """
-    from trtspec.atomic import write_atomically
+    from trtspec.base.atomic import write_atomically
     from trtspec.recipe.gpus import GPUS, NONE
     from trtspec.recipe.starter import STARTER
 
@@ -65,7 +65,7 @@ def init(
 
 def _read(command: str, path: Path, gpu: str | None, draft: str | None, backend: str | None) -> str:
     """Returns the recipe of a command, and says what became of its flags."""
-    from trtspec.migration.importing import recipe_of
+    from trtspec.backends.migration.importing import recipe_of
 
     text = sys.stdin.read() if command == "-" else command
     found = recipe_of(text, path, gpu=gpu, draft=draft, backend=backend)

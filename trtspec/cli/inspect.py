@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trtspec.findings import Severity, as_json, errors
-from trtspec.terminal.options import JsonOption
-from trtspec.terminal.output import out
-from trtspec.units import short, three_digits
+from trtspec.base.findings import Severity, as_json, errors
+from trtspec.base.units import short, three_digits
+from trtspec.cli.terminal.options import JsonOption
+from trtspec.cli.terminal.output import out
 
 if TYPE_CHECKING:
-    from trtspec.inspection.report import Report
+    from trtspec.pipeline.inspection.report import Report
 
 EXAMPLES = (
     "trtspec inspect meta-llama/Llama-3.1-8B-Instruct",
@@ -57,7 +57,7 @@ def inspect(
     json: JsonOption = False,
 ) -> None:
     """Show a model, head, checkpoint, engine or build, and what is unusual about it."""
-    from trtspec.inspection.folder import inspect as look
+    from trtspec.pipeline.inspection.folder import inspect as look
 
     report = look(folder, target)
     found = _digest(report, asked=digest)
@@ -74,9 +74,9 @@ def _digest(report: Report, *, asked: bool) -> str | None:
 
     A file whose digest the build has recorded is not read again.
     """
-    from trtspec.digest import digest_of
-    from trtspec.run.digests import LARGE, FileDigests
-    from trtspec.run.records import FOLDER
+    from trtspec.base.digest import digest_of
+    from trtspec.pipeline.run.digests import LARGE, FileDigests
+    from trtspec.pipeline.run.records import FOLDER
 
     if report.bytes >= LARGE and not asked:
         return None

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from trtspec.errors import TrtspecError
-from trtspec.terminal.options import ForceOption, JsonOption, RecipeArgument
-from trtspec.terminal.output import out
+from trtspec.base.errors import TrtspecError
+from trtspec.cli.terminal.options import ForceOption, JsonOption, RecipeArgument
+from trtspec.cli.terminal.output import out
 
 if TYPE_CHECKING:
-    from trtspec.migration.moving import MovedRecipe
+    from trtspec.backends.migration.moving import MovedRecipe
 
 EXAMPLES = (
     "trtspec migrate recipe.yaml --to vllm",
@@ -41,8 +41,8 @@ def migrate(
     Comments and order stay. What the other engine does not have is removed, each key with its reason, and the
     last lines are the commands that measure both deployments and compare them.
     """
-    from trtspec.atomic import write_atomically
-    from trtspec.migration.moving import move
+    from trtspec.backends.migration.moving import move
+    from trtspec.base.atomic import write_atomically
     from trtspec.recipe.loader import load
 
     loaded = load(recipe)

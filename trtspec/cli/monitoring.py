@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtspec.terminal.output import out
+from trtspec.cli.terminal.output import out
 
 HELP = "A dashboard for Grafana, alerts for Prometheus."
 EXAMPLES = (
@@ -14,21 +14,21 @@ EXAMPLES = (
 
 def dashboard() -> None:
     """Print the dashboard; Grafana imports it."""
-    from trtspec.monitoring import files
+    from trtspec.deploy.monitoring import files
 
     out.data(files.dashboard())
 
 
 def alerts() -> None:
     """Print the alert rules; `rule_files` of Prometheus names the file."""
-    from trtspec.monitoring import files
+    from trtspec.deploy.monitoring import files
 
     out.data(files.alerts())
 
 
 def scaling() -> None:
     """Print the recording rules that an autoscaler goes by."""
-    from trtspec.monitoring import files
+    from trtspec.deploy.monitoring import files
 
     out.data(files.scaling())
 

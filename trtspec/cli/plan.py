@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trtspec.cli.plan_fleet import FleetOptions, show_fleet
-from trtspec.errors import UnavailableError
-from trtspec.terminal.advice import advice_as_json, alternatives_as_json, print_advice, print_alternatives
-from trtspec.terminal.forecast import print_speed, speed_as_json
-from trtspec.terminal.memory import embedded_as_json, memory_as_json, print_embedded, print_memory
-from trtspec.terminal.options import BackendOption, JsonOption, OutputOption, RecipeArgument
-from trtspec.terminal.output import out
-from trtspec.terminal.steps import print_steps, steps_as_json
+from trtspec.base.errors import UnavailableError
+from trtspec.capacity.commands.plan_fleet import FleetOptions, show_fleet
+from trtspec.cli.terminal.advice import advice_as_json, alternatives_as_json, print_advice, print_alternatives
+from trtspec.cli.terminal.forecast import print_speed, speed_as_json
+from trtspec.cli.terminal.memory import embedded_as_json, memory_as_json, print_embedded, print_memory
+from trtspec.cli.terminal.options import BackendOption, JsonOption, OutputOption, RecipeArgument
+from trtspec.cli.terminal.output import out
+from trtspec.cli.terminal.steps import print_steps, steps_as_json
 
 if TYPE_CHECKING:
-    from trtspec.build.plan import BuildPlan
     from trtspec.forecast.rules import MeasuredRun
-    from trtspec.plan.outlook import PlanOutlook
+    from trtspec.pipeline.build.plan import BuildPlan
+    from trtspec.pipeline.plan.outlook import PlanOutlook
 
 SUFFIXES = (".svg", ".png", ".pdf")
 EXAMPLES = (
@@ -87,8 +87,8 @@ def plan(
     json: JsonOption = False,
 ) -> None:
     """Show a build's values, its steps and what to expect."""
-    from trtspec.build.plan import make_plan
-    from trtspec.plan.outlook import look_ahead
+    from trtspec.pipeline.build.plan import make_plan
+    from trtspec.pipeline.plan.outlook import look_ahead
     from trtspec.serving.executors.torch.host import look
 
     if commands and json:
@@ -123,8 +123,8 @@ def plan(
 
 
 def _measured(file: Path | None, recipe: str) -> MeasuredRun | None:
-    from trtspec.bench.measured import measured
-    from trtspec.bench.result import read
+    from trtspec.measure.bench.measured import measured
+    from trtspec.measure.bench.result import read
 
     if file is None:
         return None
@@ -137,8 +137,8 @@ def _measured(file: Path | None, recipe: str) -> MeasuredRun | None:
 def _rollout(build: Path) -> str | None:
     """Returns the name of where the roll-out of a build stands; None before it began."""
     from trtspec.deploy.deployment import rollout_file
-    from trtspec.rollout.standing import read
-    from trtspec.rollout.steps import name_of
+    from trtspec.deploy.rollout.standing import read
+    from trtspec.deploy.rollout.steps import name_of
 
     found = read(rollout_file(build))
     return name_of(found.state) if found else None
@@ -185,7 +185,7 @@ def _as_json(made: BuildPlan, outlook: PlanOutlook) -> dict[str, Any]:
 
 
 def _draw(made: BuildPlan, outlook: PlanOutlook, file: Path) -> None:
-    from trtspec.plan.picture import draw
+    from trtspec.pipeline.plan.picture import draw
 
     recipe = made.resolved.loaded.recipe
     if outlook.speed is None:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtspec.cli import rollout_canary
-from trtspec.deploy.addresses import LOOPBACK
-from trtspec.deploy.ports import METRICS
-from trtspec.errors import RefusedError, UnavailableError
-from trtspec.terminal.bounds import print_checks
-from trtspec.terminal.options import JsonOption, OutputOption, RecipeArgument
-from trtspec.terminal.output import out
+from trtspec.base.errors import RefusedError, UnavailableError
+from trtspec.cli.terminal.bounds import print_checks
+from trtspec.cli.terminal.options import JsonOption, OutputOption, RecipeArgument
+from trtspec.cli.terminal.output import out
+from trtspec.cluster.commands import rollout_canary
+from trtspec.gateway.addresses import LOOPBACK
+from trtspec.gateway.ports import METRICS
 
 if TYPE_CHECKING:
-    from trtspec.rollout.running import RolloutMove, RolloutView, RunningDeployment
+    from trtspec.deploy.rollout.running import RolloutMove, RolloutView, RunningDeployment
 
 HELP = "Drafts for a running server, a step at a time."
 EXAMPLES = (
@@ -40,7 +40,7 @@ def status(
 
     The exit status is 1 where a bound is broken.
     """
-    from trtspec.rollout.bounds import BoundState
+    from trtspec.deploy.rollout.bounds import BoundState
 
     view = _running(recipe, output, url).view()
     if json:
@@ -95,13 +95,13 @@ def plan(
 
     The exit status is 1 where trtspec bench has found that drafts do not pay.
     """
-    from trtspec.bench.measured import measured as told
-    from trtspec.bench.result import read
-    from trtspec.build.plan import make_plan
-    from trtspec.plan.outlook import look_ahead
-    from trtspec.rollout.plan import make
+    from trtspec.cli.terminal.engines import require_coordinator
+    from trtspec.deploy.rollout.plan import make
+    from trtspec.measure.bench.measured import measured as told
+    from trtspec.measure.bench.result import read
+    from trtspec.pipeline.build.plan import make_plan
+    from trtspec.pipeline.plan.outlook import look_ahead
     from trtspec.serving.executors.torch.host import look
-    from trtspec.terminal.engines import require_coordinator
 
     require_coordinator(recipe)
     known = told(read(measured)) if measured else None
@@ -133,9 +133,9 @@ COMMANDS = (plan, status, next_, back, off, *rollout_canary.COMMANDS)
 
 
 def _running(recipe: Path, output: str | None, url: str) -> RunningDeployment:
-    from trtspec.plan.choices import build_folder
-    from trtspec.rollout.running import RunningDeployment
-    from trtspec.terminal.engines import require_coordinator
+    from trtspec.cli.terminal.engines import require_coordinator
+    from trtspec.deploy.rollout.running import RunningDeployment
+    from trtspec.pipeline.plan.choices import build_folder
 
     loaded = require_coordinator(recipe)
     build = build_folder(loaded, {"output": output}, os.environ)
@@ -148,7 +148,7 @@ def _running(recipe: Path, output: str | None, url: str) -> RunningDeployment:
 
 
 def _tell(moved: RolloutMove | None, nothing: str, *, as_json: bool) -> None:
-    from trtspec.rollout.steps import name_of
+    from trtspec.deploy.rollout.steps import name_of
 
     if as_json:
         names = {"from": name_of(moved.before), "to": name_of(moved.after)} if moved else {}
@@ -164,8 +164,8 @@ def _tell(moved: RolloutMove | None, nothing: str, *, as_json: bool) -> None:
 
 
 def _show(view: RolloutView, recipe: Path) -> None:
-    from trtspec.rollout import steps
-    from trtspec.rollout.bounds import BoundState
+    from trtspec.deploy.rollout import steps
+    from trtspec.deploy.rollout.bounds import BoundState
 
     state, since = view.standing.state, view.standing.since
     here = steps.name_of(state)

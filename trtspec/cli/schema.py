@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtspec.terminal.output import out
+from trtspec.cli.terminal.output import out
 
 EXAMPLES = ("trtspec schema > recipe.schema.json",)
 

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 import typer
 
-from trtspec.deploy.addresses import LOOPBACK
-from trtspec.deploy.ports import OPENAI
-from trtspec.terminal.options import ApiKeysOption
-from trtspec.terminal.output import out
+from trtspec.cli.terminal.options import ApiKeysOption
+from trtspec.cli.terminal.output import out
+from trtspec.gateway.addresses import LOOPBACK
+from trtspec.gateway.ports import OPENAI
 
 EXAMPLES = (
     "trtspec serve --url http://host:8000 --tokenizer build/llama/tokenizer",
@@ -38,13 +38,13 @@ def serve(
     That one serves a model of trtspec; this runs until Ctrl-C or SIGTERM. The folder of the tokenizer is
     in the build directory; without it there is no chat template, and prompts alone are answered.
     """
-    from trtspec.deploy.addresses import in_url, is_loopback
+    from trtspec.base.errors import ModelError, UnavailableError
+    from trtspec.deploy.monitoring.scrape import read
     from trtspec.deploy.openai import check_keys
-    from trtspec.deploy.ports import listen
-    from trtspec.errors import ModelError, UnavailableError
-    from trtspec.monitoring.scrape import read
-    from trtspec.openai import server
-    from trtspec.openai.settings import ApiSettings
+    from trtspec.gateway.addresses import in_url, is_loopback
+    from trtspec.gateway.openai import server
+    from trtspec.gateway.openai.settings import ApiSettings
+    from trtspec.gateway.ports import listen
     from trtspec.serving.errors import TokenizerError
 
     if not _is_url(url):

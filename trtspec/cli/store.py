@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from trtspec.errors import StoreError, UnavailableError
-from trtspec.findings import as_json
-from trtspec.terminal.entries import entry_as_json, files_as_json, print_pushed
-from trtspec.terminal.options import DryRunOption, JsonOption, OutputOption, RecipeArgument
-from trtspec.terminal.output import out
-from trtspec.terminal.signals import ended_by_sigterm
-from trtspec.units import mb_or_gb
+from trtspec.base.errors import StoreError, UnavailableError
+from trtspec.base.findings import as_json
+from trtspec.base.units import mb_or_gb
+from trtspec.cli.terminal.entries import entry_as_json, files_as_json, print_pushed
+from trtspec.cli.terminal.options import DryRunOption, JsonOption, OutputOption, RecipeArgument
+from trtspec.cli.terminal.output import out
+from trtspec.cli.terminal.signals import ended_by_sigterm
 
 HELP = "Keep engines in a folder, S3, GCS or elsewhere."
 EXAMPLES = (
@@ -36,10 +36,10 @@ EntryArgument = Annotated[
 
 def push(url: UrlArgument, recipe: RecipeArgument, output: OutputOption = None) -> None:
     """Put a finished build into the store."""
-    from trtspec.build.plan import make_plan
-    from trtspec.build.stored import push_build
-    from trtspec.store.store import Store
-    from trtspec.terminal.engines import require_engines
+    from trtspec.cli.terminal.engines import require_engines
+    from trtspec.pipeline.build.plan import make_plan
+    from trtspec.pipeline.build.stored import push_build
+    from trtspec.pipeline.store.store import Store
 
     require_engines(recipe, "no engine to store")
     store, made = Store(url), make_plan(recipe, {"output": output}, out.watch, to_run=False)
@@ -63,10 +63,10 @@ def pull(
     With --reuse several pods may share the folder, on one node or on a volume: one of them pulls, the others
     wait for it and verify what they find. A pull that was killed is gone on with.
     """
-    from trtspec.machine.runtime import this_runtime
-    from trtspec.store.kept import keep, remembered
-    from trtspec.store.lookup import find_entry
-    from trtspec.store.store import Store
+    from trtspec.pipeline.machine.runtime import this_runtime
+    from trtspec.pipeline.store.kept import keep, remembered
+    from trtspec.pipeline.store.lookup import find_entry
+    from trtspec.pipeline.store.store import Store
 
     store, folder = Store(url), Path(output)
     if folder.exists() and not reuse:
@@ -89,8 +89,8 @@ def pull(
 
 def list_(url: UrlArgument, json: JsonOption = False) -> None:
     """Show what is in the store, the newest first, and who builds for it."""
-    from trtspec.store.lease import builders
-    from trtspec.store.store import Store
+    from trtspec.pipeline.store.lease import builders
+    from trtspec.pipeline.store.store import Store
 
     store = Store(url)
     store.require()
@@ -118,9 +118,9 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Show what an entry is made of, and with what."""
-    from trtspec.store.lookup import find_entry
-    from trtspec.store.sbom import cyclonedx
-    from trtspec.store.store import Store
+    from trtspec.pipeline.store.lookup import find_entry
+    from trtspec.pipeline.store.sbom import cyclonedx
+    from trtspec.pipeline.store.store import Store
 
     entry = find_entry(Store(url), name)
     if sbom:
@@ -166,9 +166,9 @@ def prune(
     json: JsonOption = False,
 ) -> None:
     """Remove entries by age and number, and what no entry needs."""
-    from trtspec.store.prune import PruneRules
-    from trtspec.store.prune import prune as clean
-    from trtspec.store.store import Store
+    from trtspec.pipeline.store.prune import PruneRules
+    from trtspec.pipeline.store.prune import prune as clean
+    from trtspec.pipeline.store.store import Store
 
     store = Store(url)
     store.require()
@@ -194,8 +194,8 @@ def verify(
 
     The exit status is 1 if something in it cannot be used.
     """
-    from trtspec.store import verify as check
-    from trtspec.store.store import Store
+    from trtspec.pipeline.store import verify as check
+    from trtspec.pipeline.store.store import Store
 
     store = Store(url)
     store.require()

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtspec.deploy.addresses import LOOPBACK
-from trtspec.deploy.ports import METRICS
-from trtspec.terminal.options import JsonOption
-from trtspec.terminal.output import out
+from trtspec.cli.terminal.options import JsonOption
+from trtspec.cli.terminal.output import out
+from trtspec.gateway.addresses import LOOPBACK
+from trtspec.gateway.ports import METRICS
 
 if TYPE_CHECKING:
-    from trtspec.monitoring.figures import ServerFigures
+    from trtspec.deploy.monitoring.figures import ServerFigures
 
 EXAMPLES = (
     "trtspec top",
@@ -40,8 +40,8 @@ def top(
     It reads the server's metrics, and nothing else. On a terminal the figures change in place; elsewhere
     each look is printed, with --json as one line of JSON.
     """
-    from trtspec.monitoring.figures import between, choose
-    from trtspec.monitoring.scrape import parse, read
+    from trtspec.deploy.monitoring.figures import between, choose
+    from trtspec.deploy.monitoring.scrape import parse, read
 
     before = parse(read(url), time.monotonic())
     model = choose(before, model_name, url)
@@ -57,7 +57,7 @@ def top(
 
 @contextmanager
 def _shown(header: str, as_json: bool) -> Iterator[Callable[[ServerFigures], None]]:
-    from trtspec.terminal import live
+    from trtspec.cli.terminal import live
 
     if as_json:
         import json

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.engine.directory import read_engine
-from trtspec.engine.integrity import check_unchanged
-from trtspec.engine.loading import PlacedEngine, Runtime, built_with, check_loading
-from trtspec.engine.manifest import backend_of, recipe_of
-from trtspec.machine.devices import find_gpus
-from trtspec.machine.settings import settings_obstacle
+from trtspec.backends.engine.directory import read_engine
+from trtspec.backends.engine.integrity import check_unchanged
+from trtspec.backends.engine.loading import PlacedEngine, Runtime, built_with, check_loading
+from trtspec.backends.engine.manifest import backend_of, recipe_of
+from trtspec.backends.servers.launch import FILE
+from trtspec.base.roles import Role
 from trtspec.models.tokenizer import read_tokenizer
+from trtspec.pipeline.machine.devices import find_gpus
+from trtspec.pipeline.machine.settings import settings_obstacle
+from trtspec.pipeline.repository.placement import place
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Recipe
-from trtspec.repository.placement import place
-from trtspec.roles import Role
-from trtspec.servers.launch import FILE
 
 
 @dataclass(frozen=True, slots=True)

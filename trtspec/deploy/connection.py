@@ -13,8 +13,8 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-from trtspec.client_bounds import HEAD_S, READING_S
-from trtspec.deploy.answers import error
+from trtspec.gateway.client_bounds import HEAD_S, READING_S
+from trtspec.gateway.triton.answers import error
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from trtspec.containers.program import Program
+from trtspec.backends.containers.program import Program
 
 # A command that fails at once is not started again before.
 _AGAIN_S = 5.0

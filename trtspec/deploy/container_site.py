@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from trtspec.containers.container import name_for
-from trtspec.containers.engine import find_engine
-from trtspec.containers.images import ensure_image
-from trtspec.containers.oddities import logout
+from trtspec.backends.containers.container import name_for
+from trtspec.backends.containers.engine import find_engine
+from trtspec.backends.containers.images import ensure_image
+from trtspec.backends.containers.oddities import logout
+from trtspec.base.progress import Progress
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.vendor.deployment import VendorDeployment
-from trtspec.machine.devices import container_gpus, find_gpus
-from trtspec.progress import Progress
+from trtspec.pipeline.machine.devices import container_gpus, find_gpus
 from trtspec.recipe.schema import Hardware
 
 

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.containers.program import Program
-from trtspec.containers.state import State, find_states, remove
+from trtspec.backends.containers.program import Program
+from trtspec.backends.containers.state import State, find_states, remove
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.in_container import TritonProcess
 from trtspec.deploy.one_container import LABEL, ContainerProcess
-from trtspec.deploy.ports import Ports, listens
 from trtspec.deploy.server import TritonServer
 from trtspec.deploy.vendor.deployment import VendorDeployment
 from trtspec.deploy.vendor.in_container import VENDOR
 from trtspec.deploy.vendor.server import VendorServer
+from trtspec.gateway.ports import Ports, listens
 
 _END_S = 10.0
 

@@ -12,10 +12,10 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trtspec.deploy.addresses import LOOPBACK, client_host, in_url, is_loopback
 from trtspec.deploy.logs import begin_log
 from trtspec.deploy.patience import with_engines
-from trtspec.deploy.ports import Ports
+from trtspec.gateway.addresses import LOOPBACK, client_host, in_url, is_loopback
+from trtspec.gateway.ports import Ports
 from trtspec.serving.metrics import COUNTED
 from trtspec.serving.rollout.file import ROLLOUT
 from trtspec.serving.triton.logs import LOG_FORMAT

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trtspec.tail import Tail
+from trtspec.base.tail import Tail
 
 KEPT = 4 << 20
 """So many bytes at the end of a log stay, to say why a server has ended."""

@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from trtspec.base.errors import ServerError
+from trtspec.base.tail import Tail
 from trtspec.deploy.logs import last_lines
 from trtspec.deploy.restarts import Restarts
-from trtspec.errors import ServerError
-from trtspec.tail import Tail
 
 # Triton's own ports: those of HTTP and of the metrics are behind the front, on others than clients use.
 _OPENS = re.compile(r"Started \w+ ?Service at ")

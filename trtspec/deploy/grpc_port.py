@@ -9,8 +9,6 @@ import grpc
 from grpc import StatusCode, aio
 from tritonclient.grpc import service_pb2 as pb
 
-from trtspec.client_bounds import HEAD_S, READING_S
-from trtspec.deploy.addresses import LOOPBACK, in_url
 from trtspec.deploy.grpc_call import Call
 from trtspec.deploy.grpc_requests import (
     ALIVE,
@@ -22,8 +20,10 @@ from trtspec.deploy.grpc_requests import (
     problem_of,
     refused_header,
 )
-from trtspec.deploy.ports import address_of
-from trtspec.refusals import Refusal, Refusals, while_shut
+from trtspec.gateway.addresses import LOOPBACK, in_url
+from trtspec.gateway.client_bounds import HEAD_S, READING_S
+from trtspec.gateway.ports import address_of
+from trtspec.gateway.refusals import Refusal, Refusals, while_shut
 
 MAX_MESSAGE = 4 << 20
 """The most bytes of one request: gRPC's own default, in which more than a million tokens have room."""

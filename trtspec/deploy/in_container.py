@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from trtspec.client_bounds import MAX_BODY
-from trtspec.containers.container import Container, Health, Mount, name_for
-from trtspec.containers.engine import ContainerEngine
-from trtspec.containers.program import Program
+from trtspec.backends.containers.container import Container, Health, Mount, name_for
+from trtspec.backends.containers.engine import ContainerEngine
+from trtspec.backends.containers.program import Program
 from trtspec.deploy.container_log import ContainerLog
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.launch import SERVER, launch
@@ -22,10 +21,11 @@ from trtspec.deploy.one_container import (
     words,
 )
 from trtspec.deploy.openai import OpenAi
-from trtspec.deploy.ports import address_of, check_free
 from trtspec.deploy.server import TritonServer, check_path
 from trtspec.deploy.shared_memory import PREFIX
 from trtspec.deploy.tritonserver_options import server_options
+from trtspec.gateway.client_bounds import MAX_BODY
+from trtspec.gateway.ports import address_of, check_free
 from trtspec.serving.triton.stopping import STOPPING
 
 # Python asks, since the image certainly has it.

@@ -14,21 +14,21 @@ from pathlib import Path
 
 from yarl import URL
 
-from trtspec.deploy.addresses import LOOPBACK
+from trtspec.base.errors import UnavailableError
+from trtspec.base.progress import Progress
 from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.front import Front
 from trtspec.deploy.group import ProcessGroup
 from trtspec.deploy.launch import SERVER, LaunchCommand, launch
 from trtspec.deploy.openai import Doors, OpenAi
-from trtspec.deploy.ports import check_free, free_ports
 from trtspec.deploy.processes import Stubs
 from trtspec.deploy.server import Door, TritonServer, check_path
 from trtspec.deploy.shared_memory import PREFIX, Regions, is_any_abandoned, remove_abandoned
 from trtspec.deploy.triton import TritonInstall
 from trtspec.deploy.tritonserver_options import server_options
 from trtspec.deploy.wheel import find_wheel
-from trtspec.errors import UnavailableError
-from trtspec.progress import Progress
+from trtspec.gateway.addresses import LOOPBACK
+from trtspec.gateway.ports import check_free, free_ports
+from trtspec.gateway.triton.front import Front
 from trtspec.serving.triton.stopping import STOPPING
 
 _END_S = 5.0

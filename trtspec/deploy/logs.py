@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trtspec.tail import last_bytes
+from trtspec.base.tail import last_bytes
 
 _OF_MEASUREMENTS = Path(".trtspec", "served")
 # The bytes of which the last lines are taken.

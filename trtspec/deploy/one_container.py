@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trtspec.containers.container import Container
-from trtspec.containers.engine import ContainerEngine
-from trtspec.containers.program import Program
-from trtspec.containers.state import find_state, remove
+from trtspec.backends.containers.container import Container
+from trtspec.backends.containers.engine import ContainerEngine
+from trtspec.backends.containers.program import Program
+from trtspec.backends.containers.state import find_state, remove
+from trtspec.base.errors import UnavailableError
 from trtspec.deploy.container_log import ContainerLog
-from trtspec.errors import UnavailableError
 
 LABEL = "trtspec.deployment"
 """The label of every container that serves; others begin with it."""

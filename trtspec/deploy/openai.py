@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from trtspec.base.errors import UnavailableError
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.environment import for_server
-from trtspec.deploy.ports import Ports, listen
 from trtspec.deploy.server import Door, how_ended
-from trtspec.errors import UnavailableError
-from trtspec.openai.control import ASKED, left, opened, shut
-from trtspec.openai.keys import read_keys
-from trtspec.openai.settings import ApiSettings
+from trtspec.gateway.openai.control import ASKED, left, opened, shut
+from trtspec.gateway.openai.keys import read_keys
+from trtspec.gateway.openai.settings import ApiSettings
+from trtspec.gateway.ports import Ports, listen
 
 _END_S = 10.0
 _AGAIN_S = 1.0
@@ -83,7 +83,7 @@ class OpenAi:
 
     def _begin(self) -> _Process:
         number = self._listener.fileno()
-        command = [sys.executable, "-m", "trtspec.openai", str(number), self._settings.to_json()]
+        command = [sys.executable, "-m", "trtspec.gateway.openai", str(number), self._settings.to_json()]
         return _Process(command, number, self._log)
 
     def _watch(self) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.servers.launch import ServerLaunch
-from trtspec.units import three_digits
+from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.base.units import three_digits
 
 SLOW_B_S = 200e6
 """The bytes a second that a slow disk, or a network drive, gives at least."""

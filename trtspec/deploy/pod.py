@@ -6,8 +6,8 @@ import math
 from pathlib import PurePosixPath
 
 from trtspec.deploy.patience import with_engines
-from trtspec.deploy.ports import OPENAI, Ports
-from trtspec.store.entry import Entry
+from trtspec.gateway.ports import OPENAI, Ports
+from trtspec.pipeline.store.entry import Entry
 
 TEMPORARY, SHARED_MEMORY = PurePosixPath("/tmp"), PurePosixPath("/dev/shm")  # noqa: S108
 """All that a pod writes to, beside the volume of its engines: each can be an emptyDir."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtspec.errors import ServerError, StuckError
+from trtspec.base.errors import ServerError, StuckError
 
 _FIRST_S, _LONGEST_S = 1.0, 30.0
 _STABLE_S = 60.0

@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from trtspec.causes import find_cause, signal_name
-from trtspec.deploy.causes import CAUSES
+from trtspec.base.causes import find_cause, signal_name
+from trtspec.base.errors import ServerError, StuckError, UnavailableError
+from trtspec.base.tail import last_bytes
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.following import KEPT
-from trtspec.deploy.ports import Ports
-from trtspec.errors import ServerError, StuckError, UnavailableError
-from trtspec.tail import last_bytes
+from trtspec.gateway.ports import Ports
+from trtspec.gateway.triton.causes import CAUSES
 
 # The time beyond the grace in which requests that still run are cancelled, and Triton ends.
 _STOP_S = 5.0

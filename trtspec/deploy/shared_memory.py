@@ -9,7 +9,7 @@ from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
 
-from trtspec.locks import try_lock, unlock
+from trtspec.base.locks import try_lock, unlock
 
 PREFIX = "trtspec_"
 

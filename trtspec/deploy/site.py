@@ -8,7 +8,9 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Protocol
 
-from trtspec.containers.container import Container
+from trtspec.backends.containers.container import Container
+from trtspec.backends.servers import triton_vllm
+from trtspec.base.progress import Progress
 from trtspec.deploy import in_container, local
 from trtspec.deploy.build import DeployedBuild
 from trtspec.deploy.container_site import ContainerSite
@@ -16,11 +18,9 @@ from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.foreground import ForegroundServer
 from trtspec.deploy.one_container import words
 from trtspec.deploy.vendor.models import find_models
-from trtspec.machine.devices import find_gpus
-from trtspec.machine.runtime import image_runtime, this_runtime
-from trtspec.progress import Progress
+from trtspec.pipeline.machine.devices import find_gpus
+from trtspec.pipeline.machine.runtime import image_runtime, this_runtime
 from trtspec.recipe.releases import release_of
-from trtspec.servers import triton_vllm
 
 # Stands in place of the key in command lines that are shown.
 _HIDDEN = "$KEY"

@@ -9,11 +9,11 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from trtspec.errors import ModelError, UnavailableError
+from trtspec.base.errors import ModelError, UnavailableError
+from trtspec.base.progress import Advance, Progress
+from trtspec.base.units import mb_or_gb
 from trtspec.models.hub_errors import explained
 from trtspec.models.tensors import INDEX, SINGLE, read_index, refuse_pickles
-from trtspec.progress import Advance, Progress
-from trtspec.units import mb_or_gb
 
 _CONFIGS = ("*.json", "*.jinja")
 _ELSEWHERE = "*/*"  # folders hold other formats of the same model: original/, onnx/, gguf/

@@ -14,16 +14,16 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from trtspec.atomic import publish
-from trtspec.cache import cache_folder
-from trtspec.errors import ModelError, TensorError
-from trtspec.locks import locked
+from trtspec.base.atomic import publish
+from trtspec.base.cache import cache_folder
+from trtspec.base.errors import ModelError, TensorError
+from trtspec.base.locks import locked
+from trtspec.base.progress import Progress
+from trtspec.base.threads import in_threads
 from trtspec.models.download import begin, published
 from trtspec.models.hub import fetch, whole
 from trtspec.models.hub_errors import explained
 from trtspec.models.source import Source
-from trtspec.progress import Progress
-from trtspec.threads import in_threads
 
 _DIGESTS = ".sha256.json"
 _SHA256 = re.compile("[0-9a-f]{64}")

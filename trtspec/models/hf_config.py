@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trtspec.errors import ModelError
+from trtspec.base.errors import ModelError
 
 T = TypeVar("T")
 DOWNLOAD_AGAIN = "download the file again, or copy it again from where it is whole"

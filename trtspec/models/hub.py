@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trtspec.errors import ModelError, UnavailableError
+from trtspec.base.errors import ModelError, UnavailableError
+from trtspec.base.progress import Progress, no_progress
 from trtspec.models.download import download
 from trtspec.models.hub_errors import explained
 from trtspec.models.tensors import read_tensors
-from trtspec.progress import Progress, no_progress
 
 _COMMIT = re.compile("[0-9a-f]{40}")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from trtspec.errors import DatasetError, ModelError, TrtspecError
+from trtspec.base.errors import DatasetError, ModelError, TrtspecError
 
 _TRANSPORTS = ("requests", "urllib3", "httpx", "httpcore")
 _LOG_IN = "hf auth login, or set HF_TOKEN"

@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
-from trtspec.errors import ModelError
+from trtspec.base.errors import ModelError
 from trtspec.models.hf_config import HfConfig
 from trtspec.models.source import Source
 from trtspec.recipe.layers import usual_count

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.errors import ModelError, PairError
-from trtspec.findings import Finding, Severity, errors, note
+from trtspec.base.errors import ModelError, PairError
+from trtspec.base.findings import Finding, Severity, errors, note
 from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.heads.reading import is_head, read_head
 from trtspec.models.source import Source, read_source

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtspec.errors import ModelError
+from trtspec.base.errors import ModelError
 
 QUANTIZE_IT = "take the unquantized model, and quantization: {weights: fp8, calibration: …} in the recipe"
 SERVE_IT = f"{QUANTIZE_IT}; or a backend that reads it as it is, as engine.backend: vllm does"

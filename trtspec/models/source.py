@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from trtspec.errors import ModelError
+from trtspec.base.errors import ModelError
 from trtspec.models.hf_config import LARGEST, SAME_REVISION, HfConfig, read_hf_config, read_json
 from trtspec.models.scheme import Scheme, read_scheme
 from trtspec.models.sizes import ExpertSizes, Sizes

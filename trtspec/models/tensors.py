@@ -14,7 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from trtspec.errors import ModelError, TensorError
+from trtspec.base.errors import ModelError, TensorError
 from trtspec.models.hf_config import DOWNLOAD_AGAIN, read_json
 
 ITEM_SIZE = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtspec.errors import ModelError
+from trtspec.base.errors import ModelError
 from trtspec.models.hf_config import read_json
 from trtspec.serving.byte_alphabet import BYTE_OF_CHAR
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from trtspec.findings import Finding, note
+from trtspec.base.findings import Finding, note
 from trtspec.recipe.methods import HETEROGENEOUS
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from trtspec.findings import Finding
+from trtspec.base.findings import Finding
 
 Value = bool | int | float | str
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from trtspec import yaml11
-from trtspec.errors import RecipeError
-from trtspec.findings import Finding
+from trtspec.base.errors import RecipeError
+from trtspec.base.findings import Finding
 from trtspec.recipe.yaml_reader import Unreadable, read
 
 Pair = tuple[yaml11.Node, yaml11.Node]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from trtspec.findings import Finding
+from trtspec.base.findings import Finding
+from trtspec.base.roles import Role
 from trtspec.recipe import devices, gpus, releases, server_releases
 from trtspec.recipe.build_limits import build_contradictions
 from trtspec.recipe.build_options import SIZES, option_problem
@@ -15,7 +16,6 @@ from trtspec.recipe.methods import Hybrid, Ngram
 from trtspec.recipe.schema import BLS_MODELS, NOT_OF_HEADS, OF_TARGET, Draft, Recipe, RecipeModel
 from trtspec.recipe.server_limits import server_contradictions
 from trtspec.recipe.support import ENGINES, SERVERS, refusal
-from trtspec.roles import Role
 
 _TOKENS_PER_BLOCK = 32
 _DEVICE = "draft.device"

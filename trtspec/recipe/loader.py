@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from trtspec.errors import RecipeError
-from trtspec.findings import Finding
+from trtspec.base.errors import RecipeError
+from trtspec.base.findings import Finding
 from trtspec.recipe.limits import contradictions, contradictions_of_any_backend
 from trtspec.recipe.problems import problems_of
 from trtspec.recipe.schema import Recipe, RecipeModel

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from trtspec.findings import Finding
+from trtspec.base.findings import Finding
 from trtspec.recipe import kubernetes, slurm
 from trtspec.recipe.schema import Recipe
 from trtspec.recipe.yaml_reader import Document, line_of

@@ -1,7 +1,7 @@
 """The recipe: what a pair is made of and where it will run. Frozen, strict, every key described.
 
 The keys are TensorRT-LLM's and Triton's own where those have a name for the thing. A value that the recipe
-leaves out is None here where its default depends on something else (the GPU, the models); `trtspec.plan`
+leaves out is None here where its default depends on something else (the GPU, the models); `trtspec.pipeline.plan`
 fills it in. What contradicts something else in the recipe is found by `limits.py`.
 """
 
@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from trtspec.digest import digest_of
+from trtspec.base.digest import digest_of
+from trtspec.base.roles import Role
 from trtspec.recipe import devices, gpus, releases, server_releases
 from trtspec.recipe.fleet import FleetSection
 from trtspec.recipe.kubernetes import Kubernetes
@@ -21,7 +22,6 @@ from trtspec.recipe.methods import HETEROGENEOUS, METHODS, DraftModelMethod, Met
 from trtspec.recipe.section import GpuName, Positive, Section, Share, Text, TextSelection
 from trtspec.recipe.slurm import SlurmSection
 from trtspec.recipe.support import SERVERS
-from trtspec.roles import Role
 
 Microseconds = Annotated[int, Field(ge=1_000, le=7 * 86_400 * 10**6)]  # up to a week
 Device = Annotated[

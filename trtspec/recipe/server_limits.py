@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtspec.findings import Finding
+from trtspec.base.findings import Finding
 from trtspec.recipe import gpus
 from trtspec.recipe.methods import TRANSLATES
 from trtspec.recipe.schema import Recipe

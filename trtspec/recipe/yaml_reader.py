@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trtspec import yaml11
-from trtspec.findings import Finding
+from trtspec.base.findings import Finding
 
 MAX_BYTES = 256 * 1024
 _MAX_VALUES = 5_000

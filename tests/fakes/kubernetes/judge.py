@@ -9,7 +9,7 @@ import kubernetes_validate
 from jsonschema import ValidationError
 
 from tests.fakes.kubernetes.objects import Json
-from tests.unit.kubernetes.schemas import check
+from tests.unit.cluster.kubernetes.schemas import check
 
 
 def problem_of(manifest: Json) -> str | None:

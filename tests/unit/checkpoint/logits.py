@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
+from trtspec.backends.engine.engine_options import BuildOptions
+from trtspec.backends.engine.torch_builder import build
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
 from trtspec.checkpoint.verify import verify
-from trtspec.engine.engine_options import BuildOptions
-from trtspec.engine.torch_builder import build
 from trtspec.models.layers import of_layers
 from trtspec.models.source import read_source
 from trtspec.serving.executors.torch.cache import Cache

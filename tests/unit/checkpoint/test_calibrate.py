@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from trtspec.base.errors import DatasetError, ModelError, TensorError
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions, calibrate
 from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
 from trtspec.checkpoint.calibrate.model import load_model
@@ -19,7 +20,6 @@ from trtspec.checkpoint.calibrate.quality import measure
 from trtspec.checkpoint.calibrate.tokens import Encoder, batches
 from trtspec.checkpoint.calibrate.verdict import worries
 from trtspec.checkpoint.calibration import CalibratedRanges
-from trtspec.errors import DatasetError, ModelError, TensorError
 from trtspec.models.families import family_of
 from trtspec.models.source import read_source
 

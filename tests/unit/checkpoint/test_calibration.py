@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trtspec.base.errors import ModelError
 from trtspec.checkpoint.calibration import (
     Amax,
     CalibratedRanges,
@@ -14,7 +15,6 @@ from trtspec.checkpoint.calibration import (
     read_calibration,
     write_calibration,
 )
-from trtspec.errors import ModelError
 
 FOUND = CalibratedRanges(
     linears={"model.layers.0.self_attn.q_proj": Amax(float(np.float32(0.1)), float(np.float32(1 / 3)))},

@@ -14,10 +14,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
+from trtspec.base.errors import ModelError, TensorError, UnavailableError
 from trtspec.checkpoint import convert as module
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.errors import ModelError, TensorError, UnavailableError
 from trtspec.models.source import read_source
 
 

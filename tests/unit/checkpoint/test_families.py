@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.fakes.engine_dir import case, tiny_model
 from tests.unit.checkpoint.logits import check_logits
-from trtspec.errors import ModelError
+from trtspec.base.errors import ModelError
 from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.families.family import shapes
 from trtspec.models.source import read_source

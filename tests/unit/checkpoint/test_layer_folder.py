@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from trtspec.base.errors import ModelError
 from trtspec.checkpoint.layers.folder import write_model
-from trtspec.errors import ModelError
 from trtspec.models.layers import of_layers, spread
 from trtspec.models.source import read_source
 

@@ -11,9 +11,9 @@ import torch
 
 from tests.fakes.engine_dir import tiny_model
 from tests.unit.checkpoint.logits import check_logits
+from trtspec.base.errors import ModelError
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.errors import ModelError
 from trtspec.models.families import family_of
 from trtspec.models.source import read_source
 

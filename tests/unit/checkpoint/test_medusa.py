@@ -22,12 +22,12 @@ from safetensors.torch import load_file
 from tests.fakes.engine_dir import tiny_model
 from tests.fakes.heads import write_head_for
 from tests.unit.checkpoint.fp8_folders import AUTO_FP8, quantize
+from trtspec.base.errors import ModelError
 from trtspec.checkpoint.convert import checkpoint_size, convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
 from trtspec.checkpoint.medusa import MedusaCheckpoint, draw_medusa
 from trtspec.checkpoint.verify import verify
-from trtspec.errors import ModelError
 from trtspec.models.heads.choices import choices
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_head

@@ -16,11 +16,11 @@ from transformers import PreTrainedModel
 
 from tests.fakes.engine_dir import case, tiny_model
 from tests.fakes.modelopt import export
+from trtspec.base.errors import ModelError
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
 from trtspec.checkpoint.prequantized import read_prequantized
-from trtspec.errors import ModelError
 from trtspec.models.families import FAMILIES
 from trtspec.models.scheme import Scheme
 from trtspec.models.source import read_source

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.fakes.engine_dir import tiny_model
+from trtspec.base.errors import TensorError
 from trtspec.checkpoint import convert as convert_module
 from trtspec.checkpoint import verify as verify_module
 from trtspec.checkpoint.calibration import Amax, CalibratedRanges
@@ -16,7 +17,6 @@ from trtspec.checkpoint.convert import checkpoint_size, convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
 from trtspec.checkpoint.verify import verify
-from trtspec.errors import TensorError
 from trtspec.models.source import Source, read_source
 
 SIZES = {"num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 128, "head_dim": 16}

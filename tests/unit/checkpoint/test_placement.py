@@ -15,13 +15,13 @@ from transformers import AutoModelForCausalLM
 
 from tests.unit.checkpoint.fp8_folders import AUTO_FP8, COMPRESSED_TENSORS, quantize
 from tests.unit.checkpoint.parallel import quantized, ranks_of
+from trtspec.base.errors import ModelError
 from trtspec.checkpoint import convert as module
 from trtspec.checkpoint.calibration import Amax, CalibratedRanges
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
 from trtspec.checkpoint.verify import verify
-from trtspec.errors import ModelError
 from trtspec.models.source import read_source
 
 GRID = {"num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 64, "intermediate_size": 96}

@@ -13,14 +13,14 @@ import torch
 from safetensors.torch import load_file
 
 from tests.unit.checkpoint.fp8_folders import ARGUMENTS, AUTO_FP8, COMPRESSED_TENSORS, quantize, save
+from trtspec.base.errors import ModelError, TensorError
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.prequantized import read_prequantized
-from trtspec.errors import ModelError, TensorError
-from trtspec.inspection.folder import inspect
 from trtspec.models.families import family_of
 from trtspec.models.scheme import Scheme, read_scheme
 from trtspec.models.source import read_source
+from trtspec.pipeline.inspection.folder import inspect
 
 Q_PROJ = "model.layers.1.self_attn.q_proj"
 NVIDIA = {  # of nvidia/Llama-3.1-8B-Instruct-FP8

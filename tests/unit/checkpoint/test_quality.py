@@ -14,6 +14,8 @@ from modelopt.torch.export import export_tensorrt_llm_checkpoint
 from torch.nn.functional import kl_div
 from transformers import AutoModelForCausalLM
 
+from trtspec.backends.engine.engine_options import BuildOptions
+from trtspec.backends.engine.torch_builder import build
 from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
 from trtspec.checkpoint.calibrate.model import load_model
 from trtspec.checkpoint.calibrate.quality import measure
@@ -21,8 +23,6 @@ from trtspec.checkpoint.calibrate.verdict import cost, worries
 from trtspec.checkpoint.calibration import CalibratedRanges, Quality
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.engine.engine_options import BuildOptions
-from trtspec.engine.torch_builder import build
 from trtspec.models.families import family_of
 from trtspec.models.source import Source, read_source
 from trtspec.serving.executors.torch.cache import Cache

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from trtspec.base.errors import ModelError
 from trtspec.checkpoint.calibration import Amax, CalibratedRanges
 from trtspec.checkpoint.scales import scales_of, shape_of, to_scale
-from trtspec.errors import ModelError
 from trtspec.models.families.family import FamilyTensor, TensorPart
 
 

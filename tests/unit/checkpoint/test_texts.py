@@ -18,9 +18,9 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from trtspec.base.errors import DatasetError
 from trtspec.checkpoint.calibrate.dataset import find_dataset
 from trtspec.checkpoint.calibrate.texts import choose, read_texts
-from trtspec.errors import DatasetError
 
 TEXTS = ["one", "zwei \u00fc", "three"]
 CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
@@ -115,7 +115,7 @@ import sys
 from pathlib import Path
 from trtspec.checkpoint.calibrate.dataset import find_dataset
 from trtspec.checkpoint.calibrate.texts import read_texts
-from trtspec.errors import TrtspecError
+from trtspec.base.errors import TrtspecError
 for name in sys.argv[1:]:
     try:
         found = find_dataset(name, Path("/nowhere"))

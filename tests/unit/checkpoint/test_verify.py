@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.unit.checkpoint.test_placement import calibration_of
+from trtspec.base.errors import ModelError, TensorError
 from trtspec.checkpoint import verify as module
 from trtspec.checkpoint.convert import checkpoint_size, convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
 from trtspec.checkpoint.verify import verify
-from trtspec.errors import ModelError, TensorError
 from trtspec.models.source import Source, read_source
 
 GRID = {"num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 128, "intermediate_size": 512}

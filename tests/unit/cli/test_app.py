@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from trtspec.base.errors import ModelError
 from trtspec.cli import app as cli
-from trtspec.errors import ModelError
 
 TRTSPEC = Path(sys.executable).with_name("trtspec")
 

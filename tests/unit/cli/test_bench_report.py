@@ -11,8 +11,8 @@ from xml.etree.ElementTree import fromstring
 
 from tests.command_line import trtspec
 from tests.fakes.bench_result import result
-from trtspec.bench.result import Arms, read, write
-from trtspec.cli import bench
+from trtspec.measure.bench.result import Arms, read, write
+from trtspec.measure.commands import bench
 
 
 def test_two_runs_become_one_report(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 from tokenizers import Tokenizer
 from typer.testing import CliRunner, Result
 
+from trtspec.base.errors import ModelError, PairError, RecipeError, TrtspecError
 from trtspec.cli.app import app
-from trtspec.errors import ModelError, PairError, RecipeError, TrtspecError
 from trtspec.recipe.loader import load
 from trtspec.recipe.schema import json_schema
 

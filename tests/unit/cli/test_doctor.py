@@ -188,7 +188,7 @@ def test_a_draft_takes_memory_where_its_recipe_puts_it(
 def test_a_draft_on_the_cpu_needs_pytorch_where_it_is_served(
     doctor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trtspec.machine.survey.installed", lambda names: {"trtspec": "1"})
+    monkeypatch.setattr("trtspec.pipeline.machine.survey.installed", lambda names: {"trtspec": "1"})
     found = doctor(draft="{model: ./draft, device: cpu}")
     assert missing(found) == []
     assert (found["PyTorch"]["severity"], found["PyTorch"]["problem"]) == (
@@ -203,7 +203,7 @@ def test_a_cpu_without_numba_is_slow(
 ) -> None:
     versions = {"trtspec": "1", "torch": "2", **({"numba": "0"} if has_numba else {})}
     monkeypatch.setattr(
-        "trtspec.machine.survey.installed",
+        "trtspec.pipeline.machine.survey.installed",
         lambda names: {name: version for name, version in versions.items() if name in names},
     )
     found = doctor(draft="{model: ./draft, device: cpu}")
@@ -268,7 +268,7 @@ def test_podman_where_docker_is_not(
     assert inside["severity"] == "error"
     assert inside["repair"].startswith("podman run --rm -it --device nvidia.com/gpu=all")
 
-    monkeypatch.setattr("trtspec.containers.surroundings.find_devices", lambda: frozenset({"all"}))
+    monkeypatch.setattr("trtspec.backends.containers.surroundings.find_devices", lambda: frozenset({"all"}))
     found = doctor()
     assert (found["podman"]["severity"], found["TensorRT-LLM"]["severity"]) == ("ok", "note")
 
@@ -315,7 +315,7 @@ def test_a_full_disk(doctor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
     import shutil
 
     usage = shutil.disk_usage("/")._replace(free=10)
-    monkeypatch.setattr("trtspec.machine.survey.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("trtspec.pipeline.machine.survey.shutil.disk_usage", lambda _: usage)
     findings = doctor()
     assert missing(findings) == ["disk"]
     assert "0.0 GB free" in findings["disk"]["problem"]

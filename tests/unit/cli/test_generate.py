@@ -18,9 +18,9 @@ from tritonclient.grpc import service_pb2_grpc as services
 
 from tests.command_line import trtspec
 from trtspec.cli import generate
-from trtspec.deploy import client
-from trtspec.deploy.ports import free_ports
-from trtspec.endpoints.endpoint import EndpointRequest, TimedAnswer
+from trtspec.client import grpc as client
+from trtspec.client.endpoint import EndpointRequest, TimedAnswer
+from trtspec.gateway.ports import free_ports
 
 
 class VllmModel(services.GRPCInferenceServiceServicer):  # type: ignore[misc]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from trtspec.base.digest import digest_of
+from trtspec.base.progress import no_progress
 from trtspec.cli.app import app
-from trtspec.digest import digest_of
-from trtspec.progress import no_progress
-from trtspec.run import digests
+from trtspec.pipeline.run import digests
 
 RUN = CliRunner()
 

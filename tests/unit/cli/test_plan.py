@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from tests.unit.bench.results import result
-from trtspec.bench.result import write
+from tests.unit.measure.bench.results import result
 from trtspec.cli.app import app
 from trtspec.forecast.speedup import RoundCosts, speedup
+from trtspec.measure.bench.result import write
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 H200 = RECIPES / "llama-3.3-70b-h200.yaml"

@@ -10,15 +10,15 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from typer.testing import CliRunner, Result
 
+from trtspec.backends.engine.loading import Runtime
+from trtspec.base.errors import StoreError, UnavailableError
+from trtspec.base.progress import no_progress
 from trtspec.cli.app import app
-from trtspec.engine.loading import Runtime
-from trtspec.errors import StoreError, UnavailableError
-from trtspec.progress import no_progress
-from trtspec.store.entry import Entry
-from trtspec.store.lease import leased
-from trtspec.store.platform import Platform
-from trtspec.store.push import describe, push
-from trtspec.store.store import Store
+from trtspec.pipeline.store.entry import Entry
+from trtspec.pipeline.store.lease import leased
+from trtspec.pipeline.store.platform import Platform
+from trtspec.pipeline.store.push import describe, push
+from trtspec.pipeline.store.store import Store
 
 H200 = Platform("tensorrt_llm", 90, "10.14.1.48", "1.2.1")
 MANIFEST = {
@@ -107,7 +107,7 @@ def test_the_bill_of_materials_is_cyclonedx(store: Path) -> None:
 
 def test_pull(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Runtime("1.2.1", "10.14.1.48", (90,))
-    monkeypatch.setattr("trtspec.machine.runtime.this_runtime", lambda: here)
+    monkeypatch.setattr("trtspec.pipeline.machine.runtime.this_runtime", lambda: here)
     result = run("pull", store, "pair", "--output", tmp_path / "new")
     assert (result.exit_code, result.stdout) == (0, f"{tmp_path}/new\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "new", "store"]
@@ -130,7 +130,7 @@ def test_pull(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_would_not_load_here_is_not_pulled(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Runtime, why: str
 ) -> None:
-    monkeypatch.setattr("trtspec.machine.runtime.this_runtime", lambda: here)
+    monkeypatch.setattr("trtspec.pipeline.machine.runtime.this_runtime", lambda: here)
     result = run("pull", store, "pair", "--output", tmp_path / "new")
     assert why in str(result.exception)
     assert not (tmp_path / "new").exists()
@@ -139,7 +139,9 @@ def test_what_would_not_load_here_is_not_pulled(
 def test_a_folder_is_used_again_also_while_the_store_cannot_be_reached(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trtspec.machine.runtime.this_runtime", lambda: Runtime("1.2.1", "10.14.1.48", (90,)))
+    monkeypatch.setattr(
+        "trtspec.pipeline.machine.runtime.this_runtime", lambda: Runtime("1.2.1", "10.14.1.48", (90,))
+    )
     digest, folder = json.loads(run("list", store, "--json").stdout)[0]["digest"], tmp_path / "cache" / "a"
     words = ("pull", store, digest, "--output", folder, "--reuse")
     assert run(*words).exit_code == 0

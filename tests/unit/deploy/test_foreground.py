@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from trtspec.base.errors import ServerError
 from trtspec.deploy import foreground
 from trtspec.deploy.restarts import Restarts
-from trtspec.errors import ServerError
 
 
 class Served:

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.deploy.ports import free_ports
+from trtspec.gateway.ports import free_ports
 
 HOST, MIB = "127.0.0.1", 1 << 20
 FRONT = """
 import sys
-from trtspec.deploy.front import Front
-from trtspec.deploy.ports import Ports
+from trtspec.gateway.triton.front import Front
+from trtspec.gateway.ports import Ports
 
 *public, triton = map(int, sys.argv[1:])
 front = Front("127.0.0.1", Ports(*public), "m")

@@ -13,8 +13,8 @@ from tritonclient.grpc import service_pb2 as pb
 from trtspec.deploy import grpc_port as module
 from trtspec.deploy.grpc_port import GrpcPort
 from trtspec.deploy.grpc_requests import ALIVE, STREAM
-from trtspec.deploy.ports import free_ports
-from trtspec.refusals import Refusals
+from trtspec.gateway.ports import free_ports
+from trtspec.gateway.refusals import Refusals
 
 BODY = pb.ModelInferRequest(model_name="m").SerializeToString()
 HOST = "127.0.0.1"

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.containers.dialect import PODMAN
-from trtspec.containers.engine import ContainerEngine
-from trtspec.containers.program import Program
+from trtspec.backends.containers.dialect import PODMAN
+from trtspec.backends.containers.engine import ContainerEngine
+from trtspec.backends.containers.program import Program
+from trtspec.base.errors import UnavailableError
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.in_container import container, serve
 from trtspec.deploy.one_container import LABEL
-from trtspec.deploy.ports import Ports
-from trtspec.errors import UnavailableError
+from trtspec.gateway.ports import Ports
 
 SCRIPT = """#!/bin/sh
 cd {folder}

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import free_ports
+from trtspec.base.errors import UnavailableError
 from trtspec.deploy import local, shared_memory
-from trtspec.deploy.addresses import LOOPBACK
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.local import find_triton, line, serve
-from trtspec.deploy.ports import Ports, check_free
 from trtspec.deploy.triton import TritonInstall
-from trtspec.errors import UnavailableError
+from trtspec.gateway.addresses import LOOPBACK
+from trtspec.gateway.ports import Ports, check_free
 
 TRITON = TritonInstall(Path("/opt/tritonserver/bin/tritonserver"))
 

@@ -15,10 +15,10 @@ from tests.e2e.conftest import TINY, free_ports, wait_until
 from tests.e2e.openai_requests import ask
 from tests.processes import command_line, command_lines
 from trtspec.deploy import openai
-from trtspec.deploy.addresses import LOOPBACK
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.openai import OpenAi
-from trtspec.deploy.ports import Ports
+from trtspec.gateway.addresses import LOOPBACK
+from trtspec.gateway.ports import Ports
 
 
 @pytest.fixture
@@ -40,7 +40,9 @@ def process(build: Path) -> int:
 
     def find() -> list[int]:
         return [
-            pid for pid, words in command_lines() if "trtspec.openai" in words and str(build) in words[-2]
+            pid
+            for pid, words in command_lines()
+            if "trtspec.gateway.openai" in words and str(build) in words[-2]
         ]
 
     (found,) = wait_until(find, "a process")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.kubernetes.launches import launch
+from tests.unit.cluster.kubernetes.launches import launch
 from trtspec.deploy.patience import with_build, with_models
 from trtspec.deploy.pod import STARTUP_S
 from trtspec.deploy.vendor import pod

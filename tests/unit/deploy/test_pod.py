@@ -8,8 +8,8 @@ import pytest
 
 from trtspec.deploy import pod
 from trtspec.deploy.patience import with_engines
-from trtspec.store.entry import Chunk, Entry, StoredFile
-from trtspec.store.platform import Platform
+from trtspec.pipeline.store.entry import Chunk, Entry, StoredFile
+from trtspec.pipeline.store.platform import Platform
 
 
 def entry(size: int) -> Entry:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from trtspec.base.errors import ServerError, StuckError
 from trtspec.deploy.restarts import Restarts
-from trtspec.errors import ServerError, StuckError
 
 ENDED = ServerError("tritonserver", "was killed by SIGKILL")
 STUCK = StuckError("tritonserver", "waits")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from trtspec.base.errors import ServerError, StuckError
 from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.ports import Ports, free_ports
 from trtspec.deploy.server import TritonServer
-from trtspec.errors import ServerError, StuckError
+from trtspec.gateway.ports import Ports, free_ports
 
 LOADING = "E1121 07:30:00.1 1 model_lifecycle.cc:669] \"failed to load 'pair' version 1: Internal: {}\"\n"
 TAKEN = (

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.servers.manners import MANNERS
 from trtspec.deploy.vendor.release import difference
-from trtspec.servers.launch import ServerLaunch
-from trtspec.servers.manners import MANNERS
 
 Install = Callable[[str, str], None]
 OF_PYTHON = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")

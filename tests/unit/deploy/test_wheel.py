@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from trtspec.base.errors import UnavailableError
 from trtspec.deploy import wheel as rooms
 from trtspec.deploy.wheel import find_wheel
-from trtspec.errors import UnavailableError
 
 
 @pytest.fixture

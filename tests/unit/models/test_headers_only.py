@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 from tests.fakes.hub import COMMIT, Hub
+from trtspec.base.errors import ModelError
+from trtspec.base.progress import no_progress
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.errors import ModelError
 from trtspec.models import headers_only
 from trtspec.models.source import read_source
-from trtspec.progress import no_progress
-from trtspec.steps import convert
+from trtspec.pipeline.steps import convert
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

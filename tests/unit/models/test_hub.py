@@ -16,7 +16,7 @@ FETCH = """
 import sys
 from contextlib import contextmanager
 from trtspec.models.hub import fetch
-from trtspec.errors import TrtspecError
+from trtspec.base.errors import TrtspecError
 
 @contextmanager
 def watch(label, size):

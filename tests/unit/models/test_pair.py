@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
-from trtspec.errors import ModelError, PairError
-from trtspec.findings import Finding, Severity, errors, note
+from trtspec.base.errors import ModelError, PairError
+from trtspec.base.findings import Finding, Severity, errors, note
 from trtspec.models.pair import Member, compare, read_member, refuse
 
 SPECIALS = ("<|begin|>", "<|end|>", "<|pad|>")

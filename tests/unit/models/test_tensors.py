@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from trtspec.errors import ModelError, TensorError
+from trtspec.base.errors import ModelError, TensorError
 from trtspec.models.tensors import read_header, read_tensors
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from trtspec.errors import ModelError
+from trtspec.base.errors import ModelError
 from trtspec.models.tokenizer import read_tokenizer
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trtspec.errors import RecipeError
+from trtspec.base.errors import RecipeError
 from trtspec.recipe.edit import edit
 from trtspec.recipe.starter import STARTER
 

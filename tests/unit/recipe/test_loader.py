@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trtspec.errors import RecipeError
-from trtspec.findings import Finding
+from trtspec.base.errors import RecipeError
+from trtspec.base.findings import Finding
 from trtspec.recipe.loader import load, model_location
 from trtspec.recipe.methods import METHODS
 from trtspec.recipe.schema import Recipe

@@ -11,7 +11,7 @@ from check_jsonschema import main as check
 from click.testing import CliRunner
 from pydantic import ValidationError
 
-from trtspec.errors import RecipeError
+from trtspec.base.errors import RecipeError
 from trtspec.recipe import gpus, releases, server_releases
 from trtspec.recipe.loader import load
 from trtspec.recipe.schema import Recipe, json_schema

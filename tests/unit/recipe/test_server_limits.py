@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.unit.recipe.test_limits import found
+from trtspec.base.roles import Role
 from trtspec.recipe.schema import Recipe
-from trtspec.roles import Role
 
 
 def served(backend: str, **changes: Any) -> dict[str, tuple[str, str | None]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.errors import RecipeError
+from trtspec.base.errors import RecipeError
 from trtspec.recipe.loader import load
 
 RECIPE = "name: x\ntarget: {model: a/b}\ndraft: {model: a/c}\nhardware: {gpu: h200}\nslurm:\n"

@@ -12,12 +12,12 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from tests.fakes.published import COMMIT
-from trtspec.build.plan import make_plan
 from trtspec.checkpoint.convert import rank_sizes
 from trtspec.cli.app import app
+from trtspec.cli.terminal.output import out
+from trtspec.pipeline.build.plan import make_plan
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import load
-from trtspec.terminal.output import out
 
 FOLDER = Path(__file__).parents[3] / "recipes"
 RECIPES = sorted(FOLDER.glob("*.yaml"))

@@ -10,6 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trtspec.base.errors import DatasetError, ModelError
+from trtspec.base.progress import Advance
 from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
 from trtspec.checkpoint.calibrate.model import device_of, load_model, quiet_transformers
 from trtspec.checkpoint.calibrate.quality import measure
@@ -17,10 +19,8 @@ from trtspec.checkpoint.calibrate.texts import choose, read_texts
 from trtspec.checkpoint.calibrate.tokens import Encoder, batches, encode
 from trtspec.checkpoint.calibration import CalibratedRanges, check_amax
 from trtspec.checkpoint.inventory import check_tensors, check_tied_head
-from trtspec.errors import DatasetError, ModelError
 from trtspec.models.families import family_of
 from trtspec.models.source import Source
-from trtspec.progress import Advance
 
 if TYPE_CHECKING:
     import torch

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtspec.base.errors import DatasetError
 from trtspec.checkpoint.calibrate.texts import is_text_file
 from trtspec.checkpoint.calibration import FILE
-from trtspec.errors import DatasetError
 from trtspec.models.hub_errors import DATASET, explained
 
 _ON_HUB = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?(/(?P<path>.+))?")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
-from trtspec.errors import DatasetError
+from trtspec.base.errors import DatasetError
 
 Text: TypeAlias = str | list[dict[str, str]]
 LINES, PARQUET = (".jsonl", ".json", ".txt"), ".parquet"

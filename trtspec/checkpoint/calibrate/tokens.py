@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trtspec.base.errors import DatasetError, ModelError
 from trtspec.checkpoint.calibrate.texts import Text
-from trtspec.errors import DatasetError, ModelError
 
 if TYPE_CHECKING:
     import torch

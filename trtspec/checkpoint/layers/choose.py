@@ -8,17 +8,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from trtspec.base.errors import DatasetError
+from trtspec.base.own_prompts import OWN
+from trtspec.base.progress import Advance
 from trtspec.checkpoint.calibrate.model import device_of, load_model, quiet_transformers
 from trtspec.checkpoint.calibrate.texts import Text, choose, read_texts
 from trtspec.checkpoint.calibrate.tokens import Encoder, encode
 from trtspec.checkpoint.layers.agreement import Skipping
 from trtspec.checkpoint.layers.chosen import ChosenLayers
 from trtspec.checkpoint.layers.search import Layers, search
-from trtspec.errors import DatasetError
 from trtspec.models.layers import spread
 from trtspec.models.source import Source
-from trtspec.progress import Advance
-from trtspec.workloads.own import OWN
 
 FORMAT = 2  # raised when the same texts and options choose other layers
 PACKAGES = ("transformers", "accelerate", "torch")  # of the extra `train`

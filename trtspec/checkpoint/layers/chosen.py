@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trtspec.errors import ModelError
+from trtspec.base.errors import ModelError
 from trtspec.models.layers import of_layers
 from trtspec.models.source import Source, read_source
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from trtspec.atomic import publish, remove, temporary
-from trtspec.errors import TensorError
+from trtspec.base.atomic import publish, remove, temporary
+from trtspec.base.errors import TensorError
 from trtspec.models.hf_config import DOWNLOAD_AGAIN
 from trtspec.models.source import Source
 from trtspec.models.tensors import SINGLE, Tensor

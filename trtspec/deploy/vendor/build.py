@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trtspec.backends.servers.launch import FILE, ServerLaunch, read
+from trtspec.backends.servers.manners import MANNERS
+from trtspec.base.errors import UnavailableError
 from trtspec.deploy.openai import check_keys
-from trtspec.errors import UnavailableError
-from trtspec.servers.launch import FILE, ServerLaunch, read
-from trtspec.servers.manners import MANNERS
 
 
 def find_launch(build: Path) -> ServerLaunch | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path, PurePath
 
-from trtspec.errors import UnavailableError
-from trtspec.servers.launch import ServerLaunch
-from trtspec.servers.manners import MANNERS
+from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.servers.manners import MANNERS
+from trtspec.base.errors import UnavailableError
 
 _BUILD = "{build}"
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trtspec.deploy.addresses import LOOPBACK, client_host, in_url, is_loopback
+from trtspec.backends.servers.manners import MANNERS, Manners
 from trtspec.deploy.deployment import GRACE_S
-from trtspec.deploy.ports import OPENAI
-from trtspec.servers.manners import MANNERS, Manners
+from trtspec.gateway.addresses import LOOPBACK, client_host, in_url, is_loopback
+from trtspec.gateway.ports import OPENAI
 
 
 @dataclass(frozen=True, slots=True)

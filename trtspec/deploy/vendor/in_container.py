@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from trtspec.containers.container import Container, Health, Mount, name_for
-from trtspec.containers.engine import ContainerEngine
+from trtspec.backends.containers.container import Container, Health, Mount, name_for
+from trtspec.backends.containers.engine import ContainerEngine
+from trtspec.backends.servers.launch import ServerLaunch
 from trtspec.deploy.logs import begin_log
 from trtspec.deploy.one_container import (
     ANY,
@@ -17,12 +18,11 @@ from trtspec.deploy.one_container import (
     remove_last,
     words,
 )
-from trtspec.deploy.ports import address_of, listen
 from trtspec.deploy.vendor.command import options
 from trtspec.deploy.vendor.deployment import VendorDeployment
 from trtspec.deploy.vendor.models import Models
 from trtspec.deploy.vendor.server import VendorServer
-from trtspec.servers.launch import ServerLaunch
+from trtspec.gateway.ports import address_of, listen
 
 VENDOR = f"{LABEL}.vendor"
 """The label that tells these containers from Triton's: the backend."""

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from trtspec.deploy.environment import for_server
 from trtspec.deploy.group import ProcessGroup
 from trtspec.deploy.logs import begin_log
-from trtspec.deploy.ports import listen
 from trtspec.deploy.vendor.deployment import VendorDeployment
 from trtspec.deploy.vendor.server import VendorServer
+from trtspec.gateway.ports import listen
 
 
 @contextmanager

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.servers.plain import without_drafts
 from trtspec.deploy.build import DeployedBuild
 from trtspec.deploy.logs import logs_of_measurement
 from trtspec.deploy.patience import with_models
-from trtspec.deploy.ports import free_ports
 from trtspec.deploy.vendor.deployment import VendorDeployment
 from trtspec.deploy.vendor.models import models_of
 from trtspec.deploy.vendor.site import VendorHere
-from trtspec.servers.launch import ServerLaunch
-from trtspec.servers.plain import without_drafts
+from trtspec.gateway.ports import free_ports
 
 
 def meanwhile(

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trtspec.atomic import write_atomically
-from trtspec.containers.container import Container, Mount
+from trtspec.backends.containers.container import Container, Mount
+from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.base.atomic import write_atomically
+from trtspec.base.errors import UnavailableError
 from trtspec.deploy.build import DeployedBuild
 from trtspec.deploy.vendor.build import find_launch
-from trtspec.errors import UnavailableError
 from trtspec.recipe.schema import Recipe
-from trtspec.servers.launch import ServerLaunch
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from pathlib import PurePosixPath
 
+from trtspec.backends.servers.launch import ServerLaunch
 from trtspec.deploy.one_container import ANY
 from trtspec.deploy.patience import with_models
 from trtspec.deploy.pod import STARTUP_S
-from trtspec.deploy.ports import OPENAI
 from trtspec.deploy.vendor.command import options
-from trtspec.servers.launch import ServerLaunch
+from trtspec.gateway.ports import OPENAI
 
 MODELS = PurePosixPath("/models")
 """The volume of the models; a folder of the node is at its own path instead."""

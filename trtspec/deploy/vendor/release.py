@@ -6,10 +6,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from trtspec.machine.installed import installed_beside, installed_in
+from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.servers.manners import Manners
+from trtspec.pipeline.machine.installed import installed_beside, installed_in
 from trtspec.recipe.server_releases import SERVER_RELEASES
-from trtspec.servers.launch import ServerLaunch
-from trtspec.servers.manners import Manners
 
 
 def difference(launch: ServerLaunch, manners: Manners, started: Sequence[str]) -> str | None:

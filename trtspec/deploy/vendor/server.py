@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from trtspec.causes import DRIVER, EXCLUSIVE, Cause, find_cause, gpu_memory
+from trtspec.base.causes import DRIVER, EXCLUSIVE, Cause, find_cause, gpu_memory
+from trtspec.base.errors import ServerError
+from trtspec.base.tail import last_bytes
 from trtspec.deploy.following import KEPT
 from trtspec.deploy.server import how_ended
 from trtspec.deploy.vendor.deployment import VendorDeployment
-from trtspec.errors import ServerError
-from trtspec.tail import last_bytes
 
 # The time beyond the grace in which a server and its engine's processes end.
 _STOP_S = 15.0

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from trtspec.base.progress import Progress
 from trtspec.deploy.container_site import ContainerSite
 from trtspec.deploy.foreground import ForegroundServer
 from trtspec.deploy.one_container import words
@@ -15,7 +16,6 @@ from trtspec.deploy.vendor.command import options, program
 from trtspec.deploy.vendor.deployment import VendorDeployment
 from trtspec.deploy.vendor.models import Models
 from trtspec.deploy.vendor.release import difference
-from trtspec.progress import Progress
 from trtspec.recipe.schema import Hardware
 
 

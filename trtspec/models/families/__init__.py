@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtspec.errors import ModelError
+from trtspec.base.errors import ModelError
 from trtspec.models.families import (
     gemma2,
     gemma3,

@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from trtspec.errors import ModelError
+from trtspec.base.errors import ModelError
 from trtspec.models.families.family import FamilyTensor, Split, TensorPart
 from trtspec.models.sizes import Sizes
 from trtspec.models.source import Source

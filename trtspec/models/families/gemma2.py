@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from trtspec.errors import ModelError
+from trtspec.base.errors import ModelError
 from trtspec.models.families import decoder
 from trtspec.models.families.family import ConfigKey, ModelFamily
 from trtspec.models.families.window import alternating

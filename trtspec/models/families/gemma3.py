@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from trtspec.errors import ModelError
+from trtspec.base.errors import ModelError
 from trtspec.models.families import decoder, gemma2
 from trtspec.models.families.family import ModelFamily
 from trtspec.models.source import Source

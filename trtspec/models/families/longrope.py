@@ -12,7 +12,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from trtspec.errors import ModelError
+from trtspec.base.errors import ModelError
 from trtspec.models.hf_config import HfConfig
 from trtspec.models.source import Source
 

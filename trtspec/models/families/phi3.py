@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from trtspec.errors import ModelError
+from trtspec.base.errors import ModelError
 from trtspec.models.families import decoder, longrope
 from trtspec.models.families.family import ConfigKey, ModelFamily
 from trtspec.models.families.window import of_all_layers

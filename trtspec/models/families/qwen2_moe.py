@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from trtspec.errors import ModelError
+from trtspec.base.errors import ModelError
 from trtspec.models.families import decoder, experts, qwen2
 from trtspec.models.families.experts import ExpertNames
 from trtspec.models.families.family import ConfigKey, ModelFamily

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trtspec.errors import ModelError
+from trtspec.base.errors import ModelError
 from trtspec.models.source import Source
 
 _SLIDING, _FULL = "sliding_attention", "full_attention"

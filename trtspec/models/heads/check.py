@@ -12,7 +12,7 @@ from pathlib import PurePath
 
 import numpy as np
 
-from trtspec.findings import Finding, Severity, note
+from trtspec.base.findings import Finding, Severity, note
 from trtspec.models.heads.head import HeadDescription, default_aux_layers
 from trtspec.models.heads.reading import head_tensors
 from trtspec.models.source import DTYPES, Source

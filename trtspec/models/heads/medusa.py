@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trtspec.errors import ModelError
+from trtspec.base.errors import ModelError
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.weights import check_count, check_shapes, read_weights
 from trtspec.models.hf_config import HfConfig

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from trtspec.errors import ModelError
+from trtspec.base.errors import ModelError
 from trtspec.models.heads import eagle, medusa, specforge, speculators
 from trtspec.models.heads.head import Form, HeadDescription
 from trtspec.models.hf_config import HfConfig, read_hf_config

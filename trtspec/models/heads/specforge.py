@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trtspec.errors import ModelError
+from trtspec.base.errors import ModelError
 from trtspec.models.heads.eagle3 import eagle3_head
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.layer import read_layer

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from trtspec.errors import ModelError, TensorError
+from trtspec.base.errors import ModelError, TensorError
 from trtspec.models.hf_config import DOWNLOAD_AGAIN, SAME_REVISION
 from trtspec.models.source import DTYPES
 from trtspec.models.tensors import INDEX, PICKLES, SINGLE, Tensor, read_header, read_tensors

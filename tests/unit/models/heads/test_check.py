@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.fakes.heads import write_head, written
-from trtspec.findings import Finding, Severity
+from trtspec.base.findings import Finding, Severity
 from trtspec.models.heads.check import check_head
 from trtspec.models.heads.reading import read_head
 from trtspec.models.source import Source, read_source

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.fakes.heads import write_head, written
-from trtspec.errors import ModelError, TensorError
+from trtspec.base.errors import ModelError, TensorError
 from trtspec.models.heads.reading import head_tensors, is_head, read_head
 
 WRITTEN = {

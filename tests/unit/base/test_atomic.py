@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from trtspec.base.atomic import publish, remove_leftovers, temporary, write_atomically
+
+
+def test_a_folder_takes_the_place_of_another(tmp_path: Path) -> None:
+    folder = tmp_path / "engine"
+    for text in ("old", "new"):
+        made = temporary(folder)
+        made.mkdir()
+        (made / text).write_text(text)
+        publish(made, folder)
+    assert [path.name for path in tmp_path.rglob("*")] == ["engine", "new"]
+
+
+def test_a_file_takes_the_place_of_another(tmp_path: Path) -> None:
+    for text in ("old", "new"):
+        write_atomically(tmp_path / "sub/file.json", text)
+    assert (tmp_path / "sub/file.json").read_text() == "new"
+    assert len(list(tmp_path.rglob("*"))) == 2
+
+
+def test_leftovers_of_a_killed_run_go_and_nothing_else(tmp_path: Path) -> None:
+    for name in (".a.partial", ".b.replaced", "target/.engine.partial", "target/.engine.replaced"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "file").touch()
+    (tmp_path / "target/.c.partial").touch()
+    (tmp_path / "target/engine.partial").touch()
+    remove_leftovers(tmp_path)
+    assert [path.name for path in tmp_path.rglob("*")] == ["target", "engine.partial"]
+
+
+def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "file.json", "old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_atomically(tmp_path / "file.json", 1000 * "new")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.name for path in tmp_path.iterdir()] == ["file.json"]
+    assert (tmp_path / "file.json").read_text() == "old"

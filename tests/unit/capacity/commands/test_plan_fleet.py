@@ -1,0 +1,160 @@
+"""What `trtspec plan --fleet` says."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.unit.measure.bench.results import result
+from trtspec.cli.app import app
+from trtspec.measure.bench.result import write
+
+RECIPES = Path(__file__).parents[4] / "recipes"
+LARGE, TINY = RECIPES / "llama-3.1-405b-8xh200.yaml", RECIPES / "tiny/recipe.yaml"
+
+
+def fleet(*args: str | Path) -> Result:
+    return CliRunner().invoke(app, ["plan", *map(str, args), "--fleet"])
+
+
+def told(*args: str | Path) -> dict[str, Any]:
+    found = fleet(*args, "--json")
+    assert found.exit_code == 0, found.output
+    parsed: dict[str, Any] = json.loads(found.stdout)
+    return parsed
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """The recipe of 405B with a load, bounds, bursts and a price."""
+    file = tmp_path / "recipe.yaml"
+    file.write_text(
+        LARGE.read_text()
+        + """
+fleet:
+  requests_per_second: 1000
+  time_to_first_token_ms: 1000
+  inter_token_ms: 50
+  burst: {factor: 1.5, seconds: 30}
+  price_per_gpu_hour: {h200: 3.5}
+"""
+    )
+    return file
+
+
+def test_thousands_of_gpus_in_seconds(hub_cache: Path, recipe: Path) -> None:
+    begin = time.process_time()
+    found = told(recipe)
+    assert time.process_time() - begin < 15
+    plain, drafts = found["without_drafts"], found["with_drafts"]
+    assert plain["gpus"] == 8 * plain["replicas"] > 3000
+    assert 1000 < drafts["gpus"] < plain["gpus"]
+    for arm in (plain, drafts):
+        assert arm["steady"]["time_to_first_token"] <= 1.0
+        assert arm["simulated"]["time_to_first_token"]["p95"] <= 1.05
+        assert arm["simulated"]["inter_token"]["p95"] <= 0.0525
+        assert arm["simulated"]["end_to_end"]["mean"] == pytest.approx(arm["steady"]["end_to_end"], rel=0.1)
+        # Little: requests at work are those that come in the time of one.
+        present = arm["steady"]["texts"] + arm["steady"]["waiting"]
+        assert present * arm["replicas"] == pytest.approx(1000 * arm["steady"]["end_to_end"], rel=0.05)
+        assert arm["cost"]["hour"] == arm["gpus"] * 3.5
+        assert arm["cost"]["million"] == pytest.approx(
+            arm["cost"]["hour"] / (1000 * 256 * 3600) * 1e6, rel=0.02
+        )
+        assert arm["store_traffic"] == arm["replicas"] * arm["bytes_of_a_replica"]
+        assert arm["in_burst"]["replicas"] > 1.4 * arm["replicas"]
+        burst = arm["in_burst"]["simulated"]
+        assert burst["usual"]["time_to_first_token"]["p95"] > 5 * burst["peak"]["time_to_first_token"]["p95"]
+    # The engines are what their checkpoints weigh: 405B of FP8, and a draft of 3.2B in 16 bits.
+    assert plain["bytes_of_a_replica"] == pytest.approx(410e9, rel=0.02)
+    assert drafts["bytes_of_a_replica"] - plain["bytes_of_a_replica"] == pytest.approx(7.2e9, rel=0.05)
+    assert 0.1 < found["break_even_acceptance"] < 0.7
+    assert {part["name"] for part in drafts["cold_start"]["parts"]} == {
+        "node", "image", "pull", "verify", "load", "warm-up"
+    }  # fmt: skip
+
+
+def test_a_seed_gives_the_same_page(hub_cache: Path) -> None:
+    args = (LARGE, "--rate", "3", "--workload", "synthetic:input=100,output=40")
+    first, again, other = (fleet(*args, "--seed", seed).stdout for seed in ("1", "1", "2"))
+    assert first == again != other
+    assert "its seed is 1" in first
+    assert "3 requests/s of 100 + 40 tokens on average; no bound on latencies" in first
+    assert "no price: write fleet: {price_per_gpu_hour: {h200: …}} in the recipe" in first
+    assert "drafts save" in first
+
+
+def test_bounds_that_no_fleet_keeps(hub_cache: Path, recipe: Path) -> None:
+    recipe.write_text(recipe.read_text().replace("inter_token_ms: 50", "inter_token_ms: 5"))
+    found = fleet(recipe)
+    assert found.exit_code == 0
+    assert "without drafts: no number of replicas does: a token takes 2" in found.stderr
+    assert json.loads(fleet(recipe, "--json").stdout)["without_drafts"]["replicas"] is None
+
+
+def test_a_draft_with_few_places_takes_none_of_those_without_it(hub_cache: Path, tmp_path: Path) -> None:
+    args = ("--rate", "3", "--workload", "synthetic:input=100,output=40")
+    few = tmp_path / "recipe.yaml"
+    few.write_text(LARGE.read_text().replace("draft:\n", "draft:\n  build: {max_batch_size: 2}\n"))
+    alone, found = told(LARGE, *args), told(few, *args)
+    assert found["with_drafts"]["places"] == 2
+    assert found["without_drafts"] == alone["without_drafts"]
+
+
+def test_a_bound_that_the_simulation_misses_is_told(hub_cache: Path, recipe: Path) -> None:
+    bunched = recipe.read_text().replace("second: 1000", "second: 60\n  burstiness: 100")
+    recipe.write_text(bunched.replace("time_to_first_token_ms: 1000", "time_to_first_token_ms: 300"))
+    found = fleet(recipe)
+    assert found.exit_code == 0
+    assert "replicas still miss a bound" in found.stderr
+
+
+def test_no_rate_is_endless(hub_cache: Path) -> None:
+    assert fleet(LARGE, "--rate", "inf").exit_code == 2
+
+
+def test_lengths_of_a_trace(hub_cache: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(
+        '{"input_length": 3000, "output_length": 100}\n{"input_length": 1000, "output_length": 50}\n'
+    )
+    load = told(LARGE, "--rate", "2", "--workload", trace)["load"]
+    assert (load["input_tokens"], load["output_tokens"]) == (2000, 75)
+
+
+def test_the_tiny_pair_by_a_bench(tmp_path: Path) -> None:
+    failed = fleet(TINY, "--rate", "1")
+    assert failed.exit_code == 1
+    assert "cannot be reckoned: engines of the torch backend have no data sheet" in str(failed.exception)
+    assert "--fleet --measured results" in str(failed.exception.repair)  # type: ignore[union-attr]
+    write(result(), tmp_path)
+    found = told(TINY, "--rate", "4", "--measured", tmp_path, "--workload", "synthetic:input=50,output=50")
+    assert found["break_even_acceptance"] is None
+    assert found["with_drafts"]["gpus_per_replica"] == 1
+    assert found["with_drafts"]["replicas"] >= 1
+    others = fleet(
+        TINY, "--rate", "4", "--measured", tmp_path, "--workload", "synthetic:input=500,output=130"
+    )
+    assert "was measured with prompts of 104 tokens on average, and these have 500" in others.stderr
+    assert "answers of" not in others.stderr
+
+
+def test_what_is_missing_is_told(hub_cache: Path) -> None:
+    failed = fleet(LARGE)
+    assert failed.exit_code == 1
+    assert "says no fleet.requests_per_second" in str(failed.exception)
+    too_long = fleet(LARGE, "--rate", "1", "--workload", "synthetic:input=20000,output=10")
+    assert "requests of 20,010 tokens on average, and engine.max_seq_len is 16,384" in str(too_long.exception)
+    without = CliRunner().invoke(app, ["plan", str(LARGE), "--rate", "3"])
+    assert (without.exit_code, "go with --fleet" in without.output) == (2, True)
+
+
+def test_the_store_says_what_replicas_pull(hub_cache: Path, tmp_path: Path) -> None:
+    failed = fleet(LARGE, "--rate", "1", "--store", tmp_path / "store")
+    assert failed.exit_code == 1
+    assert "has no build 'llama-3.1-405b-8xh200'" in str(failed.exception)

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import io
+import json
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+
+import pytest
+
+from trtspec.cli.terminal.output import Output
+from trtspec.cli.terminal.progress import PlainProgress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """A terminal, outside CI, for a test to redirect stderr to."""
+    for name in ("CI", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    return Terminal()
+
+
+def test_data_goes_to_stdout_and_talk_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    out = Output()
+    out.data("a")
+    out.data("b\n")
+    out.result("c")
+    out.json({"é": [1]})
+    out.table([("x", 1), ("longer", 22)], header=("name", "n"))
+    out.status("working")
+    out.warning("careful")
+    out.error("broken")
+    out.hint("do this")
+    with out.progress("copy"):
+        pass
+    streams = capsys.readouterr()
+    assert streams.out.startswith("ab\nc\n{")
+    assert json.loads(streams.out[5 : streams.out.index("}") + 1]) == {"é": [1]}
+    assert streams.out.endswith("name    n\nx       1\nlonger  22\n")
+    lines = streams.err.splitlines()
+    assert lines[:5] == ["working", "warning: careful", "error: broken", "hint: do this", "copy ..."]
+    assert lines[5].startswith("copy: done in ")
+
+
+def test_an_empty_table_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().table([])
+    assert capsys.readouterr().out == ""
+
+
+def test_progress_is_told_in_lines_where_nothing_can_be_drawn(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    with redirect_stderr(terminal), Output().progress("copy", 10, "B"):
+        assert terminal.getvalue() == "copy ...\n"
+
+
+class TestColour:
+    def test_labels_are_coloured_on_a_terminal(self, terminal: Terminal) -> None:
+        with redirect_stderr(terminal):
+            Output().error("broken")
+        assert terminal.getvalue() == "\x1b[1;31merror\x1b[0m: broken\n"
+
+    @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+    def test_and_plain_where_that_is_asked_for(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+    ) -> None:
+        monkeypatch.setenv(name, value)
+        with redirect_stderr(terminal):
+            Output().warning("careful")
+        assert terminal.getvalue() == "warning: careful\n"
+
+
+class TestText:
+    def test_a_narrow_encoding_gets_ascii(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        raw = io.BytesIO()
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+        Output().result("✓ done → é")
+        assert raw.getvalue() == b"ok done -> \\xe9\n"
+
+    def test_json_is_json_in_any_encoding(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        raw, value = io.BytesIO(), {"é→": "\U0001f600"}
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+        Output().json(value)
+        assert json.loads(raw.getvalue()) == value
+
+    def test_a_path_that_is_not_utf8(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        raw = io.BytesIO()
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="utf-8"))
+        Output().result(b"caf\xe9".decode("utf-8", "surrogateescape"))
+        assert raw.getvalue() == b"caf\\udce9\n"
+
+    def test_no_name_sends_a_control_sequence_to_the_terminal(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        out = Output()
+        out.result("a\x1b[2Jb")
+        out.error("c\x07\x9bd")
+        out.table([("\x1b[31m", "x\r")])
+        streams = capsys.readouterr()
+        assert streams.out == "a\\x1b[2Jb\n\\x1b[31m  x\\x0d\n"
+        assert streams.err == "error: c\\x07\\x9bd\n"
+
+    def test_data_is_handed_on_as_it_is(self, capsys: pytest.CaptureFixture[str]) -> None:
+        Output().data("a\x1b\r\n")
+        assert capsys.readouterr().out == "a\x1b\r\n"
+
+
+class TestProgress:
+    def test_lines_come_at_most_every_ten_seconds(self) -> None:
+        lines: list[str] = []
+        now = [0.0]
+        with PlainProgress("copy", 200, "B", lines.append, lambda: now[0]) as progress:
+            for _ in range(21):
+                now[0] += 1
+                progress.advance(5)
+        assert lines == [
+            "copy ...",
+            "copy: 25 % after 10 s",
+            "copy: 50 % after 20 s",
+            "copy: done in 21.0 s",
+        ]
+
+    def test_without_a_total_the_amount_is_shown(self) -> None:
+        lines: list[str] = []
+        now = [0.0]
+        with PlainProgress("read", None, "files", lines.append, lambda: now[0]) as progress:
+            now[0] = 12
+            progress.advance(3)
+        assert lines[1] == "read: 3 files after 12 s"
+
+    def test_where_nothing_is_counted_the_time_is_shown(self) -> None:
+        lines: list[str] = []
+        now = [0.0]
+        with PlainProgress("start", None, "", lines.append, lambda: now[0]) as progress:
+            now[0] = 12
+            progress.advance(0)
+            now[0] = 24
+            progress.advance(0, "loading")
+        assert lines[1:3] == ["start: 12 s", "start: loading after 24 s"]
+
+    def test_what_failed_is_not_done(self) -> None:
+        lines: list[str] = []
+        with pytest.raises(OSError, match="x"), PlainProgress("copy", None, "", lines.append, lambda: 0.0):
+            raise OSError("x")
+        assert lines == ["copy ..."]
+
+    def test_a_bar_on_a_terminal(self, terminal: Terminal, capsys: pytest.CaptureFixture[str]) -> None:
+        out = Output()
+        with redirect_stderr(terminal), out.progress("convert [target]", total=2, unit="B") as progress:
+            progress.advance()
+            out.status("a line between")
+            out.result("data")
+            progress.advance()
+        shown = terminal.getvalue()
+        assert "convert [target]" in shown
+        assert "2/2 bytes" in shown
+        assert "a line between" in shown
+        assert "done in" not in shown
+        assert capsys.readouterr().out == "data\n"
+
+    def test_no_bar_in_ci(self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CI", "true")
+        with redirect_stderr(terminal), Output().progress("convert", total=2):
+            pass
+        assert terminal.getvalue().startswith("convert ...\nconvert: done in")
+
+
+class TestNarrowTable:
+    ROWS = (("name", "default", "a reason of several words that is long"), ("other", "recipe", "short"))
+
+    def test_its_last_column_is_broken_between_words(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "40")
+        with redirect_stdout(terminal):
+            Output().table(self.ROWS)
+        assert terminal.getvalue().splitlines() == [
+            "name   default  a reason of several",
+            "                words that is long",
+            "other  recipe   short",
+        ]
+
+    def test_it_has_lines_of_its_own_where_there_is_no_room_beside_the_others(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "28")
+        with redirect_stdout(terminal):
+            Output().table(self.ROWS)
+        assert terminal.getvalue().splitlines() == [
+            "name   default",
+            "    a reason of several",
+            "    words that is long",
+            "other  recipe   short",
+        ]
+
+    def test_it_is_left_alone_where_it_fits(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "200")
+        with redirect_stdout(terminal):
+            Output().table(self.ROWS)
+        assert len(terminal.getvalue().splitlines()) == 2
+
+    def test_a_file_has_one_line_a_row(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "40")
+        Output().table(self.ROWS)
+        assert len(capsys.readouterr().out.splitlines()) == 2
+
+    def test_a_sentence_is_broken_as_well(self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COLUMNS", "20")
+        with redirect_stdout(terminal):
+            Output().sentence("worth a measurement; the rest needs a run")
+            Output().result("a command that is pasted stays whole")
+        assert terminal.getvalue().splitlines() == [
+            "worth a measurement;",
+            "the rest needs a run",
+            "a command that is pasted stays whole",
+        ]

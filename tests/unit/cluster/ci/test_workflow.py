@@ -1,0 +1,150 @@
+"""The workflows, against the schemas of GitHub and GitLab and the rules of safe ones."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import pytest
+from check_jsonschema import main as check
+from ruamel.yaml import YAML
+from typer.testing import CliRunner
+
+from trtspec.base.errors import TrtspecError
+from trtspec.cli.app import app
+from trtspec.cluster.ci import github, gitlab
+from trtspec.cluster.ci.job import CiJob
+
+ROOT = Path(__file__).parents[4]
+BIN = Path(sys.executable).parent
+EXPRESSION = re.compile(r"\$\{\{.*?\}\}")
+
+
+@pytest.fixture
+def workflow() -> dict[str, Any]:
+    """As GitHub reads it: YAML 1.2."""
+    document: dict[str, Any] = YAML(typ="safe").load(github.workflow())
+    return document
+
+
+def steps(workflow: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for job in workflow["jobs"].values():
+        yield from job["steps"]
+
+
+class TestInit:
+    @pytest.mark.parametrize(("system", "file"), [("github", github.FILE), ("gitlab", gitlab.FILE)])
+    def test_writes_one_file(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str, file: str
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        result = CliRunner().invoke(app, ["ci", "init", system])
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert [path.as_posix() for path in Path().rglob("*") if path.is_file()] == [file]
+
+    def test_what_is_there_stays_unless_forced(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        Path(github.FILE).parent.mkdir(parents=True)
+        Path(github.FILE).write_text("mine")
+        result = CliRunner().invoke(app, ["ci", "init", "github"])
+        assert isinstance(result.exception, TrtspecError)
+        assert result.exception.repair == "to replace it: trtspec ci init github --force"
+        assert Path(github.FILE).read_text() == "mine"
+        assert CliRunner().invoke(app, ["ci", "init", "github", "--force"]).exit_code == 0
+        assert Path(github.FILE).read_text() == github.workflow()
+
+
+def test_the_workflow_of_this_repository_is_what_init_writes() -> None:
+    assert (ROOT / github.FILE).read_text() == github.workflow()
+
+
+class TestSchemas:
+    def check(self, schema: str, file: Path) -> None:
+        result = click.testing.CliRunner().invoke(check, ["--builtin-schema", schema, str(file)])
+        assert result.exit_code == 0, result.output
+
+    def test_github(self, tmp_path: Path) -> None:
+        (tmp_path / "workflow.yml").write_text(github.workflow())
+        self.check("vendor.github-workflows", tmp_path / "workflow.yml")
+
+    def test_the_workflow_that_tests_trtspec(self) -> None:
+        self.check("vendor.github-workflows", ROOT / ".github/workflows/ci.yml")
+
+    def test_gitlab(self, tmp_path: Path) -> None:
+        (tmp_path / "template.yml").write_text(gitlab.template())
+        self.check("vendor.gitlab-ci", tmp_path / "template.yml")
+
+    @pytest.mark.parametrize("recipes", [["llama-3.1-405b-8xh200.yaml"], ["tiny/recipe.yaml"]])
+    def test_child_pipelines(self, tmp_path: Path, recipes: list[str]) -> None:
+        files = [str(ROOT / "recipes" / recipe) for recipe in recipes]
+        result = CliRunner().invoke(app, ["ci", "matrix", "--system", "gitlab", *files])
+        (tmp_path / "child.json").write_text(result.stdout)
+        self.check("vendor.gitlab-ci", tmp_path / "child.json")
+
+    def test_a_schema_refuses_what_is_wrong(self, tmp_path: Path) -> None:
+        (tmp_path / "workflow.yml").write_text(github.workflow().replace("runs-on", "run-on"))
+        with pytest.raises(AssertionError):
+            self.check("vendor.github-workflows", tmp_path / "workflow.yml")
+
+
+class TestSafety:
+    def test_nothing_from_outside_is_in_a_script(self, workflow: dict[str, Any]) -> None:
+        scripts = [step["run"] for step in steps(workflow) if "run" in step]
+        assert len(scripts) == 5
+        assert [script for script in scripts if EXPRESSION.search(script)] == []
+
+    def test_the_token_reads_and_stays_in_no_checkout(self, workflow: dict[str, Any]) -> None:
+        assert workflow["permissions"] == {"contents": "read"}
+        assert not any("permissions" in job for job in workflow["jobs"].values())
+        checkouts = [step for step in steps(workflow) if step.get("uses", "").startswith("actions/checkout@")]
+        assert [step["with"] for step in checkouts] == [{"persist-credentials": False}] * 2
+
+    def test_a_secret_is_given_to_the_build_alone(self, workflow: dict[str, Any]) -> None:
+        have = [step.get("name") for step in steps(workflow) if "secrets." in json.dumps(step)]
+        assert have == ["Build"]
+        assert not any("secrets." in json.dumps(job.get("env", {})) for job in workflow["jobs"].values())
+
+    def test_actions_are_commits_with_their_version_beside(self, workflow: dict[str, Any]) -> None:
+        uses = [step["uses"] for step in steps(workflow) if "uses" in step]
+        assert len(uses) == 3
+        for action in uses:
+            assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", action)
+            assert re.search(rf"{action}  # v\d+\.\d+\.\d+\n", github.workflow())
+
+    def test_every_job_ends(self, workflow: dict[str, Any]) -> None:
+        assert all("timeout-minutes" in job for job in workflow["jobs"].values())
+        assert workflow["on"]["workflow_call"]["inputs"]["timeout_minutes"]["default"] == 720
+
+    def test_one_build_of_a_recipe_at_a_time_and_none_is_cancelled(self, workflow: dict[str, Any]) -> None:
+        assert workflow["jobs"]["build"]["concurrency"] == {
+            "group": "engine-build-${{ matrix.name }}",
+            "cancel-in-progress": False,
+            "queue": "max",
+        }
+
+    def test_both_systems_run_the_same_lines(self, workflow: dict[str, Any]) -> None:
+        child = gitlab.child_pipeline([CiJob("a", "a.yaml", "h200", 1, "1.2.1", "image")])
+        (job,) = child.values()
+        lines = [line for step in steps(workflow) for line in step.get("run", "").splitlines()]
+        assert set(job["script"]) | set(job["after_script"]) <= set(lines)
+
+    def test_shellcheck(self, workflow: dict[str, Any], tmp_path: Path) -> None:
+        template = YAML(typ="safe").load(gitlab.template())
+        child = gitlab.child_pipeline([CiJob("a", "a.yaml", "h200", 1, "1.2.1", "image")])
+        scripts = [step["run"] for step in steps(workflow) if "run" in step]
+        for job in (template["engine-matrix"], *child.values()):
+            scripts += ["\n".join(job["script"]), "\n".join(job.get("after_script", ()))]
+        files = []
+        for number, script in enumerate(scripts):
+            files.append(tmp_path / f"{number}.sh")
+            files[-1].write_text(f"#!/bin/bash\n{script}\n")
+        # SC2086: recipes are file names with wildcards, unquoted on purpose.
+        command: list[str | Path] = [BIN / "shellcheck", "--exclude", "SC2086", *files]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert result.returncode == 0, result.stdout

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trtspec.base.progress import no_progress
+from trtspec.cluster.jobs.wanted import PendingBuild, look
+from trtspec.pipeline.build.plan import make_plan
+from trtspec.pipeline.store.store import Store
+
+Look = Callable[..., PendingBuild]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def wanted(tmp_path: Path, store: Store) -> Look:
+    """What the store lacks of a recipe whose build directory is `build/<name>`."""
+
+    def of(recipe: Path, name: str = "pair") -> PendingBuild:
+        flags = {"output": str(tmp_path / "build" / name)}
+        return look(store, make_plan(recipe, flags, no_progress, to_run=False, store=store))
+
+    return of

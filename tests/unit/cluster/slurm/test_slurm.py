@@ -1,0 +1,257 @@
+"""`trtspec build --on slurm` with stand-ins of Slurm's commands; the real ones are in tests/slurm."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command_line import trtspec
+from tests.unit.cluster.slurm.conftest import Cluster
+from trtspec.pipeline.store.store import Store
+
+ORDER = ["pair target: build", "pair draft: build", "pair pair"]
+STILL = ["COMPLETED 0:0"]
+
+
+@pytest.fixture
+def folder(pair_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the recipe `pair.yaml`, in which the command is run."""
+    monkeypatch.chdir(pair_recipe.parent)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[4]))
+    return pair_recipe.parent
+
+
+def on_slurm(*words: object, recipe: str = "pair.yaml", status: int = 0) -> tuple[str, str]:
+    """What a build says on stdout and stderr."""
+    done = trtspec("build", recipe, "--on", "slurm", "--store", "store", *words)
+    assert done.returncode == status, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_what_a_cluster_has_built_is_in_the_store(cluster: Cluster, folder: Path) -> None:
+    cluster.life({"target: build": ["PENDING Resources", "RUNNING", "COMPLETED run"]})
+    stdout, stderr = on_slurm()
+    assert cluster.submitted == ORDER
+    entries = {entry.role: entry for entry in Store(str(folder / "store")).entries()}
+    assert stdout == f"pair  {entries['pair'].digest}\n"
+    for line in (
+        "pair target: build: job 1",
+        "pair target: build: waits: no node is free yet",
+        "pair pair: waits: the jobs before it are not over",
+        "pair target: build: runs on n1",
+        "pair pair: done on n1",
+    ):
+        assert line in stderr.splitlines()
+    logs = folder / "build/pair/.trtspec/logs"
+    assert "pushed target" in (logs / "job-target-build.log").read_text()
+    assert "pushed pair" in (logs / "job-pair.log").read_text()
+    assert (folder / "build/pair/manifest.json").exists()
+
+    stdout, stderr = on_slurm()
+    assert stdout == f"pair  {entries['pair'].digest}\n"
+    assert "pair: the store has it, " in stderr
+    assert len(cluster.submitted) == 3
+
+
+@pytest.mark.parametrize(
+    ("end", "said", "helps"),
+    [
+        ("FAILED 0:9 JobLaunchFailure", "was killed by SIGKILL", "goes on where it was killed"),
+        ("CANCELLED 0:15", "was cancelled in Slurm", ""),
+        ("GONE OUT_OF_MEMORY 0:125", "took more memory than it had", "mem: 128G"),
+        ("GONE", "no longer knows how it ended", ""),
+    ],
+)
+def test_a_job_that_dies_is_told_with_its_reason(
+    cluster: Cluster, folder: Path, end: str, said: str, helps: str
+) -> None:
+    cluster.life({"target: build": ["RUNNING", end], "draft: build": STILL})
+    stdout, stderr = on_slurm(status=1)
+    assert stdout == ""
+    assert f"{said}" in stderr
+    assert helps in stderr
+    assert "pair pair: cancelled" in stderr
+    assert "error: Slurm: the store has not got pair" in stderr
+    assert "goes on where they broke off" in stderr
+
+
+def test_why_a_job_waits(cluster: Cluster, folder: Path) -> None:
+    waits = ["PENDING ReqNodeNotAvail, UnavailableNodes:n[1-2]", "PENDING Priority", "PENDING BeginTime"]
+    unknown = "PENDING QOSMaxGRESPerUser"
+    cluster.life({"target: build": [*waits, unknown, "FAILED 1:0"], "draft: build": STILL})
+    _, stderr = on_slurm(status=1)
+    told = re.findall(r"pair target: build: waits: (.*)", stderr)
+    assert told == [
+        "its nodes are drained, down or reserved (n[1-2])",
+        "others come before it",
+        "is requeued, and begins in a moment",
+        "QOSMaxGRESPerUser",
+    ]
+
+
+def test_a_recipe_that_changes_before_its_job_begins(
+    cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job makes what it is named by, or nothing; the end of its log says why."""
+    recipe = folder / "pair.yaml"
+    cluster.life({"target: build": ["PENDING Resources", "COMPLETED run"], "draft: build": STILL})
+
+    def edit(_: float) -> None:
+        recipe.write_text(
+            recipe.read_text().replace("{model: ./target}", "{model: ./target, dtype: float16}")
+        )
+
+    monkeypatch.setattr("trtspec.cluster.jobs.following.sleep", edit)
+    _, stderr = on_slurm(status=1)
+    assert "makes another target than the one that was asked for" in stderr
+    assert "error: pair target: build: ended with status 1; its output is in " in stderr
+    assert not (folder / "store").exists()
+
+
+def test_models_that_cannot_be_read_get_no_job(cluster: Cluster, folder: Path) -> None:
+    (folder / "target/model.safetensors").write_bytes(b"broken")
+    _, stderr = on_slurm(status=1)
+    assert "model.safetensors" in stderr
+    assert not (cluster.folder / "jobs.json").exists()
+
+
+@pytest.mark.parametrize("option", ["leave", "cancel"])
+def test_ctrl_c(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    cluster.life({"build": ["RUNNING"]})
+
+    def pressed(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trtspec.cluster.jobs.following.sleep", pressed)
+    _, stderr = on_slurm("--on-interrupt", option, status=130)
+    if option == "leave":
+        assert "the jobs go on; the same command shows them again" in stderr
+        assert "to cancel them: scancel 1 2 3" in stderr
+        assert cluster.calls("scancel") == []
+    else:
+        assert "cancelled: 1, 2, 3" in stderr
+        assert cluster.calls("scancel") == [["1", "2", "3"]]
+
+    monkeypatch.setattr("trtspec.cluster.jobs.following.sleep", lambda _: None)
+    cluster.life({"build": ["RUNNING", "RUNNING", "FAILED 1:0"]})
+    _, stderr = on_slurm(status=1)
+    if option == "leave":
+        assert "pair target: build: job 1, which an earlier call has submitted" in stderr
+        assert len(cluster.submitted) == 3
+    else:
+        assert len(cluster.submitted) == 6
+
+
+def test_sigterm_is_what_ctrl_c_is(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.life({"build": ["RUNNING"]})
+    monkeypatch.setattr("trtspec.cluster.jobs.following.sleep", lambda _: signal.raise_signal(signal.SIGTERM))
+    on_slurm("--on-interrupt", "cancel", status=143)
+    assert cluster.calls("scancel") == [["1", "2", "3"]]
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("{partition: fast, cpu_partition: fast}", "there is no such partition"),
+        ("{options: {gres: 'gpu:1'}}", "this Slurm has no option --gres"),
+    ],
+)
+def test_what_slurm_refuses(cluster: Cluster, folder: Path, section: str, said: str) -> None:
+    recipe = folder / "pair.yaml"
+    recipe.write_text(f"{recipe.read_text()}slurm: {section}\n")
+    _, stderr = on_slurm(status=1)
+    assert f"error: sbatch: {said}" in stderr
+
+
+def test_a_gpu_that_no_node_has(cluster: Cluster, h200_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(h200_recipe.parent)
+    h200_recipe.write_text(h200_recipe.read_text() + "slurm: {gpu_type: nvidia_h200}\n")
+    _, stderr = on_slurm(status=1)
+    assert "error: sbatch: no node of the partition has what is asked for" in stderr
+    assert "sinfo -o '%P %N %c %m %G'" in stderr
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+            "its controller does not answer",
+        ),
+        (
+            "squeue: fatal: Could not establish a configuration source\n"
+            "squeue: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host",
+            "is installed here, and not configured",
+        ),
+    ],
+)
+def test_a_slurm_that_cannot_be_asked(cluster: Cluster, folder: Path, said: str, told: str) -> None:
+    cluster.trouble(said)
+    _, stderr = on_slurm(status=1)
+    assert f"error: Slurm: {told}" in stderr
+
+
+def test_a_machine_without_slurm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(folder))
+    _, stderr = on_slurm(status=1)
+    assert "error: squeue: is not on PATH" in stderr
+    assert "login node" in stderr
+
+
+def test_a_dry_run_asks_nobody(cluster: Cluster, folder: Path) -> None:
+    stdout, _ = on_slurm("--dry-run")
+    assert [line for line in stdout.splitlines() if line.startswith("# ")] == [
+        "# pair target: build",
+        "# pair draft: build",
+        "# pair pair, after pair target: build and pair draft: build",
+    ]
+    found: dict[str, Any] = json.loads(on_slurm("--dry-run", "--json")[0])
+    assert [job["title"] for job in found["jobs"]] == ORDER
+    assert found["jobs"][2]["after"] == [job["name"] for job in found["jobs"][:2]]
+    assert found["jobs"][0]["command"][:4] == ["trtspec", "build", str(folder / "pair.yaml"), "--only"]
+    assert not (cluster.folder / "calls").exists()
+    assert not (folder / "build").exists()
+
+
+def test_what_became_of_it_as_json(cluster: Cluster, folder: Path) -> None:
+    cluster.life({"target: build": ["FAILED 0:9 JobLaunchFailure"], "draft: build": STILL})
+    found: dict[str, Any] = json.loads(on_slurm("--json", status=1)[0])
+    assert found["pairs"] == {"pair": None}
+    target, draft, pair = found["jobs"]
+    assert (target["id"], target["state"], target["reason"]) == ("1", "failed", "was killed by SIGKILL")
+    assert (target["node"], draft["state"], pair["state"]) == ("n1", "done", "cancelled")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("pair.yaml", "--on", "slurm"), "--store URL"),
+        (("pair.yaml", "--on", "slurm", "--store", "s", "--container"), "for a build on this machine"),
+        (("pair.yaml", "--on", "slurm", "--store", "s", "--only", "draft"), "for a build on this machine"),
+        (("pair.yaml", "--on", "slurm", "--store", "s", "--until", "fetch"), "for a build on this machine"),
+        (("pair.yaml", "pair.yaml"), "several are for the jobs of a cluster"),
+        (("pair.yaml", "--on-interrupt", "cancel"), "it is for the jobs of a cluster"),
+    ],
+)
+def test_wrong_usage(cluster: Cluster, folder: Path, words: tuple[str, ...], said: str) -> None:
+    done = trtspec("build", *words)
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
+
+
+def test_a_secret_in_the_url_is_for_no_script(cluster: Cluster, folder: Path) -> None:
+    done = trtspec("build", "pair.yaml", "--on", "slurm", "--store", "sftp://me:secret@host/engines")
+    assert done.returncode == 1
+    assert "has a secret" in done.stderr
+    assert "secret@" not in done.stderr
+
+
+def test_two_recipes_of_one_name(cluster: Cluster, folder: Path) -> None:
+    (folder / "other.yaml").write_text((folder / "pair.yaml").read_text())
+    _, stderr = on_slurm("other.yaml", status=1)
+    assert "other.yaml: would be built into the folder of pair.yaml" in stderr

@@ -1,0 +1,139 @@
+"""The application without a server: what clients hold while they wait."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp
+
+from trtspec.gateway.openai import app as routes
+from trtspec.gateway.openai.app import ModelText, make_app
+from trtspec.gateway.openai.keys import Keys
+from trtspec.gateway.openai.renderer import Renderer
+from trtspec.gateway.openai.template import ChatTemplate
+from trtspec.gateway.openai.upstream import Upstream
+from trtspec.gateway.refusals import Refusals
+
+CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a" * 1000}]}).encode()
+
+
+class Client:
+    """One request, whose `status` is that of the answer; `leave` hangs up."""
+
+    def __init__(self, app: ASGIApp, path: str, body: bytes) -> None:
+        self.status, self._body, self._leaving = 0, body, asyncio.Event()
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+        self.asking = asyncio.ensure_future(app(scope, self._receive, self._send))
+
+    def leave(self) -> None:
+        self._leaving.set()
+
+    async def _receive(self) -> dict[str, Any]:
+        if self._body:
+            body, self._body = self._body, b""
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._leaving.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        self.status = message.get("status", self.status)
+
+
+class Stuck(Renderer):
+    """Renders nothing, and counts who waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__(ChatTemplate("", {}))
+        self.waiting = 0
+
+    async def render(self, *_: Any) -> str:
+        self.waiting += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.waiting -= 1
+        return ""
+
+
+def test_who_waits_for_the_template_holds_the_body_until_he_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of one body there is place, and of what is held of it while it is read.
+    monkeypatch.setattr(routes, "_MOST_HELD", 2 * len(CHAT))
+
+    async def run() -> None:
+        renderer, refusals = Stuck(), Refusals("openai", "m")
+        upstream = Upstream("m", refusals)
+        app = make_app(upstream, ModelText(), renderer, Keys([]), refusals, max_requests=9)
+        first = Client(app, "/v1/chat/completions", CHAT)
+        while not renderer.waiting:
+            await asyncio.sleep(0)
+        second = Client(app, "/v1/chat/completions", CHAT)
+        await asyncio.wait_for(second.asking, 10)
+        assert second.status == 503
+
+        first.leave()
+        await asyncio.wait_for(first.asking, 10)
+        assert renderer.waiting == 0
+        third = Client(app, "/v1/chat/completions", CHAT)
+        while not renderer.waiting:
+            await asyncio.sleep(0)
+        third.leave()
+        await asyncio.wait_for(third.asking, 10)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+class Silent(Upstream):
+    """Answers nothing, and counts what it is asked."""
+
+    asked = 0
+
+    async def ask(self, *_: Any) -> AsyncGenerator[list[dict[str, Any]], None]:
+        self.asked += 1
+        await asyncio.Event().wait()
+        yield []
+
+
+def test_each_prompt_takes_a_place_until_its_client_leaves() -> None:
+    async def run() -> None:
+        refusals = Refusals("openai", "m")
+        upstream = Silent("m", refusals)
+        app = make_app(upstream, ModelText(), None, Keys([]), refusals, max_requests=4)
+
+        def ask(number: int) -> Client:
+            body = json.dumps({"model": "m", "prompt": ["a"] * number}).encode()
+            return Client(app, "/v1/completions", body)
+
+        async def come_to(number: int) -> None:
+            while upstream.asked < number:
+                await asyncio.sleep(0)
+
+        three = ask(3)
+        await come_to(3)
+        two = ask(2)
+        await asyncio.wait_for(two.asking, 10)
+        one = ask(1)
+        await come_to(4)
+        other = ask(1)
+        await asyncio.wait_for(other.asking, 10)
+        assert (two.status, other.status) == (429, 429)
+        assert 'reason="too_many_requests"} 2' in refusals.text()
+
+        for client in (three, one):
+            client.leave()
+            await asyncio.wait_for(client.asking, 10)
+        four = ask(4)
+        await come_to(8)
+        four.leave()
+        await asyncio.wait_for(four.asking, 10)
+
+        # There will never be room for so many, and who tries again would try for ever.
+        five = ask(5)
+        await asyncio.wait_for(five.asking, 10)
+        assert five.status == 400
+
+    asyncio.run(asyncio.wait_for(run(), 30))

@@ -1,0 +1,186 @@
+"""Tool calls in answers, which come in pieces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import xgrammar
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import ValidationError, validate
+
+from trtspec.gateway.openai.tools import (
+    BareCalls,
+    Calls,
+    ForcedArguments,
+    ForcedCalls,
+    ParsedText,
+    forced_schema,
+    reader,
+)
+
+ONE = '{"name": "add", "arguments": {"a": 1, "b": "é"}}'
+QWEN = f"Let me see.\n<tool_call>\n{ONE}\n</tool_call>\n<tool_call>\n{ONE}\n</tool_call>"
+NAMES = {"add", "now"}
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "required": ["a"]}}},
+    {"type": "function", "function": {"name": "now"}},
+]
+
+
+def read(calls: Calls, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
+    found = [*map(calls.push, pieces), calls.flush()]
+    content = "".join(one.content for one in found)
+    return content, [(call.name, call.arguments) for one in found for call in one.calls]
+
+
+def cut(text: str, places: list[int]) -> list[str]:
+    edges = sorted({0, len(text), *(place % (len(text) + 1) for place in places)})
+    return [text[a:b] for a, b in pairwise(edges)]
+
+
+@given(st.lists(st.integers(0, 500), max_size=12))
+def test_calls_between_tags_are_found_wherever_the_text_is_cut(places: list[int]) -> None:
+    content, calls = read(reader("… <tool_call> …", NAMES), cut(QWEN, places))
+
+    assert content == "Let me see.\n"
+    assert [(name, json.loads(arguments)) for name, arguments in calls] == [("add", {"a": 1, "b": "é"})] * 2
+
+
+CALL = f"<tool_call>{ONE}</tool_call>"
+PARTS = (CALL, "<tool_call>", "</tool_call>", ONE, "\n", " \t", "text", "<", "tool_call>", '{"name": 3}')
+
+
+@given(st.lists(st.integers(0, 500), max_size=30), st.lists(st.sampled_from(PARTS), max_size=20))
+def test_however_an_answer_is_cut_it_is_the_same(places: list[int], parts: list[str]) -> None:
+    text = "".join(parts)
+    pieces = ([text], list(text), cut(text, places))
+    whole, *others = (read(reader("<tool_call>", NAMES), each) for each in pieces)
+    assert others == [whole, whole]
+
+
+@pytest.mark.parametrize(
+    ("behind", "content"),
+    [
+        ("\n", ""),
+        ("\n\nI did.\n\nNow", "\n\nI did.\n\nNow"),
+        (f"\n{CALL}\nI did.\n ", "\nI did.\n "),
+        ("\n<tool_call>3</tool_call>\n", "\n<tool_call>3</tool_call>\n"),
+        ("\n<tool", "\n<tool"),
+    ],
+)
+def test_blanks_behind_a_call_are_shown_before_text_alone(behind: str, content: str) -> None:
+    assert read(reader("<tool_call>", NAMES), list(CALL + behind))[0] == content
+
+
+@given(st.lists(st.integers(0, 500), max_size=12), st.text(max_size=60))
+def test_an_answer_without_calls_is_shown_as_it_is(places: list[int], text: str) -> None:
+    for calls in (reader("<tool_call>", NAMES), reader("", NAMES)):
+        assert read(calls, cut(text, places)) == (text, []) or text.lstrip()[:1] in ("[", "{")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<tool_call>not json</tool_call> b", '<tool_call>{"name": 3}</tool_call>', "<tool_call>{", "a <tool"],
+)
+def test_what_is_no_call_is_content(text: str) -> None:
+    assert read(reader("<tool_call>", NAMES), list(text)) == (text, [])
+
+
+def test_a_whole_call_counts_even_where_its_end_was_cut() -> None:
+    assert read(reader("<tool_call>", NAMES), ["<tool_call>" + ONE])[1][0][0] == "add"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "add", "parameters": {"a": 1}}',
+        '[{"name": "add", "arguments": {"a": 1}}]',
+        '\n {"name": "add", "arguments": "{\\"a\\": 1}"}',
+    ],
+)
+def test_answers_that_are_nothing_but_calls(text: str) -> None:
+    content, [(name, arguments)] = read(BareCalls(NAMES), list(text))
+    assert (content, name, json.loads(arguments)) == ("", "add", {"a": 1})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"a": 1}', "[1, 2]", "{", '["name"]', '{"name": "Alice", "age": 3}', f'[{ONE}, {{"name": "Bob"}}]'],
+)
+def test_json_that_is_no_call_is_content(text: str) -> None:
+    assert read(BareCalls(NAMES), list(text)) == (text, [])
+
+
+def test_forced_calls() -> None:
+    assert read(ForcedCalls(), [f"[{ONE[:9]}", f"{ONE[9:]}]"])[1][0][0] == "add"
+
+
+def test_the_arguments_of_a_named_function_are_told_as_they_come() -> None:
+    calls = ForcedArguments("now")
+    first, second, last = calls.push('{"a'), calls.push('": 1}'), calls.flush()
+    (call,) = first.calls
+    assert (call.name, call.arguments, second.more) == ("now", '{"a', '": 1}')
+    assert (first.more, second.calls, last) == ("", [], ParsedText())
+
+
+def is_of(schema: dict[str, Any]) -> Callable[[Any], bool]:
+    def check(value: Any) -> bool:
+        try:
+            validate(value, schema)
+        except ValidationError:
+            return False
+        return True
+
+    return check
+
+
+def test_the_schema_of_forced_calls_admits_calls_of_the_tools_alone() -> None:
+    add, now = {"name": "add", "arguments": {"a": 1}}, {"name": "now", "arguments": {}}
+    several = is_of(forced_schema(TOOLS, None, several=True))
+    assert several([add, now])
+    assert not any(map(several, ([], [{"name": "other", "arguments": {}}], [{**add, "arguments": {}}], add)))
+    assert not is_of(forced_schema(TOOLS, None, several=False))([add, now])
+    assert is_of(forced_schema(TOOLS, "add", several=True))({"a": 1})
+
+
+def nested(kind: str) -> dict[str, Any]:
+    """Parameters as `openai.pydantic_function_tool` writes those of nested models, and a reference to all."""
+    place = {"type": "object", "properties": {"at": {"type": kind}}, "required": ["at"]}
+    properties = {"where": {"$ref": "#/$defs/Place"}, "then": {"$ref": "#"}, "$ref": {"const": "#/$defs"}}
+    return {"type": "object", "properties": properties, "required": ["where"], "$defs": {"Place": place}}
+
+
+def test_references_of_parameters_stay_their_own() -> None:
+    kinds = {"text": "string", "number": "integer"}
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": nested(kind)}}
+        for name, kind in kinds.items()
+    ]
+    schema = forced_schema(tools, None, several=True)
+    admits = is_of(schema)
+
+    def call(name: str, *places: Any) -> list[Any]:
+        first, then = ({"where": {"at": place}} for place in places)
+        return [{"name": name, "arguments": {**first, "then": then}}]
+
+    assert admits(call("text", "a", "b"))
+    assert admits(call("number", 1, 2))
+    assert not any(map(admits, (call("text", "a", 1), call("number", "a", 1), call("number", 1, "a"))))
+    assert '"$ref": {"const": "#/$defs"}' in json.dumps(schema)
+
+
+@pytest.mark.parametrize("name", [None, "go"])
+def test_xgrammar_reads_references_of_parameters(name: str | None) -> None:
+    tools = [{"type": "function", "function": {"name": "go", "parameters": nested("string")}}]
+    xgrammar.Grammar.from_json_schema(json.dumps(forced_schema(tools, name, several=True)))
+
+
+def test_ids_are_as_mistrals_templates_demand() -> None:
+    first, second = reader("<tool_call>", NAMES).push(QWEN).calls
+    assert first.id != second.id
+    assert all(len(call.id) == 9 and call.id.isalnum() for call in (first, second))

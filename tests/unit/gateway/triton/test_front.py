@@ -1,0 +1,281 @@
+"""The front with clients that are in no hurry, or gone; Triton is not asked."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from aiohttp import ClientConnectionResetError, web
+
+from tests.unit.deploy.monitoring.test_figures import exported
+from trtspec.deploy import connection
+from trtspec.gateway.ports import Ports, free_ports
+from trtspec.gateway.triton.front import Front
+from trtspec.serving.stats import Stats
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Opened:
+    front: Front
+    ports: Ports
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    ports = Ports(*free_ports(3))
+    front = Front(HOST, ports, "m")
+    front.start()
+    front.open(Ports(http=1, metrics=1))
+    yield Opened(front, ports)
+    front.close()
+
+
+@pytest.fixture
+def port(opened: Opened) -> int:
+    return opened.ports.http
+
+
+def test_a_client_that_leaves_within_its_body_is_no_error_of_ours(
+    port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(10):
+        line = socket.create_connection((HOST, port))
+        line.sendall(b"POST /v2/models/m/generate HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+        # A reset instead of an end.
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        line.close()
+
+    with socket.create_connection((HOST, port)) as line:
+        line.sendall(b"GET /v2/logging HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert line.recv(100).startswith(b"HTTP/1.1 403 ")
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /v2/health/live HTTP/1.1\r\nHost: "])
+def test_who_asks_nothing_is_not_waited_for(port: int, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAD_S", 0.2)
+    with socket.create_connection((HOST, port), timeout=10) as line:
+        line.sendall(said)
+        with suppress(ConnectionResetError):
+            assert line.recv(100) == b""
+
+
+def test_who_has_asked_may_stay(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAD_S", 0.2)
+    with socket.create_connection((HOST, port), timeout=10) as line:
+        deadline = time.monotonic() + 0.5
+        while time.monotonic() < deadline:
+            line.sendall(b"GET /v2/logging HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert line.recv(1000).startswith(b"HTTP/1.1 403 ")
+
+
+def test_who_does_not_read_its_answer_is_not_waited_for(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "READING_S", 0.3)
+    has_left = threading.Event()
+
+    class Triton(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            try:
+                while True:
+                    self.wfile.write(b"data: " + bytes(1 << 16) + b"\n\n")
+            except ConnectionError:
+                has_left.set()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer((HOST, 0), Triton) as triton:
+        threading.Thread(target=triton.serve_forever, daemon=True).start()
+        opened.front.open(Ports(http=triton.server_port, metrics=1))
+        with socket.create_connection((HOST, opened.ports.http), timeout=10) as line:
+            line.sendall(
+                b"POST /v2/models/m/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+            )
+            assert has_left.wait(30)
+        triton.shutdown()
+
+
+def test_metrics_are_there_while_triton_is_and_count_what_was_refused_in_between(opened: Opened) -> None:
+    class Triton(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(b"nv_gpu_utilization 0.5\n")
+
+        def log_message(self, *_: object) -> None: ...
+
+    front, ports = opened.front, opened.ports
+    assert _ask(ports.metrics, "GET", "/metrics")[0] == 503
+    front.shut("restarting", is_alive=False)
+    for method, path in (("POST", "/v2/models/m/generate"), ("GET", "/v2/health/ready")):
+        assert _ask(ports.http, method, path)[0] == 503
+    assert _ask(ports.metrics, "GET", "/metrics")[0] == 503
+    with HTTPServer((HOST, 0), Triton) as triton:
+        threading.Thread(target=triton.serve_forever, daemon=True).start()
+        front.open(Ports(http=1, metrics=triton.server_port))
+        status, text = _ask(ports.metrics, "GET", "/metrics")
+        assert status == 200
+        assert text.startswith("nv_gpu_utilization 0.5\n# HELP trtspec:front_refusals ")
+        assert 'trtspec:front_refusals{api="triton",model="m",reason="not_ready"} 1\n' in text
+        assert 'reason="draining"} 0\n' in text
+        assert _ask(ports.metrics, "GET", "/v2/models/m")[0] == 404
+        # What drains is still looked at.
+        front.shut("stopping")
+        assert _ask(ports.http, "POST", "/v2/models/m/generate")[0] == 503
+        assert 'reason="draining"} 1\n' in _ask(ports.metrics, "GET", "/metrics")[1]
+        triton.shutdown()
+
+
+def test_the_word_of_life_is_tritons_own_once_it_is_up(opened: Opened) -> None:
+    """A Triton that is gone, or hangs, must not look alive behind a front that is."""
+    front, port = opened.front, opened.ports.http
+    assert _ask(port, "GET", "/v2/health/live")[0] == 503
+    with socket.create_server((HOST, 0)) as hangs:
+        front.open(Ports(http=hangs.getsockname()[1], metrics=1))
+        with socket.create_connection((HOST, port), timeout=0.5) as line:
+            line.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+            with pytest.raises(TimeoutError):
+                line.recv(100)
+    for state in ("starting", "stopping"):
+        front.shut(state)
+        assert _ask(port, "GET", "/v2/health/live")[0] == 200
+    front.shut("restarting", is_alive=False)
+    assert _ask(port, "GET", "/v2/health/live")[0] == 503
+
+
+def test_who_is_refused_by_a_server_that_stops_connects_again(opened: Opened) -> None:
+    opened.front.shut("stopping")
+    with closing(http.client.HTTPConnection(HOST, opened.ports.http, timeout=10)) as connection:
+        connection.request("POST", "/v2/models/m/generate", b"{}")
+        answer = connection.getresponse()
+        assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+        assert answer.headers["Connection"] == "close"
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        ("//{other}/latest/meta-data/", "//{other}/latest/meta-data/"),
+        ("http://{other}/v2?a=b", "/v2?a=b"),
+        ("/v2/models/../repository/index", "/v2/models/../repository/index"),
+        ("/v2/models/a%2Fb/%2e%2e?c=%25", "/v2/models/a%2Fb/%2e%2e?c=%25"),
+        ("//[", "//["),
+        ("http://{other}", None),
+        ("{other}", None),
+        ("*", None),
+    ],
+)
+def test_whatever_a_request_names_triton_alone_is_asked_as_it_came(
+    opened: Opened, target: str, path: str | None
+) -> None:
+    with socket.create_server((HOST, 0)) as triton, socket.create_server((HOST, 0)) as elsewhere:
+        other = f"{HOST}:{elsewhere.getsockname()[1]}"
+        triton.settimeout(10)
+        opened.front.open(Ports(http=triton.getsockname()[1], metrics=1))
+        with socket.create_connection((HOST, opened.ports.http), timeout=10) as line:
+            head = (
+                f"GET {target.format(other=other)} HTTP/1.1\r\nHost: {other}\r\nAccept-Encoding: gzip\r\n\r\n"
+            )
+            line.sendall(head.encode())
+            if path is None:
+                assert b" 400 " in line.recv(100).split(b"\r\n")[0]
+            else:
+                asked = triton.accept()[0]
+                heard = asked.recv(1000).decode()
+                assert heard.split("\r\n")[0] == f"GET {path.format(other=other)} HTTP/1.1"
+                # What came back would be passed on without the header that says so.
+                assert "accept-encoding" not in heard.lower()
+                asked.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+                assert line.recv(100).startswith(b"HTTP/1.1 204 ")
+                asked.close()
+        for listener in (triton, elsewhere):
+            listener.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+
+
+def test_a_histogram_in_the_middle_of_its_change_is_read_again(opened: Opened) -> None:
+    stats = Stats()
+    before = exported(stats, 1)
+    for _ in range(8):
+        stats.inter_token_latency.observe(0.003)
+    after, looks, until = exported(stats, 2), list[int](), list[int]()
+
+    class Triton(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            """What the first two find is new up to some line, in the order in which values are told."""
+            half = [old if number > until[-1] else new for number, (new, old) in enumerate(lines)]
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write("\n".join(half if len(looks) < 2 else after.split("\n")).encode())
+            looks.append(1)
+
+        def log_message(self, *_: object) -> None: ...
+
+    lines = list(zip(after.split("\n"), before.split("\n"), strict=True))
+    changed = [i for i, (new, old) in enumerate(lines) if "latency_seconds" in new and new != old]
+    assert len(changed) > 20
+    with HTTPServer((HOST, 0), Triton) as triton:
+        threading.Thread(target=triton.serve_forever, daemon=True).start()
+        opened.front.open(Ports(http=1, metrics=triton.server_port))
+        for number in (changed[0], changed[5], changed[-2]):
+            until.append(number)
+            looks.clear()
+            assert after in _ask(opened.ports.metrics, "GET", "/metrics")[1]
+            assert len(looks) == 3
+        triton.shutdown()
+
+
+def test_a_client_that_goes_within_its_answer_is_not_refused(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Triton(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            self.wfile.write(b'data: {"text_output": "a"}\n\n')
+
+        do_GET = do_POST
+
+        def log_message(self, *_: object) -> None: ...
+
+    async def write(*_: object) -> None:
+        raise ClientConnectionResetError("Cannot write to closing transport")
+
+    front, ports = opened.front, opened.ports
+    with HTTPServer((HOST, 0), Triton) as triton:
+        threading.Thread(target=triton.serve_forever, daemon=True).start()
+        front.open(Ports(http=triton.server_port, metrics=triton.server_port))
+        with monkeypatch.context() as gone, suppress(http.client.HTTPException):
+            gone.setattr(web.StreamResponse, "write", write)
+            _ask(ports.http, "POST", "/v2/models/m/generate_stream")
+        # A server that is gone is another matter.
+        front.open(Ports(http=1, metrics=triton.server_port))
+        assert _ask(ports.http, "POST", "/v2/models/m/generate_stream")[0] == 503
+        text = _ask(ports.metrics, "GET", "/metrics")[1]
+        assert 'reason="not_ready"} 1\n' in text
+        triton.shutdown()
+
+
+def _ask(port: int, method: str, path: str) -> tuple[int, str]:
+    with closing(http.client.HTTPConnection(HOST, port, timeout=10)) as connection:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()

@@ -1,0 +1,161 @@
+"""Workloads as people have them: the forms that benchmarks are published in."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow.parquet import write_table
+
+from trtspec.base.errors import DatasetError, MeasureError
+from trtspec.measure.workloads.prompt import Prompt
+from trtspec.measure.workloads.reading import mixed, read_workload
+from trtspec.measure.workloads.synthetic import Shape, synthetic
+
+
+def lines(path: Path, *rows: dict[str, Any]) -> str:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return str(path)
+
+
+def test_spec_bench_and_mt_bench(tmp_path: Path) -> None:
+    """As github.com/hemingkx/Spec-Bench has them, MT-bench's questions among them."""
+    file = lines(
+        tmp_path / "question.jsonl",
+        {"question_id": 81, "category": "writing", "turns": ["Compose a post.", "Rewrite it."]},
+        {"question_id": 161, "category": "translation", "turns": ["Translate: ja"], "reference": ["yes"]},
+    )
+    found = read_workload(file)
+    assert (found.name, found.source) == ("question", "question.jsonl")
+    assert sorted(found.prompts, key=lambda prompt: int(prompt.name)) == [
+        Prompt("81", ("Compose a post.", "Rewrite it."), "writing"),
+        Prompt("161", ("Translate: ja",), "translation"),
+    ]
+    assert [len(prompt.turns) for prompt in read_workload(file, most_turns=1).prompts] == [1, 1]
+    assert read_workload(file).digest == found.digest != read_workload(file, most_turns=1).digest
+
+
+def test_speed_bench(tmp_path: Path) -> None:
+    """Parquet with the columns of huggingface.co/datasets/nvidia/SPEED-Bench."""
+    rows: dict[str, list[Any]] = {
+        "question_id": ["a1", "b2"],
+        "category": ["coding", "math"],
+        "sub_category": ["", ""],
+        "turns": [["Write a loop.", "Now in C."], ["2 + 2?"]],
+        "source": ["x", "y"],
+        "src_id": ["1", "2"],
+        "difficulty": ["", ""],
+        "multiturn": [True, False],
+    }
+    write_table(pa.table(rows), tmp_path / "test.parquet")
+    found = {prompt.name: prompt for prompt in read_workload(str(tmp_path / "test.parquet")).prompts}
+    assert found["a1"] == Prompt("a1", ("Write a loop.", "Now in C."), "coding")
+    rows["turns"][1] = ["FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"]
+    write_table(pa.table(rows), tmp_path / "test.parquet")
+    with pytest.raises(DatasetError, match=r"test.parquet\[1\]: its text was left out"):
+        read_workload(str(tmp_path / "test.parquet"))
+
+
+def test_sharegpt(tmp_path: Path) -> None:
+    """As ShareGPT_V3_unfiltered_cleaned_split.json; some of its conversations have no user."""
+    said = [
+        {"from": "human", "value": "What is a list?"},
+        {"from": "gpt", "value": "A sequence."},
+        {"from": "human", "value": "And a tuple?"},
+        {"from": "gpt", "value": "One that stays."},
+    ]
+    file = tmp_path / "sharegpt.json"
+    rows = [
+        {"id": "QWJhYvA_0", "conversations": said},
+        {"id": "i6IyJda_0", "conversations": [{"from": "gpt", "value": "Hello!"}]},
+    ]
+    file.write_text(json.dumps(rows))
+    assert read_workload(str(file)).prompts == (Prompt("QWJhYvA_0", ("What is a list?", "And a tuple?")),)
+
+
+def test_plain_prompts(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n\ntwo\n")
+    assert Counter(prompt.text for prompt in read_workload(str(tmp_path / "a.txt")).prompts) == {
+        "one": 1,
+        "two": 1,
+    }
+    chat = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]}
+    file = lines(tmp_path / "b.jsonl", {"prompt": "x", "max_tokens": 7, "category": "c"}, {"text": "y"}, chat)
+    assert set(read_workload(file).prompts) == {
+        Prompt("1", ("x",), "c", 7),
+        Prompt("2", ("y",)),
+        Prompt("3", ("Hi",)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("a.jsonl", '{"prompt": "a"}\n{', "a.jsonl:2: is not JSON"),
+        ("a.jsonl", "[]\n", "a.jsonl:1: is not a JSON object"),
+        ("a.jsonl", "\n", "a.jsonl: has no prompts"),
+        ("a.jsonl", '{"question": "a"}', "a.jsonl:1: has no prompt: its keys are question"),
+        ("a.jsonl", '{"turns": []}', "turns must be a list of texts"),
+        ("a.jsonl", '{"turns": [1]}', "a turn must be text, not 1"),
+        ("a.jsonl", '{"prompt": "a", "max_tokens": 0}', "max_tokens must be a number above 0"),
+        ("a.jsonl", '{"prompt": "so \\ud83d"}', r"a.jsonl:1: a turn has half a character, '\ud83d'"),
+        ("a.jsonl", '{"prompt": "a", "id": "\\ud83d"}', "a.jsonl:1: its name has half a character"),
+        ("a.jsonl", '{"prompt": "a", "category": "so \\ud83d"}', ":1: its category has half a character"),
+        ("a.jsonl", '{"conversations": "a"}', "a conversation must be a list"),
+        ("a.jsonl", '{"messages": [{"role": "system", "content": "a"}]}', "a.jsonl: has no prompts: no user"),
+        ("a.json", "{}", "is not a list of JSON objects"),
+        ("a.parquet", "PAR", "is not Parquet"),
+        ("a.xml", "a", "its name ends with none of"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, text: str, problem: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DatasetError) as caught:
+        read_workload(str(tmp_path / name))
+    assert problem in str(caught.value)
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="cannot be read: No such file"):
+        read_workload(str(tmp_path / "none.jsonl"))
+
+
+def test_any_part_has_every_category_in_its_share() -> None:
+    prompts = [Prompt(f"a{number}", ("x",), "a") for number in range(40)]
+    prompts += [Prompt(f"b{number}", ("x",), "b") for number in range(20)]
+    order = mixed(tuple(prompts), 1)
+    assert sorted(order, key=lambda prompt: prompt.name) == sorted(prompts, key=lambda prompt: prompt.name)
+    for begin in range(0, 54, 6):
+        assert Counter(prompt.category for prompt in order[begin : begin + 6])["a"] in (3, 4, 5)
+    assert order != mixed(tuple(prompts), 2)
+    assert order == mixed(tuple(prompts), 1)
+
+
+def test_synthetic_prompts_have_the_lengths_that_are_asked_for() -> None:
+    found = read_workload("synthetic:input=100,output=50,spread=0.2,prompts=400", 3)
+    lengths = [len(prompt.text.split()) for prompt in found.prompts]
+    answers = [prompt.max_tokens or 0 for prompt in found.prompts]
+    for values, mean in ((lengths, 100), (answers, 50)):
+        assert sum(values) / 400 == pytest.approx(mean, rel=0.05)
+        deviation = (sum((value - mean) ** 2 for value in values) / 400) ** 0.5
+        assert deviation == pytest.approx(0.2 * mean, rel=0.15)
+    assert synthetic(Shape(), 1) == synthetic(Shape(), 1) != synthetic(Shape(), 2)
+    assert found.source == "synthetic:input=100,output=50,spread=0.2,prompts=400"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("synthetic:inputs=5", "has no inputs; there are input, output, spread, prompts"),
+        ("synthetic:input=five", "input must be a number, not 'five'"),
+        ("synthetic:input=0", "input is 0, which is too small"),
+        ("synthetic:spread=nan", "spread must be a number, not 'nan'"),
+    ],
+)
+def test_a_wrong_shape_is_named(text: str, problem: str) -> None:
+    with pytest.raises(MeasureError, match=problem):
+        read_workload(text)

@@ -1,0 +1,161 @@
+"""`trtspec build --store`: what one machine built, another one pulls."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from trtspec.base.errors import StoreError, UnavailableError
+from trtspec.cli.app import app
+from trtspec.cli.terminal.steps import run_steps
+from trtspec.pipeline.run.build_lock import only_build
+from trtspec.pipeline.store import push as store_push
+
+PUSHED = {"target", "draft", "pair"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(app, [str(arg) for arg in args])
+
+
+def build(recipe: Path, name: str, store: Path) -> dict[str, Any]:
+    """What a build of an empty folder says of itself."""
+    result = run("build", recipe, "--output", recipe.parent / name, "--store", store, "--json")
+    assert result.exit_code == 0, result.exception
+    content: dict[str, Any] = json.loads(result.stdout)
+    return content
+
+
+def entries(store: Path) -> list[dict[str, Any]]:
+    content: list[dict[str, Any]] = json.loads(run("store", "list", store, "--json").stdout)
+    return content
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def test_what_was_built_is_pulled(pair_recipe: Path, store: Path) -> None:
+    assert "build target" in build(pair_recipe, "first", store)["ran"]
+    assert {entry["role"] for entry in entries(store)} == PUSHED
+
+    second = build(pair_recipe, "second", store)["ran"]
+    assert second == [
+        "check pair",
+        "copy tokenizer",
+        "pull target",
+        "pull draft",
+        "write repository",
+        "write manifest",
+    ]
+    first, second_folder = pair_recipe.parent / "first", pair_recipe.parent / "second"
+    for name in ("target/engine", "draft/engine", "tokenizer", "model_repository"):
+        assert files(second_folder / name) == files(first / name)
+    assert len(entries(store)) == 3
+
+    made, pulled = (json.loads((folder / "manifest.json").read_text()) for folder in (first, second_folder))
+    assert made["pulled"] == {}
+    ours = {step: seconds for step, seconds in made["times"].items() if step.endswith(" target")}
+    assert pulled["pulled"]["target"]["times"] == ours
+    assert made["packages"]["torch"] == pulled["packages"]["torch"] == torch.__version__
+    assert pulled["pulled"]["target"]["entry"] in {entry["digest"] for entry in entries(store)}
+    assert "convert target" not in pulled["times"]
+
+
+def test_a_second_build_of_either_folder_does_nothing(pair_recipe: Path, store: Path) -> None:
+    for name in ("first", "second", "first", "second"):
+        ran = build(pair_recipe, name, store)["ran"]
+    assert ran == []
+
+
+def test_another_draft_is_another_engine_and_the_same_target(pair_recipe: Path, store: Path) -> None:
+    build(pair_recipe, "first", store)
+    pair_recipe.write_text(pair_recipe.read_text().replace("float32", "float16"))
+    ran = build(pair_recipe, "second", store)["ran"]
+    assert {"pull target", "build draft"} <= set(ran)
+    assert "pull draft" not in ran
+
+
+def test_the_dry_run_says_what_the_store_has(pair_recipe: Path, store: Path) -> None:
+    build(pair_recipe, "first", store)
+    said = run("build", pair_recipe, "--output", pair_recipe.parent / "new", "--store", store, "--dry-run")
+    assert "run   pull target -> " in said.stdout
+    assert "trtspec store pull " in said.stdout
+    assert not (pair_recipe.parent / "new").exists()
+
+
+def test_what_is_corrupted_is_not_used_until_it_is_dropped(pair_recipe: Path, store: Path) -> None:
+    build(pair_recipe, "first", store)
+    largest = max((store / "objects").rglob("*"), key=lambda path: path.is_file() and path.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[1000] ^= 1
+    largest.write_bytes(content)
+
+    second = pair_recipe.parent / "second"
+    result = run("build", pair_recipe, "--output", second, "--store", store)
+    assert isinstance(result.exception, StoreError)
+    assert f"{largest.name} is corrupted" in str(result.exception)
+    assert not (second / "target/engine").exists()
+
+    assert run("store", "verify", store, "--remove").exit_code == 1
+    assert run("store", "verify", store).exit_code == 0
+    build(pair_recipe, "second", store)
+    assert files(second / "target/engine") == files(pair_recipe.parent / "first/target/engine")
+    assert run("store", "verify", store).exit_code == 0
+
+
+def test_a_finished_build_is_pushed_by_hand(pair_recipe: Path, store: Path) -> None:
+    output = pair_recipe.parent / "build"
+    unfinished = run("store", "push", store, pair_recipe, "--output", output)
+    assert "is not a finished build" in str(unfinished.exception)
+    assert run("build", pair_recipe, "--output", output).exit_code == 0
+    assert run("store", "push", store, pair_recipe, "--output", output).exit_code == 0
+    assert {entry["role"] for entry in entries(store)} == PUSHED
+    assert run("store", "push", store, pair_recipe, "--output", output).stderr.endswith("has it all\n")
+
+
+def test_what_another_build_has_replaced_is_not_pushed(
+    pair_recipe: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be found by the keys of a recipe of which it is not made."""
+    output = pair_recipe.parent / "build"
+    other = pair_recipe.with_name("other.yaml")
+    other.write_text(pair_recipe.read_text().replace("float32", "float16"))
+
+    def run_both(*args: Any, **options: Any) -> None:
+        run_steps(*args, **options)
+        monkeypatch.undo()
+        assert run("build", other, "--output", output).exit_code == 0
+
+    monkeypatch.setattr("trtspec.cli.build.run_steps", run_both)
+    result = run("build", pair_recipe, "--output", output, "--store", store)
+    assert isinstance(result.exception, StoreError)
+    assert "has changed since it was built" in str(result.exception)
+    assert entries(store) == []
+
+
+def test_a_build_directory_is_held_while_it_is_pushed(
+    pair_recipe: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, push, refused = pair_recipe.parent / "build", store_push.push, list[str]()
+
+    def push_and_look(*args: Any) -> None:
+        with pytest.raises(UnavailableError, match="another build is at work here"):
+            only_build(output).__enter__()
+        refused.append(args[1].role)
+        push(*args)
+
+    monkeypatch.setattr(store_push, "push", push_and_look)
+    build(pair_recipe, "build", store)
+    assert set(refused) == PUSHED

@@ -1,0 +1,167 @@
+"""The plan of a recipe that a server of others serves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.base.errors import RecipeError
+from trtspec.base.progress import no_progress
+from trtspec.base.roles import Role
+from trtspec.pipeline.build.plan import make_plan
+from trtspec.pipeline.plan.memory import budget
+from trtspec.pipeline.plan.outlook import look_ahead
+from trtspec.pipeline.plan.resolved import Resolved
+from trtspec.serving.executors.torch.host import ProcessShare
+
+Planned = Callable[..., Resolved]
+METHOD = "speculation.method"
+INSIDE = "{method: medusa, share: 0.5}"
+
+
+@pytest.fixture
+def planned(llama_folder: Callable[..., Path], tmp_path: Path) -> Planned:
+    """Plans a recipe for vLLM on one H100; keywords replace its sections."""
+
+    def plan(*, flag: str | None = None, **sections: str) -> Resolved:
+        llama_folder("target", hidden_size=64, max_position_embeddings=16384)
+        llama_folder("draft", num_hidden_layers=1, max_position_embeddings=16384)
+        lines = {
+            "name": "pair",
+            "target": "{model: ./target}",
+            "draft": "{model: ./draft}",
+            "engine": "{backend: vllm}",
+            "hardware": "{gpu: h100}",
+            **sections,
+        }
+        recipe = tmp_path / "recipe.yaml"
+        recipe.write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))
+        return make_plan(recipe, {"engine.backend": flag}, no_progress, to_run=False).resolved
+
+    return plan
+
+
+def option(launch: ServerLaunch | None, name: str) -> str:
+    assert launch
+    return launch.arguments[launch.arguments.index(name) + 1]
+
+
+@pytest.mark.parametrize(
+    ("speculation", "length"),
+    [("{}", 4), ("{max_draft_len: 6}", 6), ("{max_draft_len: 6, num_draft_tokens: 2}", 2)],
+)
+def test_k_is_that_of_every_round(planned: Planned, speculation: str, length: int) -> None:
+    found = planned(speculation=speculation)
+    assert found.num_draft_tokens == length
+    configuration = json.loads(option(found.launch, "--speculative-config"))
+    assert configuration["num_speculative_tokens"] == length
+
+
+def test_what_is_left_out_is_chosen_and_said(planned: Planned) -> None:
+    found = planned()
+    chosen = {choice.key: choice.value for choice in found.choices}
+    assert chosen["engine.release"] == "0.33.0"
+    assert (chosen["engine.max_seq_len"], chosen["engine.max_num_tokens"]) == (8192, 8192)
+    assert option(found.launch, "--max-model-len") == "8192"
+    assert found.launch
+    assert found.launch.models == (
+        str(found.loaded.path.parent / "target"),
+        str(found.loaded.path.parent / "draft"),
+    )
+
+
+def test_on_a_cpu_the_cache_holds_the_longest_texts(planned: Planned) -> None:
+    found = planned(hardware="{gpu: none}", engine="{backend: vllm, max_batch_size: 2, max_seq_len: 300}")
+    # In bfloat16 keys and values of 2 heads of 16 and of 8 numbers, in 2 layers and in 1; blocks of 128.
+    token = 2 * 2 * (2 * 2 * 16 + 1 * 2 * 8)
+    assert option(found.launch, "--kv-cache-memory-bytes") == str(2 * 3 * 128 * token)
+    assert found.launch
+    assert "cpu" in found.launch.image
+    assert budget(found) is None
+    outlook = look_ahead(found, ProcessShare(2, None, 8 << 30))
+    assert (outlook.memory, outlook.on_cpu, outlook.speed) == (None, None, None)
+    assert "no data sheet" in (outlook.no_speed or "")
+    numbers = {rule.rule: (rule.verdict, rule.number) for rule in outlook.advice.rules}
+    assert numbers["memory for the whole batch"] == ("yes", "2 requests at full length, max_batch_size 2")
+    assert "deploy --plain" in outlook.advice.checklist[-1].then
+
+
+def test_both_models_share_the_gpus_of_the_target(planned: Planned) -> None:
+    found = planned(
+        target="{model: ./target, parallel: {tensor: 2}}",
+        hardware="{gpu: h100, count: 4}",
+    )
+    assert (found.placement.target, found.placement.draft) == ((0, 1), (0, 1))
+    assert found.engines[Role.DRAFT].checkpoint.mapping.tp_size == 2
+    memory = budget(found)
+    assert memory
+    assert set(memory.engines) == set(Role)
+    assert memory.problem is None
+    assert look_ahead(found, ProcessShare(2, None, 8 << 30)).speed
+
+
+@pytest.mark.parametrize(
+    ("sections", "problem"),
+    [
+        ({"engine": "{backend: vllm, max_seq_len: 20000}"}, "20000 is more than the target was made for"),
+        (
+            {"engine": "{backend: vllm, max_num_tokens: 4096, enable_chunked_context: false}"},
+            "4096 is less than the longest text, which is read in one iteration",
+        ),
+        (
+            {"target": "{model: ./target, parallel: {tensor: 3}}", "hardware": "{gpu: h100, count: 3}"},
+            "the 4 attention heads of the target do not divide among 3 ranks",
+        ),
+        (
+            {
+                "target": "{model: ./target, quantization: {weights: fp8}}",
+                "engine": "{backend: tensorrt_llm_pytorch}",
+            },
+            "tensorrt_llm_pytorch quantizes nothing, and the model is not FP8",
+        ),
+    ],
+)
+def test_what_a_server_cannot_do_with_these_models(
+    planned: Planned, sections: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(RecipeError, match=problem):
+        planned(**sections)
+
+
+class TestAnotherBackend:
+    """`--backend` and the environment, over what the recipe says."""
+
+    def test_a_recipe_of_engines_on_a_server(self, planned: Planned) -> None:
+        found = planned(engine="{max_batch_size: 8}", flag="sglang")
+        assert option(found.launch, "--max-running-requests") == "8"
+
+    @pytest.mark.parametrize(
+        ("sections", "flag", "key"),
+        [
+            ({"engine": "{}", "serving": "{layout: bls}"}, "vllm", "serving.layout"),
+            ({"engine": "{release: 1.2.1}"}, "vllm", "engine.release"),
+            ({"engine": "{backend: vllm, release: 0.33.0}"}, "tensorrt_llm", "engine.release"),
+            ({"engine": "{backend: vllm}", "hardware": "{gpu: none}"}, "sglang", "engine.backend"),
+            ({"engine": "{}"}, "triton", "engine.backend"),
+            ({"engine": "{}", "speculation": "{method: hybrid}"}, "vllm", METHOD),
+            ({"engine": "{backend: torch}", "speculation": "{method: eagle}"}, "tensorrt_llm", METHOD),
+            ({"engine": "{backend: torch}", "speculation": INSIDE}, "tensorrt_llm", "speculation.share"),
+        ],
+    )
+    def test_what_the_recipe_has_and_the_other_not(
+        self, planned: Planned, sections: dict[str, str], flag: str, key: str
+    ) -> None:
+        with pytest.raises(RecipeError) as refused:
+            planned(flag=flag, **sections)
+        (found,) = refused.value.findings
+        assert found.subject == key
+        assert found.repair
+        assert ("trtspec migrate" in found.repair) == (key != "engine.backend")
+
+    def test_a_recipe_of_a_server_on_the_torch_backend(self, planned: Planned) -> None:
+        found = planned(engine="{backend: vllm, release: 0.33.0}", flag="torch")
+        assert (found.backend, found.launch) == ("torch", None)

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trtspec.base.errors import EngineError, UnavailableError
+from trtspec.base.progress import Advance
+from trtspec.pipeline.run.digests import FileDigests
+from trtspec.pipeline.run.records import pending
+from trtspec.pipeline.run.runner import run
+from trtspec.pipeline.run.step import Step
+
+
+class Kitchen:
+    """Two steps, `bread` out of `flour`, whose digests and results a test can change."""
+
+    def __init__(self, build: Path) -> None:
+        self.build, self.watched = build, list[str]()
+        self.digests = {"flour": "1", "bread": "1"}
+        self.flour: Callable[[Path], Any] = lambda path: path.write_text("flour")
+        self.obstacle: EngineError | None = None
+
+    @property
+    def steps(self) -> list[Step]:
+        def flour(path: Path, advance: Advance) -> None:
+            self.flour(path)
+
+        def bread(path: Path, advance: Advance) -> None:
+            path.mkdir()
+            (path / "loaf").write_text(f"bread of {(self.build / 'flour').read_text()}")
+
+        return [
+            Step("mill", "", (), "flour", (), self.digests["flour"], flour),
+            Step(
+                "bake",
+                "",
+                (),
+                "out/bread",
+                (),
+                self.digests["bread"],
+                bread,
+                ("mill",),
+                obstacle=self.obstacle,
+            ),
+        ]
+
+    def run(self) -> list[str]:
+        return run(
+            self.steps,
+            self.build,
+            FileDigests(self.build / ".trtspec/digests.json", self._watch),
+            self._watch,
+        )
+
+    def pending(self) -> set[str]:
+        return pending(self.steps, self.build, FileDigests(self.build / ".trtspec/digests.json", self._watch))
+
+    @contextmanager
+    def _watch(self, label: str, size: int | None) -> Iterator[Advance]:
+        self.watched.append(label)
+        yield lambda *_: None
+
+    @property
+    def loaf(self) -> str:
+        return (self.build / "out/bread/loaf").read_text()
+
+
+@pytest.fixture
+def kitchen(tmp_path: Path) -> Kitchen:
+    return Kitchen(tmp_path / "build")
+
+
+def test_what_is_done_is_not_done_again(kitchen: Kitchen) -> None:
+    assert kitchen.pending() == {"mill", "bake"}
+    assert not kitchen.build.exists()
+    assert kitchen.run() == ["mill", "bake"]
+    assert (kitchen.run(), kitchen.pending()) == ([], set())
+    assert kitchen.watched == ["mill", "bake"]
+
+
+def test_a_step_whose_digest_changed_is_run_and_what_comes_after_it(kitchen: Kitchen) -> None:
+    kitchen.run()
+    kitchen.digests["flour"] = "2"
+    kitchen.flour = lambda path: path.write_text("rye")
+    assert kitchen.pending() == {"mill", "bake"}
+    assert kitchen.run() == ["mill", "bake"]
+    assert kitchen.loaf == "bread of rye"
+    kitchen.digests["bread"] = "2"
+    assert kitchen.run() == ["bake"]
+
+
+def test_a_step_whose_inputs_came_out_the_same_is_not_run(kitchen: Kitchen) -> None:
+    kitchen.run()
+    kitchen.digests["flour"] = "2"
+    assert kitchen.run() == ["mill"]
+
+
+def test_outputs_that_were_changed_or_lost_are_made_again(kitchen: Kitchen) -> None:
+    kitchen.run()
+    (kitchen.build / "out/bread/loaf").write_text("eaten")
+    assert kitchen.run() == ["bake"]
+    (kitchen.build / "out/bread/mould").touch()
+    assert kitchen.run() == ["bake"]
+    (kitchen.build / "flour").unlink()
+    assert kitchen.run() == ["mill"]
+    assert kitchen.loaf == "bread of flour"
+
+
+def test_touching_an_output_does_not_make_it_again(kitchen: Kitchen) -> None:
+    kitchen.run()
+    (kitchen.build / "flour").touch()
+    assert kitchen.run() == []
+
+
+@pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()])
+def test_a_step_that_fails_leaves_nothing_and_keeps_what_was_there(
+    kitchen: Kitchen, error: BaseException
+) -> None:
+    kitchen.run()
+
+    def fail(path: Path) -> None:
+        path.write_text("half")
+        raise error
+
+    kitchen.digests["flour"], kitchen.flour = "2", fail
+    with pytest.raises(type(error)):
+        kitchen.run()
+    assert (kitchen.build / "flour").read_text() == "flour"
+    assert not list(kitchen.build.glob(".flour*"))
+    assert kitchen.pending() == {"mill", "bake"}
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_is_one_clear_error(kitchen: Kitchen, number: int) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(number, "no more")
+
+    kitchen.flour = fail
+    with pytest.raises(UnavailableError, match="flour: the disk is full") as caught:
+        kitchen.run()
+    assert "same command again" in str(caught.value.repair)
+
+
+def test_an_obstacle_is_said_before_anything_is_done(kitchen: Kitchen) -> None:
+    kitchen.obstacle = EngineError("oven", "is cold")
+    with pytest.raises(EngineError, match="oven: is cold"):
+        kitchen.run()
+    assert not (kitchen.build / "flour").exists()
+    kitchen.obstacle = None
+    kitchen.run()
+    kitchen.obstacle = EngineError("oven", "is cold")
+    assert kitchen.run() == []
+
+
+def test_a_folder_of_the_users_is_left_alone(kitchen: Kitchen) -> None:
+    (kitchen.build / "out").mkdir(parents=True)
+    with pytest.raises(UnavailableError, match="holds out, which trtspec did not make"):
+        kitchen.run()
+
+
+def test_broken_records_are_as_none(kitchen: Kitchen) -> None:
+    kitchen.run()
+    for text in ("", "[]", '{"mill": {}}', '{"mill": 3}'):
+        (kitchen.build / ".trtspec/steps.json").write_text(text)
+        assert kitchen.run() == ["mill", "bake"]

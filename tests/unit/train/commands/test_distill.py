@@ -1,0 +1,96 @@
+"""`trtspec distill` as a user calls it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.command_line import trtspec
+from trtspec.measure.workloads.recorded import Recorded, append_recorded
+from trtspec.recipe.loader import load
+
+
+@pytest.fixture
+def words(pair_recipe: Path, tmp_path: Path) -> tuple[object, ...]:
+    """The command line of a short distillation."""
+    answers = [
+        Recorded(str(n), prompt_token_ids=(9, n), answer_token_ids=tuple(range(10, 30)))
+        for n in range(20, 60)
+    ]
+    append_recorded(tmp_path / "answers.jsonl", answers)
+    rest = ("--answers", tmp_path / "answers.jsonl", "--epochs", "2", "--learning-rate", "1e-2")
+    return ("distill", pair_recipe, *rest, "--output", tmp_path / "out")
+
+
+def test_it_says_what_came_of_it_and_which_line_to_change(
+    words: tuple[object, ...], tmp_path: Path, pair_recipe: Path
+) -> None:
+    said = trtspec(*words)
+
+    assert said.returncode == 0, said.stderr
+    *table, folder = said.stdout.splitlines()
+    assert folder == str(tmp_path / "out" / "draft")
+    assert table[0].split() == ["accepted,", "held", "out", "before", "after", "change"]
+    assert f"hint: in {pair_recipe}, line 3: draft.model: ./out/draft" in said.stderr
+    assert "learned 36 answers of 720 tokens; 4 others were held out" in said.stderr
+    assert "training: done" in said.stderr
+    assert "{'loss'" not in said.stdout
+
+
+def test_for_machines_and_with_a_recipe(words: tuple[object, ...], tmp_path: Path, pair_recipe: Path) -> None:
+    new = tmp_path / "elsewhere" / "new.yaml"
+    said = trtspec(*words, "--json", "--recipe-out", new)
+
+    found = json.loads(said.stdout)
+    assert found["folder"] == str(tmp_path / "out" / "draft")
+    assert found["changes"] == {"draft.model": "./out/draft"}
+    assert found["learned"] == {"answers": 36, "tokens": 720}
+    assert found["loss"]["steps"] == 2 * 5
+    assert set(found["acceptance"]) == {"before", "after", "per_token_ratio", "of_drafted_ratio"}
+    draft = load(new).recipe.draft
+    assert draft
+    assert (draft.model, draft.dtype) == ("../out/draft", "float32")
+    assert trtspec("check", new).returncode == 0
+    assert trtspec("check", pair_recipe).returncode == 0
+
+
+def test_a_head_and_the_recipe_that_drafts_with_it(words: tuple[object, ...], tmp_path: Path) -> None:
+    new = tmp_path / "new.yaml"
+    said = trtspec(*words, "--method", "medusa", "--medusa-heads", "2", "--recipe-out", new, "--json")
+
+    assert said.returncode == 0, said.stderr
+    found = json.loads(said.stdout)
+    assert found["folder"] == str(tmp_path / "out" / "medusa")
+    changes = {"draft.model": "./out/medusa", "speculation.method": "medusa", "draft.dtype": None}
+    assert found["changes"] == changes, "a head has its target's"
+    assert found["num_draft_tokens"] == 2
+    assert load(new).recipe.speculation.method.kind == "medusa"
+    checked = trtspec("check", new)
+    assert "draft: a head, medusa, medusa format" in checked.stdout
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ((), "give either of them"),
+        (("--workload", "a.txt", "--answers", "b.jsonl"), "give either of them"),
+        (("--answers", "b.jsonl", "--url", "http://127.0.0.1:1"), "are not asked for again"),
+    ],
+)
+def test_what_does_not_go_together(options: tuple[str, ...], problem: str, pair_recipe: Path) -> None:
+    said = trtspec("distill", pair_recipe, *options)
+    assert said.returncode == 2
+    assert problem in " ".join(said.stderr.split())
+
+
+def test_a_server_that_is_not_there(pair_recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("one\ntwo\nthree\n")
+    said = trtspec(
+        "distill", pair_recipe, "--workload", tmp_path / "prompts.txt", "--url", "http://127.0.0.1:1",
+        "--output", tmp_path / "out",
+    )  # fmt: skip
+    assert said.returncode == 1
+    assert "does not answer" in said.stderr

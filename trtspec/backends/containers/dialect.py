@@ -1,0 +1,167 @@
+"""Describes where docker and podman differ; pure.
+
+Of podman's command line: docs/source/markdown in its repository, held to release 4.3 and 5.8.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from trtspec.base.causes import Cause
+
+TOOLKIT = "install nvidia-container-toolkit, then: sudo nvidia-ctk runtime configure --runtime=docker"
+CDI = "install nvidia-container-toolkit, then: sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One of the two command lines.
+
+    `install` is the repair where it is missing. `causes` are its words for known failures, and `gone` those
+    for a thing that is no longer there. `is_daemon` is whether a daemon keeps the containers, and limits,
+    user and network are the daemon's. `takes_cdi` is whether GPUs have the names of CDI, and not NVIDIA's.
+    `remove` ends and removes a container at once. `log` bounds what is kept of a container's output.
+    `restarts_later` is whether a container that runs can get another restart policy. `pulling` finds a layer
+    in what a pull says, and `pulled` what it says of one that is there, None if it does not tell.
+    """
+
+    name: str
+    install: str
+    causes: tuple[Cause, ...]
+    gone: re.Pattern[str]
+    is_daemon: bool
+    takes_cdi: bool
+    remove: tuple[str, ...]
+    log: tuple[str, ...]
+    restarts_later: bool
+    pulling: re.Pattern[str]
+    pulled: re.Pattern[str] | None
+
+    @property
+    def no_gpus(self) -> str:
+        """The repair where containers get no GPUs."""
+        return CDI if self.takes_cdi else TOOLKIT
+
+
+_FULL = r"no space left on device"
+_GPU = Cause(
+    r"nvidia-container-cli: (.+)",
+    "the container cannot have its GPUs: {0}",
+    "trtspec doctor shows what this machine has",
+)
+
+DOCKER = Dialect(
+    name="docker",
+    install="install Docker Engine: docs.docker.com/engine/install, or podman",
+    causes=(
+        Cause(
+            r"permission denied while trying to connect",
+            "its daemon does not let this user in",
+            "sudo usermod -aG docker $USER, and log in again",
+        ),
+        Cause(
+            r"Cannot connect to the Docker daemon|error during connect|failed to connect to the docker API",
+            "its daemon does not answer",
+            "start it: sudo systemctl start docker",
+        ),
+        Cause(
+            r"could not select device driver|unresolvable CDI devices",
+            "containers get no GPUs here",
+            TOOLKIT,
+        ),
+        Cause(
+            r"nvidia-container-cli: .*(?:bpf_prog_query|cgroup|device rules)",
+            "rootless docker may not give a container its GPUs",
+            "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups --in-place",
+        ),
+        _GPU,
+        Cause(
+            r'mount config for type "bind": .*permission denied',
+            "its daemon, which is root, cannot see a folder: so does an NFS with root_squash",
+            "have the build and TRTSPEC_CACHE on a local disk, or use rootless podman",
+        ),
+        Cause(_FULL, "docker's disk is full", "docker system df shows what takes it"),
+        Cause(r"No such image: (\S+)", "it has no {0}", "run the same command again, which pulls it"),
+    ),
+    gone=re.compile(
+        r"No such (container|image|object)|is not running|removal of container .* already in progress"
+    ),
+    is_daemon=True,
+    takes_cdi=False,
+    remove=("rm", "--force"),
+    log=("--log-driver", "json-file", "--log-opt", "max-size=50m", "--log-opt", "max-file=3"),
+    restarts_later=True,
+    # What it says of a layer where no terminal shows how much of it is there.
+    pulling=re.compile(
+        r"^(\w+): (?:Pulling fs layer|Waiting|Verifying Checksum|Download complete|Already exists"
+        r"|Pull complete)"
+    ),
+    pulled=re.compile(r": (?:Already exists|Pull complete)$"),
+)
+
+_SUBORDINATE = (
+    "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER && podman system migrate"
+)
+NO_SUBORDINATES = ("this user has no subordinate ids, which the users of images are mapped to", _SUBORDINATE)
+NO_SESSION = (
+    "podman finds no systemd of this user, which it has health checks run by",
+    "log in as this user, and not with su or sudo; or: loginctl enable-linger, and export XDG_RUNTIME_DIR",
+)
+
+PODMAN = Dialect(
+    name="podman",
+    install="install podman: podman.io/docs/installation",
+    causes=(
+        Cause(
+            r"newuidmap.*(?:not found|[Pp]ermission denied|not permitted)",
+            "rootless podman lacks newuidmap",
+            "install it: uidmap of Debian and Ubuntu, shadow-utils of Fedora and RHEL",
+        ),
+        Cause(r"insufficient UIDs or GIDs|no sub[ug]id ranges found", *NO_SUBORDINATES),
+        Cause(
+            r"stat nvidia\.com/gpu\S+: no such file",
+            "it knows no CDI, by which GPUs come",
+            "podman 4.1 or newer",
+        ),
+        Cause(r"CDI device", "containers get no GPUs here", CDI),
+        _GPU,
+        Cause(
+            r"container-init binary not found|could not find \"catatonit|finding catatonit binary",
+            "it lacks catatonit, the first process of a container",
+            "install catatonit",
+        ),
+        Cause(
+            r"could not find \"?(slirp4netns|pasta)",
+            "rootless podman has no network for containers: {0} is missing",
+            "install slirp4netns, or passt for podman 5",
+        ),
+        Cause(r"systemd connection to \w+ healthchecks|dial unix .*/systemd/private", *NO_SESSION),
+        Cause(
+            r"'overlay' is not supported over (\S+)",
+            "podman's images cannot be in a file system of this kind, {0}",
+            "name a local folder as graphroot in ~/.config/containers/storage.conf",
+        ),
+        Cause(
+            r"rlimit.*[Oo]peration not permitted",
+            "the limits of containers.conf are above those of this user",
+            "lower default_ulimits in containers.conf, or raise the user's in /etc/security/limits.conf",
+        ),
+        Cause(_FULL, "podman's disk is full", "podman system df shows what takes it"),
+        Cause(r"(\S+): image not known", "it has no {0}", "run the same command again, which pulls it"),
+    ),
+    gone=re.compile(
+        r"no such (container|object)|no container with (name or )?ID|image not known|is not running"
+        r"|only create exec sessions on running containers|container state improper"
+    ),
+    is_daemon=False,
+    takes_cdi=True,
+    # It would give a container ten seconds to end by itself.
+    remove=("rm", "--force", "--time", "0"),
+    # Its json-file is another name of this, which knows no number of files.
+    log=("--log-driver", "k8s-file", "--log-opt", "max-size=150mb"),
+    # `podman update` knows --restart from 5.1 on.
+    restarts_later=False,
+    pulling=re.compile(r"^Copying blob (?:sha256:)?(\w+)"),
+    pulled=None,
+)

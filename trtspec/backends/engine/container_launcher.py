@@ -1,0 +1,63 @@
+"""Runs commands of TensorRT-LLM in NVIDIA's image, in containers of this machine."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from trtspec.backends.containers.container import Container, Mount
+from trtspec.backends.containers.engine import ContainerEngine
+from trtspec.backends.containers.program import Program, signalled
+from trtspec.backends.containers.state import remove
+from trtspec.base.causes import Cause
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerLauncher:
+    """Starts commands in a container of `image` with the folders that a build reads and writes.
+
+    `name` is the same each time, so that a container of an earlier run is found and removed. `gpus` are
+    those of `Container`.
+    """
+
+    image: str
+    name: str
+    folders: tuple[Path, ...]
+    gpus: tuple[str, ...]
+    engine: ContainerEngine
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        return self.engine.program.dialect.causes
+
+    def command(self, argv: tuple[str, ...], folder: Path) -> tuple[str, ...]:
+        mounts = tuple(Mount(folder) for folder in self.folders)
+        container = Container(self.image, self.name, argv, folder, mounts, self.gpus)
+        return container.run(self.engine, "--rm")
+
+    def start(self, argv: tuple[str, ...], output: IO[bytes], folder: Path) -> _Attached:
+        program = self.engine.program
+        remove(program, self.name)
+        return _Attached(program, self.name, program.start(self.command(argv, folder)[1:], output))
+
+
+class _Attached:
+    """A container, and the process of `docker run`, or `podman run`, that passes its output on."""
+
+    def __init__(self, program: Program, name: str, client: subprocess.Popen[bytes]) -> None:
+        self._program, self._name, self._client = program, name, client
+
+    def wait(self, seconds: float) -> int | None:
+        try:
+            status = self._client.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        return signalled(status)
+
+    def kill(self) -> None:
+        # A container outlives the client that started it.
+        self._client.kill()
+        self._client.wait()
+        remove(self._program, self._name)

@@ -1,0 +1,151 @@
+"""Engine directories: `config.json` with TensorRT-LLM's keys, and for each rank an engine or its weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtspec.base.errors import EngineError
+from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, MEDUSA, TORCH_VERSION
+
+NO_DRAFTS = 1  # `SpeculativeDecodingMode` of TensorRT-LLM, as `DRAFT_TOKENS_EXTERNAL`
+EXTERNAL = "draft_tokens_external"
+MODES = {EXTERNAL: DRAFT_TOKENS_EXTERNAL, "medusa": MEDUSA}
+"""What an engine with a `max_draft_len` does with drafts, as `trtllm-build` calls it, and as it writes it."""
+_REBUILD = "build the engine again"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """The configuration of an engine, read from its directory. Lengths are in tokens; `max_seq_len` includes
+    `max_draft_len`.
+
+    `quant_algo` is what its linear layers are quantized to, such as FP8; None where they are not.
+    """
+
+    version: str
+    architecture: str
+    dtype: str
+    quant_algo: str | None
+    vocab_size: int
+    world_size: int
+    max_batch_size: int
+    max_beam_width: int
+    max_input_len: int
+    max_seq_len: int
+    max_num_tokens: int
+    max_draft_len: int
+    speculative_decoding_mode: int
+    kv_cache_type: str
+    remove_input_padding: bool
+    use_paged_context_fmha: bool
+    gather_generation_logits: bool
+
+    @property
+    def mode(self) -> str | None:
+        """The name in `MODES` of what the engine does with drafts; None for a mode that trtspec does not
+        serve.
+        """
+        return next((name for name, found in MODES.items() if found == self.speculative_decoding_mode), None)
+
+    @property
+    def backend(self) -> str:
+        return "torch" if self.version.startswith(TORCH_VERSION) else "tensorrt_llm"
+
+    @property
+    def num_processes(self) -> int:
+        """The number of processes that run it: one for each rank, or one that holds all ranks."""
+        return self.world_size if self.backend == "tensorrt_llm" else 1
+
+
+def write_config(folder: Path, version: str, pretrained: Mapping[str, Any], build: Mapping[str, Any]) -> None:
+    """Writes `config.json`; its bytes depend on nothing but the values."""
+    content = {"version": version, "pretrained_config": dict(pretrained), "build_config": dict(build)}
+    (folder / "config.json").write_text(json.dumps(content, indent=4) + "\n", encoding="utf-8")
+
+
+def read_engine(folder: Path) -> EngineConfig:
+    """Reads a directory that either builder made; raises EngineError for one that is not whole.
+
+    Keys that trtspec does not use may be there or not.
+    """
+    file = folder / "config.json"
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        pretrained, build = content["pretrained_config"], content["build_config"]
+        plugins = build["plugin_config"]
+        config = EngineConfig(
+            version=str(content["version"]),
+            architecture=pretrained["architecture"],
+            dtype=pretrained["dtype"],
+            quant_algo=(pretrained.get("quantization") or {}).get("quant_algo"),
+            vocab_size=_whole(pretrained, "vocab_size"),
+            world_size=_whole(pretrained["mapping"], "world_size"),
+            max_batch_size=_whole(build, "max_batch_size"),
+            max_beam_width=_whole({"max_beam_width": 1, **build}, "max_beam_width"),
+            max_input_len=_whole(build, "max_input_len"),
+            max_seq_len=_whole(build, "max_seq_len"),
+            max_num_tokens=_whole(build, "max_num_tokens"),
+            max_draft_len=_whole(build, "max_draft_len"),
+            speculative_decoding_mode=int(build["speculative_decoding_mode"]),
+            kv_cache_type=str(build.get("kv_cache_type", "paged")).lower(),
+            remove_input_padding=bool(plugins.get("remove_input_padding", True)),
+            use_paged_context_fmha=bool(plugins["use_paged_context_fmha"]),
+            gather_generation_logits=bool(build["gather_generation_logits"]),
+        )
+    except FileNotFoundError as error:
+        raise EngineError(folder, "is not an engine: it has no config.json", "trtspec build") from error
+    except KeyError as error:
+        raise EngineError(file, f"has no {error.args[0]}", _REBUILD) from error
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise EngineError(file, f"is not an engine's config: {error}", _REBUILD) from error
+    return config
+
+
+def _whole(values: Mapping[str, Any], key: str) -> int:
+    if type(value := values[key]) is not int or value < 0:
+        raise ValueError(f"{key} is {value!r:.20}, no whole number")
+    return value
+
+
+def check_engine(
+    folder: Path, max_draft_len: int, release: str | None = None, mode: str = EXTERNAL
+) -> EngineConfig:
+    """Reads an engine, and raises EngineError for one that would fail to load or could not reuse KV blocks.
+
+    `max_draft_len` is 0 for an engine that proposes, and `mode` is what another does with drafts. `release`
+    is the TensorRT-LLM that should have built it; None allows any.
+    """
+    config = read_engine(folder)
+    if release and config.version != release:
+        problem = f"was built by TensorRT-LLM {config.version}, and not by {release} as the recipe says"
+        raise EngineError(folder, problem, f"write release: {config.version}, or run the image of {release}")
+    suffix = "safetensors" if config.backend == "torch" else "engine"
+    for rank in range(config.world_size):
+        if not (folder / f"rank{rank}.{suffix}").is_file():
+            raise EngineError(folder, f"has no rank{rank}.{suffix}", _REBUILD)
+    number = MODES[mode] if max_draft_len else NO_DRAFTS
+    if (config.speculative_decoding_mode, config.max_draft_len) != (number, max_draft_len):
+        found = f"mode {config.speculative_decoding_mode} with max_draft_len {config.max_draft_len}"
+        problem = f"was built for {found}, not for mode {number} with {max_draft_len}"
+        raise EngineError(folder, problem, _REBUILD)
+    for flaw in _flaws(config):
+        raise EngineError(folder, flaw, _REBUILD)
+    return config
+
+
+def _flaws(config: EngineConfig) -> list[str]:
+    flaws = {
+        "was built without use_paged_context_fmha, so it cannot reuse KV blocks": (
+            not config.use_paged_context_fmha
+        ),
+        f"has a KV cache that is {config.kv_cache_type}, not paged": config.kv_cache_type != "paged",
+        "was built without remove_input_padding, so it cannot batch in flight": (
+            not config.remove_input_padding
+        ),
+        "was built for beams, and drafts have none": config.max_beam_width > 1,
+    }
+    return [flaw for flaw, found in flaws.items() if found]

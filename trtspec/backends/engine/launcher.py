@@ -1,0 +1,94 @@
+"""Starts the commands of TensorRT-LLM: what a launcher must do, and the launcher for this machine.
+
+The launcher for a container is in `container_launcher.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Protocol
+
+from trtspec.base.causes import Cause
+
+
+class RunningCommand(Protocol):
+    """A command that was started."""
+
+    def wait(self, seconds: float) -> int | None:
+        """Returns its exit status, negative for a signal, or None if it has not ended after `seconds`."""
+        ...
+
+    def kill(self) -> None:
+        """Ends it at once, with every process that it has started; harmless if it has ended already."""
+        ...
+
+
+class Launcher(Protocol):
+    """Starts commands of TensorRT-LLM; `argv[0]` is the command's plain name."""
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """The known causes why it fails that are of the launcher and not of the command."""
+        ...
+
+    def command(self, argv: tuple[str, ...], folder: Path) -> tuple[str, ...]:
+        """The command line with which a shell on this machine would do the same."""
+        ...
+
+    def start(self, argv: tuple[str, ...], output: IO[bytes], folder: Path) -> RunningCommand:
+        """Starts it in `folder` with stdout and stderr in `output`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalLauncher:
+    """Starts commands on this machine.
+
+    `executable` is the path of the command, `gpus` are the UUIDs of the GPUs that it may use, empty for all.
+    """
+
+    executable: str
+    gpus: tuple[str, ...] = ()
+    causes: tuple[Cause, ...] = ()
+
+    def command(self, argv: tuple[str, ...], folder: Path) -> tuple[str, ...]:
+        return argv
+
+    def start(self, argv: tuple[str, ...], output: IO[bytes], folder: Path) -> RunningCommand:
+        visible = {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus)} if self.gpus else {}
+        process = subprocess.Popen(  # noqa: S603
+            [self.executable, *argv[1:]],
+            cwd=folder,
+            env={**os.environ, **visible},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            # It inherits the lock of the build directory; the other descriptors are closed by themselves.
+            close_fds=False,
+        )
+        return _Process(process)
+
+
+class _Process:
+    """A process that leads a session of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def wait(self, seconds: float) -> int | None:
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> None:
+        # Its workers may outlive it, and are still in its process group then.
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()

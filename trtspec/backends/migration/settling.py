@@ -1,0 +1,76 @@
+"""Makes a recipe's text one that loads: what its rules refuse goes, and is said with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trtspec.base.errors import RecipeError
+from trtspec.base.findings import Finding
+from trtspec.recipe.edit import edit
+from trtspec.recipe.loader import LoadedRecipe, loads
+from trtspec.recipe.server_limits import lacking_on_clusters
+from trtspec.recipe.yaml_reader import read
+
+_METHOD = "speculation.method"
+_NEEDED = ("", "name", "target", "target.model", "draft.model", "hardware", "hardware.gpu", "engine.backend")
+
+
+def settle(text: str, path: Path) -> tuple[str, LoadedRecipe, list[Finding]]:
+    """Returns a text that loads from `path`, the recipe, and what was removed: a key and why, each a finding.
+
+    What its server has not on a cluster goes too. A method that the backend does not run gives way to one
+    that it does. Raises RecipeError where a recipe without what is refused would be none.
+    """
+    removed: list[Finding] = []
+    while True:
+        loaded, findings = _loaded(text, path)
+        if loaded and not findings:
+            return text, loaded, removed
+        if not (changes := without(findings[0].subject, read(text.encode()).values)):
+            raise RecipeError(path, findings)
+        text = edit(text, changes, path)
+        removed.append(findings[0])
+
+
+def _loaded(text: str, path: Path) -> tuple[LoadedRecipe | None, list[Finding]]:
+    try:
+        loaded = loads(text.encode(), path)
+    except RecipeError as error:
+        return None, list(error.findings)
+    return loaded, list(lacking_on_clusters(loaded.recipe))
+
+
+def value_of(key: str, values: Mapping[str, Any]) -> Any:
+    """Returns the value of a dotted key; None where there is none."""
+    found: Any = values
+    for name in key.split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def without(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what to change so that a key is gone; nothing if the recipe needs it or does not have it.
+
+    A section that it would leave empty goes with it.
+    """
+    if key == _METHOD:
+        return _other_method(values)
+    if key in _NEEDED or value_of(key, values) is None:
+        return {}
+    section = key.rpartition(".")[0]
+    while section and len(value_of(section, values)) == 1:
+        key, section = section, section.rpartition(".")[0]
+    return {key: None}
+
+
+def _other_method(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the change to a method that needs no more than what is there; every backend has it."""
+    method = value_of(_METHOD, values)
+    kind = method.get("kind") if isinstance(method, dict) else method
+    if kind == "hybrid" and "draft" in values:
+        return {_METHOD: "draft_model"}
+    if kind in ("ngram", "draft_model"):
+        return {}
+    return {_METHOD: "ngram", **({"draft": None} if "draft" in values else {})}

@@ -1,0 +1,73 @@
+"""SGLang's OpenAI server (`sglang.launch_server`): its arguments, as `ServerArgs` of 0.5.23 has them."""
+
+from __future__ import annotations
+
+from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.servers.wanted import LaunchInputs, words
+from trtspec.recipe.methods import Ngram
+
+METHODS = {"draft_model": "STANDALONE", "ngram": "NGRAM", "eagle3": "EAGLE3", "eagle": "EAGLE"}
+"""SGLang's name of each method (`SpeculativeAlgorithm` in sglang/srt/speculative/spec_info.py)."""
+_UNQUANTIZED = "unquant"
+
+
+def launch(wanted: LaunchInputs) -> ServerLaunch:
+    target = wanted.target
+    options: dict[str, str | int | bool | None] = {
+        "--model-path": target.place,
+        "--revision": target.revision,
+        "--served-model-name": wanted.name,
+        "--load-format": "safetensors",
+        "--dtype": wanted.dtype,
+        "--quantization": "fp8" if target.quantize else None,
+        "--kv-cache-dtype": "fp8_e4m3" if wanted.fp8_kv_cache else None,
+        "--tp-size": wanted.tensor,
+        "--max-running-requests": wanted.max_batch_size,
+        "--context-length": wanted.max_seq_len,
+        "--chunked-prefill-size": wanted.max_num_tokens if wanted.enable_chunked_context else -1,
+        "--enable-metrics": True,
+        **speculation(wanted),
+    }
+    return ServerLaunch(
+        backend="sglang",
+        release=wanted.release.version,
+        module="sglang.launch_server",
+        program=("python3", "-m", "sglang.launch_server"),
+        arguments=words(options),
+        image=wanted.image,
+        served_model_name=wanted.name,
+        models=wanted.folders,
+    )
+
+
+def speculation(wanted: LaunchInputs) -> dict[str, str | int | bool | None]:
+    """Returns the options on drafts, which are chains of K tokens: SGLang counts the one before them too.
+
+    Its n-grams would be a tree, which costs more rows to verify and asks for FlashInfer. They are of as many
+    tokens as are looked up and drafted together. A draft that is not named otherwise would be quantized
+    like the target.
+    """
+    method, draft = wanted.method, wanted.draft
+    options: dict[str, str | int | bool | None] = {
+        "--speculative-algorithm": METHODS[method.kind],
+        "--speculative-num-draft-tokens": wanted.num_draft_tokens + 1,
+    }
+    if isinstance(method, Ngram):
+        depth = method.prompt_lookup_max + wanted.num_draft_tokens
+        return {
+            **options,
+            "--speculative-ngram-max-bfs-breadth": 1,
+            "--speculative-ngram-max-trie-depth": depth,
+        }
+    assert draft is not None
+    quantization = None
+    if draft.quantize != wanted.target.quantize:
+        quantization = "fp8" if draft.quantize else _UNQUANTIZED
+    return {
+        **options,
+        "--speculative-num-steps": wanted.num_draft_tokens,
+        "--speculative-eagle-topk": 1,
+        "--speculative-draft-model-path": draft.place,
+        "--speculative-draft-model-revision": draft.revision,
+        "--speculative-draft-model-quantization": quantization,
+    }

@@ -1,0 +1,74 @@
+"""TensorRT-LLM's OpenAI server on its PyTorch backend (`trtllm-serve`).
+
+It is told what `commands/serve.py` and `llmapi/llm_args.py` of TensorRT-LLM 1.0 to 1.2 take. Its sizes are
+options, since not all of these releases take them from a file of configuration, where the rest is.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Any
+
+from trtspec import yaml11
+from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.servers.wanted import LaunchInputs, words
+from trtspec.recipe.methods import Ngram
+
+METHODS = {"draft_model": "DraftTarget", "ngram": "NGram", "eagle3": "Eagle"}
+"""The `decoding_type` of each method (`DecodingBaseConfig.from_dict`)."""
+FILE = "llm_api_options.yaml"
+
+
+def launch(wanted: LaunchInputs) -> ServerLaunch:
+    options: dict[str, str | int | bool | None] = {
+        "--backend": "pytorch",
+        "--tp_size": wanted.tensor,
+        "--pp_size": wanted.pipeline,
+        "--max_batch_size": wanted.max_batch_size,
+        "--max_seq_len": wanted.max_seq_len,
+        "--max_num_tokens": wanted.max_num_tokens,
+        "--extra_llm_api_options": f"{{build}}/{FILE}",
+    }
+    place = wanted.target.place
+    return ServerLaunch(
+        backend="tensorrt_llm_pytorch",
+        release=wanted.release.version,
+        module="tensorrt_llm.commands.serve",
+        program=("trtllm-serve",),
+        arguments=("serve", place, *words(options)),
+        image=wanted.image,
+        # It has no names before 1.3: a model is called by its Hub id, or by its folder's name.
+        served_model_name=PurePosixPath(place).name if wanted.target.is_folder else place,
+        files={FILE: yaml11.dump(configuration(wanted))},
+        models=wanted.folders,
+    )
+
+
+def configuration(wanted: LaunchInputs) -> dict[str, Any]:
+    """Returns the file: fields of `LlmArgs`."""
+    values: dict[str, Any] = {
+        "revision": wanted.target.revision,
+        "dtype": wanted.dtype,
+        "enable_chunked_prefill": wanted.enable_chunked_context,
+        "kv_cache_config": {"dtype": "fp8"} if wanted.fp8_kv_cache else None,
+        # Without this it has no metrics for Prometheus.
+        "return_perf_metrics": bool(wanted.release.metrics_path) or None,
+        # Of these only EAGLE-3, which is part of the target's model, is run beside the scheduler's next step.
+        "disable_overlap_scheduler": wanted.method.kind != "eagle3" or None,
+        "speculative_config": speculation(wanted),
+    }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def speculation(wanted: LaunchInputs) -> dict[str, Any]:
+    """Returns `speculative_config`; n-grams are a request's own, and the latest match counts."""
+    method, draft = wanted.method, wanted.draft
+    values: dict[str, Any] = {
+        "decoding_type": METHODS[method.kind],
+        "max_draft_len": wanted.num_draft_tokens,
+    }
+    if isinstance(method, Ngram):
+        ngrams = {"max_matching_ngram_size": method.prompt_lookup_max}
+        return {**values, **ngrams, "is_use_oldest": False, "is_public_pool": False}
+    assert draft is not None
+    return {**values, "speculative_model_dir": draft.place}

@@ -1,0 +1,132 @@
+"""Every failure that trtspec knows, as data.
+
+An exception names the thing that is wrong, what is wrong with it and, where trtspec knows one, the repair.
+`trtspec/base/explanation.py` is the only place that turns one into text for a person. `trtspec.serving` is copied
+into generated model repositories and has exceptions of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from trtspec.base.findings import Finding
+
+
+class TrtspecError(Exception):
+    """A failure that the user can act on; anything else that is raised is a defect of trtspec.
+
+    `step` names the step of a plan that failed; None if no step was running.
+    """
+
+    subject: str
+    problem: str
+    repair: str | None
+    step: str | None = None
+
+    def __init__(self, subject: str | Path, problem: str, repair: str | None = None) -> None:
+        super().__init__(f"{subject}: {problem}")
+        self.subject, self.problem, self.repair = str(subject), problem, repair
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Every problem that this error reports."""
+        return (Finding(self.subject, self.problem, self.repair),)
+
+
+class RecipeError(TrtspecError):
+    """A recipe that cannot be used; `findings` has every problem, in the order of the file's lines.
+
+    The subject of each finding is a dotted key, or empty if the whole file is wrong.
+    """
+
+    def __init__(self, path: str | Path, findings: Sequence[Finding]) -> None:
+        first, *_ = self._findings = tuple(sorted(findings, key=lambda finding: finding.line or 0))
+        place = f"{path}:{first.line}" if first.line else path
+        problem = f"{first.subject}: {first.problem}" if first.subject else first.problem
+        super().__init__(place, problem, first.repair)
+        self.path = str(path)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return self._findings
+
+
+class PairError(TrtspecError):
+    """A target and a draft that would give wrong output together."""
+
+
+class ModelError(TrtspecError):
+    """A Hugging Face model folder (or Hub id) that cannot be used."""
+
+
+class TensorError(ModelError):
+    """One tensor, or the file that should hold it, is not what the model's configuration demands."""
+
+
+class DatasetError(TrtspecError):
+    """Calibration texts that cannot be read; the subject names the file and, if there is one, the line."""
+
+
+class EngineError(TrtspecError):
+    """An engine directory that cannot be built or would fail to load."""
+
+
+class StepError(TrtspecError):
+    """A step of a plan that failed; `log` is the file that holds its output, `lines` are its last ones."""
+
+    def __init__(
+        self,
+        subject: str | Path,
+        problem: str,
+        repair: str | None = None,
+        log: Path | None = None,
+        lines: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(subject, problem, repair)
+        self.log, self.lines = log, lines
+
+
+class ServerError(TrtspecError):
+    """A Triton server that did not start, did not become ready, or answered with an error."""
+
+
+class StuckError(ServerError):
+    """A Triton server whose start hung, or broke off, in Triton itself; a second attempt may succeed."""
+
+
+class MeasureError(TrtspecError):
+    """A measurement that cannot be made, or whose result cannot be read; also a workload."""
+
+
+class TrainingError(TrtspecError):
+    """A training that cannot go on."""
+
+
+class StoreError(TrtspecError):
+    """A store of engines that cannot be read or written."""
+
+
+class CorruptedError(StoreError):
+    """A file of a store that is missing, or whose content does not match its name."""
+
+
+class JobError(TrtspecError):
+    """A job that the scheduler of a cluster does not take, or that did not succeed."""
+
+
+class RefusedError(TrtspecError):
+    """A step of a roll-out that its bounds do not allow."""
+
+
+class ClusterError(TrtspecError):
+    """A Kubernetes cluster that cannot be asked, refuses, or whose pods do not come up.
+
+    `lines` are the last ones of the log that tells more.
+    """
+
+    lines: tuple[str, ...] = ()
+
+
+class UnavailableError(TrtspecError):
+    """Something that must be installed, present or reachable is not: a package, a GPU, a port, disk space."""

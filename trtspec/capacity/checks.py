@@ -1,0 +1,119 @@
+"""Checks sized replicas by a simulation: at the usual rate, and in bursts.
+
+Many replicas are alike, so a few stand for all, with their part of the requests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from trtspec.base.progress import Advance
+from trtspec.capacity.autoscaler import ReplicaScaling
+from trtspec.capacity.demand import Demand, jobs, requests_in
+from trtspec.capacity.simulation import Setup, simulate
+from trtspec.capacity.sizing import Sized
+from trtspec.capacity.tempo import Replica
+from trtspec.capacity.worker import Done
+from trtspec.measure.bench.result import Percentiles
+from trtspec.measure.bench.statistics import percentiles
+
+REQUESTS = 3000
+"""How many requests are simulated of each case, about."""
+MOST_REPLICAS = 6
+LEAD_S = 60.0
+_WARM_UP = 0.1
+_MOST_BURSTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The latencies of simulated requests, with the mean number of `replicas` that the whole fleet had."""
+
+    time_to_first_token: Percentiles
+    inter_token: Percentiles | None
+    end_to_end: Percentiles
+    replicas: float
+
+
+@dataclass(frozen=True, slots=True)
+class InBurst:
+    """Those that came during a burst, to as many replicas as usual, with an autoscaler, or enough for it.
+
+    `ready_after` is when the first replica that the burst called for was ready, in seconds from its
+    beginning; None where none was before it was over and all were answered.
+    """
+
+    usual: Seen
+    scaled: Seen
+    peak: Seen
+    ready_after: float | None
+
+
+def at_usual_rate(replica: Replica, sized: Sized, demand: Demand, seed: int, advance: Advance) -> Seen:
+    """Returns what requests meet between two bursts, without those of the first tenth of the time."""
+    share, replicas = _part(sized.replicas)
+    usual = replace(demand.of(share), burst=None)
+    seconds = REQUESTS / usual.rate
+    outcome = simulate(Setup(replica, replicas), jobs(usual, seconds, seed), seed, advance)
+    return _seen(outcome.between(_WARM_UP * seconds, math.inf), sized.replicas)
+
+
+def in_burst(
+    replica: Replica,
+    usual: Sized,
+    peak: Sized,
+    demand: Demand,
+    places: float,
+    start_s: float,
+    seed: int,
+    advance: Advance,
+) -> InBurst | None:
+    """Returns what requests meet that come during a burst, once for each way to bear it; None if none come.
+
+    The autoscaler adds a replica where requests take more than this share of the `places`.
+    """
+    assert demand.burst is not None
+    share, least = _part(usual.replicas)
+    most = max(math.ceil(peak.replicas * share), least)
+    one = replace(demand.burst, every=LEAD_S + demand.burst.seconds)
+    part = replace(demand.of(share), burst=one)
+    scaling = ReplicaScaling(places * replica.places, least, most, start_s)
+    setups = (
+        Setup(replica, least),
+        Setup(replica, least, scaling=scaling),
+        Setup(replica, most),
+    )
+    bursts = min(math.ceil(REQUESTS / requests_in(part, one.every)), _MOST_BURSTS)
+    found: list[Seen] = []
+    ready: list[float] = []
+    for setup in setups:
+        done: list[Done] = []
+        replicas = 0.0
+        for number in range(bursts):
+            outcome = simulate(setup, jobs(part, one.every, seed + number), seed + number, advance)
+            done += outcome.between(LEAD_S, math.inf)
+            replicas += outcome.replicas / bursts
+            ready += [at for at in outcome.started if at - start_s >= LEAD_S][:1]
+        if not done:
+            return None
+        found.append(_seen(done, replicas / share))
+    as_usual, scaled, enough = found
+    after = sum(ready) / len(ready) - LEAD_S if ready else None
+    return InBurst(as_usual, scaled, enough, after)
+
+
+def _part(replicas: int) -> tuple[float, int]:
+    """Returns the share of a fleet that is simulated, and its replicas."""
+    part = min(replicas, MOST_REPLICAS)
+    return part / replicas, part
+
+
+def _seen(done: Sequence[Done], replicas: float) -> Seen:
+    first = percentiles([one.time_to_first_token for one in done])
+    whole = percentiles([one.end_to_end for one in done])
+    assert first is not None
+    assert whole is not None
+    tokens = percentiles([one.inter_token for one in done if one.inter_token is not None])
+    return Seen(first, tokens, whole, replicas)

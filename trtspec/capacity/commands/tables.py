@@ -1,0 +1,242 @@
+"""A fleet on paper, for people and for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from trtspec.base.units import three_digits
+from trtspec.cli.terminal.output import out
+
+if TYPE_CHECKING:
+    from trtspec.capacity.checks import InBurst, Seen
+    from trtspec.capacity.fleet import FleetArm, FleetRequirements, FleetResult
+    from trtspec.capacity.sizing import Sized
+    from trtspec.capacity.start import ColdStart
+    from trtspec.pipeline.plan.resolved import Resolved
+
+Cell = Callable[["FleetArm"], str | None]
+_NOTHING = "-"
+
+
+def print_fleet(fleet: FleetResult, resolved: Resolved, seed: int) -> None:
+    """Prints what a load takes with drafts and without, what a start takes, and what is assumed."""
+    recipe = resolved.loaded.recipe
+    arms = [arm for arm in (fleet.plain, fleet.drafts) if arm]
+    names = ["without drafts", "with drafts"][-len(arms) :]
+    out.sentence(f"{recipe.name}: {_asked(fleet.question)}")
+    out.result()
+    unit = "server" if recipe.hardware.gpu == "none" else "GPU"
+    out.table(_rows(arms, unit, recipe.fleet.currency), header=("", *names))
+    out.result()
+    if any(arm.burst for arm in arms):
+        out.table(_bursts(arms), header=(_burst(fleet.question), *names))
+        for line in _lag(arms):
+            out.sentence(line)
+        out.result()
+    for arm in (fleet.drafts, fleet.plain):
+        if arm and arm.start and arm.one_more:
+            _print_start(arm.start, arm.one_more)
+            out.result()
+            break
+    for line in _notes(fleet, resolved, unit, seed):
+        out.sentence(line)
+
+
+def _asked(question: FleetRequirements) -> str:
+    demand, bounds = question.demand, question.bounds
+    lengths = demand.lengths
+    told = f"{demand.rate:,.10g} requests/s of {lengths.input:,.0f} + {lengths.output:,.0f} tokens on average"
+    limits = [
+        f"{name} within {_time(bound)}"
+        for name, bound in (
+            ("the first token", bounds.time_to_first_token),
+            ("each one after", bounds.inter_token),
+        )
+        if bound is not None
+    ]
+    return f"{told}; for 95 of 100 {' and '.join(limits)}" if limits else f"{told}; no bound on latencies"
+
+
+def _rows(arms: list[FleetArm], unit: str, currency: str) -> Iterator[tuple[str, ...]]:
+    """Yields what differs between the arms; a line that no arm has is left out."""
+    for name, cell in _lines(unit, currency):
+        cells = [cell(arm) for arm in arms]
+        if any(one is not None for one in cells):
+            yield name, *(one or _NOTHING for one in cells)
+
+
+def _lines(unit: str, currency: str) -> Iterator[tuple[str, Cell]]:
+    yield "replicas", _usual(lambda _, usual: f"{usual.replicas:,}")
+    yield f"{unit}s", _usual(lambda arm, usual: f"{usual.replicas * arm.replica.gpus:,}")
+    yield "in a burst", lambda arm: f"{arm.peak.replicas:,} replicas" if arm.burst and arm.peak else None
+    yield "one bears", lambda arm: f"{arm.each:.3g} requests/s"
+    yield "its use", _usual(lambda _, usual: f"{usual.steady.use:.0%}")
+    yield "texts at work", _usual(lambda arm, usual: f"{usual.steady.texts:.1f} of {arm.replica.places}")
+    yield "K", _usual(lambda _, usual: str(usual.steady.draft_length) if usual.steady.draft_length else None)
+    yield "first token, p95", _usual(lambda _, usual: _time(usual.steady.time_to_first_token))
+    yield "  simulated", _seen(lambda seen: seen.time_to_first_token.p95)
+    yield "each after, p95", _usual(lambda _, usual: _time(usual.steady.inter_token))
+    yield "  simulated", _seen(lambda seen: seen.inter_token.p95 if seen.inter_token else None)
+    yield "whole answer, mean", _usual(lambda _, usual: _time(usual.steady.end_to_end))
+    yield "  simulated", _seen(lambda seen: seen.end_to_end.mean)
+    yield f"{unit} hours, 1M tokens", lambda arm: f"{arm.cost.gpu_hours:.3g}" if arm.cost else None
+    yield f"{currency}, 1M tokens", lambda arm: _money(arm.cost.million) if arm.cost else None
+    yield f"{currency} an hour", lambda arm: _money(arm.cost.hour) if arm.cost else None
+    yield "a replica pulls", lambda arm: three_digits(arm.weight.whole)
+    yield "the store sends", lambda arm: three_digits(int(arm.start.traffic)) if arm.start else None
+
+
+def _usual(words: Callable[[FleetArm, Sized], str | None]) -> Cell:
+    return lambda arm: words(arm, arm.usual) if arm.usual else None
+
+
+def _seen(seconds: Callable[[Seen], float | None]) -> Cell:
+    def cell(arm: FleetArm) -> str | None:
+        found = seconds(arm.seen) if arm.seen else None
+        return None if found is None else _time(found)
+
+    return cell
+
+
+def _burst(question: FleetRequirements) -> str:
+    burst = question.demand.burst
+    return f"{burst.factor:g} times as many for {burst.seconds:g} s" if burst else ""
+
+
+def _bursts(arms: list[FleetArm]) -> Iterator[tuple[str, ...]]:
+    ways: tuple[tuple[str, Callable[[InBurst], Seen]], ...] = (
+        ("as usual", lambda burst: burst.usual),
+        ("with the autoscaler", lambda burst: burst.scaled),
+        ("enough for it", lambda burst: burst.peak),
+    )
+    for name, way in ways:
+        seen = [way(arm.burst) if arm.burst else None for arm in arms]
+        yield (name, *(f"{one.replicas:,.0f} replicas" if one else _NOTHING for one in seen))
+        first = [one.time_to_first_token if one else None for one in seen]
+        yield ("  first token, p95", *(_time(one.p95) if one else _NOTHING for one in first))
+        after = [one.inter_token if one else None for one in seen]
+        yield ("  each after, p95", *(_time(one.p95) if one else _NOTHING for one in after))
+
+
+def _lag(arms: list[FleetArm]) -> Iterator[str]:
+    ready = [arm.burst.ready_after for arm in arms if arm.burst and arm.burst.ready_after is not None]
+    if ready:
+        yield f"the first replica that a burst calls for is ready {_time(min(ready))} after it began"
+    elif any(arm.burst for arm in arms):
+        yield "no replica that a burst calls for is ready before it is over"
+
+
+def _print_start(start: ColdStart, one: ColdStart) -> None:
+    """Prints what all replicas wait for that start at once, and beside it one that is added later."""
+    parts = zip(one.parts, start.parts, strict=True)
+    rows = [(part.name, _time(part.seconds), _time(all_.seconds), all_.because) for part, all_ in parts]
+    header = ("cold start", "of one", f"of {start.replicas:,} at once", "")
+    out.table([*rows, ("all", _time(one.seconds), _time(start.seconds), "")], header=header)
+
+
+def _notes(fleet: FleetResult, resolved: Resolved, unit: str, seed: int) -> Iterator[str]:
+    recipe, plain, drafts = resolved.loaded.recipe, fleet.plain, fleet.drafts
+    yield from _worth(fleet, unit, float(recipe.fleet.acceptance))
+    limit = drafts.replica.places_for(
+        fleet.question.demand.lengths.input + fleet.question.demand.lengths.output
+    )
+    if limit < drafts.replica.places:
+        yield f"the KV cache holds {limit} such texts with drafts, fewer than there are places"
+    if recipe.draft is None:
+        yield "drafts are looked up in the text: reckoned as if something were always found there"
+    if any(_is_beyond(arm) for arm in (plain, drafts) if arm):
+        yield "where the two differ much the simulation counts: prompts or full places are most of the wait"
+    if fleet.question.price is None:
+        yield f"no price: write fleet: {{price_per_gpu_hour: {{{recipe.hardware.gpu}: …}}}} in the recipe"
+    if plain is None:
+        yield "nothing was measured without drafts"
+    yield (
+        "requests go to any replica with equal chance, as a Service of Kubernetes sends connections; at most"
+        f" {fleet.question.bounds.use:.0%} of what a replica could bear is asked of it"
+    )
+    yield f"the simulation has some replicas of the fleet with their part of the requests; its seed is {seed}"
+
+
+def _worth(fleet: FleetResult, unit: str, acceptance: float) -> Iterator[str]:
+    plain, drafts = fleet.plain, fleet.drafts
+    if plain is None or plain.usual is None or drafts.usual is None:
+        return
+    before, after = (arm.usual.replicas * arm.replica.gpus for arm in (plain, drafts) if arm.usual)
+    if after < before:
+        yield f"drafts save {before - after:,} of {before:,} {unit}s"
+    elif after > before:
+        yield f"drafts take {after - before:,} {unit}s more than the {before:,} without"
+    else:
+        yield f"drafts save no {unit} of {before:,}"
+    if fleet.break_even is not None:
+        yield (
+            f"break-even: a replica bears more with drafts from an acceptance of {fleet.break_even:.2f} on;"
+            f" reckoned with {acceptance:g}, which trtspec bench measures"
+        )
+
+
+def _is_beyond(arm: FleetArm) -> bool:
+    """Says whether the simulation waits much longer for first tokens than the arithmetic has it."""
+    if arm.usual is None or arm.seen is None:
+        return False
+    return arm.seen.time_to_first_token.p95 > 1.5 * arm.usual.steady.time_to_first_token
+
+
+def _time(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms" if seconds else "0 s"
+    if seconds < 600:
+        return f"{seconds:.1f} s" if seconds < 100 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _money(value: float | None) -> str | None:
+    return None if value is None else f"{value:,.2f}"
+
+
+def fleet_as_json(fleet: FleetResult, resolved: Resolved, seed: int) -> dict[str, Any]:
+    """Returns the fleet; times are seconds, sizes bytes, rates a second."""
+    demand = fleet.question.demand
+    return {
+        "recipe": resolved.loaded.recipe.name,
+        "gpu": resolved.loaded.recipe.hardware.gpu,
+        "seed": seed,
+        "load": {
+            "requests_per_second": demand.rate,
+            "burstiness": demand.burstiness,
+            "burst": demand.burst and asdict(demand.burst),
+            "input_tokens": demand.lengths.input,
+            "output_tokens": demand.lengths.output,
+        },
+        "bounds": asdict(fleet.question.bounds),
+        "currency": resolved.loaded.recipe.fleet.currency,
+        "price_per_gpu_hour": fleet.question.price,
+        "without_drafts": fleet.plain and _arm_as_json(fleet.plain),
+        "with_drafts": _arm_as_json(fleet.drafts),
+        "break_even_acceptance": fleet.break_even,
+    }
+
+
+def _arm_as_json(arm: FleetArm) -> dict[str, Any]:
+    usual, peak, start = arm.usual, arm.peak, arm.start
+    return {
+        "problem": arm.problem,
+        "replicas": usual and usual.replicas,
+        "gpus": usual and usual.replicas * arm.replica.gpus,
+        "gpus_per_replica": arm.replica.gpus,
+        "places": arm.replica.places,
+        "requests_per_second_of_a_replica": arm.each,
+        "steady": usual and asdict(usual.steady),
+        "simulated": arm.seen and asdict(arm.seen),
+        "in_burst": {
+            "replicas": peak and peak.replicas,
+            "simulated": arm.burst and asdict(arm.burst),
+        },
+        "cost": arm.cost and asdict(arm.cost),
+        "bytes_of_a_replica": arm.weight.whole,
+        "store_traffic": start and start.traffic,
+        "cold_start": start and {"seconds": start.seconds, "parts": [asdict(part) for part in start.parts]},
+        "cold_start_of_one_more": arm.one_more and arm.one_more.seconds,
+    }

@@ -1,0 +1,145 @@
+"""A fleet on paper: the same load borne with drafts and without; pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from trtspec.base.progress import Advance
+from trtspec.capacity.checks import InBurst, Seen, at_usual_rate, in_burst
+from trtspec.capacity.demand import Demand
+from trtspec.capacity.price import Cost, cost
+from trtspec.capacity.replicas import EngineBytes
+from trtspec.capacity.sizing import Sized, break_even, capacity, obstacle, of_size, size
+from trtspec.capacity.start import ColdStart, Rates, cold_start
+from trtspec.capacity.steady import LatencyBounds
+from trtspec.capacity.tempo import Replica, Tempo
+
+_TRIES, _STEP, _CHANCE = 10, 1.04, 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRequirements:
+    """The load of a fleet, and the bounds that it must keep.
+
+    Its autoscaler has requests take the share `places` of the places. `price` is of a GPU's hour, None where
+    it is unknown.
+    """
+
+    demand: Demand
+    bounds: LatencyBounds
+    rates: Rates
+    places: float = 0.8
+    price: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetArm:
+    """One kind of replica and how many of them the question takes.
+
+    `each` is how many requests a second one bears. `peak` is the fleet of a burst, and the usual one where
+    there is no burst. Where no number of replicas keeps the bounds, `problem` says why, and the rest is None.
+    """
+
+    replica: Replica
+    weight: EngineBytes
+    each: float
+    usual: Sized | None = None
+    peak: Sized | None = None
+    start: ColdStart | None = None
+    one_more: ColdStart | None = None
+    cost: Cost | None = None
+    problem: str | None = None
+    seen: Seen | None = None
+    burst: InBurst | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetResult:
+    """Both arms; `plain` is None where nothing is known of it.
+
+    Drafts bear more than none from the acceptance `break_even` on; None where they never do, or where the
+    acceptance was measured with the rest.
+    """
+
+    question: FleetRequirements
+    plain: FleetArm | None
+    drafts: FleetArm
+    break_even: float | None
+
+
+def arm(question: FleetRequirements, replica: Replica, weight: EngineBytes) -> FleetArm:
+    """Returns how many of these replicas there must be."""
+    demand, bounds = question.demand, question.bounds
+    found = FleetArm(replica, weight, capacity(replica, demand, bounds))
+    usual = size(replica, demand, bounds)
+    peak = size(replica, replace(demand, rate=demand.peak), bounds) if demand.burst else usual
+    if usual is None or peak is None:
+        return replace(found, problem=obstacle(replica, demand, bounds))
+    return _filled(question, replace(found, usual=usual, peak=peak))
+
+
+def _filled(question: FleetRequirements, found: FleetArm) -> FleetArm:
+    """Returns an arm with what follows from the number of its replicas."""
+    assert found.usual is not None
+    pulled, loaded, replicas = found.weight.whole, found.weight.fullest, found.usual.replicas
+    return replace(
+        found,
+        start=cold_start(question.rates, pulled, loaded, replicas),
+        one_more=cold_start(question.rates, pulled, loaded, 1),
+        cost=cost(replicas * found.replica.gpus, question.demand, question.price),
+    )
+
+
+def reckon(
+    question: FleetRequirements,
+    plain: FleetArm | None,
+    drafts: FleetArm,
+    tempo: Callable[[float], Tempo] | None,
+) -> FleetResult:
+    """Returns both arms beside each other; `tempo` has the times with drafts at any acceptance."""
+    even = None
+    if plain is not None and tempo is not None:
+        even = break_even(drafts.replica, tempo, plain.each, question.demand, question.bounds)
+    return FleetResult(question, plain, drafts, even)
+
+
+def checked(question: FleetRequirements, found: FleetArm, seed: int, advance: Advance) -> FleetArm:
+    """Returns the arm with what a simulation of it saw, and with more replicas where that misses a bound."""
+    demand = question.demand
+    for more_tries in reversed(range(_TRIES)):
+        if found.usual is None or found.peak is None:
+            return found
+        found = replace(found, seen=at_usual_rate(found.replica, found.usual, demand, seed, advance))
+        if not more_tries or not misses(found, question.bounds):
+            break
+        found = _more(question, found)
+    if not demand.burst or found.usual is None or found.peak is None:
+        return found
+    more = max(found.peak.replicas - found.usual.replicas, 1)
+    start_s = cold_start(question.rates, found.weight.whole, found.weight.fullest, more).seconds
+    burst = in_burst(found.replica, found.usual, found.peak, demand, question.places, start_s, seed, advance)
+    return replace(found, burst=burst)
+
+
+def misses(found: FleetArm, bounds: LatencyBounds) -> bool:
+    """Says whether 95 of 100 that were simulated took longer than they may, by more than chance."""
+    if found.seen is None:
+        return False
+    first, token = found.seen.time_to_first_token.p95, found.seen.inter_token
+    if bounds.time_to_first_token is not None and first > _CHANCE * bounds.time_to_first_token:
+        return True
+    return bounds.inter_token is not None and token is not None and token.p95 > _CHANCE * bounds.inter_token
+
+
+def _more(question: FleetRequirements, found: FleetArm) -> FleetArm:
+    assert found.usual is not None
+    assert found.peak is not None
+    demand, sizes = question.demand, (found.usual, found.peak)
+    rates = demand.rate, demand.peak
+    usual, peak = (
+        of_size(found.replica, replace(demand, rate=rate), math.ceil(_STEP * one.replicas))
+        for rate, one in zip(rates, sizes, strict=True)
+    )
+    return _filled(question, replace(found, usual=usual, peak=peak))

@@ -1,0 +1,165 @@
+"""The times of engines as `trtspec bench` has measured them, with so many streams at once; pure.
+
+What a closed loop of n streams does is taken for what a replica does whenever n texts are at work, as in
+Chandy, Herzog, Woo, "Parametric analysis of queuing networks" (1975), who put such a server in the place of a
+whole network.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtspec.base.errors import MeasureError
+from trtspec.capacity.tempo import Turn
+from trtspec.measure.bench.result import ArmFigures, BenchResult, LoadResult
+
+_REPAIR = "measure with trtspec bench --streams 1,4,16: a replica is timed by how many texts are at work"
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyPoint:
+    """The turn that so many texts at once were seen to take."""
+
+    texts: int
+    turn: Turn
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLatency:
+    """A line through what was measured, from the least to the most texts; beyond it goes on as it ended.
+
+    `prompt_token_s` is what a token of a prompt takes, and with it the request's own way to the engines.
+    """
+
+    points: tuple[LatencyPoint, ...]
+    prompt_token_s: float
+
+    def turn(self, texts: int, context: float) -> Turn:
+        points = self.points
+        place = bisect_left([point.texts for point in points], texts)
+        if place == 0 or len(points) == 1:
+            return points[0].turn
+        low, high = points[min(place, len(points) - 1) - 1 :][:2]
+        share = (texts - low.texts) / (high.texts - low.texts)
+        seconds = low.turn.seconds + share * (high.turn.seconds - low.turn.seconds)
+        drafting = low.turn.drafting_s + share * (high.turn.drafting_s - low.turn.drafting_s)
+        survival = _between(low.turn, high.turn, min(share, 1.0))
+        return Turn(max(seconds, low.turn.seconds), survival, max(drafting, 0.0))
+
+    def prompt_s(self, tokens: float, has_drafts: bool) -> float:
+        return self.prompt_token_s * tokens
+
+
+def _between(low: Turn, high: Turn, share: float) -> tuple[float, ...]:
+    longest = max(len(low.survival), len(high.survival))
+    first, second = ((*turn.survival, *[0.0] * longest)[:longest] for turn in (low, high))
+    return tuple(a + share * (b - a) for a, b in zip(first, second, strict=True))
+
+
+def measured(result: BenchResult, path: Path, *, has_drafts: bool) -> MeasuredLatency | None:
+    """Returns the times of one arm; None where it was never asked without drafts.
+
+    Raises `MeasureError` for a result without levels of streams that were answered.
+    """
+    levels = [level for level in result.levels if level.load.kind == "streams"]
+    if not levels:
+        raise MeasureError(path, "has no level of streams", _REPAIR)
+    found = of_levels(levels, has_drafts=has_drafts)
+    if found is None and has_drafts:
+        raise MeasureError(path, "has no answers of two tokens or more", _REPAIR)
+    return found
+
+
+def asked(result: BenchResult) -> tuple[float, float]:
+    """Returns the mean tokens of the prompts and of the answers that were measured; 0.0 for none."""
+    seen = [level.arms.speculative for level in result.levels]
+    answered = sum(figures.requests - figures.failed for figures in seen) or 1
+    totals = (sum(figures.input_tokens for figures in seen), sum(figures.output_tokens for figures in seen))
+    return totals[0] / answered, totals[1] / answered
+
+
+def of_levels(levels: Sequence[LoadResult], *, has_drafts: bool) -> MeasuredLatency | None:
+    """Returns the times of one arm of levels of streams; None where it has no answers."""
+    ordered = sorted(levels, key=lambda level: level.load.value)
+    seen = [(round(level.load.value), _arm(level, has_drafts)) for level in ordered]
+    cycles = [_cycle(texts, figures) for texts, figures in seen if figures and figures.inter_token]
+    if not cycles:
+        return None
+    # The quietest level tells: whatever else goes on can only add to it.
+    token_s = min(cycle.prompt_token_s for cycle in cycles)
+    return MeasuredLatency(tuple(cycle.point(token_s) for cycle in cycles), token_s)
+
+
+def _arm(level: LoadResult, has_drafts: bool) -> ArmFigures | None:
+    return level.arms.speculative if has_drafts else level.arms.plain
+
+
+@dataclass(frozen=True, slots=True)
+class _Cycle:
+    """One request after another of a stream, while `texts` streams are at work: `seconds` each, on average.
+
+    An answer takes `turns`, and its first tokens come after `first_s`; prompts have `prompt` tokens. The
+    share `drafting` of a turn goes to drafts.
+    """
+
+    texts: int
+    seconds: float
+    turns: float
+    first_s: float
+    prompt: float
+    survival: tuple[float, ...]
+    drafting: float
+
+    @property
+    def prompt_token_s(self) -> float:
+        """The seconds that one token of a prompt takes: the first token's time without one iteration, over
+        the prompt's length.
+        """
+        turn_s = (self.seconds - self.first_s) / max(self.turns - 1, 1.0)
+        return max(self.first_s - turn_s, 0.0) / self.prompt if self.prompt else 0.0
+
+    def point(self, prompt_token_s: float) -> LatencyPoint:
+        """In a cycle each stream's prompt is read once, and all wait for that."""
+        prompts_s = min(self.texts * prompt_token_s * self.prompt, self.seconds / 2)
+        turn_s = (self.seconds - prompts_s) / self.turns
+        return LatencyPoint(self.texts, Turn(turn_s, self.survival, self.drafting * turn_s))
+
+
+def _cycle(texts: int, figures: ArmFigures) -> _Cycle:
+    """Returns the mean of what tokens a second say and what single answers say.
+
+    In a short block both are a little wrong: a window that is full ends amid answers whose prompts were read
+    in it, and the last answers have fewer beside them.
+    """
+    assert figures.inter_token is not None
+    survival, answer = _survival(figures), _per_request(figures.output_tokens, figures)
+    tokens = 1 + sum(survival)
+    # The last turn gives more than is wanted, by half of what drafts add.
+    turns = (answer + (tokens - 1) / 2) / tokens
+    first_s = figures.time_to_first_token.p50 if figures.time_to_first_token else 0.0
+    by_tokens = texts * answer / figures.tokens_per_second.value
+    by_answers = first_s + figures.inter_token.mean * (answer - 1)
+    seconds = (by_tokens + by_answers) / 2
+    prompt = _per_request(figures.input_tokens, figures)
+    return _Cycle(texts, seconds, turns, first_s, prompt, survival, _drafting(figures))
+
+
+def _drafting(figures: ArmFigures) -> float:
+    """Returns the share of a round that its draft takes; 0.0 where the server's metrics were not there."""
+    times = figures.inside.round_times
+    return times.draft / (times.draft + times.verify + times.overhead) if times else 0.0
+
+
+def _survival(figures: ArmFigures) -> tuple[float, ...]:
+    drafts = figures.drafts.acceptance if figures.drafts else None
+    if drafts is None or not drafts.verifications:
+        return ()
+    return tuple(accepted / drafts.verifications for accepted in drafts.accepted_per_position)
+
+
+def _per_request(tokens: int, figures: ArmFigures) -> float:
+    answered = figures.requests - figures.failed
+    return tokens / answered if answered else 0.0

@@ -1,0 +1,190 @@
+"""A fleet simulated event by event: arrivals, turns of the engines, scrapes, the autoscaler, cold starts.
+
+The same seed gives the same numbers. Nothing is measured here: what a turn takes comes from the replica's
+`Tempo`, when requests come from `trtspec.capacity.demand`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from trtspec.base.progress import Advance
+from trtspec.capacity.autoscaler import Autoscaler, ReplicaScaling
+from trtspec.capacity.demand import SimulatedRequest
+from trtspec.capacity.outcome import FleetOutcome
+from trtspec.capacity.routing import Router, Routing
+from trtspec.capacity.tempo import Replica
+from trtspec.capacity.worker import Done, Worker
+
+MOST_WAITING = 10**9
+_ARRIVAL, _TURN, _READY, _SCRAPE, _SYNC = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """So many equal replicas from the beginning; with `scaling` more or fewer later.
+
+    Each lets `most_waiting` requests wait and refuses the rest.
+    """
+
+    replica: Replica
+    replicas: int
+    routing: Routing = "random"
+    scaling: ReplicaScaling | None = None
+    most_waiting: int = MOST_WAITING
+
+
+def simulate(
+    setup: Setup, jobs: Sequence[SimulatedRequest], seed: int, advance: Advance | None = None
+) -> FleetOutcome:
+    """Returns what becomes of requests, which are in the order of their arrival.
+
+    `advance` is told of each hundred that have come.
+    """
+    return _Simulation(setup, jobs, seed, advance).run()
+
+
+class _Simulation:
+    def __init__(
+        self, setup: Setup, jobs: Sequence[SimulatedRequest], seed: int, advance: Advance | None
+    ) -> None:
+        self._setup, self._jobs, self._seed, self._advance = setup, jobs, seed, advance
+        self._router = Router(setup.routing, seed)
+        self._order = count()
+        self._events: list[tuple[float, int, int, Worker | None, int]] = []
+        self._ready = [self._worker() for _ in range(setup.replicas)]
+        self._starting = 0
+        self._leaving = 0
+        self._draining: list[Worker] = []
+        self._scaler = Autoscaler(setup.scaling) if setup.scaling else None
+        self._scraped = 0
+        self._next = 0
+        self._done: list[Done] = []
+        self._refused = 0
+        self._now = self._present_s = self._replicas_s = self._ready_s = 0.0
+        self._present = 0
+        self._most = setup.replicas
+        self._workers = list(self._ready)
+        self._started: list[float] = []
+
+    def run(self) -> FleetOutcome:
+        self._await_job()
+        if scaling := self._setup.scaling:
+            self._push(scaling.scrape_s, _SCRAPE)
+            # The two look on clocks of their own; half a period apart is the usual case.
+            self._push(1.5 * scaling.sync_s, _SYNC)
+        while self._next < len(self._jobs) or self._present:
+            time, _, kind, worker, version = heapq.heappop(self._events)
+            if kind == _TURN and worker is not None and version != worker.version:
+                continue
+            self._pass(time)
+            if kind == _ARRIVAL:
+                self._arrive()
+            elif kind == _TURN and worker is not None:
+                self._finish(worker)
+            elif kind == _READY:
+                self._serve()
+            elif kind == _SCRAPE:
+                self._scrape()
+            else:
+                self._sync()
+        busy = sum(worker.busy_s for worker in self._workers)
+        return FleetOutcome(
+            done=tuple(self._done),
+            refused=self._refused,
+            seconds=self._now,
+            present=self._present_s / self._now if self._now else 0.0,
+            replicas=self._replicas_s / self._now if self._now else float(self._setup.replicas),
+            most_replicas=self._most,
+            use=busy / self._ready_s if self._ready_s else 0.0,
+            started=tuple(self._started),
+        )
+
+    def _worker(self) -> Worker:
+        setup = self._setup
+        return Worker(setup.replica, setup.most_waiting, f"drafts {self._seed} {next(self._order)}")
+
+    def _push(self, time: float, kind: int, worker: Worker | None = None) -> None:
+        version = worker.version if worker else 0
+        heapq.heappush(self._events, (time, next(self._order), kind, worker, version))
+
+    def _pass(self, time: float) -> None:
+        passed, self._now = time - self._now, time
+        serving = len(self._ready) + len(self._draining)
+        self._present_s += passed * self._present
+        self._ready_s += passed * serving
+        self._replicas_s += passed * (serving + self._starting)
+
+    def _await_job(self) -> None:
+        if self._next < len(self._jobs):
+            self._push(self._jobs[self._next].arrival, _ARRIVAL)
+
+    def _arrive(self) -> None:
+        job = self._jobs[self._next]
+        self._next += 1
+        if self._advance and self._next % 100 == 0:
+            self._advance(100)
+        worker = self._router.choose(self._ready)
+        before = worker.version
+        if worker.take(job, self._now):
+            self._present += 1
+            if worker.version != before:
+                self._go_on(worker)
+        else:
+            self._refused += 1
+        self._await_job()
+
+    def _finish(self, worker: Worker) -> None:
+        done = worker.finish(self._now)
+        self._done += done
+        self._present -= len(done)
+        self._go_on(worker)
+        if not worker.present and worker in self._draining:
+            self._draining.remove(worker)
+
+    def _go_on(self, worker: Worker) -> None:
+        if (end := worker.end) is not None:
+            self._push(end, _TURN, worker)
+
+    def _serve(self) -> None:
+        """A replica is ready; one that nobody wants any more ends at once."""
+        self._starting -= 1
+        if self._leaving:
+            self._leaving -= 1
+            return
+        worker = self._worker()
+        self._workers.append(worker)
+        self._ready.append(worker)
+        self._started.append(self._now)
+
+    def _scrape(self) -> None:
+        assert self._setup.scaling is not None
+        self._scraped = sum(worker.present for worker in self._ready)
+        self._push(self._now + self._setup.scaling.scrape_s, _SCRAPE)
+
+    def _sync(self) -> None:
+        scaling = self._setup.scaling
+        assert scaling is not None
+        assert self._scaler is not None
+        coming = self._starting - self._leaving
+        replicas = len(self._ready) + coming
+        wanted = self._scaler.wanted(self._scraped, len(self._ready), replicas, self._now)
+        for _ in range(replicas, wanted):
+            self._starting += 1
+            self._push(self._now + scaling.start_s, _READY)
+        for _ in range(wanted, replicas):
+            self._give_up()
+        self._most = max(self._most, wanted)
+        self._push(self._now + scaling.sync_s, _SYNC)
+
+    def _give_up(self) -> None:
+        """Ends a replica: one that is not ready yet, or else the newest, which first answers what it has."""
+        if self._starting > self._leaving:
+            self._leaving += 1
+            return
+        worker = self._ready.pop()
+        if worker.present:
+            self._draining.append(worker)

@@ -1,0 +1,84 @@
+"""Computes how long new replicas take to start, and from which reads and waits; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trtspec.base.units import three_digits
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Bytes a second, and seconds, as `trtspec.recipe.fleet.Start` describes them.
+
+    `verify` is of all cores that read what is pulled.
+    """
+
+    node_s: float
+    image_bytes: float
+    image: float
+    pull: float
+    store: float
+    verify: float
+    load: float
+    warm_up_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StartPhase:
+    """One thing that a start waits for, and what its seconds follow from."""
+
+    name: str
+    seconds: float
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStart:
+    """The start of so many replicas at once; each reads `pulled` bytes from the store."""
+
+    replicas: int
+    pulled: float
+    parts: tuple[StartPhase, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(part.seconds for part in self.parts)
+
+    @property
+    def traffic(self) -> float:
+        """The bytes that the store sends."""
+        return self.replicas * self.pulled
+
+
+def cold_start(rates: Rates, pulled: float, loaded: float, replicas: int) -> ColdStart:
+    """Returns the start of so many replicas on nodes without image or engines.
+
+    `pulled` are the bytes of what is served, `loaded` those that the GPU with most of them takes; the GPUs
+    of a replica load side by side. What is pulled is verified piece by piece as it comes, so that only what
+    this takes longer is waited for.
+    """
+    each = min(rates.pull, rates.store / max(replicas, 1))
+    shared = "" if each == rates.pull else f", which {replicas:,} share"
+    source = _rate(rates.pull if each == rates.pull else rates.store)
+    parts = (
+        StartPhase("node", rates.node_s, "assumed: nodes wait" if not rates.node_s else "assumed"),
+        StartPhase(
+            "image",
+            rates.image_bytes / rates.image,
+            f"assumed: {rates.image_bytes / 1e9:g} GB at {_rate(rates.image)}, 0 s where the node has it",
+        ),
+        StartPhase("pull", pulled / each, f"{three_digits(int(pulled))} at {source}{shared}"),
+        StartPhase(
+            "verify",
+            max(0.0, pulled / rates.verify - pulled / each),
+            f"SHA-256 of each piece as it comes, {_rate(rates.verify)}",
+        ),
+        StartPhase("load", loaded / rates.load, f"{three_digits(int(loaded))} a GPU at {_rate(rates.load)}"),
+        StartPhase("warm-up", rates.warm_up_s, "assumed"),
+    )
+    return ColdStart(replicas, pulled, parts)
+
+
+def _rate(bytes_a_second: float) -> str:
+    return f"{bytes_a_second / 1e9:g} GB/s"

@@ -1,0 +1,40 @@
+"""Refuses options that only engines have, for a recipe that another engine's server serves."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trtspec.base.errors import RecipeError
+
+if TYPE_CHECKING:
+    from trtspec.recipe.loader import LoadedRecipe
+
+
+def require_engines(recipe: Path, lacking: str, backend: str | None = None) -> LoadedRecipe:
+    """Returns the recipe; raises RecipeError if no engine is built for it.
+
+    `lacking` is what there is not then, and `backend` what `--backend` says.
+    """
+    from trtspec.pipeline.plan.choices import asked_backend
+    from trtspec.recipe.loader import load
+    from trtspec.recipe.support import SERVERS
+
+    loaded = load(recipe, asked_backend({"engine.backend": backend}, os.environ))
+    found = loaded.recipe.backend
+    if found in SERVERS:
+        problem = f"{found} loads the models itself, so there is {lacking}"
+        error = loaded.problem("engine.backend", problem, "trtspec build and trtspec deploy are all it needs")
+        raise RecipeError(recipe, [error])
+    return loaded
+
+
+def require_coordinator(recipe: Path) -> LoadedRecipe:
+    """Returns the recipe; raises RecipeError if the coordinator cannot draft for a share of its requests."""
+    lacking = "no coordinator of trtspec's, which drafts for a share of the requests"
+    loaded = require_engines(recipe, lacking)
+    if loaded.recipe.drafts_inside:
+        problem = "an engine with Medusa's heads drafts for all requests, and nobody can take that from some"
+        raise RecipeError(recipe, [loaded.problem("speculation.method", problem, "write another method")])
+    return loaded

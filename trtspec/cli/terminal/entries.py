@@ -1,0 +1,35 @@
+"""Entries of a store, for people and for machines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trtspec.base.units import mb_or_gb
+from trtspec.cli.terminal.output import out
+
+if TYPE_CHECKING:
+    from trtspec.pipeline.store.entry import Entry
+
+
+def print_pushed(entries: list[Entry]) -> None:
+    """Prints what a push has put into the store."""
+    for entry in entries:
+        out.status(f"pushed {entry.role} {entry.digest[:12]}, {mb_or_gb(entry.size)}")
+    if not entries:
+        out.status("the store has it all")
+
+
+def entry_as_json(entry: Entry) -> dict[str, Any]:
+    platform = {key: getattr(entry.platform, key) for key in ("backend", "sm", "tensorrt", "tensorrt_llm")}
+    return {
+        "digest": entry.digest,
+        "name": entry.name,
+        "role": entry.role,
+        "platform": platform,
+        "size": entry.size,
+        "created": entry.created,
+    }
+
+
+def files_as_json(entry: Entry) -> dict[str, dict[str, object]]:
+    return {path: {"size": file.size, "sha256": file.sha256} for path, file in entry.files.items()}

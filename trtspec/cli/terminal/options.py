@@ -1,0 +1,61 @@
+"""Arguments and options that several commands share, so that they read the same everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from trtspec.pipeline.report.report import SUFFIXES
+
+RecipeArgument = Annotated[
+    Path, typer.Argument(metavar="RECIPE", help="The recipe, a YAML file.", show_default=False)
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for machines.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
+OutputOption = Annotated[
+    str | None, typer.Option("--output", metavar="DIR", help="The build directory; build/<name> if left out.")
+]
+BackendOption = Annotated[
+    Literal["tensorrt_llm", "torch", "vllm", "sglang", "tensorrt_llm_pytorch"] | None,
+    typer.Option("--backend", help="What builds and runs the engines, whatever the recipe says."),
+]
+ApiKeysOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--api-keys", metavar="FILE", help="A file with API keys, one a line, of which clients send one."
+    ),
+]
+PythonOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--python",
+        envvar="TRTSPEC_SERVER_PYTHON",
+        metavar="PATH",
+        help="The Python that has vLLM, SGLang or TensorRT-LLM, if PATH has not its program.",
+    ),
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
+
+
+def _reports(files: list[Path] | None) -> list[Path] | None:
+    for file in files or ():
+        if file.suffix not in SUFFIXES:
+            raise typer.BadParameter(f"{file}: its name must end with {', '.join(SUFFIXES)}")
+    return files
+
+
+ReportOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        help="Write what was done: .md for people, .xml (JUnit) or .json for machines; may be repeated.",
+        callback=_reports,
+    ),
+]
+StoreOption = Annotated[
+    str | None,
+    typer.Option("--store", metavar="URL", help="Take engines from this store, and put there what is built."),
+]

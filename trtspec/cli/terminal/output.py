@@ -1,0 +1,178 @@
+"""The one place that writes to the terminal: data on stdout, talk on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from shutil import get_terminal_size
+from time import monotonic
+from typing import Any, TextIO
+
+from trtspec.base.log_line import log_line
+from trtspec.base.progress import Advance
+from trtspec.cli.terminal.progress import BarProgress, PlainProgress, Progress
+
+INTERRUPTED = 130
+"""The exit status of a command that Ctrl-C has ended."""
+
+_ASCII = str.maketrans({"✓": "ok", "✗": "x", "…": "...", "→": "->", "≥": ">=", "≤": "<="})
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+_GAP = "  "
+_INDENT = "    "
+_NARROWEST = 16
+"""Columns for which it is worth breaking text."""
+_RED, _YELLOW, _CYAN = "31", "33", "36"
+
+
+class Output:
+    """Prints for the commands; looks up the streams at each call, so that a redirected one is honoured."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock, self._is_log = clock, False
+
+    def log_as_json(self) -> None:
+        """From now on, what is one line is a line of JSON on stdout, where others collect logs."""
+        self._is_log = True
+
+    # Data, on stdout.
+
+    def data(self, text: str) -> None:
+        """Prints text as it is, without a line end, at once: for streams of generated text."""
+        _write(sys.stdout, text)
+
+    def result(self, line: str = "") -> None:
+        """Prints one line of what was asked for."""
+        self._line(sys.stdout, "info", line)
+
+    def log(self, line: str) -> None:
+        """Prints a line of a log, which is JSON after `log_as_json`."""
+        _write(sys.stdout, (line if self._is_log else visible(line)) + "\n")
+
+    def sentence(self, text: str) -> None:
+        """Prints prose, broken between words where a terminal is narrower; what is pasted is a `result`."""
+        columns = get_terminal_size().columns if sys.stdout.isatty() else None
+        for line in _lines("", visible(text), columns):
+            _write(sys.stdout, line + "\n")
+
+    def json(self, value: Any) -> None:
+        """Prints the whole answer as one JSON document."""
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+        try:
+            text.encode(sys.stdout.encoding or "utf-8")
+        except UnicodeEncodeError:
+            text = json.dumps(value, indent=2)
+        _write(sys.stdout, text + "\n")
+
+    def table(self, rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> None:
+        """Prints columns, each padded to its widest cell except the last.
+
+        On a terminal that is too narrow for it the last column is broken between words, or has lines of its
+        own where there is no room beside the others.
+        Rich's tables are not used: to import them takes 50 ms, and a pipe has plain text all the same.
+        """
+        cells = [[visible(str(cell)) for cell in row] for row in ([header] if header else []) + list(rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        columns = get_terminal_size().columns if sys.stdout.isatty() else None
+        for row in cells:
+            *before, last = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            for line in _lines(_GAP.join((*before, "")), last.rstrip(), columns):
+                _write(sys.stdout, line.rstrip() + "\n")
+
+    # Talk, on stderr.
+
+    def status(self, line: str) -> None:
+        """Says what trtspec is doing."""
+        self._line(sys.stderr, "info", line)
+
+    def warning(self, line: str) -> None:
+        self._label("warning", _YELLOW, line)
+
+    def error(self, line: str) -> None:
+        self._label("error", _RED, line)
+
+    def hint(self, line: str) -> None:
+        """Says what to do next, best with a command that can be pasted."""
+        self._label("hint", _CYAN, line)
+
+    @property
+    def draws(self) -> bool:
+        """True if progress is drawn in place, and not printed in lines."""
+        return sys.stderr.isatty() and not os.environ.get("CI") and not _is_dumb()
+
+    @contextmanager
+    def progress(self, label: str, total: int | None = None, unit: str = "") -> Iterator[Progress]:
+        """Shows the progress of the block: a bar on a terminal, plain lines elsewhere and in CI.
+
+        `total` is in `unit`s ("B" is shown as kB, MB, GB); without it only the time is shown.
+        """
+        kind = BarProgress if self.draws else PlainProgress
+        with kind(label, total, unit, self.status, self._clock) as progress:
+            yield progress
+
+    @contextmanager
+    def watch(self, label: str, size: int | None) -> Iterator[Advance]:
+        """Shows the progress of the block in bytes; `size` is None where it is not known."""
+        with self.progress(label, size, "B") as progress:
+            yield progress.advance
+
+    def _line(self, stream: TextIO, level: str, line: str) -> None:
+        if self._is_log:
+            _write(sys.stdout, log_line(level, "trtspec", line) + "\n")
+        else:
+            _write(stream, visible(line) + "\n")
+
+    def _label(self, label: str, colour: str, line: str) -> None:
+        if self._is_log:
+            self._line(sys.stdout, {"hint": "info"}.get(label, label), line)
+            return
+        if _coloured(sys.stderr):
+            label = f"\x1b[1;{colour}m{label}\x1b[0m"
+        _write(sys.stderr, f"{label}: {visible(line)}\n")
+
+
+def _lines(before: str, last: str, columns: int | None) -> list[str]:
+    """Returns the lines of a row whose last cell is `last`, no wider than so many columns if it can be."""
+    if columns is None or len(before) + len(last) <= columns:
+        return [before + last]
+    if columns - len(before) >= _NARROWEST:
+        return textwrap.wrap(
+            last,
+            columns,
+            initial_indent=before,
+            subsequent_indent=" " * len(before),
+            break_on_hyphens=False,
+        )
+    return [before, *textwrap.wrap(last, columns, initial_indent=_INDENT, subsequent_indent=_INDENT)]
+
+
+def _coloured(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and not _is_dumb()
+
+
+def _is_dumb() -> bool:
+    """Says whether the terminal cannot go back on a line, such as a shell in an editor."""
+    return os.environ.get("TERM") == "dumb"
+
+
+def visible(text: str) -> str:
+    """Returns the text with control characters escaped.
+
+    Names and values come from files and servers: none may send a control sequence to the terminal.
+    """
+    return text.translate(_CONTROL)
+
+
+def _write(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        encoding = stream.encoding or "ascii"
+        stream.write(text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding))
+    stream.flush()
+
+
+out = Output()

@@ -1,0 +1,101 @@
+"""Runs and shows the steps of a plan, for people and for machines."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from trtspec.cli.terminal.output import out
+
+if TYPE_CHECKING:
+    from trtspec.base.progress import Progress
+    from trtspec.base.roles import Role
+    from trtspec.pipeline.build.plan import BuildPlan
+    from trtspec.pipeline.run.step import Step
+
+
+def print_steps(made: BuildPlan) -> None:
+    """Prints each step: whether it is done, what it makes, and its command line."""
+    pending = made.pending()
+    for step in made.steps:
+        place = f" -> {made.output / step.output}" if step.output else ""
+        out.result(f"{'run ' if step.name in pending else 'done'}  {step.name}{place}: {step.summary}")
+        if step.command:
+            out.result(f"      $ {shlex.join(step.command)}")
+        if step.obstacle and step.name in pending:
+            out.result(f"      not on this machine: {step.obstacle.subject} {step.obstacle.problem}")
+
+
+def steps_as_json(made: BuildPlan) -> dict[str, Any]:
+    pending = made.pending()
+    steps = [
+        {
+            "name": step.name,
+            "summary": step.summary,
+            "inputs": list(step.inputs),
+            "output": step.output,
+            "command": list(step.command),
+            "digest": step.digest,
+            "done": step.name not in pending,
+            "obstacle": str(step.obstacle) if step.obstacle and step.name in pending else None,
+        }
+        for step in made.steps
+    ]
+    return {"output": str(made.output), "backend": made.resolved.backend, "steps": steps}
+
+
+def run_steps(made: BuildPlan, steps: Sequence[Step], watch: Progress = out.watch, *, json: bool) -> None:
+    """Runs those of these steps that are not done, shows progress, and prints the build directory or JSON."""
+    from trtspec.pipeline.run.runner import run
+
+    start = monotonic()
+    ran = run(steps, made.output, made.digests, watch)
+    _print_costs(made, steps)
+    if json:
+        out.json({"output": str(made.output), "ran": ran, "seconds": round(monotonic() - start, 3)})
+        return
+    done = f"{len(ran)} of {len(steps)} steps run in {monotonic() - start:.1f} s" if ran else "nothing to do"
+    out.status(f"{made.resolved.loaded.recipe.name}: {done}")
+    out.result(str(made.output))
+
+
+def _print_costs(made: BuildPlan, steps: Sequence[Step]) -> None:
+    """Prints what FP8 costs each model that was calibrated, and what the layers that were chosen bring.
+
+    It does so whether that was in this run or before it.
+    """
+    for step in steps:
+        if step.output is None or step.role is None or (told := _TOLD.get(step.kind)) is None:
+            continue
+        sentence, worries = told(made, step.role, made.output / step.output)
+        if sentence:
+            out.status(f"{step.role}: {sentence}")
+        for worry in worries:
+            out.warning(f"{step.role}: {worry}")
+
+
+def _calibrated(made: BuildPlan, role: Role, file: Path) -> tuple[str | None, Iterable[str]]:
+    from trtspec.checkpoint.calibrate.verdict import cost, worries
+    from trtspec.checkpoint.calibration import read_calibration
+
+    calibration = read_calibration(file)
+    return cost(calibration), worries(calibration)
+
+
+def _chosen(made: BuildPlan, role: Role, file: Path) -> tuple[str | None, Iterable[str]]:
+    from trtspec.checkpoint.layers.chosen import read_layers
+    from trtspec.checkpoint.layers.verdict import found, worries
+    from trtspec.pipeline.plan.depending import weight_share
+
+    chosen, share = read_layers(file), weight_share(made.resolved.engines[role], made.resolved.target)
+    return found(chosen, share), worries(chosen, share)
+
+
+_TOLD: Mapping[str, Callable[[BuildPlan, Role, Path], tuple[str | None, Iterable[str]]]] = {
+    "calibrate": _calibrated,
+    "choose layers": _chosen,
+}
+"""What is said of the output of a step, by its kind: a sentence, and what to worry about."""

@@ -1,0 +1,114 @@
+"""Which API a URL has, and what is served there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from yarl import URL
+
+from trtspec.base.errors import UnavailableError
+from trtspec.client.endpoint import AskError
+from trtspec.client.http import Streams
+from trtspec.client.openai import OpenAiEndpoint
+from trtspec.client.triton import TritonEndpoint
+from trtspec.client.triton_vllm import INPUT, TritonVllmEndpoint
+
+_DEFAULT_MODEL = "speculative_llm"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundServer:
+    """A server: how to ask it, and the name and version of its software where it tells.
+
+    `owner` is whom a model behind OpenAI's API belongs to, by which servers are told apart.
+    """
+
+    endpoint: OpenAiEndpoint | TritonEndpoint | TritonVllmEndpoint
+    software: str | None
+    owner: str | None = None
+
+
+async def find(
+    url: str, model: str | None, *, chat: bool, timeout_s: float, key: str | None = None
+) -> FoundServer:
+    """Returns how to ask the model at a URL: Triton's HTTP, or OpenAI's API if the path ends in /v1.
+
+    A URL without a path is asked for both. Raises `UnavailableError` where nobody answers, the model is not
+    there, or it takes no text.
+    """
+    try:
+        base = URL(url)
+    except ValueError as error:
+        raise UnavailableError(url.rpartition("@")[2], f"is not a URL: {error}") from None
+    if base.scheme not in ("http", "https") or not base.host:
+        raise UnavailableError(url, "is not a URL", "name one such as http://host:8000")
+    if key and base.user:
+        problem = "has a user in it, and there is an API key for it"
+        raise UnavailableError(shown(url), problem, "leave one of the two out")
+    streams = Streams(timeout_s, key)
+    try:
+        return await _find(base, model, streams, chat)
+    except AskError as error:
+        await streams.close()
+        hint = "trtspec deploy RECIPE starts a server; --api-key-file names a key"
+        raise UnavailableError(shown(url), f"does not answer: {error.problem}", hint) from error
+    except BaseException:
+        await streams.close()
+        raise
+
+
+async def _find(base: URL, model: str | None, streams: Streams, chat: bool) -> FoundServer:
+    if base.path.rstrip("/").endswith("/v1"):
+        return await _openai(base, model, streams, chat)
+    if server := await streams.get(base / "v2"):
+        return await _triton(base, model, streams, server)
+    if await streams.get(base / "v1/models"):
+        return await _openai(base / "v1", model, streams, chat)
+    problem = "has neither Triton's API (/v2) nor OpenAI's (/v1)"
+    raise UnavailableError(
+        shown(str(base)), problem, "name Triton's HTTP port, or a base URL that ends in /v1"
+    )
+
+
+async def _triton(base: URL, model: str | None, streams: Streams, server: dict[str, Any]) -> FoundServer:
+    name, url = model or _DEFAULT_MODEL, str(base).rstrip("/")
+    told = await streams.get(base / "v2/models" / name)
+    if told is None:
+        raise UnavailableError(shown(url), f"has no model {name} that is ready", "name one with --model-name")
+    inputs, outputs = (
+        frozenset(tensor["name"] for tensor in told.get(side, ())) for side in ("inputs", "outputs")
+    )
+    if "text_input" not in inputs:
+        raise UnavailableError(
+            shown(url), f"{name} has no input text_input", "name another with --model-name"
+        )
+    software = f"{server.get('name', 'triton')} {server.get('version', '')}".strip()
+    if INPUT in inputs:
+        return FoundServer(TritonVllmEndpoint(url, name, streams), software)
+    return FoundServer(TritonEndpoint(url, name, inputs, outputs, streams), software)
+
+
+async def _openai(base: URL, model: str | None, streams: Streams, chat: bool) -> FoundServer:
+    url = str(base).rstrip("/")
+    found = await streams.get(base / "models")
+    told = found.get("data") if found else None
+    listed = [each for each in told if isinstance(each, dict)] if isinstance(told, list) else []
+    models = {each["id"]: each for each in listed if isinstance(each.get("id"), str)}
+    if not models:
+        raise UnavailableError(shown(url), "has no list of models", "name a base URL that ends in /v1")
+    if model is None and len(models) == 1:
+        (model,) = models
+    if model is None or model not in models:
+        problem = f"has no model {model}" if model else "has several models"
+        raise UnavailableError(shown(url), f"{problem}: {', '.join(models)}", "name one with --model-name")
+    version = await streams.get(base.parent / "version")
+    owner = models[model].get("owned_by")
+    software = " ".join(filter(None, (owner, version.get("version") if version else None)))
+    return FoundServer(OpenAiEndpoint(url, model, streams, chat=chat, owner=owner), software or None, owner)
+
+
+def shown(url: str) -> str:
+    """Returns a URL without what may be secret in it: a password, a query."""
+    parts = URL(url)
+    return str(parts.with_user(None).with_query(None)) if parts.host else url

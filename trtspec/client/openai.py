@@ -1,0 +1,113 @@
+"""OpenAI's API, of trtspec, vLLM or anyone: chats, or completions of plain text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from yarl import URL
+
+from trtspec.client.endpoint import Api, AskError, DraftCounts, EndpointRequest, Hear, TimedAnswer, unheard
+from trtspec.client.http import Streams, problem_of
+
+TRTSPEC, SGLANG = "trtspec", "sglang"
+"""Whom models belong to, by what `/v1/models` says; the APIs differ."""
+
+COUNTING = {SGLANG: {"return_spec_tokens_details": True}}
+"""What makes a server say of each answer what became of its drafts; others say it unasked, or not at all.
+
+SGLang 0.5.23, `entrypoints/openai/protocol.py`: `SpecTokensDetails`.
+"""
+
+
+class OpenAiEndpoint:
+    """One model behind a base URL that ends in /v1.
+
+    Without `chat` the conversation is one text, with an empty line between what one side and the other says.
+    `owner` is whom the model belongs to. `plain_per_request` is true of trtspec's own API alone: another may
+    take no notice of a field that it does not know.
+    """
+
+    api: Api = "openai"
+
+    def __init__(self, url: str, model: str, streams: Streams, *, chat: bool, owner: str | None) -> None:
+        self.url, self.model, self._streams, self._chat = url, model, streams, chat
+        self._address = URL(url) / ("chat/completions" if chat else "completions")
+        self.plain_per_request, self._counting = owner == TRTSPEC, COUNTING.get(owner or "", {})
+
+    async def ask(self, question: EndpointRequest, hear: Hear = unheard) -> TimedAnswer:
+        answer = await self._streams.ask(self._address, self._body(question), _add, hear)
+        if answer.finish_reason is None:
+            raise AskError("broken_off", "the stream ended without a finish_reason", answer.sent)
+        return answer
+
+    async def close(self) -> None:
+        await self._streams.close()
+
+    def _body(self, question: EndpointRequest) -> dict[str, Any]:
+        values: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": question.max_tokens,
+            "temperature": question.temperature,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **self._counting,
+        }
+        if self._chat:
+            values["messages"] = [
+                {"role": message.role, "content": message.text} for message in question.messages
+            ]
+        else:
+            values["prompt"] = question.text
+        if question.num_draft_tokens is not None and self.plain_per_request:
+            values["num_draft_tokens"] = question.num_draft_tokens
+        asked = {"seed": question.seed, "top_k": question.top_k, "top_p": question.top_p}
+        values |= {name: value for name, value in asked.items() if value is not None}
+        if question.stop:
+            values["stop"] = list(question.stop)
+        if question.ignore_eos:
+            values["ignore_eos"] = True
+        return values
+
+
+def _add(answer: TimedAnswer, said: dict[str, Any], now: float) -> None:
+    if said.get("error") is not None:
+        raise AskError("failed", problem_of(str(said["error"])), answer.sent)
+    for choice in said.get("choices") or ():
+        delta = choice.get("delta") or choice
+        text = delta.get("content") or delta.get("text") or ""
+        # What a model thinks before it answers is generated too, but is no part of the conversation.
+        thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
+        if text or thought:
+            answer.text += text
+            answer.times.append(now)
+        answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
+        answer.ended = now
+    if usage := said.get("usage"):
+        answer.input_tokens, answer.output_tokens = usage["prompt_tokens"], usage["completion_tokens"]
+    answer.counts = counts_of(said) or answer.counts
+
+
+def counts_of(said: dict[str, Any]) -> DraftCounts | None:
+    """Returns what an event says of drafts, None if nothing.
+
+    That is vLLM's `metrics.speculative_decoding`, of which what is left out follows from the histogram, or
+    SGLang's `sglext.spec_tokens_details`.
+    """
+    if told := (said.get("sglext") or {}).get("spec_tokens_details"):
+        return DraftCounts(
+            told["spec_verify_ct"],
+            told["spec_num_proposed_drafts"],
+            told["spec_num_correct_drafts"],
+            tuple(told["spec_correct_drafts_histogram"]),
+        )
+    if not (told := (said.get("metrics") or {}).get("speculative_decoding")):
+        return None
+    histogram = tuple(told["acceptance_histogram"])
+    steps = told.get("num_spec_steps", sum(histogram))
+    accepted = sum(number * times for number, times in enumerate(histogram))
+    return DraftCounts(
+        verifications=steps,
+        drafted=told.get("num_draft_tokens", steps * (len(histogram) - 1)),
+        accepted=told.get("num_accepted_draft_tokens", accepted),
+        histogram=histogram,
+    )

@@ -1,0 +1,88 @@
+"""Triton's `generate_stream`: a model of text in, text out, as trtspec's and NVIDIA's are."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+from yarl import URL
+
+from trtspec.client.endpoint import Api, AskError, DraftCounts, EndpointRequest, Hear, TimedAnswer, unheard
+from trtspec.client.http import Streams, problem_of
+
+# What is asked for where the model has the input.
+_WANTED = ("return_perf_metrics", "return_num_input_tokens", "return_num_output_tokens")
+_NO_END = -1
+
+
+class TritonEndpoint:
+    """One model of a Triton server; `inputs` and `outputs` are the names of its tensors.
+
+    A conversation is one text, with an empty line between what one side and the other says: templates of
+    chats are for OpenAI's API.
+    """
+
+    api: Api = "triton"
+
+    def __init__(
+        self, url: str, model: str, inputs: frozenset[str], outputs: frozenset[str], streams: Streams
+    ) -> None:
+        self.url, self.model, self._inputs, self._streams = url, model, inputs, streams
+        self._tells_end = "finish_reason" in outputs
+        self._address = URL(url) / "v2/models" / model / "generate_stream"
+        self.plain_per_request = "num_draft_tokens" in inputs
+
+    async def ask(self, question: EndpointRequest, hear: Hear = unheard) -> TimedAnswer:
+        answer = await self._streams.ask(self._address, self._body(question), _add, hear)
+        if answer.finish_reason is None and (self._tells_end or not answer.times):
+            raise AskError("broken_off", "the stream ended before the answer", answer.sent)
+        answer.ended = answer.ended or perf_counter()
+        return answer
+
+    async def close(self) -> None:
+        await self._streams.close()
+
+    def _body(self, question: EndpointRequest) -> dict[str, Any]:
+        values: dict[str, Any] = {
+            "text_input": question.text,
+            "max_tokens": question.max_tokens,
+            "stream": True,
+            **dict.fromkeys(_WANTED, True),
+        }
+        if question.num_draft_tokens is not None:
+            values["num_draft_tokens"] = question.num_draft_tokens
+        if question.temperature:
+            values["temperature"] = question.temperature
+        asked = {"seed": question.seed, "top_k": question.top_k, "top_p": question.top_p}
+        values |= {name: value for name, value in asked.items() if value is not None}
+        if question.stop:
+            values["stop_words"] = list(question.stop)
+        if question.ignore_eos:
+            values["end_id"] = _NO_END
+        if question.tenant is not None:
+            values["tenant"] = question.tenant
+        return {name: value for name, value in values.items() if name in self._inputs}
+
+
+def _add(answer: TimedAnswer, said: dict[str, Any], now: float) -> None:
+    if "error" in said:
+        words = problem_of(str(said["error"]))
+        raise AskError("refused" if words.startswith("503 ") else "failed", words, answer.sent)
+    if text := said.get("text_output"):
+        answer.text += text
+        answer.times.append(now)
+    answer.ended = now
+    if (number := said.get("num_input_tokens")) is not None:
+        answer.input_tokens = int(number)
+    if (number := said.get("num_output_tokens")) is not None:
+        answer.output_tokens = int(number)
+    answer.finish_reason = said.get("finish_reason", answer.finish_reason)
+    if "acceptance_histogram" in said:
+        histogram = said["acceptance_histogram"]
+        answer.counts = DraftCounts(
+            said["num_spec_steps"],
+            said["total_draft_tokens"],
+            said["total_accepted_draft_tokens"],
+            # Triton writes a tensor of one value without brackets.
+            tuple(histogram) if isinstance(histogram, list) else (histogram,),
+        )

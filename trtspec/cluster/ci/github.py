@@ -1,0 +1,27 @@
+"""GitHub Actions: the matrix of a job, and the workflow that builds it, which is `github.yml`.
+
+Which contexts a key may use: GitHub Docs, "Contexts reference", table "Context availability". An action is
+named by its commit: a tag may be moved to other code. The job `matrix` assigns before it echoes, so that a
+command that fails fails the step. Without `queue: max` one job waits at most, and another one cancels it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from trtspec.cluster.ci.job import CiJob
+from trtspec.cluster.ci.template import read_template
+
+FILE = ".github/workflows/engine-build.yml"
+
+
+def matrix(jobs: Iterable[CiJob]) -> dict[str, Any]:
+    """Returns the matrix of these jobs, for `strategy.matrix: ${{ fromJSON(...) }}`."""
+    return {"include": [{**asdict(job), "runs_on": list(job.labels)} for job in jobs]}
+
+
+def workflow() -> str:
+    """Returns the text of `FILE`."""
+    return read_template("github.yml")

@@ -1,0 +1,74 @@
+"""GitLab CI: the child pipeline that builds, and `gitlab.yml`, the template that makes and starts it.
+
+The template forwards the variables of its pipeline: those that a schedule sets, or who runs it by hand, would
+otherwise be for the matrix alone.
+Source: GitLab Docs, "Downstream pipelines", section "Dynamic child pipelines", and their troubleshooting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from trtspec.cluster.ci.job import CiJob
+from trtspec.cluster.ci.template import read_template
+
+FILE = ".gitlab/engine-build.yml"
+_ALWAYS = [{"when": "on_success"}]
+# NVIDIA's image has PyTorch, and may lack ensurepip; its own packages stay as they are.
+_INSTALL = (
+    "python3 -m venv --system-site-packages --without-pip .venv",
+    "python3 -m pip --python .venv/bin/python install --quiet \"$TRTSPEC\" 'trtspec[fp8]'",
+)
+# Values from outside are variables of the environment, in quotes where they are used.
+_BUILD = (
+    "mkdir -p report",
+    '.venv/bin/trtspec build "$RECIPE" --output "$OUTPUT" ${STORE:+--store "$STORE"}'
+    " --report report/summary.md --report report/junit.xml --report report/build.json",
+)
+_COLLECT = (
+    'if [ -d "$OUTPUT/.trtspec/logs" ]; then cp -r "$OUTPUT/.trtspec/logs" report/; fi',
+    'if [ -f "$OUTPUT/manifest.json" ]; then cp "$OUTPUT/manifest.json" report/; fi',
+)
+
+
+def child_pipeline(jobs: Iterable[CiJob]) -> dict[str, Any]:
+    """Returns the pipeline of these jobs.
+
+    GitLab refuses a pipeline without a job, so where there is nothing to build, a job says that. In the child
+    of a merge request's pipeline are only jobs with rules.
+    """
+    pipeline = {f"engine-build {job.name}": _build_job(job) for job in jobs}
+    nothing = {"engine-build": {"rules": _ALWAYS, "script": ["echo 'There is nothing to build.'"]}}
+    return pipeline or nothing
+
+
+def template() -> str:
+    """Returns the text of `FILE`."""
+    return read_template("gitlab.yml")
+
+
+def _build_job(job: CiJob) -> dict[str, Any]:
+    return {
+        "stage": "build",
+        "rules": _ALWAYS,
+        "image": {"name": job.image, "entrypoint": [""]},
+        "tags": list(job.labels),
+        "timeout": "12 hours",
+        "interruptible": False,
+        "resource_group": f"engine-build-{job.name}",
+        "variables": {
+            "RECIPE": job.recipe,
+            "OUTPUT": f"/cache/build/{job.name}",
+            "HF_HOME": "/cache/huggingface",
+            "TRTSPEC_CACHE": "/cache/trtspec",
+        },
+        "script": [*_INSTALL, *_BUILD],
+        "after_script": list(_COLLECT),
+        "artifacts": {
+            "when": "always",
+            "paths": ["report/"],
+            "reports": {"junit": "report/junit.xml"},
+            "expire_in": "30 days",
+        },
+    }

@@ -1,0 +1,52 @@
+"""One engine build of a CI system: what is built, and the runner that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtspec.base.errors import TrtspecError
+from trtspec.recipe import releases
+from trtspec.recipe.loader import LoadedRecipe
+
+
+@dataclass(frozen=True, slots=True)
+class CiJob:
+    """The build of one recipe: its runner has `gpus` GPUs of the kind `gpu`, and `image` has the release."""
+
+    name: str
+    recipe: str
+    gpu: str
+    gpus: int
+    release: str
+    image: str
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels that its runner is found by: a runner with eight H200 has the label h200x8.
+
+        That runner may have the label h200x1 as well, to take builds for one GPU too.
+        """
+        return ("self-hosted", "gpu", f"{self.gpu}x{self.gpus}")
+
+
+def job_of(loaded: LoadedRecipe) -> CiJob | None:
+    """Returns the job of a recipe; None for one without engines of TensorRT-LLM, which any machine builds."""
+    recipe = loaded.recipe
+    if recipe.backend != "tensorrt_llm":
+        return None
+    release = releases.RELEASES[recipe.engine.release or releases.DEFAULT]
+    hardware = recipe.hardware
+    return CiJob(
+        recipe.name, loaded.path.as_posix(), hardware.gpu, hardware.count, release.version, release.image
+    )
+
+
+def check_names(loaded: Iterable[LoadedRecipe]) -> None:
+    """Raises TrtspecError for two recipes of one name, which would build into one folder."""
+    seen: dict[str, Path] = {}
+    for one in loaded:
+        other = seen.setdefault(one.recipe.name, one.path)
+        if other != one.path:
+            raise TrtspecError(one.path, f"has the name of {other}: {one.recipe.name}", "rename one of them")

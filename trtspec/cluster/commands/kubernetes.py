@@ -1,0 +1,82 @@
+"""Gathers the inputs of a deployment on a cluster for commands."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version
+
+from trtspec.backends.servers.plain import without_drafts
+from trtspec.base.errors import RecipeError, StoreError, UnavailableError
+from trtspec.cli.terminal.output import out
+from trtspec.cluster.kubernetes.deriving import ServedRecipe, derive
+from trtspec.cluster.kubernetes.of_engines import of_engines
+from trtspec.cluster.kubernetes.of_server import of_server
+from trtspec.cluster.kubernetes.stored import find_build
+from trtspec.cluster.kubernetes.values import Values
+from trtspec.deploy.build import DeployedBuild
+from trtspec.deploy.vendor.build import find_launch
+from trtspec.pipeline.plan.choices import build_folder
+from trtspec.pipeline.store.address import StoreAddress
+from trtspec.pipeline.store.store import Store
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.support import SERVERS
+
+
+def find_values(
+    loaded: LoadedRecipe,
+    store: str | None,
+    namespace: str | None,
+    *,
+    output: str | None = None,
+    plain: bool = False,
+) -> Values:
+    """Returns the values of a recipe's deployment: of engines in a store, or of a server of others.
+
+    `store`, `namespace` and the build's folder `output` stand in place of the recipe's. A server of others is
+    `plain` without drafts, beside the one with them and on no route of a Gateway. Raises RecipeError,
+    StoreError for what a store lacks, and UnavailableError for a build that is not there.
+    """
+    if loaded.recipe.backend not in SERVERS:
+        return derive(loaded, _of_engines(loaded, store), namespace)
+    served = _of_server(loaded, store, output, plain=plain)
+    values = derive(loaded, served, namespace)
+    return values.model_copy(update={"name": f"{values.name}-plain", "gateway": None}) if plain else values
+
+
+def _of_server(loaded: LoadedRecipe, store: str | None, output: str | None, *, plain: bool) -> ServedRecipe:
+    build = DeployedBuild(build_folder(loaded, {"output": output}, os.environ), loaded)
+    repair = f"trtspec build {loaded.path}" + (f" --output {output}" if output else "")
+    if store is not None:
+        problem = "--store has no use: the server loads the models itself, and no engine is in a store"
+        raise UnavailableError(build.folder, problem, "leave it out")
+    launch = find_launch(build.folder)
+    if launch is None:
+        raise UnavailableError(build.folder, "there is no build here", repair)
+    if not build.is_current:
+        raise UnavailableError(build.folder, f"was built before {loaded.path} has changed", repair)
+    return of_server(loaded, without_drafts(launch) if plain else launch)
+
+
+def _of_engines(loaded: LoadedRecipe, store: str | None) -> ServedRecipe:
+    url = store or loaded.recipe.kubernetes.store
+    if url is None:
+        problem = loaded.problem("kubernetes.store", "is missing: the URL of the store that has the build")
+        raise RecipeError(loaded.path, [problem])
+    # The recipe is in a ConfigMap, whatever store is named beside it.
+    for address in map(StoreAddress, filter(None, (store, loaded.recipe.kubernetes.store))):
+        if address.has_secret:
+            repair = "put it into a Secret, and name that in kubernetes.secrets.store"
+            raise StoreError(str(address), "its URL has a secret, which every manifest would show", repair)
+    if StoreAddress(url).protocol == "file":
+        out.warning(f"{url} is a folder of this machine, which pods do not have")
+    build = find_build(Store(url), loaded.recipe)
+    text = loaded.path.read_text(encoding="utf-8")
+    served = of_engines(loaded.recipe, text, build, url, version("trtspec"))
+    if loaded.recipe.kubernetes.image is None:
+        out.warning(f"kubernetes.image is not written: every node must have {served.image} already")
+    if loaded.recipe.kubernetes.autoscaling and not loaded.recipe.kubernetes.monitoring.rules:
+        out.warning(
+            "kubernetes.monitoring.rules is false, and autoscaling goes by its series: Prometheus must have "
+            "them from elsewhere: another deployment's rules, or trtspec monitoring scaling"
+        )
+    return served

@@ -1,0 +1,163 @@
+"""`trtspec rollout canary`: a new build beside the one that a cluster serves, a step at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trtspec.base.errors import ClusterError
+from trtspec.cli.terminal.bounds import print_checks
+from trtspec.cli.terminal.options import JsonOption, RecipeArgument
+from trtspec.cli.terminal.output import INTERRUPTED, out
+from trtspec.cluster.commands.cluster import ContextOption, NamespaceOption, PodTalk
+
+if TYPE_CHECKING:
+    from trtspec.cluster.kubernetes.canary.rollout import Canary, CanaryView
+
+StoreUrlOption = Annotated[
+    str | None, typer.Option("--store", metavar="URL", help="The store, if not the recipe's.")
+]
+PrometheusOption = Annotated[
+    str | None,
+    typer.Option("--prometheus", metavar="URL", help="Ask this Prometheus for the metrics, not the pods."),
+]
+
+
+def canary_status(
+    recipe: RecipeArgument,
+    context: ContextOption = None,
+    namespace: NamespaceOption = None,
+    store: StoreUrlOption = None,
+    prometheus: PrometheusOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show how a new build does beside the old one on a cluster.
+
+    The exit status is 1 where a bound is broken.
+    """
+    from trtspec.deploy.rollout.bounds import BoundState
+
+    with _canary(recipe, context, namespace, store, prometheus) as canary:
+        view = canary.view()
+    if json:
+        out.json(view.as_json())
+    else:
+        _show(view, recipe)
+    if view.verdict is BoundState.BROKEN:
+        raise typer.Exit(1)
+
+
+def canary_next(
+    recipe: RecipeArgument,
+    context: ContextOption = None,
+    namespace: NamespaceOption = None,
+    store: StoreUrlOption = None,
+    prometheus: PrometheusOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Go on whatever the bounds say.")] = False,
+) -> None:
+    """Give the recipe's build more of a cluster's requests.
+
+    The first step starts it beside the build that serves, the last makes it the only one.
+    """
+    with _canary(recipe, context, namespace, store, prometheus) as canary:
+        _tell(canary.go_on(force=force), "the new build has all requests already")
+
+
+def canary_back(
+    recipe: RecipeArgument,
+    context: ContextOption = None,
+    namespace: NamespaceOption = None,
+    store: StoreUrlOption = None,
+) -> None:
+    """Give the new build less, or the old one all again."""
+    with _canary(recipe, context, namespace, store, None) as canary:
+        _tell(canary.go_back(), "the old build has all requests already")
+
+
+def canary_off(
+    recipe: RecipeArgument,
+    context: ContextOption = None,
+    namespace: NamespaceOption = None,
+    store: StoreUrlOption = None,
+) -> None:
+    """Take the new build away at once, or back after its last step."""
+    with _canary(recipe, context, namespace, store, None) as canary:
+        _tell(canary.go_off(), "the old build has all requests already")
+
+
+COMMANDS = (canary_status, canary_next, canary_back, canary_off)
+
+
+@contextmanager
+def _canary(
+    recipe: Path, context: str | None, namespace: str | None, store: str | None, prometheus: str | None
+) -> Iterator[Canary]:
+    """Yields the canary of a recipe's deployment; Ctrl-C leaves it where it is."""
+    from trtspec.cluster.commands.kubernetes import find_values
+    from trtspec.cluster.kubernetes.canary.metrics import OfPods, OfPrometheus
+    from trtspec.cluster.kubernetes.canary.pair import CanaryPair
+    from trtspec.cluster.kubernetes.canary.rollout import Canary
+    from trtspec.cluster.kubernetes.connection import connect
+    from trtspec.recipe.loader import load
+
+    values = find_values(load(recipe), store, namespace)
+    cluster = connect(context, values.namespace)
+    model = values.model_name
+    metrics = OfPrometheus(prometheus, cluster.namespace, model) if prometheus else OfPods(cluster, model)
+    told: list[str] = []
+
+    def tell(before: str, then: str) -> None:
+        told.append(f"{before} -> {then}")
+        out.status(f"{values.name}: {told[-1]} ...")
+
+    # One move has many waits, so each is told in lines.
+    pair = CanaryPair(cluster, values, PodTalk())
+    try:
+        yield Canary(pair, metrics, tell)
+    except ClusterError:
+        if told:
+            out.warning(f"{told[-1]} is not reached; trtspec rollout canary back {recipe} goes back")
+        raise
+    except KeyboardInterrupt:
+        if told:
+            out.status(
+                f"interrupted: {told[-1]} is not reached; trtspec rollout canary next goes on, off ends it"
+            )
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _tell(moved: tuple[float, float] | None, nothing: str) -> None:
+    from trtspec.cluster.kubernetes.canary.steps import name_of
+
+    if moved is None:
+        out.status(nothing)
+    else:
+        out.status(f"{name_of(moved[0])} -> {name_of(moved[1])}, for requests that begin from now on")
+
+
+def _show(view: CanaryView, recipe: Path) -> None:
+    from trtspec.cluster.kubernetes.canary.steps import name_of
+    from trtspec.deploy.rollout.bounds import BoundState
+
+    standing, here = view.standing, name_of(view.share)
+    since = f" since {standing.since}" if standing and standing.since else ""
+    out.result(f"{view.name} stands at {here}{since}")
+    out.result("  ".join(f"[{name}]" if name == here else name for name in map(name_of, view.steps)))
+    if standing:
+        new, old = f"of build {standing.new[:12]}", f"{view.counts.stable} of {standing.old[:12]}"
+        alone = f"pods: {view.counts.stable} {new}"
+        out.result(f"pods: {view.counts.canary} {new}, {old}" if view.share < 1 else alone)
+        if not standing.is_reached:
+            out.warning("it is not reached yet; next goes on with it")
+    print_checks(view.checks)
+    if view.verdict is BoundState.BROKEN:
+        out.hint(f"trtspec rollout canary off {recipe}")
+    elif view.verdict is BoundState.OPEN:
+        if needed := max(check.needed for check in view.checks):
+            out.status(f"about {needed} more requests tell")
+    elif view.share < 1:
+        out.hint(f"trtspec rollout canary next {recipe}")

@@ -1,0 +1,79 @@
+"""Finds the engines of a recipe that a store lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtspec.base.errors import StoreError
+from trtspec.base.progress import no_progress
+from trtspec.base.roles import Role
+from trtspec.cluster.jobs.job import Product
+from trtspec.pipeline.build.keys import key_of, platform_for
+from trtspec.pipeline.build.plan import BuildPlan
+from trtspec.pipeline.run.digests import FileDigests
+from trtspec.pipeline.run.records import FOLDER, pending
+from trtspec.pipeline.run.step import name_of
+from trtspec.pipeline.steps import build, check_pair
+from trtspec.pipeline.steps.stages import Stage, undone_stages
+from trtspec.pipeline.store.entry import Entry
+from trtspec.pipeline.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class PendingBuild:
+    """A recipe's plan, and what of it is still to be made.
+
+    `entry` is the pair in the store, None if it is not there; nothing else is wanted of a pair that is.
+    `engines` are those that neither the store nor the build directory has, and `stages` what is left to do
+    for each of them in its work folder.
+    """
+
+    made: BuildPlan
+    pair: Product
+    entry: Entry | None
+    engines: Mapping[Role, Product]
+    stages: Mapping[Role, tuple[Stage, ...]]
+
+
+def work_folder(output: Path, role: Role) -> Path:
+    """Returns the folder beside a build directory in which jobs make one engine of it, and find it again."""
+    return output.with_name(f"{output.name}.jobs") / role
+
+
+def look(store: Store, made: BuildPlan) -> PendingBuild:
+    """Returns what is wanted of a plan that was made for a store.
+
+    Raises StoreError, and PairError for models that do not fit together: before a job waits for hours.
+    """
+    for step in made.own_steps:
+        if step.kind == check_pair.KIND:
+            step.action(made.output, lambda *_: None)
+    pair = _product(made, None)
+    if entry := store.find(pair.platform, pair.key):
+        return PendingBuild(made, pair, entry, {}, {})
+    undone = pending(made.own_steps, made.output, made.digests)
+    engines = {
+        role: product
+        for role in made.resolved.engines
+        if name_of(build.KIND, role) in undone
+        and not store.find((product := _product(made, role)).platform, product.key)
+    }
+    stages = {role: _stages(made, role) for role in engines}
+    return PendingBuild(made, pair, None, engines, stages)
+
+
+def _product(made: BuildPlan, only: Role | None) -> Product:
+    key = key_of(made, only)
+    if key is None:
+        raise StoreError(made.output, "cannot be looked up: the models' files have not been read")
+    return Product(platform_for(made, only), key)
+
+
+def _stages(made: BuildPlan, role: Role) -> tuple[Stage, ...]:
+    folder = work_folder(made.output, role)
+    steps = [step for step in made.own_steps if step.role is role]
+    digests = FileDigests(folder / FOLDER / "digests.json", no_progress)
+    undone = pending(steps, folder, digests)
+    return tuple(undone_stages(made.resolved.engines[role], steps, undone))

@@ -1,0 +1,88 @@
+"""What the pods of two builds have counted since a step began; pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from trtspec.deploy.monitoring.scrape import Scrape
+from trtspec.deploy.rollout.evidence import ArmCounts, MeanTimes, ScoredDrafts, is_of_one_process
+from trtspec.serving.metrics import COUNTED, STARTED
+
+Counted = dict[str, float]
+"""Counters of one pod by their names; those of a bucket have its upper bound in braces."""
+
+_FIRST, _NEXT = "trtspec:time_to_first_token_seconds", "trtspec:inter_token_latency_seconds"
+_TOKENS, _DONE = "trtspec:generation_tokens", "trtspec:request_success"
+_FAILED = "failed"
+_KINDS = ("engine_failure", "timed_out", "internal", "refused")
+"""Kinds of `trtspec:request_errors` that the build may be the reason of; clients cause the others."""
+_DRAFTS = tuple(
+    f"trtspec:spec_decode_{name}" for name in ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+)
+
+
+def counted(scrape: Scrape, model: str) -> Counted:
+    """Returns the counters of a pod that matter here."""
+    names = (COUNTED, STARTED, _DONE, _TOKENS, *_DRAFTS, f"{_FIRST}_sum", f"{_NEXT}_sum")
+    found = {name: scrape.total(name, model=model) for name in names}
+    found[_FAILED] = sum(scrape.total("trtspec:request_errors", model=model, kind=kind) for kind in _KINDS)
+    for name in (_FIRST, _NEXT):
+        for labels, value in scrape.of(f"{name}_bucket", model=model):
+            found[f"{name}{{{labels['le']}}}"] = value
+    return found
+
+
+def grown(before: Mapping[str, Counted], now: Mapping[str, Counted]) -> Counted:
+    """Returns what pods have counted since, all together; one that was started anew counts from its start."""
+    total: Counted = {}
+    for pod, counters in now.items():
+        old = before.get(pod, {})
+        since = old if is_of_one_process(old, counters) else {}
+        for name, value in counters.items():
+            total[name] = total.get(name, 0.0) + max(value - since.get(name, 0.0), 0.0)
+    return total
+
+
+def arm(counters: Counted) -> ArmCounts:
+    """Returns the completions of one build, and their times.
+
+    A time per token is that between two outputs over the tokens that an output has. Outputs of one completion
+    are alike, so the error is that of as many values as there are completions, which is rather too large.
+    """
+    done = counters.get(_DONE, 0.0)
+    first, following = _times(counters, _FIRST), _times(counters, _NEXT)
+    tokens = counters.get(_TOKENS, 0.0) - first.count
+    per_token = MeanTimes(0, 0.0, 0.0)
+    if following.count and tokens > 0 and done:
+        mean = counters[f"{_NEXT}_sum"] / tokens
+        spread = following.error * math.sqrt(following.count)
+        per_token = MeanTimes(int(done), mean, mean * spread / following.mean / math.sqrt(done))
+    return ArmCounts(
+        int(done + counters.get(_FAILED, 0.0)), int(counters.get(_FAILED, 0.0)), first, per_token
+    )
+
+
+def drafts(counters: Counted) -> ScoredDrafts:
+    return ScoredDrafts(*(int(counters.get(name, 0.0)) for name in _DRAFTS))
+
+
+def _times(counters: Counted, name: str) -> MeanTimes:
+    """Returns the mean of a histogram and its error; within a bucket values count as spread evenly."""
+    start = f"{name}{{"
+    bounds = sorted(
+        (float(key[len(start) : -1].replace("+Inf", "inf")), value)
+        for key, value in counters.items()
+        if key.startswith(start)
+    )
+    if not bounds or not bounds[-1][1]:
+        return MeanTimes(0, 0.0, 0.0)
+    count, low, below, middles, squares = bounds[-1][1], 0.0, 0.0, 0.0, 0.0
+    for bound, number in bounds:
+        high = bound if math.isfinite(bound) else 2 * low
+        middles += (number - below) * (low + high) / 2
+        squares += (number - below) * (low * low + low * high + high * high) / 3
+        low, below = high, number
+    # Of the spread all is taken from the buckets: what they say of the mean may be off by half of one.
+    variance = max(squares / count - (middles / count) ** 2, 0.0)
+    return MeanTimes(int(count), counters[f"{name}_sum"] / count, math.sqrt(variance / count))

@@ -1,0 +1,81 @@
+"""The counters of pods: from each pod itself, by way of the API server, or from a Prometheus."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Protocol
+
+from trtspec.base.errors import ClusterError, UnavailableError
+from trtspec.cluster.kubernetes.canary.evidence import Counted, counted
+from trtspec.cluster.kubernetes.cluster import Cluster, UnreachableError
+from trtspec.cluster.kubernetes.refusals import RefusedByCluster
+from trtspec.deploy.monitoring import scrape
+from trtspec.deploy.monitoring.scrape import Scrape
+from trtspec.deploy.pod import PORTS
+
+MOST_PODS = 50
+"""Of more pods of one build not all are asked; so many tell enough."""
+_SILENT = 3
+"""Where so many do not answer, a network policy is in the way rather than a pod on its way out."""
+
+
+class PodMetrics(Protocol):
+    """Where the counters of pods come from."""
+
+    def of(self, pods: Sequence[str]) -> dict[str, Counted]:
+        """Returns the counters of those of the first `MOST_PODS` that tell any."""
+        ...
+
+
+class OfPods:
+    """Asks each pod, by the proxy of the API server."""
+
+    def __init__(self, cluster: Cluster, model: str) -> None:
+        self._cluster, self._model = cluster, model
+
+    def of(self, pods: Sequence[str]) -> dict[str, Counted]:
+        """Raises `ClusterError` for who may not use the proxy, and where it reaches none of the first."""
+        found: dict[str, Counted] = {}
+        silent = 0
+        for pod in pods[:MOST_PODS]:
+            try:
+                text = self._cluster.fetch(pod, PORTS.metrics, "metrics")
+            except (RefusedByCluster, UnreachableError) as error:
+                silent += 1
+                is_forbidden = isinstance(error, RefusedByCluster) and error.answer.is_forbidden
+                if is_forbidden or (not found and silent == min(len(pods), _SILENT)):
+                    why = f"{error.repair}; " if error.repair else ""
+                    repair = f"{why}--prometheus URL asks a Prometheus instead"
+                    raise ClusterError(error.subject, error.problem, repair) from error
+                continue
+            found[pod] = counted(scrape.parse(text, 0.0), self._model)
+        return found
+
+
+class OfPrometheus:
+    """Asks a Prometheus that scrapes the pods, as a PodMonitor has it do."""
+
+    def __init__(self, url: str, namespace: str, model: str) -> None:
+        self._url, self._namespace, self._model = url.rstrip("/"), namespace, model
+
+    def of(self, pods: Sequence[str]) -> dict[str, Counted]:
+        """Raises `UnavailableError` where it does not answer."""
+        asked = pods[:MOST_PODS]
+        if not asked:
+            return {}
+        chosen = f'__name__=~"trtspec:.*",namespace="{self._namespace}",pod=~"{"|".join(asked)}"'
+        text = scrape.read(f"{self._url}/api/v1/query", {"query": f"{{{chosen}}}"})
+        rows: dict[str, list[tuple[str, scrape.Labels, float]]] = {}
+        try:
+            for each in json.loads(text)["data"]["result"]:
+                labels = dict(each["metric"])
+                name, pod = labels.pop("__name__"), labels["pod"]
+                rows.setdefault(pod, []).append((name, labels, float(each["value"][1])))
+        except (ValueError, KeyError, TypeError) as error:
+            raise UnavailableError(self._url, "is no Prometheus", "name it with --prometheus") from error
+        return {
+            pod: counted(Scrape(0.0, tuple(found)), self._model)
+            for pod, found in rows.items()
+            if pod in asked
+        }

@@ -1,0 +1,79 @@
+"""Where a canary stands: kept in a ConfigMap beside it, so that whoever comes next goes on from there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from trtspec.base.errors import ClusterError
+from trtspec.cluster.kubernetes.canary.evidence import Counted
+from trtspec.cluster.kubernetes.cluster import Cluster, Manifest
+from trtspec.cluster.kubernetes.labels import INSTANCE, NAME
+from trtspec.cluster.kubernetes.resources import CONFIG_MAP, Ref
+
+_KEY, _VERSION = "standing.json", 2
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryState:
+    """The `share` of requests that the build `new` has, beside the build `old`, both by their digests.
+
+    `replicas` are those of the deployment, and `is_reached` is False while pods are moved to the share. What
+    they had counted at `since`, a time in ISO 8601, is `counted`, by their names. `revision` is that of
+    the release before the canary, which is gone back to; `mark` is the version of the ConfigMap that said so.
+    """
+
+    share: float
+    new: str
+    old: str
+    replicas: int
+    is_reached: bool = False
+    since: str | None = None
+    counted: Mapping[str, Counted] = field(default_factory=dict)
+    revision: int | None = None
+    mark: str | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether two builds serve, or are about to."""
+        return self.share < 1 or not self.is_reached
+
+
+def ref_of(name: str) -> Ref:
+    """Returns the ConfigMap of a deployment's canary."""
+    return Ref(CONFIG_MAP, f"{name}-canary")
+
+
+def read(cluster: Cluster, name: str) -> CanaryState | None:
+    """Returns where a deployment's canary stands; None where there is none."""
+    ref = ref_of(name)
+    found = cluster.find(ref)
+    if found is None:
+        return None
+    try:
+        said: dict[str, Any] = json.loads(found["data"][_KEY])
+        if said.pop("version") != _VERSION:
+            raise ValueError("of another version of trtspec")
+        return CanaryState(**said, mark=found["metadata"].get("resourceVersion"))
+    except (KeyError, TypeError, ValueError) as error:
+        repair = f"kubectl delete {ref} -n {cluster.namespace}, and {name}-canary with it"
+        raise ClusterError(str(ref), f"cannot be read: {error}", repair) from error
+
+
+def write(cluster: Cluster, name: str, standing: CanaryState) -> CanaryState:
+    """Replaces what is kept, unless somebody else has since it was read; returns it with its new mark."""
+    cluster.apply(_manifest(name, standing), force=True)
+    found = cluster.find(ref_of(name)) or {}
+    return replace(standing, mark=found.get("metadata", {}).get("resourceVersion"))
+
+
+def _manifest(name: str, standing: CanaryState) -> Manifest:
+    said = {"version": _VERSION, **asdict(standing)}
+    mark = said.pop("mark")
+    metadata = {"name": ref_of(name).name, "labels": {NAME: "trtspec", INSTANCE: name}}
+    if mark is not None:
+        metadata["resourceVersion"] = mark
+    data = {_KEY: json.dumps(said, separators=(",", ":"))}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}

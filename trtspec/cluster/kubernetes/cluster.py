@@ -1,0 +1,205 @@
+"""One namespace of one Kubernetes cluster, as its API server answers: the edge to the official client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
+
+from trtspec.base.errors import ClusterError
+from trtspec.cluster.kubernetes.refusals import RefusedByCluster, answer_of, refusal
+from trtspec.cluster.kubernetes.resources import EVENT, POD, Ref, Resource, ref_of
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+
+THIS_POD = "this pod's cluster"
+"""What stands for a context where there is none."""
+
+MANAGER, SCALER = "trtspec", "trtspec-scaling"
+"""The field managers of what is applied, and of replicas that an autoscaler is to set: the API server keeps
+who has set which field."""
+
+_CONNECT_S, _READ_S, _PROXY_S = 10.0, 60.0, 10.0
+_APPLY, _MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
+
+Manifest = dict[str, Any]
+"""An object as JSON has it; whoever looks into one makes plain types of it at once."""
+
+
+class LogLine(NamedTuple):
+    """A line of a container's log, and when it was written, as text that sorts."""
+
+    time: str
+    text: str
+
+
+class UnreachableError(ClusterError):
+    """An API server that does not answer."""
+
+
+class Cluster:
+    """Asks one API server for the objects of a `namespace`; `context` names it for people.
+
+    Every method raises `UnreachableError` where the server does not answer and `RefusedByCluster` where it
+    refuses.
+    """
+
+    def __init__(self, api: ApiClient, context: str, namespace: str) -> None:
+        self._api, self.context, self.namespace = api, context, namespace
+
+    @property
+    def has_context(self) -> bool:
+        """Whether a kubeconfig names the cluster, which is not that of this pod."""
+        return self.context != THIS_POD
+
+    @property
+    def server(self) -> str:
+        """The URL of the API server."""
+        return str(self._api.configuration.host)
+
+    def apply(self, manifest: Manifest, *, force: bool = False, manager: str = MANAGER) -> None:
+        """Makes an object what the manifest says, by a server-side apply in the manager's name.
+
+        With `force` fields that others have set are taken over.
+        """
+        of = ref_of(manifest)
+        self._ask(
+            "PATCH",
+            of.resource.path(self.namespace, of.name),
+            {"fieldManager": manager, "force": str(force).lower()},
+            body=manifest,
+            content_type=_APPLY,
+            of=of,
+        )
+
+    def find(self, of: Ref) -> Manifest | None:
+        """Returns an object; None where there is none."""
+        try:
+            found: Manifest = json.loads(
+                self._ask("GET", of.resource.path(self.namespace, of.name), {}, of=of)
+            )
+        except RefusedByCluster as error:
+            if error.answer.is_absent and not error.answer.lacks_kind:
+                return None
+            raise
+        return found
+
+    def labelled(self, resource: Resource, labels: Mapping[str, str]) -> list[Manifest]:
+        """Returns the objects that have these labels."""
+        return self._list(resource, {"labelSelector": ",".join(f"{key}={labels[key]}" for key in labels)})
+
+    def events(self, kind: str, name: str) -> Sequence[Manifest]:
+        """Returns the events of an object."""
+        return self._list(EVENT, {"fieldSelector": f"involvedObject.kind={kind},involvedObject.name={name}"})
+
+    def merge(self, of: Ref, change: Manifest, subresource: str = "") -> None:
+        """Changes some fields of an object, or of its `status`, and nothing else."""
+        path = of.resource.path(self.namespace, of.name) + (f"/{subresource}" if subresource else "")
+        options = {"fieldManager": MANAGER}
+        self._ask("PATCH", path, options, body=change, content_type=_MERGE, of=of)
+
+    def delete(self, of: Ref) -> bool:
+        """Deletes an object and what belongs to it; False where there was none."""
+        path = of.resource.path(self.namespace, of.name)
+        try:
+            self._ask("DELETE", path, {"propagationPolicy": "Background"}, of=of)
+        except RefusedByCluster as error:
+            if error.answer.is_absent:
+                return False
+            raise
+        return True
+
+    def log(self, pod: str, container: str, lines: int, *, previous: bool = False) -> tuple[str, ...]:
+        """Returns the last lines that a container, or the one before its last restart, has written."""
+        options = {"container": container, "tailLines": str(lines), "previous": str(previous).lower()}
+        path = f"{POD.path(self.namespace, pod)}/log"
+        return tuple(_lines(self._ask("GET", path, options, of=Ref(POD, pod)))[-lines:])
+
+    def log_since(self, pod: str, container: str, time: str | None) -> list[LogLine]:
+        """Returns what a container has written after a time, from the beginning if that is None."""
+        options = {"container": container, "timestamps": "true", **({"sinceTime": time} if time else {})}
+        text = self._ask("GET", f"{POD.path(self.namespace, pod)}/log", options, of=Ref(POD, pod))
+        lines = (LogLine(*line.split(" ", 1)) for line in _lines(text) if " " in line)
+        # The server counts whole seconds.
+        return [line for line in lines if time is None or line.time > time]
+
+    def fetch(self, pod: str, port: int, path: str) -> str:
+        """Returns what a pod answers over HTTP, asked by way of the API server."""
+        proxy = f"{POD.path(self.namespace, pod)}:{port}/proxy/{path.lstrip('/')}"
+        return self._ask("GET", proxy, {}, of=Ref(POD, pod), seconds=_PROXY_S)
+
+    def _list(self, resource: Resource, options: Mapping[str, str]) -> list[Manifest]:
+        found: list[Manifest] = []
+        going_on: dict[str, str] = {}
+        while True:
+            text = self._ask(
+                "GET", resource.path(self.namespace), {**options, "limit": "500", **going_on}, of=resource
+            )
+            said = json.loads(text)
+            found += said["items"]
+            if not (mark := said["metadata"].get("continue")):
+                return found
+            going_on = {"continue": mark}
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        options: Mapping[str, str],
+        *,
+        of: Ref | Resource,
+        body: Manifest | None = None,
+        content_type: str | None = None,
+        seconds: float = _READ_S,
+    ) -> str:
+        from kubernetes.client.exceptions import ApiException
+        from urllib3.exceptions import HTTPError
+
+        headers = {"Accept": "application/json, */*"}
+        if content_type:
+            headers["Content-Type"] = content_type
+        serialized = self._api.param_serialize(
+            method,
+            quote(path, safe="/:") + (f"?{urlencode(options)}" if options else ""),
+            header_params=headers,
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        try:
+            response = self._api.call_api(*serialized, _request_timeout=(_CONNECT_S, seconds))
+            text: str = response.read().decode(errors="replace")
+        except (HTTPError, ApiException, OSError) as error:
+            raise _unreachable(self.context, self.server, error) from error
+        if not 200 <= response.status < 300:
+            resource = of.resource if isinstance(of, Ref) else of
+            subject = str(of) if isinstance(of, Ref) else of.plural
+            raise refusal(answer_of(response.status, text), subject, self.namespace, resource.owner)
+        return text
+
+
+_NO_ANSWER = (
+    ("Name or service not known", "has no address"),
+    ("Temporary failure in name resolution", "has no address"),
+    ("NameResolutionError", "has no address"),
+    ("refused", "refuses connections"),
+    ("timed out", "does not answer in time"),
+)
+
+
+def _unreachable(context: str, server: str, error: Exception) -> UnreachableError:
+    why = " ".join(str(error).split())
+    host = urlsplit(server).netloc
+    if "CERTIFICATE_VERIFY_FAILED" in why:
+        repair = "the kubeconfig's certificate-authority is not that of the server, or the server is another"
+        return UnreachableError(context, f"the certificate of {host} cannot be verified", repair)
+    known = (problem for word, problem in _NO_ANSWER if word in why)
+    problem = next(known, f"does not answer ({why[:200]})")
+    repair = "is the cluster up, and this machine in its network? kubectl cluster-info tells"
+    return UnreachableError(context, f"no cluster: {host} {problem}", repair)
+
+
+def _lines(text: str) -> list[str]:
+    """Returns the lines of a log; a carriage return, as progress bars write it, ends none."""
+    return text.removesuffix("\n").split("\n") if text else []

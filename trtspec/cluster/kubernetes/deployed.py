@@ -1,0 +1,133 @@
+"""What the chart has made in a namespace: how it stands, and its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from trtspec.base.errors import ClusterError
+from trtspec.cluster.kubernetes import pods, workloads
+from trtspec.cluster.kubernetes.canary import standing
+from trtspec.cluster.kubernetes.cluster import Cluster, Manifest
+from trtspec.cluster.kubernetes.helm import Helm
+from trtspec.cluster.kubernetes.labels import CANARY, INSTANCE, OURS, of_instance
+from trtspec.cluster.kubernetes.pods import Pod
+from trtspec.cluster.kubernetes.predictor import find_predictor
+from trtspec.cluster.kubernetes.refusals import RefusedByCluster
+from trtspec.cluster.kubernetes.resources import POD, VOLUME_CLAIM, Ref, Resource
+from trtspec.cluster.kubernetes.troubles import Event, trouble_of
+from trtspec.cluster.kubernetes.workloads import WORKLOADS, ReplicaCounts
+
+_END_S = 60.0
+_LOOK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeployedWorkload:
+    """A workload of ours; `trouble` is what is wrong with a pod that is not ready, empty if nothing is."""
+
+    name: str
+    workload: ReplicaCounts
+    stages: str
+    trouble: str
+
+    @property
+    def condition(self) -> str:
+        """The condition in words: ready, updating, starting, stopped, or in trouble."""
+        if self.workload.is_done:
+            return "ready" if self.workload.wanted else "stopped"
+        if self.trouble:
+            return "in trouble"
+        return "updating" if self.workload.ready else "starting"
+
+    def as_json(self) -> dict[str, str]:
+        workload = self.workload
+        return {
+            "name": self.name,
+            "workload": str(workload.ref),
+            "state": self.condition,
+            "ready": f"{workload.ready} of {workload.wanted}",
+            "build": workload.build[:12],
+            "image": workload.image,
+            "pods": self.stages,
+            "trouble": self.trouble,
+        }
+
+
+def find_deployed(cluster: Cluster) -> list[DeployedWorkload]:
+    """Returns the workloads of ours in the cluster's namespace, by their names."""
+    found = []
+    for resource in WORKLOADS:
+        for manifest in _labelled(cluster, resource):
+            instance = manifest["metadata"]["labels"].get(INSTANCE, "")
+            labels = _pod_labels(manifest) or of_instance(instance)
+            here = pods.newest([pods.parse(each) for each in cluster.labelled(POD, labels)])
+            workload = workloads.parse(manifest, find_predictor(cluster, manifest))
+            trouble = workload.denied or _trouble(cluster, here)
+            found.append(DeployedWorkload(instance, workload, pods.summary(here), trouble))
+    return sorted(found, key=lambda each: (each.name, str(each.workload.ref)))
+
+
+def find_names(cluster: Cluster) -> list[str]:
+    """Returns the names of the deployments in the cluster's namespace; a canary is of another's."""
+    found = Helm(cluster).releases()
+    return [name for name in found if name not in {f"{other}-{CANARY}" for other in found}]
+
+
+def stop(cluster: Cluster, name: str, tell: Callable[[str], None]) -> Sequence[Ref]:
+    """Ends a deployment, with a canary beside it, and waits until its pods have ended.
+
+    Returns its volume claims, which are left. Raises `ClusterError` where pods stay longer than their own
+    grace.
+    """
+    labels, helm = of_instance(name), Helm(cluster)
+    before = cluster.labelled(POD, labels)
+    grace = max((each["spec"].get("terminationGracePeriodSeconds") or 30 for each in before), default=0)
+    helm.uninstall(f"{name}-{CANARY}")
+    helm.uninstall(name)
+    cluster.delete(standing.ref_of(name))
+    ends = time.monotonic() + grace + _END_S
+    while left := cluster.labelled(POD, labels):
+        if time.monotonic() >= ends:
+            stuck = left[0]["metadata"]["name"]
+            repair = f"kubectl describe pod {stuck} -n {cluster.namespace}; its node may be gone"
+            problem = f"has not ended {grace + _END_S:.0f} s after it was told to"
+            raise ClusterError(f"pod/{stuck}", problem, repair)
+        tell(f"{len(left)} pods end")
+        time.sleep(_LOOK_S)
+    return [Ref(VOLUME_CLAIM, each["metadata"]["name"]) for each in cluster.labelled(VOLUME_CLAIM, labels)]
+
+
+def _labelled(cluster: Cluster, resource: Resource) -> list[Manifest]:
+    """Returns the workloads of ours of one kind, but for those that a controller has made of another.
+
+    What is not installed, or not to be seen, has nothing of ours.
+    """
+    try:
+        found = cluster.labelled(resource, OURS)
+    except RefusedByCluster as error:
+        if error.answer.lacks_kind or (resource.owner and error.answer.is_forbidden):
+            return []
+        raise
+    return [each for each in found if not each["metadata"].get("ownerReferences")]
+
+
+def _pod_labels(manifest: Mapping[str, object]) -> dict[str, str]:
+    """Returns the labels by which a workload knows its own pods."""
+    spec = manifest["spec"]
+    assert isinstance(spec, Mapping)
+    return dict((spec.get("selector") or {}).get("matchLabels") or {})
+
+
+def _trouble(cluster: Cluster, here: list[Pod]) -> str:
+    for pod in here:
+        if not pod.is_ready:
+            try:
+                events = cluster.events("Pod", pod.name)
+            except RefusedByCluster:
+                events = []
+            told = [Event(each.get("reason") or "", each.get("message") or "") for each in events]
+            if found := trouble_of(pod, told, cluster.namespace):
+                return f"{found.subject}: {found.problem}"
+    return ""

@@ -1,0 +1,178 @@
+"""A deployment brought to a cluster: a release of the chart, waited for, and rolled back where it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
+from http import HTTPStatus
+from typing import Protocol
+
+from trtspec.base.errors import ClusterError, RefusedError
+from trtspec.cluster.kubernetes import waiting, workloads
+from trtspec.cluster.kubernetes.canary.standing import read, ref_of
+from trtspec.cluster.kubernetes.cluster import SCALER, Cluster, Manifest
+from trtspec.cluster.kubernetes.helm import Helm
+from trtspec.cluster.kubernetes.labels import of_instance
+from trtspec.cluster.kubernetes.predictor import find_predictor
+from trtspec.cluster.kubernetes.refusals import RefusedByCluster
+from trtspec.cluster.kubernetes.resources import (
+    DEPLOYMENT,
+    HTTP_ROUTE,
+    INFERENCE_POOL,
+    INFERENCE_SERVICE,
+    LEADER_WORKER_SET,
+    MONITORS,
+    SCALED_OBJECT,
+    VOLUME_CLAIM,
+    Ref,
+    Resource,
+)
+from trtspec.cluster.kubernetes.values import Values
+from trtspec.cluster.kubernetes.waiting import PodListener
+from trtspec.recipe.kubernetes import Claim
+
+
+class DeployTalk(Protocol):
+    """Is told what becomes of a deployment."""
+
+    def left_out(self, ref: Ref) -> None:
+        """Called for an object that the cluster does not know, and that nothing else needs."""
+        ...
+
+    def applying(self) -> AbstractContextManager[None]:
+        """Returns a context to have Helm apply the objects in."""
+        ...
+
+    def waiting(self) -> AbstractContextManager[PodListener]:
+        """Returns a context to wait for pods in."""
+        ...
+
+    def going_back(self, revision: int) -> None:
+        """Called before the release is made again what it was."""
+        ...
+
+
+def workload_of(values: Values) -> Ref:
+    """Returns the workload of a deployment, which is waited for."""
+    if values.kserve:
+        return Ref(INFERENCE_SERVICE, values.name)
+    return Ref(LEADER_WORKER_SET if values.group else DEPLOYMENT, values.name)
+
+
+def deploy(cluster: Cluster, values: Values, talk: DeployTalk, patience_s: float, *, force: bool) -> None:
+    """Returns when all of it serves; raises `ClusterError` where it is not taken or does not come up.
+
+    A release that served before is then rolled back, and a new one stays to be looked at. Raises
+    `RefusedError` while a canary goes on. `patience_s` is how long nothing may get better until pods are
+    given up.
+    """
+    if (standing := read(cluster, values.name)) and standing.goes_on:
+        problem = "a new build is being tried beside it"
+        repair = "trtspec rollout canary status RECIPE; next or off ends that"
+        raise RefusedError(values.name, problem, repair)
+    helm, workload = Helm(cluster), workload_of(values)
+    _check_kinds(cluster, values)
+    before, has_served = helm.revision(values.name), _serves(cluster, workload)
+    for ref in _lacking(cluster, values):
+        talk.left_out(ref)
+    with talk.applying():
+        if values.scaling:
+            _hand_over(cluster, workload)
+        try:
+            helm.upgrade(_no_smaller(cluster, values), force=force)
+        except ClusterError:
+            _take_back(helm, values.name, before, force=force)
+            raise
+    try:
+        with talk.waiting() as listener:
+            waiting.wait(cluster, [workload], of_instance(values.name), patience_s, listener)
+    except ClusterError:
+        if before is not None and has_served:
+            talk.going_back(before)
+            helm.rollback(values.name, before, force=force)
+        raise
+    helm.sweep(values.name, but=[values.config_map])
+    if standing:
+        cluster.delete(ref_of(values.name))
+
+
+def _serves(cluster: Cluster, workload: Ref) -> bool:
+    """Says whether all pods of a workload are ready, so that there is something to go back to."""
+    found = cluster.find(workload)
+    return found is not None and workloads.parse(found, find_predictor(cluster, found)).is_done
+
+
+def _take_back(helm: Helm, name: str, before: int | None, *, force: bool) -> None:
+    """Takes back the objects that were applied before one was refused."""
+    # What Helm says of this would hide why.
+    with suppress(ClusterError):
+        if before is None:
+            helm.uninstall(name)
+        else:
+            helm.rollback(name, before, force=force)
+
+
+def _check_kinds(cluster: Cluster, values: Values) -> None:
+    """Raises `RefusedByCluster` for a kind of object that the values need and the cluster does not know."""
+    gateway, scaling = values.gateway, values.scaling
+    needed = {
+        workload_of(values).resource: True,
+        SCALED_OBJECT: scaling is not None and scaling.prometheus is not None,
+        HTTP_ROUTE: gateway is not None,
+        INFERENCE_POOL: gateway is not None and gateway.endpoint_picker is not None,
+    }
+    for resource, is_needed in needed.items():
+        if is_needed and resource.owner and (error := _unknown(cluster, resource, values.name)):
+            raise error
+
+
+def _lacking(cluster: Cluster, values: Values) -> Iterator[Ref]:
+    """Yields what the values ask for, the cluster does not know, and nothing else needs."""
+    monitoring = values.monitoring
+    for resource, is_wanted in zip(MONITORS, (monitoring.pod_monitor, monitoring.rules), strict=True):
+        if is_wanted and _unknown(cluster, resource, values.name):
+            yield Ref(resource, values.name)
+
+
+def _unknown(cluster: Cluster, resource: Resource, name: str) -> RefusedByCluster | None:
+    """Returns the answer of a cluster that does not know a kind of object."""
+    try:
+        cluster.find(Ref(resource, name))
+    except RefusedByCluster as error:
+        # Who may not look at such objects may still be let make them.
+        return error if error.answer.lacks_kind else None
+    return None
+
+
+def _hand_over(cluster: Cluster, workload: Ref) -> None:
+    """Keeps the replicas that run where an autoscaler is to set them from here on.
+
+    A field goes when its only manager applies it no more, and the API's default is one replica; so another
+    manager takes it before (Kubernetes' documentation, Server-Side Apply, "Transferring ownership").
+    """
+    replicas = ((cluster.find(workload) or {}).get("spec") or {}).get("replicas")
+    if replicas is None:
+        return
+    kept: Manifest = {"apiVersion": workload.resource.api_version, "kind": workload.resource.kind}
+    kept |= {"metadata": {"name": workload.name}, "spec": {"replicas": replicas}}
+    try:
+        cluster.apply(kept, manager=SCALER)
+    except RefusedByCluster as error:
+        # The autoscaler has set another number since, and has the field.
+        if error.answer.status != HTTPStatus.CONFLICT:
+            raise
+
+
+def _no_smaller(cluster: Cluster, values: Values) -> Values:
+    """Returns values with the size that a volume claim has already where that is more: none can shrink."""
+    from kubernetes.utils.quantity import parse_quantity
+
+    volume = values.volume
+    if not isinstance(volume, Claim) or volume.name or not volume.size:
+        return values
+    found = cluster.find(Ref(VOLUME_CLAIM, f"{values.name}-{'engines' if values.engines else 'models'}"))
+    if found is None:
+        return values
+    sizes = [volume.size, found["spec"]["resources"]["requests"]["storage"]]
+    larger = volume.model_copy(update={"size": max(sizes, key=parse_quantity)})
+    return values.model_copy(update={"volume": larger})

@@ -1,0 +1,152 @@
+"""Kubernetes as a scheduler of builds: each job is a Job, by its name."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+
+from trtspec.base.errors import ClusterError, JobError, UnavailableError
+from trtspec.cluster.jobs.job import ClusterJob
+from trtspec.cluster.jobs.state import JobState, Phase
+from trtspec.cluster.kubernetes import job_states, pods
+from trtspec.cluster.kubernetes.cluster import Cluster, Manifest, UnreachableError
+from trtspec.cluster.kubernetes.job_logs import Logs
+from trtspec.cluster.kubernetes.job_object import BUILDS, job_object, network_policy
+from trtspec.cluster.kubernetes.job_states import JobObject
+from trtspec.cluster.kubernetes.pods import Pod
+from trtspec.cluster.kubernetes.refusals import RefusedByCluster
+from trtspec.cluster.kubernetes.resources import JOB, POD, Ref
+from trtspec.cluster.kubernetes.troubles import Event
+from trtspec.cluster.kubernetes.yaml_text import to_yaml
+
+OWNER = "batch.kubernetes.io/controller-uid"
+"""The label by which Kubernetes says of which job a pod is; one that was made anew has another."""
+
+_GONE_S, _LOOK_S = 120.0, 1.0
+_LOST = JobState(Phase.LOST, "is no longer in the cluster")
+
+
+class KubernetesJobs:
+    """A namespace of a cluster, which is connected to when it is first asked.
+
+    `version` is that of trtspec. With `shares_files` all pods have one volume.
+    """
+
+    name = "Kubernetes"
+    keeps_order = False
+
+    def __init__(self, connect: Callable[[], Cluster], version: str, *, shares_files: bool) -> None:
+        self._connect, self._version, self.shares_files = connect, version, shares_files
+
+    def script(self, job: ClusterJob) -> str:
+        return to_yaml(self._objects(job))
+
+    def find(self, names: Collection[str]) -> Mapping[str, str]:
+        found = {name: job for name, job in self._jobs().items() if name in names}
+        here = self._pods() if found else {}
+        return {name: name for name, job in found.items() if not self._look(job, here).phase.is_over}
+
+    def submit(self, job: ClusterJob, after: Sequence[str]) -> str:
+        with _explained():
+            if self._is_free(job.name):
+                for thing in self._objects(job):
+                    self._cluster.apply(thing, force=True)
+        return job.name
+
+    def states(self, jobs: Mapping[str, ClusterJob]) -> Mapping[str, JobState]:
+        if not jobs:
+            return {}
+        found, here = self._jobs(), self._pods()
+        return {name: self._state(job, found.get(name), here) for name, job in jobs.items()}
+
+    def cancel(self, ids: Collection[str]) -> None:
+        with _explained():
+            for name in ids:
+                self._cluster.delete(Ref(JOB, name))
+
+    def how_to_cancel(self, ids: Collection[str]) -> str:
+        where = ("--context", self._cluster.context, "--namespace", self._cluster.namespace)
+        return shlex.join(("kubectl", *where, "delete", "job", *ids))
+
+    @cached_property
+    def _cluster(self) -> Cluster:
+        return self._connect()
+
+    @cached_property
+    def _logs(self) -> Logs:
+        return Logs(self._cluster)
+
+    def _objects(self, job: ClusterJob) -> list[Manifest]:
+        walls = [network_policy(job.recipe, self._version)] if job.recipe.kubernetes.network_policy else []
+        return [*walls, job_object(job, self._version)]
+
+    def _is_free(self, name: str) -> bool:
+        """Deletes a job of that name that is over or hopeless; false where one waits or runs."""
+        of, begin = Ref(JOB, name), time.monotonic()
+        while manifest := self._cluster.find(of):
+            found = job_states.parse(manifest)
+            if not self._look(found, self._pods()).phase.is_over:
+                return False
+            if not found.is_ending:
+                self._cluster.delete(of)
+            if time.monotonic() - begin > _GONE_S:
+                repair = f"kubectl describe job {name} tells what holds it"
+                raise JobError(str(of), "is being deleted, and does not go", repair)
+            time.sleep(_LOOK_S)
+        return True
+
+    def _jobs(self) -> dict[str, JobObject]:
+        with _explained():
+            found = map(job_states.parse, self._cluster.labelled(JOB, BUILDS))
+            return {job.name: job for job in found}
+
+    def _pods(self) -> dict[str, list[Pod]]:
+        """Returns the pods of jobs by these."""
+        found = dict[str, list[Pod]]()
+        with _explained():
+            for pod in map(pods.parse, self._cluster.labelled(POD, BUILDS)):
+                found.setdefault(pod.labels.get(OWNER, ""), []).append(pod)
+        return found
+
+    def _state(self, job: ClusterJob, found: JobObject | None, here: Mapping[str, list[Pod]]) -> JobState:
+        if found is None:
+            return _LOST
+        with _explained():
+            self._logs.bring(here.get(found.uid, []), job.log)
+        return self._look(found, here)
+
+    def _look(self, job: JobObject, here: Mapping[str, list[Pod]]) -> JobState:
+        """Returns the state of a job; `here` are the pods of all."""
+        own = here.get(job.uid, [])
+        with _explained():
+            return job_states.state_of(job, own, self._events(job, own), self._cluster.namespace)
+
+    def _events(self, job: JobObject, own: Sequence[Pod]) -> list[Event]:
+        """Returns what was said of the pods that do not run yet, or of a job that has none."""
+        if job.is_over or any(pod.phase != "Pending" for pod in own):
+            return []
+        subjects = [("Pod", pod.name) for pod in own] or [("ClusterJob", job.name)]
+        try:
+            said = [each for subject in subjects for each in self._cluster.events(*subject)]
+        except RefusedByCluster as error:
+            if not error.answer.is_forbidden:
+                raise
+            return []
+        return [Event(each.get("reason") or "", each.get("message") or "") for each in said]
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turns what a cluster does not answer into UnavailableError, and what it refuses into JobError."""
+    try:
+        yield
+    except UnreachableError as error:
+        raise UnavailableError(error.subject, error.problem, error.repair) from error
+    except RefusedByCluster as error:
+        kind = UnavailableError if error.answer.is_passing else JobError
+        raise kind(error.subject, error.problem, error.repair) from error
+    except ClusterError as error:
+        raise JobError(error.subject, error.problem, error.repair) from error

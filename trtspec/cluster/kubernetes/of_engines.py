@@ -1,0 +1,91 @@
+"""What of a deployment follows from engines that a store has; pure."""
+
+from __future__ import annotations
+
+import math
+
+from trtspec.base.roles import Role
+from trtspec.base.units import GIB
+from trtspec.cluster.kubernetes.deriving import IMAGE_S, ServedRecipe, bytes_of, default_image, gib, volume_of
+from trtspec.cluster.kubernetes.stored import StoredBuild
+from trtspec.cluster.kubernetes.values import EngineValues, HostResources, ServerTimes
+from trtspec.deploy import pod
+from trtspec.deploy.patience import SLOW_B_S
+from trtspec.recipe import gpus
+from trtspec.recipe.kubernetes import EmptyDir, Kubernetes
+from trtspec.recipe.schema import Recipe
+
+# Estimates that err on the large side: Triton, the coordinator and OpenAI's API; the CUDA context, NCCL and
+# pinned memory of each rank.
+_BASE, _OF_A_RANK = 6 * GIB, 4 * GIB
+_CPUS, _CPUS_OF_A_RANK = 4, 2
+_TEMPORARY = GIB  # of the disk: what is unpacked and logged in /tmp
+# Of a cache of the torch backend: slots take more than they hold, and half of what is free is the cache's.
+_AHEAD, _OF_FREE = 1.5, 2
+
+
+def of_engines(recipe: Recipe, text: str, build: StoredBuild, store: str, version: str) -> ServedRecipe:
+    """Returns what serves a build; `text` is the recipe's, and `store` the URL as pods reach it."""
+    options, entry = recipe.kubernetes, build.entry
+    return ServedRecipe(
+        image=options.image or default_image(recipe, version),
+        model_name=recipe.serving.model_name,
+        digest=entry.digest,
+        volume=volume_of(options, entry.size),
+        resources=_resources(recipe, build),
+        times=_times(options, build),
+        monitoring=options.monitoring,
+        engines=EngineValues(
+            recipe=text,
+            store=store,
+            store_secret=options.secrets.store,
+            platform=entry.platform.folder,
+        ),
+    )
+
+
+def _resources(recipe: Recipe, build: StoredBuild) -> HostResources:
+    """Returns what a server takes of its host.
+
+    An engine passes through the host's memory when a GPU loads it; on the CPU it stays there with its cache.
+    """
+    is_with_pod = isinstance(recipe.kubernetes.cache, EmptyDir)
+    asked, group = recipe.kubernetes.resources, recipe.kubernetes.hosts
+    hosts = recipe.hardware.count // group.gpus_per_host if group else 1
+    memory, shared, cpus = float(_BASE), GIB, _CPUS
+    is_on_cpu = {role: _is_on_cpu(recipe, role) for role in build.engines}
+    for role, engine in build.engines.items():
+        ranks = math.ceil(engine.ranks / hosts)
+        memory += engine.weights * ranks / engine.ranks
+        if is_on_cpu[role]:
+            tokens = 2 * engine.max_batch_size * engine.max_seq_len
+            memory += _OF_FREE * _AHEAD * engine.kv_per_token * tokens
+        else:
+            memory += _OF_A_RANK * ranks
+            shared += GIB * ranks
+            cpus += _CPUS_OF_A_RANK * ranks
+    cpu = asked.cpu or str(cpus)
+    size = bytes_of(asked.shared_memory) if asked.shared_memory else shared
+    return HostResources(
+        cpu=cpu,
+        # The torch backend takes a thread for each processor that it may use.
+        cpu_limit=cpu if any(is_on_cpu.values()) else None,
+        memory=asked.memory or gib(memory + size),
+        shared_memory=asked.shared_memory or gib(shared),
+        disk=asked.disk or gib(_TEMPORARY + build.entry.size * is_with_pod),
+    )
+
+
+def _is_on_cpu(recipe: Recipe, role: Role) -> bool:
+    on_cpu = role is Role.DRAFT and recipe.draft_gpus == ()
+    return on_cpu or recipe.hardware.gpu == gpus.NONE
+
+
+def _times(options: Kubernetes, build: StoredBuild) -> ServerTimes:
+    failures = pod.startup_failures(build.entry)
+    pull = IMAGE_S + build.entry.size / SLOW_B_S
+    return ServerTimes(
+        grace_s=options.grace_seconds,
+        startup_failures=failures,
+        progress_s=math.ceil(pull) + failures * pod.STARTUP_S,
+    )

@@ -1,0 +1,127 @@
+"""What of a deployment follows from how a server of others is started; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.servers.manners import MANNERS
+from trtspec.base.digest import digest_of
+from trtspec.base.errors import RecipeError
+from trtspec.base.findings import Finding
+from trtspec.base.units import GIB
+from trtspec.cluster.kubernetes.deriving import IMAGE_S, ServedRecipe, bytes_of, gib, volume_of
+from trtspec.cluster.kubernetes.values import HostResources, ServerTimes, Variable, VendorServerValues
+from trtspec.deploy.pod import STARTUP_S
+from trtspec.deploy.vendor import pod
+from trtspec.pipeline.plan.server import LAYERS
+from trtspec.recipe import gpus
+from trtspec.recipe.kubernetes import Claim, EmptyDir, HostPath, Kubernetes
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.schema import Draft, Recipe
+from trtspec.recipe.server_limits import lacking_on_clusters
+
+# Estimates that err on the large side: the API and the engine; the CUDA context, NCCL and pinned memory of
+# each rank. PyTorch's ranks share memory.
+_BASE, _OF_A_RANK, _SHARED = 6 * GIB, 4 * GIB, GIB
+_CPUS, _CPUS_OF_A_RANK = 4, 2
+_TEMPORARY = 4 * GIB  # of the disk: kernels that are compiled, and what is logged
+
+
+def of_server(loaded: LoadedRecipe, launch: ServerLaunch) -> ServedRecipe:
+    """Returns what serves a launch configuration.
+
+    Raises RecipeError for what the recipe asks of the cluster and such a server has not, and for models that
+    its pods would not see.
+    """
+    if findings := list(_findings(loaded, launch)):
+        raise RecipeError(loaded.path, findings)
+    recipe, options = loaded.recipe, loaded.recipe.kubernetes
+    watched = options.monitoring.pod_monitor and launch.metrics_path is not None
+    return ServedRecipe(
+        image=options.image or launch.image,
+        model_name=launch.served_model_name,
+        digest=digest_of(launch.to_json()),
+        volume=volume_of(options, launch.weights),
+        resources=_resources(recipe, launch),
+        times=_times(options, launch),
+        # Alerts and the dashboard are of the metrics of trtspec's own coordinator.
+        monitoring=options.monitoring.model_copy(
+            update={"pod_monitor": watched, "rules": False, "dashboard": False}
+        ),
+        server=VendorServerValues(
+            command=launch.program,
+            arguments=pod.arguments(launch, options.grace_seconds),
+            environment=tuple(Variable(name=name, value=text) for name, text in launch.environment.items()),
+            files=dict(launch.files),
+            hub=len(launch.models) < len(recipe.models),
+            hub_secret=options.secrets.hub,
+            key_variable=MANNERS[launch.backend].key_variable,
+            metrics_path=launch.metrics_path or "/metrics",
+        ),
+    )
+
+
+def _resources(recipe: Recipe, launch: ServerLaunch) -> HostResources:
+    """Returns what a server takes of its host, through whose memory weights pass to a GPU."""
+    asked, ranks = recipe.kubernetes.resources, recipe.target.parallel.ranks
+    on_cpu = recipe.hardware.gpu == gpus.NONE
+    shared = bytes_of(asked.shared_memory) if asked.shared_memory else _SHARED * (1 + ranks)
+    memory = _BASE + launch.weights + launch.kv_bytes + (0 if on_cpu else _OF_A_RANK * ranks) + shared
+    cpu = asked.cpu or str(_CPUS + _CPUS_OF_A_RANK * ranks)
+    is_with_pod = isinstance(recipe.kubernetes.cache, EmptyDir)
+    return HostResources(
+        cpu=cpu,
+        # A thread for each processor that it may use.
+        cpu_limit=cpu if on_cpu else None,
+        memory=asked.memory or gib(memory),
+        shared_memory=asked.shared_memory or gib(shared),
+        disk=asked.disk or gib(_TEMPORARY + launch.weights * is_with_pod),
+    )
+
+
+def _times(options: Kubernetes, launch: ServerLaunch) -> ServerTimes:
+    failures = pod.startup_failures(launch)
+    return ServerTimes(
+        grace_s=options.grace_seconds,
+        startup_failures=failures,
+        progress_s=IMAGE_S + failures * STARTUP_S,
+    )
+
+
+def _findings(loaded: LoadedRecipe, launch: ServerLaunch) -> Iterator[Finding]:
+    recipe, options = loaded.recipe, loaded.recipe.kubernetes
+    for found in lacking_on_clusters(recipe):
+        yield loaded.problem(found.subject, found.problem, found.repair)
+    if recipe.serving.layout:
+        problem = "in Triton, vLLM is not deployed on a cluster: its own server is"
+        yield loaded.problem("serving.layout", problem, "remove this line")
+    manners = MANNERS[launch.backend]
+    if options.secrets.api_keys and manners.key_variable is None:
+        problem = f"{manners.name} takes no key but on its command line, which every user of a node can read"
+        repair = "remove this line, and put a proxy that asks for keys in front of it"
+        yield loaded.problem("kubernetes.secrets.api_keys", problem, repair)
+    yield from _unseen(loaded)
+
+
+def _unseen(loaded: LoadedRecipe) -> Iterator[Finding]:
+    """Finds folders of this machine that are on no volume of the pods, at the same path."""
+    volume = loaded.recipe.kubernetes.cache
+    places = f"below {pod.MODELS} on a claim of kubernetes.cache, or below the path of a host_path"
+    for role, model in loaded.recipe.models.items():
+        location = loaded.model_location(model)
+        if isinstance(model, Draft) and model.layers_of_target:
+            problem = "the build makes a model of these layers on this machine, and pods do not see it"
+            repair = f"copy the build's {LAYERS} to a folder {places}, and name that as draft.model"
+            yield loaded.problem("draft.layers_of_target", problem, repair)
+        elif isinstance(location, Path) and not _is_on(volume, PurePosixPath(location.absolute())):
+            problem = f"{location} is of this machine, and pods do not see it"
+            yield loaded.problem(f"{role}.model", problem, f"name a model of the Hub, or a folder {places}")
+
+
+def _is_on(volume: EmptyDir | HostPath | Claim, folder: PurePosixPath) -> bool:
+    if isinstance(volume, HostPath):
+        return PurePosixPath(volume.path) in folder.parents
+    # What is made has nothing on it yet.
+    return isinstance(volume, Claim) and volume.name is not None and pod.MODELS in folder.parents

@@ -1,0 +1,79 @@
+"""What a store has of a recipe's build: its entry, and what the engines say of themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trtspec.base.errors import StoreError
+from trtspec.base.roles import Role
+from trtspec.pipeline.store.entry import Entry
+from trtspec.pipeline.store.store import Store
+from trtspec.recipe.schema import Recipe
+from trtspec.serving.executors.limits import TORCH_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class BuildEngine:
+    """An engine of a stored build.
+
+    `weights` is the bytes of all its ranks, and `kv_per_token` those that a token takes in the KV caches of
+    all. It takes `max_batch_size` requests at once, each of `max_seq_len` tokens at most.
+    """
+
+    backend: str
+    ranks: int
+    weights: int
+    kv_per_token: int
+    max_batch_size: int
+    max_seq_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBuild:
+    """A build that is ready to be served, in a store."""
+
+    entry: Entry
+    engines: Mapping[Role, BuildEngine]
+
+
+def find_build(store: Store, recipe: Recipe) -> StoredBuild:
+    """Returns the newest build of a recipe as it is; raises StoreError where the store has none."""
+    of_name = [entry for entry in store.entries() if entry.role == "pair" and entry.name == recipe.name]
+    found = [
+        entry
+        for entry in of_name
+        if entry.manifest["recipe"] == recipe.digest and entry.platform.backend == recipe.backend
+    ]
+    if not found:
+        other = ", but of other recipes of this name" if of_name else ""
+        problem = f"has no build of {recipe.name} as its recipe is now{other}"
+        raise StoreError(str(store), problem, "trtspec build RECIPE --store URL")
+    return StoredBuild(found[0], {role: _engine(store, found[0], role) for role in recipe.engines})
+
+
+def _engine(store: Store, entry: Entry, role: Role) -> BuildEngine:
+    folder = f"{role}/engine"
+    config = _read(store, entry, f"{folder}/config.json")
+    pretrained, build = config["pretrained_config"], config["build_config"]
+    heads = pretrained["num_key_value_heads"] * pretrained["head_size"]
+    item = 4 if pretrained["dtype"] == "float32" else 2
+    ranks = [file.size for path, file in entry.files.items() if path.startswith(f"{folder}/rank")]
+    return BuildEngine(
+        backend="torch" if config["version"].startswith(TORCH_VERSION) else "tensorrt_llm",
+        ranks=len(ranks),
+        weights=sum(ranks),
+        kv_per_token=2 * pretrained["num_hidden_layers"] * heads * item,
+        max_batch_size=build["max_batch_size"],
+        max_seq_len=build["max_seq_len"],
+    )
+
+
+def _read(store: Store, entry: Entry, name: str) -> dict[str, Any]:
+    """Returns a JSON file of an entry."""
+    content: dict[str, Any] = json.loads(
+        b"".join(store.read_chunk(chunk) for chunk in entry.files[name].chunks)
+    )
+    return content

@@ -1,0 +1,189 @@
+"""Waits until workloads are as they were applied, and says why where they do not become so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from trtspec.base.causes import find_cause
+from trtspec.base.errors import ClusterError
+from trtspec.cluster.kubernetes import pods, workloads
+from trtspec.cluster.kubernetes.cluster import Cluster, UnreachableError
+from trtspec.cluster.kubernetes.pods import Pod
+from trtspec.cluster.kubernetes.predictor import find_predictor
+from trtspec.cluster.kubernetes.refusals import RefusedByCluster
+from trtspec.cluster.kubernetes.resources import POD, Ref
+from trtspec.cluster.kubernetes.troubles import Event, Trouble, denied, trouble_of, unready
+from trtspec.cluster.kubernetes.workloads import ReplicaCounts
+from trtspec.deploy.vendor.server import CAUSES
+
+LOOK_S = 2.0
+LOG_LINES = 12
+_READ_LINES = 400  # a cause is told before all that it has led to
+_ABSENCE_S = 60.0
+_ASKED = 3
+"""Of so many pods events are asked for; what is wrong with a hundred is wrong with the first."""
+
+
+class PodListener(Protocol):
+    """Is told what becomes of the pods."""
+
+    def stands(self, ready: int, wanted: int, words: str) -> None:
+        """Called at every look."""
+        ...
+
+    def troubled(self, trouble: Trouble) -> None:
+        """Called once for each trouble that may pass."""
+        ...
+
+
+class _NotUpError(ClusterError):
+    """Pods that do not come up; `log` may have a known cause, and its end is shown."""
+
+    def __init__(self, trouble: Trouble, log: Sequence[str]) -> None:
+        problem, repair = trouble.problem, trouble.repair
+        if cause := find_cause(CAUSES, "\n".join(log)):
+            problem, repair = f"{problem}: {cause[0]}", cause[1]
+        super().__init__(trouble.subject, problem, repair)
+        self.lines = tuple(log[-LOG_LINES:])
+
+
+def wait(
+    cluster: Cluster,
+    refs: Sequence[Ref],
+    labels: Mapping[str, str],
+    seconds: float,
+    listener: PodListener,
+) -> None:
+    """Returns when all replicas of the workloads are ready and none of an older template is left.
+
+    `labels` are those of their pods. Raises `ClusterError` for what does not pass: at once where it cannot
+    pass, and else after the patience that it deserves, or after `seconds` in which nothing got better.
+    """
+    _Wait(cluster, refs, labels, seconds, listener).run()
+
+
+class _Wait:
+    def __init__(
+        self,
+        cluster: Cluster,
+        refs: Sequence[Ref],
+        labels: Mapping[str, str],
+        seconds: float,
+        listener: PodListener,
+    ) -> None:
+        self._cluster, self._refs, self._labels, self._listener = cluster, refs, labels, listener
+        self._seconds, self._best, self._ends = seconds, -1, 0.0
+        self._since: dict[tuple[str, str], float] = {}
+        self._told: set[str] = set()
+        self._absent_since: float | None = None
+
+    def run(self) -> None:
+        while True:
+            try:
+                if self._look():
+                    return
+                self._absent_since = None
+            except (UnreachableError, RefusedByCluster) as error:
+                self._bear(error)
+            time.sleep(LOOK_S)
+
+    def _look(self) -> bool:
+        now = time.monotonic()
+        found = [
+            workloads.parse(manifest, find_predictor(self._cluster, manifest))
+            for ref in self._refs
+            if (manifest := self._cluster.find(ref))
+        ]
+        if len(found) < len(self._refs):
+            gone = set(self._refs) - {each.ref for each in found}
+            raise ClusterError(str(min(gone, key=str)), "was deleted while it was waited for")
+        here = [pods.parse(each) for each in self._cluster.labelled(POD, self._labels)]
+        new = pods.newest(here)
+        ready, wanted = sum(each.ready for each in found), sum(each.wanted for each in found)
+        if (good := ready + sum(each.updated for each in found)) > self._best:
+            self._best, self._ends = good, now + self._seconds
+        self._listener.stands(min(ready, wanted), wanted, pods.summary(new))
+        if all(each.is_done for each in found):
+            return True
+        troubles = self._troubles(found, new)
+        for trouble in troubles:
+            self._judge(trouble, now)
+        # What does not last is forgotten, and has all its patience again when it comes back.
+        lasting = {_key(trouble) for trouble in troubles}
+        self._since = {key: since for key, since in self._since.items() if key in lasting}
+        if now >= self._ends:
+            self._give_up(troubles, new)
+        return False
+
+    def _troubles(self, found: list[ReplicaCounts], new: list[Pod]) -> list[Trouble]:
+        namespace = self._cluster.namespace
+        troubles = [denied(str(each.ref), each.denied, namespace) for each in found if each.denied]
+        for number, pod in enumerate(sorted((pod for pod in new if not pod.is_ready), key=_worst_first)):
+            events = self._events(pod) if number < _ASKED else []
+            if trouble := trouble_of(pod, events, namespace):
+                troubles.append(trouble)
+        return troubles
+
+    def _judge(self, trouble: Trouble, now: float) -> None:
+        since = self._since.setdefault(_key(trouble), now)
+        if now - since >= trouble.patience_s:
+            raise _NotUpError(trouble, self._log(trouble))
+        # The same trouble of many pods is said once.
+        if trouble.kind not in self._told:
+            self._told.add(trouble.kind)
+            self._listener.troubled(trouble)
+
+    def _give_up(self, troubles: list[Trouble], new: list[Pod]) -> None:
+        waiting = [pod for pod in new if not pod.is_ready]
+        if not troubles and waiting:
+            pod = min(waiting, key=_worst_first)
+            troubles = [unready(pod, self._events(pod))]
+        if not troubles:
+            troubles = [Trouble("absent", ", ".join(map(str, self._refs)), pods.summary(new), None)]
+        first = troubles[0]
+        problem = f"{first.problem}, after {self._seconds:.0f} s"
+        raise _NotUpError(replace(first, problem=problem), self._log(first))
+
+    def _bear(self, error: UnreachableError | RefusedByCluster) -> None:
+        """Bears an API server that is away or busy for a while, as when it is updated."""
+        passes = isinstance(error, UnreachableError) or error.answer.is_passing
+        now = time.monotonic()
+        if self._absent_since is None:
+            self._absent_since = now
+        if not passes or now - self._absent_since >= _ABSENCE_S:
+            raise error
+        if error.problem not in self._told:
+            self._told.add(error.problem)
+            self._listener.troubled(
+                Trouble("absence", error.subject, error.problem, error.repair, _ABSENCE_S)
+            )
+
+    def _events(self, pod: Pod) -> list[Event]:
+        try:
+            found = self._cluster.events("Pod", pod.name)
+        except RefusedByCluster as error:
+            if not error.answer.is_forbidden:
+                raise
+            return []
+        return [Event(each.get("reason") or "", each.get("message") or "") for each in found]
+
+    def _log(self, trouble: Trouble) -> tuple[str, ...]:
+        """Returns the end of the log that tells more, or why it cannot be had."""
+        if trouble.log is None:
+            return ()
+        pod, (container, previous) = trouble.subject.partition("/")[2], trouble.log
+        try:
+            return self._cluster.log(pod, container, _READ_LINES, previous=previous)
+        except (UnreachableError, RefusedByCluster) as error:
+            return (f"(the log of {container} cannot be read: {error.problem})",)
+
+
+def _key(trouble: Trouble) -> tuple[str, str]:
+    return trouble.subject, trouble.kind
+
+
+def _worst_first(pod: Pod) -> tuple[int, str]:
+    return -sum(each.restarts for each in pod.containers), pod.name

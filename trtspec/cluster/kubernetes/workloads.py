@@ -1,0 +1,94 @@
+"""Workloads as the API server tells of them: how many pods are wanted, and how many are there; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trtspec.cluster.kubernetes.resources import (
+    ARGO_ROLLOUT,
+    DEPLOYMENT,
+    INFERENCE_SERVICE,
+    LEADER_WORKER_SET,
+    Ref,
+    Resource,
+    ref_of,
+)
+
+DIGEST = "trtspec/base/digest"
+"""The annotation of a template that has the digest of the build that its pods serve."""
+
+WORKLOADS: tuple[Resource, ...] = (DEPLOYMENT, LEADER_WORKER_SET, INFERENCE_SERVICE, ARGO_ROLLOUT)
+"""The kinds that have pods, which are waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaCounts:
+    """`wanted` replicas, of which `updated` are of the newest template and `ready` serve.
+
+    `total` counts those of older templates too. `is_seen` says whether the controller has seen the newest
+    manifest, and `denied` why it cannot make pods. `build` is the digest of what the newest template serves.
+    """
+
+    ref: Ref
+    wanted: int
+    updated: int
+    ready: int
+    total: int
+    is_seen: bool
+    denied: str = ""
+    image: str = ""
+    build: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all replicas are of the newest template and ready, and no other is left."""
+        counts = self.updated, self.ready, self.total
+        return self.is_seen and all(number == self.wanted for number in counts)
+
+
+def parse(manifest: Mapping[str, Any], predictor: Mapping[str, Any] | None = None) -> ReplicaCounts:
+    """Returns the workload that the API server tells of; `predictor` is the Deployment that KServe made."""
+    ref, metadata, spec = ref_of(manifest), manifest["metadata"], manifest["spec"]
+    status = manifest.get("status") or {}
+    conditions = {each["type"]: each for each in status.get("conditions") or ()}
+    if ref.resource == INFERENCE_SERVICE:
+        is_ready = (conditions.get("Ready") or {}).get("status") == "True"
+        return _of_kserve(ref, spec.get("predictor") or {}, predictor, is_ready=is_ready)
+    wanted = spec.get("replicas", 1)
+    failure = conditions.get("ReplicaFailure") or {}
+    # Controllers other than Kubernetes' own need not say what they have seen.
+    unseen = 0 if ref.resource == DEPLOYMENT else metadata.get("generation", 0)
+    return ReplicaCounts(
+        ref,
+        wanted,
+        status.get("updatedReplicas") or 0,
+        status.get("readyReplicas") or 0,
+        status.get("replicas") or 0,
+        str(status.get("observedGeneration", unseen)) == str(metadata.get("generation", 0)),
+        (failure.get("message") or failure.get("reason") or "") if failure.get("status") == "True" else "",
+        **_served(spec),
+    )
+
+
+def _of_kserve(
+    ref: Ref, wanted: Mapping[str, Any], predictor: Mapping[str, Any] | None, *, is_ready: bool
+) -> ReplicaCounts:
+    """Returns an InferenceService as its Deployment stands.
+
+    What a service says itself counts the generations of that Deployment, and may be of before an update.
+    """
+    if predictor is None:
+        return ReplicaCounts(ref, wanted.get("minReplicas", 1), 0, 0, 0, is_seen=False)
+    made = parse(predictor)
+    is_newest = made.build == ((wanted.get("annotations") or {}).get(DIGEST) or "")
+    return replace(made, ref=ref, ready=made.ready if is_ready else 0, is_seen=made.is_seen and is_newest)
+
+
+def _served(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the image and the build of a workload's template."""
+    template = spec.get("template") or (spec.get("leaderWorkerTemplate") or {}).get("workerTemplate") or {}
+    containers = (template.get("spec") or {}).get("containers") or [{}]
+    annotations = (template.get("metadata") or {}).get("annotations") or {}
+    return {"image": containers[0].get("image") or "", "build": annotations.get(DIGEST) or ""}

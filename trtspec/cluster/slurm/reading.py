@@ -1,0 +1,172 @@
+"""Reads the states of jobs from squeue, scontrol and sacct; pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from trtspec.base.causes import signal_name
+from trtspec.cluster.jobs.state import JobState, Phase
+
+SQUEUE_FORMAT = "%A|%j|%T|%N|%r"
+SACCT_FORMAT = "State,ExitCode,NodeList"
+
+_RUNS = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING"})
+_HELD = frozenset({"SPECIAL_EXIT", "REQUEUE_HOLD", "RESV_DEL_HOLD"})
+_QUEUED = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED"})
+_WAITS = _HELD | _QUEUED | {"CONFIGURING", "SUSPENDED", "STOPPED"}
+ACTIVE = _RUNS | _WAITS
+"""The states of jobs that are not over, from Slurm's manual (squeue, JOB STATE CODES)."""
+
+
+class QueueRow(NamedTuple):
+    """A job in squeue's table."""
+
+    id: str
+    name: str
+    state: str
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a job: Slurm's state and reason, the exit status and the signal of its script."""
+
+    state: str
+    status: int
+    signal: int
+    node: str
+    reason: str = ""
+    restarts: int = 0
+
+
+def rows(output: str) -> list[QueueRow]:
+    """Returns the rows that squeue has printed in SQUEUE_FORMAT."""
+    return [QueueRow(*line.split("|", 4)) for line in output.splitlines() if line.count("|") >= 4]
+
+
+def end(output: str) -> End:
+    """Returns what `scontrol show job --oneliner` says of a job.
+
+    The values that are read are in front of those that may hold blanks.
+    """
+    found = {key: match[1] if (match := re.search(rf"(?:^|\s){key}=(\S*)", output)) else "" for key in _KEYS}
+    status, number = _numbers(found["ExitCode"])
+    return End(
+        state=found["JobState"],
+        status=status,
+        signal=number,
+        node=_named(found["NodeList"]),
+        reason=found["Reason"].replace("_", " "),
+        restarts=int(found["Restarts"] or 0),
+    )
+
+
+def accounted(output: str) -> End | None:
+    """Returns what sacct has printed of a job in SACCT_FORMAT; None if its accounts do not have it."""
+    lines = [line.split("|") for line in output.splitlines() if line.count("|") == 2]
+    if not lines:
+        return None
+    # One that was requeued has a line for each time; the last is how it ended.
+    state, code, node = lines[-1]
+    status, number = _numbers(code)
+    return End(state.split()[0], status, number, _named(node), restarts=len(lines) - 1)
+
+
+def waiting(row: QueueRow) -> JobState:
+    """Returns the state of a job that is not over."""
+    if row.state in _RUNS:
+        return JobState(Phase.RUNS, node=row.node or None)
+    return JobState(Phase.WAITS, _reason(row))
+
+
+def over(found: End) -> JobState:
+    """Returns the state of a job that has ended, with the reason in words and what helps."""
+    phase, reason, repair = _verdict(found)
+    return JobState(phase, reason, repair, found.node or None, found.restarts)
+
+
+def _verdict(found: End) -> tuple[Phase, str | None, str | None]:
+    if found.state == "COMPLETED":
+        return Phase.DONE, None, None
+    if found.state == "CANCELLED":
+        if "Dependency" in found.reason:
+            return Phase.CANCELLED, "a job that it needs did not succeed", None
+        return Phase.CANCELLED, "was cancelled in Slurm", None
+    if found.state in _ENDS:
+        return Phase.FAILED, *_ENDS[found.state]
+    if "BadConstraints" in found.reason.replace(" ", ""):
+        return Phase.FAILED, *_REFUSED
+    if found.signal:
+        again = "the same command goes on where it was killed"
+        return Phase.FAILED, f"was killed by {signal_name(found.signal)}", again
+    if found.status - 128 in signal.valid_signals():
+        return Phase.FAILED, f"was killed by {signal_name(found.status - 128)}", None
+    if found.status:
+        return Phase.FAILED, f"ended with status {found.status}", None
+    return Phase.FAILED, f"ended as {found.state or 'nobody knows what'}: {found.reason or 'no reason'}", None
+
+
+def _reason(row: QueueRow) -> str:
+    """Returns in words why a job waits."""
+    if row.state in _HELD:
+        return f"is held: scontrol release {row.id}"
+    if row.state not in _QUEUED:
+        return row.state.lower()
+    word, _, more = row.reason.partition(",")
+    if words := _REASONS.get(word.strip()):
+        nodes = more.partition("UnavailableNodes:")[2].strip()
+        return f"{words} ({nodes})" if nodes else words
+    return row.reason or "Slurm does not say why"
+
+
+def _numbers(code: str) -> tuple[int, int]:
+    """Returns the status and the signal of an exit code such as 0:9."""
+    match = re.fullmatch(r"(\d+):(\d+)", code)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def _named(nodes: str) -> str:
+    return "" if nodes in ("(null)", "None assigned") else nodes
+
+
+_KEYS = ("JobState", "Reason", "ExitCode", "Restarts", "NodeList")
+_MEMORY = "write more in the recipe: slurm: {options: {mem: 128G}}"
+_REFUSED = (
+    "no node has what it asks for",
+    "sinfo -o '%P %N %c %m %G' shows what they have; slurm.gpu_type, slurm.options",
+)
+# How a job ends by Slurm's doing, with the reason and what helps (squeue's manual, JOB STATE CODES).
+_ENDS: dict[str, tuple[str, str]] = {
+    "OUT_OF_MEMORY": ("took more memory than it had", _MEMORY),
+    "TIMEOUT": ("took longer than its time limit", "write more in the recipe, slurm.time; it then goes on"),
+    "DEADLINE": ("could not end before its deadline", "change deadline in slurm.options"),
+    "NODE_FAIL": ("its node failed", "the same command goes on where it broke off"),
+    "BOOT_FAIL": ("its node did not start", "the same command tries again"),
+    "PREEMPTED": ("gave its node to a job with more rights", "the same command goes on where it broke off"),
+    "REVOKED": ("was taken over by another cluster", "squeue --federation shows it"),
+}
+# Why a job waits (squeue's manual, JOB REASON CODES).
+_REASONS = {
+    "None": "Slurm has not looked at it yet",
+    "Resources": "no node is free yet",
+    "Priority": "others come before it",
+    "Dependency": "the jobs before it are not over",
+    "DependencyNeverSatisfied": "a job that it needs did not succeed",
+    "ReqNodeNotAvail": "its nodes are drained, down or reserved",
+    "Nodes required for job are DOWN": "its nodes are drained, down or reserved",
+    "PartitionDown": "its partition is down",
+    "PartitionInactive": "its partition starts no jobs",
+    "PartitionTimeLimit": "its time limit is longer than the partition allows",
+    "PartitionNodeLimit": "the partition does not allow so many nodes",
+    "BeginTime": "is requeued, and begins in a moment",
+    "JobHeldUser": "is held by its user",
+    "JobHeldAdmin": "is held by an administrator",
+    "BadConstraints": "no node has what it asks for",
+    "Licenses": "no licence is free",
+    "Reservation": "its reservation has not begun",
+    "launch failed requeued held": "could not be started, and is held",
+}

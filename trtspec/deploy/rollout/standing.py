@@ -1,0 +1,74 @@
+"""The file of a roll-out as this side writes it: where it stands, since when, and what was counted before."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+
+from trtspec.base.atomic import write_atomically
+from trtspec.base.errors import UnavailableError
+from trtspec.serving.errors import RolloutError
+from trtspec.serving.rollout.state import VERSION, RolloutState, parse
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRecord:
+    """A state, `since` when it stands so, a time in ISO 8601, and the server's counters at that time.
+
+    `counted` are values by the names of `evidence.py`; None where the server could not be asked.
+    """
+
+    state: RolloutState
+    since: str | None = None
+    counted: Mapping[str, float] | None = field(default_factory=dict)
+
+
+def now() -> str:
+    """Returns the present time as a standing has it, in ISO 8601, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def read(path: Path) -> RolloutRecord | None:
+    """Returns what the file says; None where there is none. Raises `UnavailableError` for a broken one."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    try:
+        state = parse(text)
+    except RolloutError as error:
+        raise UnavailableError(path, str(error), "trtspec rollout off writes it anew") from error
+    said = json.loads(text)
+    since, counted = said.get("since"), said.get("counted", {})
+    numbers = counted.items() if isinstance(counted, dict) else ()
+    known = {str(name): float(value) for name, value in numbers if isinstance(value, (int, float))}
+    return RolloutRecord(state, since if isinstance(since, str) else None, None if counted is None else known)
+
+
+def write(path: Path, standing: RolloutRecord) -> None:
+    """Replaces the file, which is the old one or the new one at any time, whatever ends this process."""
+    said = {
+        "version": VERSION,
+        "mode": standing.state.mode,
+        "share": standing.state.share,
+        "since": standing.since,
+        "counted": None if standing.counted is None else dict(standing.counted),
+    }
+    write_atomically(path, json.dumps(said, indent=2) + "\n")
+
+
+@contextmanager
+def locked(build: Path) -> Iterator[None]:
+    """Lets one process at a time move the roll-out of a build; the kernel frees it when that process ends."""
+    descriptor = os.open(build, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,61 @@
+"""The bodies of HTTP requests, within bounds of size and time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+from trtspec.gateway.client_bounds import MAX_BODY, SENDING_S
+from trtspec.serving.time_limit import within
+
+
+class BodyError(Exception):
+    """A body that is refused; `status` is HTTP's."""
+
+    def __init__(self, status: int, problem: str) -> None:
+        super().__init__(problem)
+        self.status = status
+
+
+class Bodies:
+    """Reads bodies, and bounds how many bytes of them are held at once: at most `held`."""
+
+    def __init__(self, held: int) -> None:
+        self._most, self._held = held, 0
+
+    @asynccontextmanager
+    async def read(self, chunks: AsyncGenerator[bytes, None], said: int) -> AsyncIterator[bytes]:
+        """Yields the whole body, which counts as held until the block ends.
+
+        `said` is how many bytes the request says that it has, 0 where it does not. Raises `BodyError` as soon
+        as it is known that the body is too large (413) or too slow (408), or that too much is held (503).
+        """
+        self._check(said)
+        body = bytearray()
+        size = 0
+        try:
+            try:
+                await within(SENDING_S, self._fill(body, chunks))
+            except asyncio.TimeoutError:
+                raise BodyError(408, f"the body was not here after {SENDING_S:g} s") from None
+            size, whole = len(body), bytes(body)
+            body.clear()
+            yield whole
+        finally:
+            self._held -= size or len(body)
+            # The traceback of an exception refers to the body until the next collection of garbage.
+            body.clear()
+
+    async def _fill(self, body: bytearray, chunks: AsyncGenerator[bytes, None]) -> None:
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                self._check(len(body) + len(chunk))
+                body += chunk
+                self._held += len(chunk)
+
+    def _check(self, size: int) -> None:
+        if size > MAX_BODY:
+            raise BodyError(413, f"the body has more than {MAX_BODY} bytes")
+        if self._held + size > self._most:
+            raise BodyError(503, "too many large bodies at once")

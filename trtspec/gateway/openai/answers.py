@@ -1,0 +1,225 @@
+"""OpenAI's answers, whole and in chunks, made of the pieces that come from the model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import orjson
+
+from trtspec.gateway.openai.job import ModelRequest
+from trtspec.gateway.openai.log_probs import Names, TokenIds, chat_log_probs, completion_log_probs
+from trtspec.gateway.openai.pieces import ChoicePiece, TokenCounts
+from trtspec.gateway.openai.tools import Calls, ParsedCall, ParsedText
+from trtspec.serving.tokenizer import Tokenizer
+
+DONE = b"data: [DONE]\n\n"
+
+
+class Route(Protocol):
+    """The names and the form of a choice in which the two routes differ."""
+
+    prefix: str
+    whole: str
+    chunk: str
+    called: str
+    """The reason for an end with calls."""
+
+    def plain(self, choice: int, text: str) -> bytes:
+        """Returns a chunk's choice that has nothing but text, in JSON."""
+        ...
+
+    def part(self, piece: ChoicePiece, found: ParsedText, log_probs: Any, first: int) -> dict[str, Any]:
+        """Returns a chunk's choice; `first` is the number of its first call among the choice's calls."""
+        ...
+
+    def choice(self, piece: ChoicePiece, found: ParsedText, log_probs: Any) -> dict[str, Any]:
+        """Returns a choice of a whole answer."""
+        ...
+
+    def log_probs(self, tokenizer: Names, piece: ChoicePiece, offset: int) -> dict[str, Any]: ...
+
+
+class Chat:
+    """`/v1/chat/completions`."""
+
+    prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+    called = "tool_calls"
+
+    def plain(self, choice: int, text: str) -> bytes:
+        said = orjson.dumps(text)
+        return b'{"index":%d,"delta":{"content":%b},"logprobs":null,"finish_reason":null}' % (choice, said)
+
+    def part(self, piece: ChoicePiece, found: ParsedText, log_probs: Any, first: int) -> dict[str, Any]:
+        delta = {"content": found.content} if found.content else {}
+        return _choice(piece, log_probs, delta={**delta, **self.some_calls(found, first)})
+
+    def choice(self, piece: ChoicePiece, found: ParsedText, log_probs: Any) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": found.content, "refusal": None}
+        if found.calls:
+            message |= {"content": found.content or None, **self.all_calls(found.calls)}
+        return _choice(piece, log_probs, message=message)
+
+    def some_calls(self, found: ParsedText, first: int) -> dict[str, Any]:
+        """Returns the fields of a chunk's delta that tell of calls."""
+        told = [{"index": number, **_call(call)} for number, call in enumerate(found.calls, first)]
+        if found.more:
+            told.insert(0, {"index": first - 1, "function": {"arguments": found.more}})
+        return {"tool_calls": told} if told else {}
+
+    def all_calls(self, calls: list[ParsedCall]) -> dict[str, Any]:
+        """Returns the fields of a whole message that tell of calls."""
+        return {"tool_calls": [_call(call) for call in calls]}
+
+    def log_probs(self, tokenizer: Names, piece: ChoicePiece, offset: int) -> dict[str, Any]:
+        return chat_log_probs(tokenizer, piece)
+
+
+class Completions:
+    """`/v1/completions`."""
+
+    prefix, whole, chunk = "cmpl-", "text_completion", "text_completion"
+    called = "stop"
+
+    def plain(self, choice: int, text: str) -> bytes:
+        said = orjson.dumps(text)
+        return b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":null}' % (choice, said)
+
+    def part(self, piece: ChoicePiece, found: ParsedText, log_probs: Any, first: int) -> dict[str, Any]:
+        return self.choice(piece, found, log_probs)
+
+    def choice(self, piece: ChoicePiece, found: ParsedText, log_probs: Any) -> dict[str, Any]:
+        return _choice(piece, log_probs, text=found.content)
+
+    def log_probs(self, tokenizer: Names, piece: ChoicePiece, offset: int) -> dict[str, Any]:
+        return completion_log_probs(tokenizer, piece, offset)
+
+
+class ResponseBuilder:
+    """One answer, to the request of that name; the `tokenizer` is for jobs that ask for log-probabilities."""
+
+    def __init__(
+        self, route: Route, job: ModelRequest, model: str, tokenizer: Tokenizer | None, name: str
+    ) -> None:
+        self._route, self._job, self._tokenizer = route, job, tokenizer
+        self._head = {
+            "id": route.prefix + name,
+            "object": route.chunk if job.stream else route.whole,
+            "created": int(time.time()),
+            "model": model,
+        }
+        head = orjson.dumps(self._head)[:-1]
+        self._before = b"data: " + head + b',"choices":['
+        self._after = b'],"usage":null}\n\n' if job.include_usage else b"]}\n\n"
+        self._readers: dict[int, Calls] = {}
+        if job.calls:
+            self._readers = {choice: job.calls() for choice in range(job.num_choices)}
+        self._num_calls = [0] * job.num_choices
+        self._offsets = [0] * job.num_choices
+        self._has_begun = [not isinstance(route, Chat)] * job.num_choices
+        self._counts: dict[int, TokenCounts] = {}
+        self._speculation: dict[str, Any] | None = None
+
+    # In chunks.
+
+    def chunk(self, pieces: Iterable[ChoicePiece]) -> bytes:
+        """Returns the events that some pieces are."""
+        return b"".join(self._events(piece) for piece in pieces)
+
+    def end(self) -> bytes:
+        """Returns the last events, when every piece has come."""
+        if not self._job.include_usage:
+            return DONE
+        last = {**self._head, "choices": [], "usage": self._usage(), **self._metrics()}
+        return b"data: " + orjson.dumps(last) + b"\n\n" + DONE
+
+    def _events(self, piece: ChoicePiece) -> bytes:
+        begun = b"" if self._has_begun[piece.choice] else self._beginning(piece.choice)
+        if not (piece.finish_reason or self._readers or self._job.log_probs):
+            return begun + self._before + self._route.plain(piece.choice, piece.text) + self._after
+        first = self._num_calls[piece.choice]
+        found = self._found(piece)
+        if not (piece.finish_reason or found.content or found.calls or found.more or piece.log_probs):
+            return begun
+        choice = self._route.part(self._ended(piece), found, self._log_probs(piece), first)
+        event = self._before + orjson.dumps(choice) + self._after
+        if piece.finish_reason and self._metrics() and not self._job.include_usage:
+            whole = {**self._head, "choices": [choice], **self._metrics()}
+            event = b"data: " + orjson.dumps(whole) + b"\n\n"
+        return begun + event
+
+    def _beginning(self, choice: int) -> bytes:
+        self._has_begun[choice] = True
+        delta = {"role": "assistant", "content": "", "refusal": None}
+        return self._before + orjson.dumps(_choice(ChoicePiece(choice, ""), None, delta=delta)) + self._after
+
+    # Whole.
+
+    def whole(self, pieces: Iterable[ChoicePiece]) -> bytes:
+        """Returns the answer in one; the pieces are one of each choice."""
+        choices = []
+        for piece in sorted(pieces, key=lambda piece: piece.choice):
+            found = self._found(piece)
+            choices.append(self._route.choice(self._ended(piece), found, self._log_probs(piece)))
+        body = {**self._head, "choices": choices, "usage": self._usage(), **self._metrics()}
+        return orjson.dumps(body)
+
+    # Both.
+
+    def _found(self, piece: ChoicePiece) -> ParsedText:
+        """Returns what the piece's text is: content, and calls where a reader finds some."""
+        if piece.counts:
+            self._counts[piece.choice] = piece.counts
+            self._speculation = piece.speculation
+        reader = self._readers.get(piece.choice)
+        if reader is None:
+            return ParsedText(piece.text)
+        found = reader.push(piece.text)
+        if piece.finish_reason:
+            last = reader.flush()
+            found = ParsedText(found.content + last.content, found.calls + last.calls, found.more + last.more)
+        if not self._job.several_calls:
+            found.calls = found.calls[: max(1 - self._num_calls[piece.choice], 0)]
+        self._num_calls[piece.choice] += len(found.calls)
+        return found
+
+    def _ended(self, piece: ChoicePiece) -> ChoicePiece:
+        """Returns the piece with OpenAI's reason for an end with calls."""
+        if piece.finish_reason == "stop" and self._num_calls[piece.choice]:
+            return ChoicePiece(piece.choice, piece.text, self._route.called)
+        return piece
+
+    def _log_probs(self, piece: ChoicePiece) -> Any:
+        if not (self._job.log_probs and self._tokenizer):
+            return None
+        names = TokenIds() if self._job.tokens_as_ids else self._tokenizer
+        made = self._route.log_probs(names, piece, self._offsets[piece.choice])
+        self._offsets[piece.choice] += len(piece.text)
+        return made
+
+    def _usage(self) -> dict[str, int]:
+        """Returns the tokens of all choices; a prompt counts once, however many choices it has."""
+        per_prompt = self._job.num_sequences
+        given = sum(
+            counts.num_input_tokens for choice, counts in self._counts.items() if choice % per_prompt == 0
+        )
+        made = sum(counts.num_output_tokens for counts in self._counts.values())
+        return {"prompt_tokens": given, "completion_tokens": made, "total_tokens": given + made}
+
+    def _metrics(self) -> dict[str, Any]:
+        if self._speculation is None:
+            return {}
+        return {"metrics": {"speculative_decoding": self._speculation}}
+
+
+def _choice(piece: ChoicePiece, log_probs: Any, **said: Any) -> dict[str, Any]:
+    return {"index": piece.choice, **said, "logprobs": log_probs, "finish_reason": piece.finish_reason}
+
+
+def _call(call: ParsedCall) -> dict[str, Any]:
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }

@@ -1,0 +1,263 @@
+"""The routes of the API."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from trtspec.gateway.bodies import Bodies, BodyError
+from trtspec.gateway.client_bounds import SHORT_BODY
+from trtspec.gateway.openai.answers import Chat, Completions, ResponseBuilder
+from trtspec.gateway.openai.departure import unless_left
+from trtspec.gateway.openai.errors import ApiError, ShutError
+from trtspec.gateway.openai.exchange import Exchange
+from trtspec.gateway.openai.functions import FunctionChat, with_tools
+from trtspec.gateway.openai.job import (
+    ModelRequest,
+    chat,
+    completion,
+    template_messages,
+    template_tools,
+    template_values,
+)
+from trtspec.gateway.openai.keys import Keys
+from trtspec.gateway.openai.places import Places
+from trtspec.gateway.openai.reading import read
+from trtspec.gateway.openai.renderer import Renderer
+from trtspec.gateway.openai.request_id import id_headers, name_request, request_id
+from trtspec.gateway.openai.schema import ChatRequest, CompletionBody
+from trtspec.gateway.openai.template import ChatTemplate
+from trtspec.gateway.openai.upstream import Upstream
+from trtspec.gateway.refusals import OF_BODIES, Refusal, Refusals
+from trtspec.serving.tokenizer import Tokenizer
+from trtspec.serving.triton.request_id import ID
+
+_NO_TEMPLATE = (
+    "this model has no chat template, so it takes no messages; send its prompt to /v1/completions, "
+    "or serve a model whose tokenizer has one"
+)
+_ROUTES = "; chats are asked at /v1/chat/completions, and prompts at /v1/completions"
+_MOST_HELD = 256 << 20
+_REFUSALS = {
+    **OF_BODIES,
+    401: Refusal.UNAUTHORIZED,
+    429: Refusal.TOO_MANY_REQUESTS,
+    504: Refusal.NOT_READY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelText:
+    """The template and tokenizer of the model; without a `tokenizer` tokens have no names.
+
+    `problem` says more of why there is no template.
+    """
+
+    template: ChatTemplate | None = None
+    tokenizer: Tokenizer | None = None
+    problem: str = ""
+
+
+def make_app(
+    upstream: Upstream,
+    texts: ModelText,
+    renderer: Renderer | None,
+    keys: Keys,
+    refusals: Refusals,
+    max_requests: int,
+) -> ASGIApp:
+    """Returns the application; at most `max_requests` are at work at once, each prompt counted as one.
+
+    The `renderer` is that of the template of the `texts`. `refusals` counts what the application refuses
+    itself, and `/metrics` tells it.
+    """
+    places, errors = Places(max_requests), _Errors(refusals)
+    routes = _Routes(upstream, texts, renderer, keys, places)
+    app = Starlette(
+        routes=[
+            Route("/v1/chat/completions", routes.chat, methods=["POST"]),
+            Route("/v1/completions", routes.completions, methods=["POST"]),
+            Route("/v1/models", routes.models),
+            Route("/v1/models/{name:path}", routes.model),
+            Route("/health", routes.health),
+            Route("/metrics", errors.metrics),
+        ],
+        exception_handlers={
+            ApiError: errors.api,
+            HTTPException: errors.http,
+            ClientDisconnect: _gone,
+            Exception: _defect,
+        },
+    )
+    return _Bounded(app, places, refusals)
+
+
+class _Bounded:
+    """Names requests, and answers 429 to those without a place, before anything of them is read."""
+
+    def __init__(self, app: ASGIApp, places: Places, refusals: Refusals) -> None:
+        self._app, self._places, self._refusals = app, places, refusals
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        name_request(scope)
+        with ExitStack() as place:
+            try:
+                place.enter_context(self._places.taken(1))
+            except ApiError as error:
+                self._refusals.add(Refusal.TOO_MANY_REQUESTS)
+                await _response(error, scope)(scope, receive, send)
+                return
+            await self._app(scope, receive, send)
+
+
+class _Routes:
+    def __init__(
+        self, upstream: Upstream, texts: ModelText, renderer: Renderer | None, keys: Keys, places: Places
+    ) -> None:
+        self._upstream, self._texts, self._renderer, self._keys = upstream, texts, renderer, keys
+        self._places = places
+        self._bodies, self._began = Bodies(_MOST_HELD), int(time.time())
+
+    async def chat(self, request: Request) -> Response:
+        tenant = self._tenant(request)
+        async with self._body(request) as body:
+            said = await _read(body, ChatRequest)
+            self._check_model(said.model)
+            wanted = with_tools(said)
+            # What waits for the template is as large as its body.
+            renderer, prompt = await self._prompt(request, wanted)
+        route = FunctionChat() if said.functions else Chat()
+        job = chat(wanted, prompt, renderer.source, tenant, self._texts.tokenizer)
+        return self._exchange(request, route, job)
+
+    async def _prompt(self, request: Request, wanted: ChatRequest) -> tuple[Renderer, str]:
+        renderer = self._renderer
+        if renderer is None:
+            raise ApiError(400, _NO_TEMPLATE + self._texts.problem, "messages")
+        tools = template_tools(wanted)
+        if tools and "tools" not in renderer.source:
+            raise ApiError(400, "this model's chat template takes no tools", "tools")
+        values = template_values(wanted, renderer.source)
+        rendering = renderer.render(template_messages(wanted), tools, values)
+        return renderer, await unless_left(request.receive, rendering)
+
+    async def completions(self, request: Request) -> Response:
+        tenant = self._tenant(request)
+        async with self._body(request) as body:
+            wanted = await _read(body, CompletionBody)
+        self._check_model(wanted.model)
+        return self._exchange(request, Completions(), completion(wanted, tenant, self._texts.tokenizer))
+
+    async def models(self, request: Request) -> Response:
+        self._tenant(request)
+        return JSONResponse({"object": "list", "data": [self._card()]})
+
+    async def model(self, request: Request) -> Response:
+        self._tenant(request)
+        self._check_model(request.path_params["name"])
+        return JSONResponse(self._card())
+
+    async def health(self, _: Request) -> Response:
+        if not await self._upstream.is_ready():
+            state = "not ready" if self._upstream.url else self._upstream.state
+            raise ShutError(state)
+        return Response()
+
+    @asynccontextmanager
+    async def _body(self, request: Request) -> AsyncIterator[bytes]:
+        """Yields the whole body of JSON; raises `ApiError`."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise ApiError(415, "the body must be JSON: send the header Content-Type: application/json")
+        coding = request.headers.get("content-encoding", "").strip().lower()
+        if coding not in ("", "identity"):
+            raise ApiError(400, "the body must be sent as it is, without a Content-Encoding")
+        said = request.headers.get("content-length", "0")
+        size = int(said) if said.isdecimal() and len(said) < 20 else 0
+        try:
+            async with self._bodies.read(request.stream(), size) as body:
+                yield body
+        except BodyError as error:
+            raise ApiError(error.status, str(error)) from None
+
+    def _tenant(self, request: Request) -> str:
+        return self._keys.tenant(request.headers.get("authorization"))
+
+    def _check_model(self, name: str) -> None:
+        if name != self._upstream.model_name:
+            message = f"the model {name[:80]!r} is not here; this server has {self._upstream.model_name!r}"
+            raise ApiError(404, message, "model", "model_not_found")
+
+    def _card(self) -> dict[str, Any]:
+        name = self._upstream.model_name
+        return {"id": name, "object": "model", "created": self._began, "owned_by": "trtspec"}
+
+    def _exchange(self, request: Request, route: Chat | Completions, job: ModelRequest) -> Exchange:
+        name = request_id(request.scope)
+        for inputs in job.inputs:
+            inputs[ID] = name
+        answer = ResponseBuilder(route, job, self._upstream.model_name, self._texts.tokenizer, name)
+        return Exchange(self._upstream, job, answer, self._places)
+
+
+async def _read(body: bytes, kind: type[Any]) -> Any:
+    return await asyncio.to_thread(read, body, kind) if len(body) > SHORT_BODY else read(body, kind)
+
+
+def _response(error: ApiError, scope: Scope) -> Response:
+    response = Response(error.body(), error.status, error.headers, "application/json")
+    response.raw_headers += id_headers(scope)
+    if error.status in (408, 413):
+        # The rest of the body is not read, so no other request can follow on this connection.
+        response.headers["Connection"] = "close"
+    return response
+
+
+class _Errors:
+    """Answers what never got to the model, and counts it."""
+
+    def __init__(self, refusals: Refusals) -> None:
+        self._refusals = refusals
+
+    async def metrics(self, _: Request) -> Response:
+        return Response(self._refusals.text(), media_type="text/plain; version=0.0.4")
+
+    async def api(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        return self._refused(request, error)
+
+    async def http(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        message = f"{request.method} {request.url.path[:80]}: {error.detail}"
+        if error.status_code == 404:
+            message += _ROUTES
+        response = self._refused(request, ApiError(error.status_code, message))
+        response.headers.update(error.headers or {})
+        return response
+
+    def _refused(self, request: Request, error: ApiError) -> Response:
+        if request.method == "POST":
+            self._refusals.add(_REFUSALS.get(error.status, Refusal.INVALID_REQUEST))
+        return _response(error, request.scope)
+
+
+async def _gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=499)
+
+
+async def _defect(request: Request, _: Exception) -> Response:
+    return _response(ApiError(500, "an error of the server; its log has the trace"), request.scope)

@@ -1,0 +1,151 @@
+"""A client's connection: uvicorn's, with bounds for what a client sends and for how long it takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from trtspec.gateway.client_bounds import HEAD_S, MAX_HEAD, READING_S
+from trtspec.gateway.openai.errors import ApiError
+
+# The parser reads whole pieces: so many bytes of requests may wait behind the one at work.
+_PIECE = 1 << 12
+# What a header takes beside its bytes, as HTTP/2 counts it (RFC 9113, 6.5.2).
+_EACH_HEADER = 32
+
+
+class Connection(HttpToolsProtocol):
+    """Reads one request at a time, and hangs up on a client that sends too long a head or waits too long.
+
+    Nothing is read while a request waits for the answer to the one before it, so a client that sends many
+    without reading the answers fills its own buffers. A head, or the trailers behind a body, of more than
+    `MAX_HEAD` bytes is refused with 431.
+
+    It hangs up when no request is at work and the whole head of one is not there within `head_s` seconds.
+    What else comes in that time does not prolong it, such as the rest of a body that was answered before it
+    was whole. A client that still takes in its last answer is waited for.
+
+    It also hangs up where more of an answer than the transport holds waits for the client for `reading_s`
+    seconds; whoever makes the answer is told, like of any client that has left.
+    """
+
+    head_s, reading_s = HEAD_S, READING_S
+    _clock: asyncio.TimerHandle | None = None
+    _unread: memoryview = memoryview(b"")
+    _head = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        # Those that have no whole answer yet, the one at work first.
+        self._owed = deque[RequestResponseCycle]()
+        self.flow = _Flow(self, transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        self._unread = memoryview(data)
+        self._parse()
+
+    def read_on(self) -> None:
+        """Goes on with what has come, and then with what comes, if no request waits."""
+        if not self.pipeline and not self.transport.is_closing():
+            FlowControl.resume_reading(self.flow)
+            self._parse()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._head += _EACH_HEADER
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._owed.append(self.cycle)
+        self._head = 0
+        self._wait()
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self._head = 0
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._head = 0
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._owed.popleft()
+        self._wait()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._wait()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        super().connection_lost(exc)
+        # Uvicorn tells only the last one, which may wait behind the one at work.
+        for cycle in self._owed:
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(ApiError(400, msg))
+
+    def _parse(self) -> None:
+        while self._unread and not self.flow.read_paused and not self.transport.is_closing():
+            piece, self._unread = self._unread[:_PIECE], self._unread[_PIECE:]
+            self._head += len(piece)
+            super().data_received(bytes(piece))
+            if self._head > MAX_HEAD:
+                self._refuse(ApiError(431, f"the head of the request has more than {MAX_HEAD} bytes"))
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answers with an error in place of the request that comes, and hangs up."""
+        if self.transport.is_closing():
+            return
+        if self._owed and self._owed[0].response_started:
+            # In the middle of another answer it would be taken for a part of that.
+            self.transport.abort()
+            return
+        body = error.body()
+        head = b"%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+        self.transport.write(head % (STATUS_LINE[error.status], len(body)) + body)
+        self.transport.close()
+
+    def _wait(self) -> None:
+        """Begins to wait for what the client has to do next, if that is anything."""
+        self._stop()
+        if not self._owed:
+            unsent = self.transport.get_write_buffer_size()
+            self._clock = self.loop.call_later(self.head_s, self._look, unsent)
+        elif self.flow.write_paused:
+            self._clock = self.loop.call_later(self.reading_s, self.transport.abort)
+
+    def _look(self, unsent: int) -> None:
+        if self.transport.get_write_buffer_size() < unsent:
+            self._wait()
+        else:
+            self.transport.abort()
+
+    def _stop(self) -> None:
+        if self._clock:
+            self._clock.cancel()
+            self._clock = None
+
+
+class _Flow(FlowControl):
+    """Lets the connection look, before it reads on, at what it has not parsed yet."""
+
+    def __init__(self, connection: Connection, transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self._connection = connection
+
+    def resume_reading(self) -> None:
+        # Uvicorn asks for it in the middle of passing to the next request.
+        if self.read_paused:
+            self._connection.loop.call_soon(self._connection.read_on)

@@ -1,0 +1,63 @@
+"""OpenAI's form of tools before there were tools: functions in a request, at most one call in an answer."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from trtspec.gateway.openai.answers import Chat
+from trtspec.gateway.openai.schema import (
+    ChatRequest,
+    MessageBody,
+    NamedFunction,
+    NamedTool,
+    ToolBody,
+    ToolCall,
+)
+from trtspec.gateway.openai.tools import ParsedCall, ParsedText
+
+
+def with_tools(body: ChatRequest) -> ChatRequest:
+    """Returns the same request with tools in place of functions, in its messages too."""
+    changes: dict[str, Any] = {"messages": _messages(body.messages)}
+    if body.functions:
+        changes |= {
+            "tools": [ToolBody(type="function", function=function) for function in body.functions],
+            "tool_choice": _choice(body.function_call),
+            "parallel_tool_calls": False,
+        }
+    return body.model_copy(update=changes)
+
+
+def _choice(
+    call: Literal["none", "auto"] | NamedFunction | None,
+) -> Literal["none", "auto"] | NamedTool | None:
+    return NamedTool(type="function", function=call) if isinstance(call, NamedFunction) else call
+
+
+def _messages(said: list[MessageBody]) -> list[MessageBody]:
+    """Returns messages whose calls have ids, as templates want them; a function answers the last call."""
+    messages, last = [], ""
+    for number, message in enumerate(said):
+        changes: dict[str, Any] = {}
+        if message.function_call is not None:
+            last = f"{number:09d}"
+            changes = {"tool_calls": [ToolCall(id=last, function=message.function_call)]}
+        elif message.role == "function":
+            changes = {"role": "tool", "tool_call_id": last}
+        messages.append(message.model_copy(update=changes) if changes else message)
+    return messages
+
+
+class FunctionChat(Chat):
+    """`/v1/chat/completions` for a request with functions."""
+
+    called = "function_call"
+
+    def some_calls(self, found: ParsedText, first: int) -> dict[str, Any]:
+        if found.more:
+            return {"function_call": {"arguments": found.more}}
+        return self.all_calls(found.calls) if found.calls else {}
+
+    def all_calls(self, calls: list[ParsedCall]) -> dict[str, Any]:
+        (call,) = calls
+        return {"function_call": {"name": call.name, "arguments": call.arguments}}

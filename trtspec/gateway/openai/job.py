@@ -1,0 +1,248 @@
+"""Translates a request of OpenAI's API into the model's own inputs; pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from trtspec.gateway.openai.errors import ApiError
+from trtspec.gateway.openai.schema import ChatRequest, CompletionBody, NamedTool, SharedBody
+from trtspec.gateway.openai.tools import Calls, ForcedArguments, ForcedCalls, forced_schema, reader
+from trtspec.serving.tokenizer import Tokenizer
+
+_ENDLESS = 2**31 - 1
+_NO_END = -1
+_USUAL_VERBOSITY = "medium"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """The inputs of `speculative_llm`, for each of the prompts, and how the answer is to be told.
+
+    With `tokens_as_ids` log-probabilities name tokens by their ids. `calls` makes a reader of tool calls for
+    each choice; None where there are none to be read.
+    """
+
+    inputs: tuple[dict[str, Any], ...]
+    num_sequences: int
+    stream: bool
+    include_usage: bool
+    log_probs: bool
+    tokens_as_ids: bool = False
+    calls: Callable[[], Calls] | None = None
+    several_calls: bool = True
+
+    @property
+    def num_choices(self) -> int:
+        return len(self.inputs) * self.num_sequences
+
+
+def completion(body: CompletionBody, tenant: str, tokenizer: Tokenizer | None) -> ModelRequest:
+    """Returns the job of a body of `/v1/completions`; raises `ApiError` for what nobody can do."""
+    if body.best_of not in (None, body.n or 1):
+        raise ApiError(400, "best_of must be n or left out: every completion is returned", "best_of")
+    shared = _shared(body, tenant, tokenizer, body.logprobs)
+    shared["max_tokens"] = body.max_tokens or 16
+    if body.echo:
+        if body.logprobs is not None:
+            message = "logprobs and echo do not go together: the prompt's probabilities are not known"
+            raise ApiError(400, message, "echo")
+        if not all(isinstance(prompt, str) for prompt in body.prompt):
+            raise ApiError(400, "echo goes with prompts of text: token ids are not echoed", "echo")
+        shared["exclude_input_in_output"] = False
+    names = ("text_input" if isinstance(prompt, str) else "input_ids" for prompt in body.prompt)
+    return _job(body, [{**shared, name: prompt} for name, prompt in zip(names, body.prompt, strict=True)])
+
+
+def chat(
+    body: ChatRequest, prompt: str, template: str, tenant: str, tokenizer: Tokenizer | None
+) -> ModelRequest:
+    """Returns the job of a body of `/v1/chat/completions`, whose messages `template` has made a `prompt`."""
+    if body.top_logprobs is not None and not body.logprobs:
+        raise ApiError(400, "top_logprobs goes with logprobs: true", "top_logprobs")
+    shared = _shared(body, tenant, tokenizer, body.top_logprobs or 0 if body.logprobs else None)
+    shared["max_tokens"] = body.max_completion_tokens or body.max_tokens or _ENDLESS
+    # The template writes the beginning of the text itself.
+    shared |= {"text_input": prompt, "add_special_tokens": False}
+    calls = _calls(body, template)
+    if isinstance(choice := body.tool_choice, NamedTool) or choice == "required":
+        if "guided_decoding_guide_type" in shared:
+            raise ApiError(400, "response_format does not go with a tool that must be called", "tool_choice")
+        name = choice.function.name if isinstance(choice, NamedTool) else None
+        schema = forced_schema(_tools(body), name, several=body.parallel_tool_calls is not False)
+        shared |= _guide(schema)
+        calls = ForcedCalls if name is None else partial(ForcedArguments, name)
+    return _job(body, [shared], calls, several_calls=body.parallel_tool_calls is not False)
+
+
+def template_tools(body: ChatRequest) -> list[dict[str, Any]] | None:
+    """Returns the tools as the chat template gets them; None where the model is to be told of none."""
+    return _tools(body) or None if body.tool_choice != "none" else None
+
+
+def template_values(body: ChatRequest, template: str) -> dict[str, Any]:
+    """Returns what else the chat template gets; raises `ApiError` for what it would not look at.
+
+    As in vLLM an effort also says whether the model thinks at all (`enable_thinking`), and
+    `chat_template_kwargs` has the last word. A model that does not think obeys the effort `none`.
+    """
+    values: dict[str, Any] = {}
+    if (effort := body.reasoning_effort) is not None:
+        values |= {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+        if effort != "none" and not any(name in template for name in values):
+            raise ApiError(400, "this model's chat template knows no reasoning_effort", "reasoning_effort")
+    if body.verbosity is not None:
+        values["verbosity"] = body.verbosity
+        if body.verbosity != _USUAL_VERBOSITY and "verbosity" not in template:
+            raise ApiError(400, "this model's chat template knows no verbosity", "verbosity")
+    return {**values, **(body.chat_template_kwargs or {})}
+
+
+def template_messages(body: ChatRequest) -> list[dict[str, Any]]:
+    """Returns the messages as chat templates read them.
+
+    Content is text, and a call's arguments are what their JSON says; a developer is the system to templates.
+    """
+    messages = []
+    for number, said in enumerate(body.messages):
+        parts = said.content if isinstance(said.content, list) else []
+        text = "".join(part.text for part in parts) if parts else said.content or ""
+        role = "system" if said.role == "developer" else said.role
+        message: dict[str, Any] = {"role": role, "content": text}
+        if said.name is not None:
+            message["name"] = said.name
+        if said.tool_call_id is not None:
+            message["tool_call_id"] = said.tool_call_id
+        if said.tool_calls:
+            where = f"messages[{number}].tool_calls"
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {
+                        "name": call.function.name,
+                        "arguments": _arguments(call.function.arguments, where),
+                    },
+                }
+                for call in said.tool_calls
+            ]
+        messages.append(message)
+    return messages
+
+
+def _job(
+    body: SharedBody,
+    inputs: list[dict[str, Any]],
+    calls: Callable[[], Calls] | None = None,
+    *,
+    several_calls: bool = True,
+) -> ModelRequest:
+    n = body.n or 1
+    if n > 1:
+        inputs = [{**values, "num_return_sequences": n} for values in inputs]
+    if n * len(inputs) == 1:
+        inputs[0]["return_perf_metrics"] = True
+    options = body.stream_options
+    return ModelRequest(
+        inputs=tuple(inputs),
+        num_sequences=n,
+        stream=bool(body.stream),
+        include_usage=bool(options and options.include_usage),
+        log_probs="return_log_probs" in inputs[0],
+        tokens_as_ids=bool(body.return_tokens_as_token_ids),
+        calls=calls,
+        several_calls=several_calls,
+    )
+
+
+def _shared(
+    body: SharedBody, tenant: str, tokenizer: Tokenizer | None, log_probs: int | None
+) -> dict[str, Any]:
+    """Returns the inputs that both routes set; what is left out has OpenAI's default, or the model's.
+
+    `log_probs` is how many of the likeliest tokens are told with the log-probability of each; None for none
+    of this.
+    """
+    values: dict[str, Any] = {
+        "stream": bool(body.stream),
+        "return_num_input_tokens": True,
+        "return_num_output_tokens": True,
+        "temperature": 1.0 if body.temperature is None else float(body.temperature),
+    }
+    if body.top_k is not None and body.top_k > 0:
+        values["top_k"] = body.top_k
+    if body.top_p == 0:
+        values["top_k"] = 1
+    elif body.top_p is not None and body.top_p < 1:
+        values["top_p"] = float(body.top_p)
+    for name in ("presence_penalty", "frequency_penalty", "min_p", "min_tokens"):
+        if value := getattr(body, name):
+            values[name] = value
+    if body.repetition_penalty not in (None, 1):
+        values["repetition_penalty"] = body.repetition_penalty
+    if body.seed is not None:
+        values["seed"] = body.seed % 2**64
+    stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    if stops:
+        values["stop_words"] = stops
+    if body.bad_words:
+        values["bad_words"] = body.bad_words
+    if body.num_draft_tokens is not None:
+        values["num_draft_tokens"] = body.num_draft_tokens
+    if body.ignore_eos:
+        values["end_id"] = _NO_END
+    if log_probs is not None:
+        if tokenizer is None:
+            message = "logprobs need the model's tokenizer, which this server was not given"
+            raise ApiError(400, message, "logprobs")
+        values["return_log_probs"] = True
+    if log_probs:
+        values["top_log_probs"] = log_probs
+    if tenant:
+        values["tenant"] = tenant
+    if user := body.user or body.safety_identifier:
+        values["user"] = user
+    return values | _format(body) | _bias(body.logit_bias or {})
+
+
+def _bias(bias: dict[str, float]) -> dict[str, Any]:
+    if not bias:
+        return {}
+    for token in bias:
+        if not (token.isascii() and token.isdecimal() and len(token) < 10):
+            raise ApiError(400, f"logit_bias: {token[:20]!r} is not a token id", "logit_bias")
+    return {"embedding_bias_ids": [int(token) for token in bias], "embedding_bias_weights": [*bias.values()]}
+
+
+def _format(body: SharedBody) -> dict[str, Any]:
+    wanted = body.response_format
+    if wanted is None or wanted.type == "text":
+        return {}
+    if wanted.json_schema is None:
+        return _guide({"type": "object"})
+    return _guide(wanted.json_schema.schema_)
+
+
+def _guide(schema: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps(schema, ensure_ascii=False)
+    return {"guided_decoding_guide_type": "json_schema", "guided_decoding_guide": text}
+
+
+def _calls(body: ChatRequest, template: str) -> Callable[[], Calls] | None:
+    names = {tool.function.name for tool in body.tools or ()}
+    return partial(reader, template, names) if template_tools(body) else None
+
+
+def _tools(body: ChatRequest) -> list[dict[str, Any]]:
+    return [tool.model_dump(exclude_none=True, exclude={"function": {"strict"}}) for tool in body.tools or ()]
+
+
+def _arguments(text: str, where: str) -> Any:
+    try:
+        arguments = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        raise ApiError(400, f"{where}: the arguments of a call must be JSON", where) from None
+    return arguments

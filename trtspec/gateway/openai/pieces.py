@@ -1,0 +1,118 @@
+"""The pieces of an answer, read from what the model says."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from trtspec.gateway.openai.errors import ApiError
+from trtspec.serving.executor import LogProb
+from trtspec.serving.stats import SpeculationCounts
+from trtspec.serving.triton.stub_messages import ENDED, tells_end
+
+# The model's own errors begin with their status: see `trtspec.serving.triton.departures`.
+_STATUS = re.compile(r"(\d{3}) ")
+# More of them than the model can read; OpenAI's clients look for the code.
+_LONG = re.compile(r"is \d+ (tokens|characters);")
+_FIELDS = {
+    "text_input": "prompt",
+    "input_ids": "prompt",
+    "stop_words": "stop",
+    "num_return_sequences": "n",
+    "guided_decoding_guide": "response_format",
+    "guided_decoding_guide_type": "response_format",
+    "embedding_bias_ids": "logit_bias",
+    "return_log_probs": "logprobs",
+    "top_log_probs": "top_logprobs",
+    "end_id": "ignore_eos",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounts:
+    """The tokens of one completion."""
+
+    num_input_tokens: int
+    num_output_tokens: int
+
+
+@dataclass(slots=True)
+class ChoicePiece:
+    """A piece of one choice: its text and, with log-probabilities asked for, its tokens.
+
+    The last piece of a choice has `finish_reason` and `counts`, and where it was asked for `speculation`:
+    vLLM's `metrics.speculative_decoding`.
+    """
+
+    choice: int
+    text: str
+    finish_reason: str | None = None
+    token_ids: tuple[int, ...] = ()
+    log_probs: tuple[LogProb, ...] = ()
+    counts: TokenCounts | None = None
+    speculation: dict[str, Any] | None = None
+
+
+def piece(said: dict[str, Any], first: int) -> ChoicePiece:
+    """Returns what an answer of the model is a piece of; choices are counted from `first`."""
+    if "error" in said:
+        raise failure(str(said["error"]), 500)
+    reason = said.get("finish_reason")
+    return ChoicePiece(
+        choice=first + said.get("sequence_index", 0),
+        text=said.get("text_output", ""),
+        finish_reason=reason,
+        token_ids=_many(said.get("output_ids")),
+        log_probs=_log_probs(said),
+        counts=TokenCounts(said["num_input_tokens"], said["num_output_tokens"]) if reason else None,
+        speculation=_speculation(said) if "acceptance_histogram" in said else None,
+    )
+
+
+def failure(message: str, status: int) -> ApiError:
+    """Returns the error that an error of the model is, in the words of OpenAI's fields."""
+    if own := _STATUS.match(message):
+        status, message = int(own[1]), message[own.end() :]
+    elif tells_end(message):
+        return ApiError(503, ENDED)
+    if status == 499:
+        status = 503
+    name, is_field, rest = message.partition(" ")
+    if status == 400 and is_field and name in _FIELDS:
+        is_long = _FIELDS[name] == "prompt" and _LONG.match(rest)
+        code = "context_length_exceeded" if is_long else None
+        return ApiError(400, f"{_FIELDS[name]} {rest}", _FIELDS[name], code)
+    return ApiError(status, message, name if status == 400 and rest.startswith("is ") else None)
+
+
+def _many(value: Any) -> tuple[Any, ...]:
+    """Returns a tensor's values; Triton writes a single one without brackets."""
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+def _log_probs(said: dict[str, Any]) -> tuple[LogProb, ...]:
+    values = _many(said.get("output_log_probs"))
+    # Triton writes rows one after the other.
+    top = list(zip(_many(said.get("output_top_ids")), _many(said.get("output_top_log_probs")), strict=True))
+    width = len(top) // max(len(values), 1)
+    return tuple(
+        LogProb(value, tuple(top[row * width : (row + 1) * width])) for row, value in enumerate(values)
+    )
+
+
+def _speculation(said: dict[str, Any]) -> dict[str, Any]:
+    histogram, steps = list(_many(said["acceptance_histogram"])), said["num_spec_steps"]
+    drafted, accepted = said["total_draft_tokens"], said["total_accepted_draft_tokens"]
+    counts = SpeculationCounts(steps, drafted, accepted)
+    return {
+        "mean_acceptance_length": counts.mean_acceptance_length,
+        "draft_acceptance_rate": counts.draft_acceptance_rate,
+        "acceptance_histogram": histogram,
+        "num_spec_steps": steps,
+        "num_accepted_draft_tokens": accepted,
+        "num_draft_tokens": drafted,
+        "num_spec_tokens": len(histogram) - 1,
+    }

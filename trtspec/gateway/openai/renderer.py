@@ -1,0 +1,137 @@
+"""Messages to prompts, by the model's chat template, in a process that may be lost."""
+
+from __future__ import annotations
+
+import asyncio
+import marshal
+import sys
+from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
+from typing import Any
+
+from trtspec.gateway.openai.errors import ApiError
+from trtspec.gateway.openai.rendering import LENGTH, REFUSAL
+from trtspec.gateway.openai.template import ChatTemplate
+from trtspec.serving.time_limit import within
+
+_LIMIT_S = 5.0
+# Several times what the longest body takes.
+_MEMORY = 512 << 20
+# What an answer may take beside the rendering, which ends itself: a process that starts takes a second.
+_BESIDES_S = 10.0
+# About what another process takes to start: an answer that nobody waits for may take as long.
+_RESTART_S = 0.3
+# The most bytes of values that are rendered in a few milliseconds.
+_SHORT = 256 << 10
+
+
+class Renderer:
+    """Renders one `template`; it is made and used on one asyncio loop.
+
+    Each process (`trtspec.gateway.openai.rendering`) renders one prompt at a time, a usual one in a fraction of a
+    millisecond. Long messages, which take up to seconds, have a process of their own, and no others wait for
+    them. A process ends by itself where a template takes longer than `limit_s` or more than its memory, and
+    the next prompt begins another one. One that is stopped, or hangs, is ended ten seconds later.
+    """
+
+    def __init__(self, template: ChatTemplate, limit_s: float = _LIMIT_S) -> None:
+        self.source = template.source
+        first = {"source": template.source, "tokens": template.tokens, "limit_s": limit_s, "memory": _MEMORY}
+        self._short, self._long = (_Lane(marshal.dumps(first), limit_s + _BESIDES_S) for _ in range(2))
+
+    async def start(self) -> None:
+        """Starts the process of short messages, so that the first prompt does not wait for that."""
+        await self._short.start()
+
+    async def close(self) -> None:
+        """Ends the processes, and what they render."""
+        await self._short.close()
+        await self._long.close()
+
+    async def render(
+        self, messages: list[dict[str, Any]], tools: list[Any] | None, more: dict[str, Any]
+    ) -> str:
+        """Returns the prompt that lets the model answer; raises `ApiError` where the template refuses."""
+        frame = marshal.dumps({**more, "messages": messages, "tools": tools})
+        lane = self._short if len(frame) <= _SHORT else self._long
+        try:
+            answer = await lane.ask(frame)
+        except asyncio.TimeoutError:
+            raise ApiError(504, "the process of the chat template does not answer; try again") from None
+        except (asyncio.IncompleteReadError, ConnectionError):
+            problem = "the chat template makes too much of these messages"
+            raise ApiError(400, problem, "messages") from None
+        text = answer[1:].decode()
+        if answer[:1] == REFUSAL:
+            raise ApiError(400, f"the model's chat template {text}", "messages")
+        return text
+
+
+class _Lane:
+    """A process that renders, which gets the `first` frame when it starts, and those who wait for it.
+
+    An answer may take `longest_s` seconds.
+    """
+
+    def __init__(self, first: bytes, longest_s: float) -> None:
+        self._first, self._longest_s = first, longest_s
+        self._process: Process | None = None
+        self._turn = asyncio.Lock()
+
+    async def start(self) -> None:
+        async with self._turn:
+            await self._started()
+
+    async def close(self) -> None:
+        if self._process:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+
+    async def ask(self, frame: bytes) -> bytes:
+        """Returns the answer to a frame.
+
+        Raises IncompleteReadError or ConnectionError where the process ends, and asyncio's TimeoutError where
+        it does not answer, and is ended.
+        """
+        async with self._turn:
+            process = await self._started()
+            asked = asyncio.ensure_future(_asked(process, frame))
+            try:
+                return await within(self._longest_s, asyncio.shield(asked))
+            except (asyncio.IncompleteReadError, ConnectionError):
+                await process.wait()
+                raise
+            except BaseException:
+                # Nobody waits for the answer any more, and the next one must not get it.
+                try:
+                    await within(_RESTART_S, asked)
+                except BaseException:
+                    await self.close()
+                raise
+
+    async def _started(self) -> Process:
+        if self._process is None or self._process.returncode is not None:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "trtspec.gateway.openai.rendering"),
+                stdin=PIPE,
+                stdout=PIPE,
+                # Ctrl-C is not meant for it.
+                start_new_session=True,
+            )
+            _write(self._process, self._first)
+        return self._process
+
+
+def _write(process: Process, frame: bytes) -> None:
+    assert process.stdin
+    process.stdin.write(len(frame).to_bytes(LENGTH, "big") + frame)
+
+
+async def _asked(process: Process, frame: bytes) -> bytes:
+    assert process.stdin
+    assert process.stdout
+    _write(process, frame)
+    await process.stdin.drain()
+    length = int.from_bytes(await process.stdout.readexactly(LENGTH), "big")
+    return await process.stdout.readexactly(length)

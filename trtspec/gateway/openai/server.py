@@ -1,0 +1,100 @@
+"""The API's server: uvicorn with the application, on a socket that listens already."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import uvicorn
+import uvloop
+
+from trtspec.base.open_files import allow_connections
+from trtspec.gateway.client_bounds import MOST_CONNECTIONS
+from trtspec.gateway.openai.app import ModelText, make_app
+from trtspec.gateway.openai.connection import Connection
+from trtspec.gateway.openai.control import follow
+from trtspec.gateway.openai.keys import Keys
+from trtspec.gateway.openai.renderer import Renderer
+from trtspec.gateway.openai.settings import ApiSettings
+from trtspec.gateway.openai.template import ChatTemplate
+from trtspec.gateway.openai.upstream import Upstream
+from trtspec.gateway.refusals import Refusals
+from trtspec.large_blocks import give_back_large_blocks
+from trtspec.serving.tokenizer import Tokenizer
+
+_LAST_RESPONSES_S = 5
+
+
+def load(settings: ApiSettings) -> tuple[ModelText, Keys]:
+    """Reads the files that the settings name; raises OSError, ValueError and `TokenizerError`.
+
+    A chat template that cannot be read is a reason to answer no chats, not to serve nothing.
+    """
+    texts, folder = ModelText(), settings.tokenizer_folder
+    if folder is not None:
+        tokenizer = Tokenizer.load(folder)
+        try:
+            texts = ModelText(ChatTemplate.load(folder), tokenizer)
+        except ValueError as error:
+            texts = ModelText(None, tokenizer, f"; its chat template cannot be read: {error}")
+    return texts, Keys.load(settings.keys_file) if settings.keys_file else Keys([])
+
+
+def serve(listener: socket.socket, settings: ApiSettings, texts: ModelText, keys: Keys) -> None:
+    """Serves until SIGINT or SIGTERM, or with no `url` in the settings until standard input ends."""
+    allow_connections(MOST_CONNECTIONS)
+    give_back_large_blocks()
+    uvloop.run(_serve(listener, settings, texts, keys))
+
+
+async def _serve(listener: socket.socket, settings: ApiSettings, texts: ModelText, keys: Keys) -> None:
+    refusals = Refusals("openai", settings.model_name)
+    upstream = Upstream(settings.model_name, refusals)
+    renderer = Renderer(texts.template) if texts.template else None
+    config = uvicorn.Config(
+        make_app(upstream, texts, renderer, keys, refusals, settings.max_requests),
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        http=Connection,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_graceful_shutdown=_LAST_RESPONSES_S,
+    )
+    server = _Server(config)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, server.end)
+    following = None
+    if settings.url is None:
+        following = loop.create_task(follow(upstream, server.end))
+    else:
+        upstream.url = settings.url.rstrip("/")
+    try:
+        if renderer:
+            await renderer.start()
+        await server.serve(sockets=[listener])
+    finally:
+        if renderer:
+            await renderer.close()
+        if following:
+            following.cancel()
+        upstream.close()
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn, which leaves signals alone."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    def end(self) -> None:
+        """Ends the server, once what runs has ended or some seconds have passed."""
+        self.should_exit = True

@@ -1,0 +1,113 @@
+"""The ports of a Triton server, and of the API in front of it."""
+
+from __future__ import annotations
+
+import errno
+import random
+import socket
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from trtspec.base.errors import UnavailableError
+from trtspec.gateway.addresses import LOOPBACK
+
+HTTP, GRPC, METRICS, OPENAI = 8000, 8001, 8002, 9000
+"""The ports that are taken by default: Triton's own, and that of OpenAI's API."""
+
+
+# The range of ip(7)'s ip_local_port_range, both ends in it.
+_GIVEN_BY_KERNEL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+# Behind those that servers are known by.
+_FIRST, _LAST = 20_000, 1 << 16
+_TRIES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The ports; `openai` is that of OpenAI's API, None where there is none."""
+
+    http: int = HTTP
+    grpc: int = GRPC
+    metrics: int = METRICS
+    openai: int | None = None
+
+
+def check_free(host: str, ports: Ports) -> None:
+    """Raises `UnavailableError` for the first port that cannot be listened on."""
+    held: list[socket.socket] = []
+    try:
+        for name, port in asdict(ports).items():
+            if port is not None:
+                held.append(listen(host, port, name))
+    finally:
+        for listener in held:
+            listener.close()
+
+
+def free_ports(number: int) -> list[int]:
+    """Returns ports of the loopback that nobody listens to, no two of them the same.
+
+    They are none of those that the kernel gives to connections, which may take one before it is listened to.
+    """
+    with ExitStack() as held:
+        listeners = [held.enter_context(_free_listener()) for _ in range(number)]
+        return [listener.getsockname()[1] for listener in listeners]
+
+
+def _free_listener() -> socket.socket:
+    first, last = map(int, _GIVEN_BY_KERNEL.read_text().split())
+    ports = [port for port in range(_FIRST, _LAST) if not first <= port <= last]
+    for port in random.sample(ports, min(len(ports), _TRIES)):
+        with suppress(OSError):
+            return socket.create_server((LOOPBACK, port))
+    return socket.create_server((LOOPBACK, 0))
+
+
+def address_of(host: str) -> str:
+    """Returns the numeric address of a host, which containers want; an unknown name is returned as it is.
+
+    `check_free` refuses that.
+    """
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except socket.gaierror:
+        return host
+
+
+def listens(host: str, port: int) -> bool:
+    """Says whether somebody takes connections there."""
+    try:
+        socket.create_connection((host, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def listen(host: str, port: int, name: str = "") -> socket.socket:
+    """Returns a socket that holds the port, so that two ports that are the same are noticed.
+
+    Raises `UnavailableError` where it cannot; `name` says which of several ports it is, as its option does.
+    """
+    subject, repair = f"{host}:{port}", _repair(name, port)
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise UnavailableError(host, f"not an address: {error.strerror}", "name one with --host") from None
+    listener = socket.socket(family, kind)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise UnavailableError(host, "not an address of this machine", "name one with --host") from None
+        problem = "the port is in use" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
+        raise UnavailableError(subject, problem, repair) from None
+    return listener
+
+
+def _repair(name: str, port: int) -> str:
+    other = port + 100 if port < 65000 else port - 100
+    return f"choose another {name} port: --{name}-port {other}" if name else f"choose another: --port {other}"

@@ -1,0 +1,65 @@
+"""The answers that the front gives itself, and the answers of Triton that it corrects."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+from trtspec.gateway.client_bounds import RETRY_S
+from trtspec.serving.triton.request_id import NOT_UNICODE
+from trtspec.serving.triton.stub_messages import ENDED, tells_end
+
+_IN_PARTS = b"generate expects model to produce exactly 1 response"
+# The model's own errors begin with their status: see `trtspec.serving.triton.departures`.
+_STATUS = re.compile(rb'((?:data: )?\{)"error":"(\d{3}) ')
+# Triton calls it an internal error when a body is no JSON, or has other values than it reads there. One of
+# these is in each message of its reader (`triton/common/triton_json.h`).
+_NO_JSON = re.compile(rb"JSON|attempt to |Unable to parse")
+
+
+def error(status: int, message: str) -> web.Response:
+    """Returns an error in Triton's form; with status 503 it says after how many seconds to try again."""
+    response = web.Response(status=status, body=error_json(message), content_type="application/json")
+    if status == 503:
+        response.headers["Retry-After"] = str(RETRY_S)
+    if status in (408, 413):
+        # The rest of the body is not read, so no other request can follow on this connection.
+        response.force_close()
+    return response
+
+
+def error_json(message: str) -> bytes:
+    return json.dumps({"error": message}).encode()
+
+
+def without_status(piece: bytes) -> bytes:
+    """Returns a piece of a stream without the status in an error: that of the stream has been sent."""
+    return _STATUS.sub(rb'\1"error":"', piece) if b'"error":"' in piece else piece
+
+
+def is_models(body: bytes) -> bool:
+    """Says whether an error is the model's own, which counts it."""
+    return _STATUS.match(body) is not None or NOT_UNICODE.encode() in body
+
+
+def corrected(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> web.Response:
+    """Returns a whole answer of Triton's with the HTTP status that fits its text."""
+    if said := _STATUS.match(body):
+        return error(int(said[2]), json.loads(body[len(said[1]) - 1 :])["error"].partition(" ")[2])
+    if status == 200 and body.startswith(b'{"error"'):
+        if _IN_PARTS in body:
+            why = "stream is true, or num_return_sequences above 1"
+            return error(400, f"{why}: the answer comes in parts, from generate_stream alone")
+        status = 500
+    if status == 500 and _NO_JSON.search(body):
+        status = 400
+    elif status != 200 and tells_end(body.decode(errors="replace")):
+        return error(503, ENDED)
+    response = web.Response(status=status, body=body, headers=CIMultiDict(headers))
+    if status == 503:
+        response.headers["Retry-After"] = str(RETRY_S)
+    return response

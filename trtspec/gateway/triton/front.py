@@ -1,0 +1,310 @@
+"""The public ports of HTTP, gRPC and the metrics of a server on this machine; Triton's own are private ones.
+
+Triton's HTTP alone is not safe: one large body ends the server, and so does one with many brackets in
+brackets. It also answers some errors with status 200, and it notices that a client has left only when it
+sends something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import uuid
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+from urllib.parse import unquote
+
+import uvloop
+from aiohttp import (
+    ClientError,
+    ClientResponse,
+    ClientSession,
+    ClientTimeout,
+    DummyCookieJar,
+    TCPConnector,
+    web,
+)
+from yarl import URL
+
+from trtspec.base.open_files import allow_connections
+from trtspec.deploy.connection import FrontConnection, Server
+from trtspec.deploy.grpc_port import GrpcPort
+from trtspec.gateway.addresses import LOOPBACK
+from trtspec.gateway.bodies import Bodies, BodyError
+from trtspec.gateway.client_bounds import LEFT_S, MOST_CONNECTIONS, SHORT_BODY
+from trtspec.gateway.ports import Ports
+from trtspec.gateway.refusals import OF_BODIES, Refusal, Refusals, while_shut
+from trtspec.gateway.triton.answers import corrected, error, error_json, is_models, without_status
+from trtspec.gateway.triton.bodies import is_deep, with_field
+from trtspec.gateway.triton.metrics_port import PATH as METRICS
+from trtspec.gateway.triton.metrics_port import MetricsPort
+from trtspec.large_blocks import give_back_large_blocks
+from trtspec.serving.triton.departures import LEFT, REQUEST
+from trtspec.serving.triton.request_id import HEADER, ID
+
+_CLOSED = re.compile(r"/v2/(\w*sharedmemory|repository|logging|trace)\b|/v2/models/.*/trace/")
+_ALIVE = "/v2/health/live"
+_READY = re.compile(r"/v2/health/ready|/v2/models/[^/]+(/versions/\d+)?/ready")
+_GENERATE = re.compile(r"(/v2/models/[^/]+(?:/versions/\d+)?)/generate(_stream)?")
+# Headers of one connection (RFC 9110, 7.6.1), or of the body in the form in which it came or would come.
+_NOT_FORWARDED = {
+    *("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
+    *("accept-encoding", "content-encoding", "content-length", "expect", "host"),
+}
+# Nowhere in JSON but at a key: in a string the quotation marks would have backslashes.
+_NAMED = re.compile(rf'"{REQUEST}":\s*"(\w{{1,64}})"'.encode())
+_FORM = "application/x-www-form-urlencoded"
+_MOST_HELD = 512 << 20
+_IDLE_S = 75.0
+_UNUSED_S = 1.0
+
+
+class Front:
+    """Listens from `start` to `close`, and answers 503 except from `open` to `shut`.
+
+    These four are called from other threads; the front has a thread of its own, on which an event loop runs.
+    """
+
+    def __init__(self, host: str, ports: Ports, model_name: str, api: URL | None = None) -> None:
+        """Takes the public ports, and where OpenAI's API is, if there is one."""
+        self._host, self._ports = host, ports
+        self._refusals = Refusals("triton", model_name)
+        self._metrics = MetricsPort(self._refusals, api / METRICS[1:] if api else None)
+        self._grpc = GrpcPort(host, ports.grpc, self._refusals)
+        self._triton: URL | None = None
+        self._state: str | None = "starting"
+        self._is_alive = True
+        self._bodies, self._notes = Bodies(_MOST_HELD), set[asyncio.Task[None]]()
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="trtspec-front", daemon=True)
+
+    def start(self) -> None:
+        """Begins to listen; raises OSError where it cannot."""
+        give_back_large_blocks()
+        self._thread.start()
+        self._wait(self._start())
+
+    def open(self, ports: Ports) -> None:
+        """Passes requests, from now on, to Triton on these ports of the loopback."""
+        self._metrics.triton = URL(f"http://{LOOPBACK}:{ports.metrics}{METRICS}")
+        self._wait(self._grpc.open(ports.grpc))
+        self._triton, self._state, self._is_alive = URL(f"http://{LOOPBACK}:{ports.http}"), None, True
+
+    def shut(self, state: str, *, is_alive: bool = True) -> None:
+        """Refuses new requests, from now on; those that run go on.
+
+        `state` says why: "starting", "stopping" and the like. With `is_alive` the front still answers that
+        the server is alive, and with its metrics.
+        """
+        self._state, self._is_alive = state, is_alive
+        self._grpc.shut(state, is_alive=is_alive)
+        if not is_alive:
+            self._metrics.triton = None
+
+    def close(self) -> None:
+        self._wait(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _wait(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    # The methods below run on the loop.
+
+    async def _start(self) -> None:
+        self._session = ClientSession(
+            # When Triton is told to end, it waits ten seconds for connections that nobody uses.
+            connector=TCPConnector(limit=0, keepalive_timeout=_UNUSED_S),
+            timeout=ClientTimeout(total=None, sock_connect=5),
+            cookie_jar=DummyCookieJar(),
+            auto_decompress=False,
+        )
+        self._most = allow_connections(MOST_CONNECTIONS)
+        self._servers, self._listeners = list[Server](), list[asyncio.AbstractServer]()
+        count = partial(self._refusals.add, Refusal.INVALID_REQUEST)
+        for port, handle, refused in (
+            (self._ports.http, self._handle, count),
+            (self._ports.metrics, self._tell, lambda: None),
+        ):
+            # When a client leaves, its handler is cancelled, and with it the request to Triton.
+            server = Server(handle, refused, access_log=None, keepalive_timeout=_IDLE_S)
+            accept = partial(self._accept, server)
+            self._listeners.append(await self._loop.create_server(accept, self._host, port, backlog=1024))
+            self._servers.append(server)
+        await self._grpc.start()
+
+    async def _close(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        await self._grpc.close()
+        for server in self._servers:
+            await server.shutdown(1.0)
+        await self._session.close()
+
+    def _accept(self, server: Server) -> asyncio.BaseProtocol:
+        if sum(len(server.connections) for server in self._servers) >= self._most:
+            self._refusals.add(Refusal.TOO_MANY_CONNECTIONS)
+            return _Full()
+        return server()
+
+    async def _tell(self, request: web.BaseRequest) -> web.StreamResponse:
+        _asked(request)
+        return await self._metrics.answer(request, self._session)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        _asked(request)
+        path = unquote(request.path)
+        if not path.startswith("/"):
+            return self._refuse(request, Refusal.INVALID_REQUEST, 400, "the request names no path")
+        if path == _ALIVE and self._is_alive and (self._state or self._triton is None):
+            return web.Response()
+        if _CLOSED.match(path):
+            return self._refuse(request, Refusal.UNAUTHORIZED, 403, "this API is closed")
+        if self._state or self._triton is None:
+            why = while_shut(self._state or "")
+            refusal = self._refuse(request, why, 503, f"the server is {self._state}")
+            # A client that connects again may find another server behind the same name.
+            refusal.force_close()
+            return refusal
+        try:
+            async with self._bodies.read(_chunks(request), request.content_length or 0) as body:
+                return await self._answer(request, self._triton, path, body)
+        except BodyError as problem:
+            return self._refuse(request, OF_BODIES[problem.status], problem.status, str(problem))
+        except web.RequestPayloadError:
+            message = "the body is not in the form that its Content-Encoding or Transfer-Encoding says"
+            refusal = self._refuse(request, Refusal.INVALID_REQUEST, 400, message)
+            # Where the next request would begin is not known.
+            refusal.force_close()
+            return refusal
+        except ConnectionError:
+            # A write to a client that has just gone raises one that is a `ClientError` too; of Triton's
+            # connections none is a `ConnectionError`.
+            return error(400, "the client has left")
+        except (ClientError, asyncio.TimeoutError):
+            return self._refuse(request, Refusal.NOT_READY, 503, "the server has ended")
+
+    def _refuse(self, request: web.BaseRequest, why: Refusal, status: int, message: str) -> web.Response:
+        """Returns an error of the front's own; what only looks, as probes do, is not counted."""
+        if request.method == "POST":
+            self._refusals.add(why)
+        return error(status, message)
+
+    async def _answer(
+        self, request: web.BaseRequest, triton: URL, path: str, body: bytes
+    ) -> web.StreamResponse:
+        if await asyncio.to_thread(is_deep, body) if len(body) > SHORT_BODY else is_deep(body):
+            message = "the JSON has too many brackets in brackets"
+            return self._refuse(request, Refusal.INVALID_REQUEST, 400, message)
+        generate = _GENERATE.fullmatch(path)
+        # A client, such as OpenAI's API, may have named its request itself.
+        named = _NAMED.search(body) if generate else None
+        name = named[1].decode() if named else uuid.uuid4().hex
+        try:
+            async with self._session.request(
+                request.method,
+                # As it came: `join` would take a host of it, and what `_CLOSED` has seen could change.
+                URL(f"{triton.origin()}{request.rel_url.raw_path_qs}", encoded=True),
+                data=_named(request, body, None if named else name) if generate else body or None,
+                headers=_forwarded(request.headers),
+                skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
+                allow_redirects=False,
+            ) as answer:
+                if _READY.fullmatch(path) and answer.status != 200:
+                    return error(503, "not ready")
+                if answer.status != 200 or (generate and not generate[2]):
+                    said = await answer.read()
+                    response = corrected(answer.status, _forwarded(answer.headers), said)
+                    if generate and answer.status != 200 and not is_models(said):
+                        self._count(response.status)
+                    return response
+                return await _streamed(request, answer)
+        except asyncio.CancelledError:
+            if generate:
+                self._tell_left(triton.with_path(f"{generate[1]}/generate"), name)
+            raise
+
+    def _count(self, status: int) -> None:
+        """Counts a request that Triton answered itself: the model did not see it, and counts nothing."""
+        if status == 503:
+            self._refusals.add(Refusal.NOT_READY)
+        elif status < 500:
+            self._refusals.add(Refusal.INVALID_REQUEST)
+
+    def _tell_left(self, url: URL, name: str) -> None:
+        note = self._loop.create_task(self._told_left(url, name))
+        self._notes.add(note)
+        note.add_done_callback(self._notes.discard)
+
+    async def _told_left(self, url: URL, name: str) -> None:
+        await asyncio.sleep(LEFT_S)
+        with suppress(ClientError):
+            async with self._session.post(url, json={"text_input": "", LEFT: name}):
+                pass
+
+
+def _asked(request: web.BaseRequest) -> None:
+    assert isinstance(request.protocol, FrontConnection)
+    request.protocol.asked()
+
+
+async def _chunks(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
+    if not request.can_read_body:
+        return
+    if request.headers.get("Expect", "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    async for chunk in request.content.iter_any():
+        yield chunk
+
+
+def _named(request: web.BaseRequest, body: bytes, name: str | None) -> bytes:
+    """Returns the body with a name for the request, if one is given, and the id that a header alone has."""
+    body = with_field(body, REQUEST, name) if name else body
+    given = request.headers.get(HEADER)
+    return with_field(body, ID, given) if given and f'"{ID}"'.encode() not in body else body
+
+
+async def _streamed(request: web.BaseRequest, answer: ClientResponse) -> web.StreamResponse:
+    """Passes each piece of Triton's answer on as it comes."""
+    response = web.StreamResponse(status=answer.status, headers=_forwarded(answer.headers))
+    response.content_length = answer.content_length
+    await response.prepare(request)
+    try:
+        async for piece in answer.content.iter_any():
+            await response.write(without_status(piece))
+    except ClientError:
+        if answer.content_type != "text/event-stream":
+            # The answer must not end properly, or the client would take a part for the whole.
+            if request.transport:
+                request.transport.abort()
+            return response
+        await response.write(b"data: " + error_json("the server has ended") + b"\n\n")
+    await response.write_eof()
+    return response
+
+
+def _forwarded(headers: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Returns the headers to pass on.
+
+    A form becomes JSON, since Triton copies a form onto its stack, and curl calls any body a form.
+    """
+    return [
+        (name, "application/json" if value.startswith(_FORM) else value)
+        for name, value in headers.items()
+        if name.lower() not in _NOT_FORWARDED
+    ]
+
+
+class _Full(asyncio.Protocol):
+    """Refuses a connection when there are too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        body = error_json("too many connections")
+        head = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        transport.write(f"{head}Retry-After: 1\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        transport.close()

@@ -1,0 +1,79 @@
+"""Two runs beside each other; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from trtspec.measure.bench.result import Arms, BenchResult, Interval, LoadResult, OfferedLoad
+from trtspec.measure.bench.statistics import unpaired_ratio
+from trtspec.measure.bench.verdict import fails_often
+
+_COMPARED = ("pairs", "block_requests", "max_tokens", "temperature", "seed", "load_generator", "chat")
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedLoad:
+    """One load that both have; `ratio` says how many times as fast the second run was as the first.
+
+    Of streams that is tokens a second, of a rate, from which these follow, the mean time of a request. It is
+    None where too few blocks tell it, or too many requests failed.
+    """
+
+    load: OfferedLoad
+    first: LoadResult
+    second: LoadResult
+    ratio: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchComparison:
+    """Two results, the loads that both have, and what else differs between them.
+
+    The runs were made at two times, so what the machine did meanwhile is in the ratios; `differences` says
+    what should have been the same.
+    """
+
+    first: BenchResult
+    second: BenchResult
+    rows: tuple[ComparedLoad, ...]
+    differences: tuple[str, ...]
+
+
+def compare(first: BenchResult, second: BenchResult) -> BenchComparison:
+    """Returns what can be said of two results; the interval has the confidence of the first."""
+    others = {level.load: level for level in second.levels}
+    rows = tuple(
+        ComparedLoad(level.load, level, other, _ratio(level, other, first.settings.confidence))
+        for level in first.levels
+        if (other := others.get(level.load))
+    )
+    return BenchComparison(first, second, rows, tuple(_differences(first, second)))
+
+
+def _ratio(first: LoadResult, second: LoadResult, confidence: float) -> Interval | None:
+    if first.load.kind == "streams":
+        return unpaired_ratio(second.arms.speculative.blocks, first.arms.speculative.blocks, confidence)
+    if any(fails_often(level.load, Arms(level.arms.speculative)) for level in (first, second)):
+        return None
+    before, after = ([seconds for seconds, _ in level.pairs] for level in (first, second))
+    return unpaired_ratio(before, after, confidence)
+
+
+def _differences(first: BenchResult, second: BenchResult) -> Iterator[str]:
+    if first.workload.digest != second.workload.digest:
+        yield f"the prompts: {first.workload.name} and {second.workload.name}"
+    for name in _COMPARED:
+        before, after = getattr(first.settings, name), getattr(second.settings, name)
+        if before != after:
+            yield f"{name}: {before} and {after}"
+    for field in fields(first.machine):
+        before, after = getattr(first.machine, field.name), getattr(second.machine, field.name)
+        if before != after:
+            yield f"the machine's {field.name}: {before} and {after}"
+    for number, result in (("first", first), ("second", second)):
+        if result.is_partial:
+            yield f"the {number} was stopped before its end"
+    loads = {str(level.load) for level in first.levels} ^ {str(level.load) for level in second.levels}
+    if loads:
+        yield f"only one has {', '.join(sorted(loads))}"

@@ -1,0 +1,182 @@
+"""A run: each load warmed up and measured in alternating blocks, with what is known after each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from time import perf_counter
+from typing import Protocol
+
+from trtspec.base.errors import TrtspecError
+from trtspec.client.endpoint import Endpoint, EndpointRequest
+from trtspec.deploy.monitoring.scrape import Scrape, parse, read
+from trtspec.measure.bench.gpu import GpuMeter
+from trtspec.measure.bench.inside import KvReuseShare, Meanwhile, is_idle
+from trtspec.measure.bench.plan import BenchPlan
+from trtspec.measure.bench.result import OfferedLoad
+from trtspec.measure.bench.sample import ArmName, Block, RequestSample
+from trtspec.measure.bench.traffic import Heard, Manner, Traffic, closed_loop
+from trtspec.measure.workloads.arrivals import arrivals
+from trtspec.measure.workloads.prompt import Prompt
+
+_IDLE_S, _LOOK_S = 3.0, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class BenchArm:
+    """The endpoint that one arm asks, and its number of draft tokens; None leaves that to the server."""
+
+    endpoint: Endpoint
+    num_draft_tokens: int | None
+
+
+@dataclass(slots=True)
+class LoadSamples:
+    """The samples of one load: `pairs` are complete pairs of blocks, `broken_off` are samples of an
+    incomplete one.
+
+    `meanwhile` is what the server's metrics said of all blocks, `kv_reuse` of each arm's, `gpu_use` the GPUs.
+    """
+
+    load: OfferedLoad
+    pairs: list[dict[ArmName, Block]] = field(default_factory=list)
+    broken_off: list[tuple[ArmName, RequestSample]] = field(default_factory=list)
+    meanwhile: Meanwhile | None = None
+    kv_reuse: dict[ArmName, KvReuseShare] = field(default_factory=dict)
+    gpu_use: dict[ArmName, float | None] = field(default_factory=dict)
+
+    def blocks(self, arm: ArmName) -> list[Block]:
+        return [pair[arm] for pair in self.pairs]
+
+
+class BlockListener(Protocol):
+    """Is told, by `measure`, how far it is."""
+
+    def began(self, load: OfferedLoad, measured: list[LoadSamples]) -> None:
+        """Called before each load, with the list of what is measured, which grows."""
+        ...
+
+    def warm(self) -> None:
+        """Called when the warm-up of a load is over."""
+        ...
+
+    def heard(self, arm: ArmName, sample: RequestSample, question: EndpointRequest, text: str) -> None:
+        """Called for each request that was measured, when it is over."""
+        ...
+
+    def paired(self, measured: list[LoadSamples]) -> None:
+        """Called after each pair of blocks, with all that was measured until then."""
+        ...
+
+
+async def measure(
+    plan: BenchPlan,
+    arms: Mapping[ArmName, BenchArm],
+    traffic: Traffic,
+    metrics_url: str | None,
+    listener: BlockListener,
+) -> list[LoadSamples]:
+    """Returns what each load gave. Cancelled, it leaves the rest to what `listener` was told."""
+    measured: list[LoadSamples] = []
+    prompts = plan.stream_of_prompts()
+    async with GpuMeter() as meter:
+        for number, load in enumerate(plan.loads):
+            level = LoadSamples(load)
+            measured.append(level)
+            listener.began(load, measured)
+            run = _Level(plan, arms, traffic, metrics_url, listener, meter, number)
+            await run.run(level, prompts, measured)
+    return measured
+
+
+class _Level:
+    """Measures one load."""
+
+    def __init__(
+        self,
+        plan: BenchPlan,
+        arms: Mapping[ArmName, BenchArm],
+        traffic: Traffic,
+        metrics_url: str | None,
+        listener: BlockListener,
+        meter: GpuMeter,
+        number: int,
+    ) -> None:
+        self._plan, self._arms, self._listener, self._meter = plan, arms, listener, meter
+        self._traffic, self._metrics_url, self._number = traffic, metrics_url, number
+        self._spans: dict[ArmName, list[tuple[float, float]]] = {name: [] for name in plan.arms}
+
+    async def run(self, level: LoadSamples, prompts: Iterator[Prompt], measured: list[LoadSamples]) -> None:
+        plan, load = self._plan, level.load
+        if warm_up := list(islice(prompts, plan.warm_up_of(load))):
+            for name in plan.arms:
+                streams = math.ceil(load.value) if load.kind == "streams" else len(warm_up)
+                manner = self._manner(name, -1, _unheard)
+                await closed_loop(self._arms[name].endpoint, warm_up, streams, manner)
+        self._listener.warm()
+        before = seen = await self._look()
+        for number in range(plan.pairs):
+            asked = list(islice(prompts, plan.prompts_per_block(load)))
+            pair: dict[ArmName, Block] = {}
+            level.broken_off.clear()
+            for name in plan.order(number):
+                begin = perf_counter()
+                pair[name] = await self._block(level, name, number, asked)
+                self._spans[name].append((begin, perf_counter()))
+                if before:
+                    last, seen = seen, await self._look()
+                    if last and seen:
+                        reuse = Meanwhile(last, seen).kv_reuse
+                        level.kv_reuse[name] = level.kv_reuse.get(name, KvReuseShare()) + reuse
+            level.broken_off.clear()
+            level.pairs.append(pair)
+            level.gpu_use = {name: self._meter.use(spans) for name, spans in self._spans.items()}
+            if before and seen:
+                level.meanwhile = Meanwhile(before, seen)
+            self._listener.paired(measured)
+
+    async def _block(self, level: LoadSamples, name: ArmName, pair: int, asked: list[Prompt]) -> Block:
+        endpoint, load = self._arms[name].endpoint, level.load
+
+        def heard(sample: RequestSample, question: EndpointRequest, text: str) -> None:
+            level.broken_off.append((name, sample))
+            self._listener.heard(name, sample, question, text)
+
+        manner = self._manner(name, pair, heard)
+        times: list[float] = []
+        if load.kind == "rate":
+            # The same times in both arms of a pair.
+            seed = self._plan.seed + 1000 * self._number + pair
+            times = arrivals(load.value, len(asked), self._plan.burstiness, seed)
+        return await self._traffic.block(endpoint, asked, load, times, manner)
+
+    def _manner(self, name: ArmName, pair: int, heard: Heard) -> Manner:
+        """Returns how a block asks; no block finds in the server what another was answered to its prompts."""
+        plan = self._plan
+        tenant = f"bench-{self._number}-{pair}-{name}"
+        draft_tokens = self._arms[name].num_draft_tokens
+        return Manner(
+            plan.max_tokens, plan.temperature, plan.seed, plan.ignore_eos, draft_tokens, tenant, heard
+        )
+
+    async def _look(self) -> Scrape | None:
+        """Returns the server's metrics when nothing is at work any more; None where there are none."""
+        if self._metrics_url is None:
+            return None
+        deadline = perf_counter() + _IDLE_S
+        while True:
+            try:
+                text = await asyncio.to_thread(read, self._metrics_url)
+            except TrtspecError:
+                return None
+            scrape = parse(text, perf_counter())
+            if is_idle(scrape) or perf_counter() > deadline:
+                return scrape
+            await asyncio.sleep(_LOOK_S)
+
+
+def _unheard(sample: RequestSample, question: EndpointRequest, text: str) -> None:
+    """Ignores a sample: the requests of the warm-up are not counted."""

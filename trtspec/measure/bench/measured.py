@@ -1,0 +1,32 @@
+"""Turns the result of a bench into the input of the rules in `trtspec.forecast.rules`."""
+
+from __future__ import annotations
+
+from trtspec.forecast.rules import MeasuredRun
+from trtspec.measure.bench.result import ArmFigures, BenchResult, LoadResult
+
+
+def measured(result: BenchResult) -> MeasuredRun:
+    """Returns what was measured at the lowest load, and the verdict on all of them.
+
+    GPU use and tokens a second are those without drafts, where it was asked without.
+    """
+    if not result.levels:
+        return MeasuredRun()
+    level = min(result.levels, key=lambda level: level.load.value)
+    drafts, alone = level.arms.speculative.drafts, _alone(level)
+    acceptance = drafts.acceptance if drafts and drafts.acceptance.verifications else None
+    answered = alone.requests - alone.failed
+    return MeasuredRun(
+        answer_tokens=alone.output_tokens / answered if answered else None,
+        gpu_use=alone.inside.gpu_use,
+        acceptance=acceptance.by_position if acceptance else (),
+        accepted=acceptance.rate if acceptance else None,
+        tokens_per_second=level.arms.plain.tokens_per_second.value if level.arms.plain else None,
+        decision=result.verdict.decision,
+        words=result.verdict.words,
+    )
+
+
+def _alone(level: LoadResult) -> ArmFigures:
+    return level.arms.plain or level.arms.speculative

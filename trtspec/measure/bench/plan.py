@@ -1,0 +1,80 @@
+"""Plans a run of `bench`: its loads, its blocks and their order; pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from trtspec.measure.bench.result import OfferedLoad, Targets
+from trtspec.measure.bench.sample import ArmName
+from trtspec.measure.bench.statistics import FEWEST_PAIRS
+from trtspec.measure.workloads.prompt import Prompt
+from trtspec.measure.workloads.workload import Workload
+
+BOTH: tuple[ArmName, ArmName] = ("speculative", "plain")
+_STREAM_PROMPTS, _FEWEST_PROMPTS, _RATE_S = 3, 4, 10
+
+
+@dataclass(frozen=True, slots=True)
+class BenchPlan:
+    """Says what a run measures; the fields are those of the result's settings and of the command line.
+
+    Without `paired` there is no plain arm. `pairs` is even, so that each arm begins as often as the other.
+    `block_prompts` and `warm_up` are numbers of prompts, None for what goes with the load.
+    """
+
+    workload: Workload
+    loads: tuple[OfferedLoad, ...]
+    paired: bool
+    pairs: int = 6
+    block_prompts: int | None = None
+    warm_up: int | None = None
+    max_tokens: int = 128
+    temperature: float = 0.0
+    seed: int = 0
+    ignore_eos: bool = False
+    burstiness: float = 1.0
+    num_draft_tokens: int | None = None
+    chat: bool = True
+    confidence: float = 0.95
+    targets: Targets = field(default_factory=Targets)
+
+    def __post_init__(self) -> None:
+        if self.pairs < FEWEST_PAIRS or self.pairs % 2:
+            raise ValueError(f"{self.pairs} pairs: an even number of at least {FEWEST_PAIRS} is needed")
+
+    @property
+    def arms(self) -> tuple[ArmName, ...]:
+        return BOTH if self.paired else ("speculative",)
+
+    def order(self, pair: int) -> tuple[ArmName, ...]:
+        """Returns who comes first in a pair of blocks: A B, B A, A B, … which is A B B A and again."""
+        return self.arms if pair % 2 == 0 else self.arms[::-1]
+
+    def prompts_per_block(self, load: OfferedLoad) -> int:
+        """Returns how many prompts a block has: a few for each stream, or what comes in ten seconds."""
+        if self.block_prompts is not None:
+            return self.block_prompts
+        wanted = load.value * (_STREAM_PROMPTS if load.kind == "streams" else _RATE_S)
+        return max(_FEWEST_PROMPTS, math.ceil(wanted))
+
+    def warm_up_of(self, load: OfferedLoad) -> int:
+        """Returns how many prompts warm each arm up before a level: as many as run at once."""
+        if self.warm_up is not None:
+            return self.warm_up
+        return math.ceil(load.value) if load.kind == "streams" else _FEWEST_PROMPTS
+
+    def stream_of_prompts(self) -> Iterator[Prompt]:
+        """Yields the prompts again and again, so that a level asks what those before did not."""
+        while True:
+            yield from self.workload.prompts
+
+    @property
+    def prompts_needed(self) -> int:
+        """Returns how many prompts the run asks, each counted once for both arms."""
+        return sum(self.pairs * self.prompts_per_block(load) + self.warm_up_of(load) for load in self.loads)
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.loads) * self.pairs * len(self.arms)

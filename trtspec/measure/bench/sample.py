@@ -1,0 +1,89 @@
+"""Holds the times of one request, and of one block of requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from trtspec.client.endpoint import DraftCounts
+
+ArmName = Literal["speculative", "plain"]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSample:
+    """One request; times are seconds since its block began.
+
+    `intended` is when it was to be sent, which its latencies count from, and `sent` when it was. `pieces` has
+    when each piece of its text came. `output_tokens` is the number of pieces where the server does not say
+    (`tokens_told`). `error` is a kind of `AskError`, with `problem` in the server's words; None for a whole
+    answer.
+    """
+
+    prompt: str
+    category: str
+    turn: int
+    intended: float
+    sent: float
+    ended: float
+    pieces: tuple[float, ...] = ()
+    characters: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    tokens_told: bool = True
+    finish_reason: str | None = None
+    counts: DraftCounts | None = None
+    error: str | None = None
+    problem: str = ""
+
+    @property
+    def time_to_first_token(self) -> float | None:
+        return self.pieces[0] - self.intended if self.pieces else None
+
+    @property
+    def end_to_end(self) -> float:
+        return self.ended - self.intended
+
+    @property
+    def inter_token(self) -> float | None:
+        """The mean time of a token after the first text, as AIPerf has it; None for fewer than two."""
+        if self.output_tokens < 2 or not self.pieces:
+            return None
+        return (self.ended - self.pieces[0]) / (self.output_tokens - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The requests that ran together; `seconds` is how long until the last had its answer.
+
+    Until `full_until` the load was what it is called: all streams were at work, or requests still came.
+    """
+
+    samples: tuple[RequestSample, ...]
+    seconds: float
+    full_until: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens a second while the load was full, 0.0 for none.
+
+        The tail, in which fewer and fewer streams are at work, has another load, at which drafts may gain
+        more or less. A request that ended in it counts with the share of its pieces that came before.
+        """
+        window = self.full_until or self.seconds
+        tokens = sum(
+            sample.output_tokens * _share_before(sample.pieces, window)
+            for sample in self.samples
+            if sample.error is None
+        )
+        return tokens / window if window > 0 else 0.0
+
+    @property
+    def mean_end_to_end(self) -> float | None:
+        """The mean time of the requests that were answered; None for none."""
+        times = [sample.end_to_end for sample in self.samples if sample.error is None]
+        return sum(times) / len(times) if times else None
+
+
+def _share_before(pieces: tuple[float, ...], moment: float) -> float:
+    return sum(piece <= moment for piece in pieces) / len(pieces) if pieces else 0.0

@@ -1,0 +1,240 @@
+"""A run against servers that are up: found, measured, written as it goes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+from typing import Protocol
+
+from yarl import URL
+
+from trtspec.base.atomic import remove
+from trtspec.client.endpoint import Endpoint, EndpointRequest
+from trtspec.client.finding import find, shown
+from trtspec.measure.bench.machine import this_machine
+from trtspec.measure.bench.measure import BenchArm, LoadSamples, measure
+from trtspec.measure.bench.plan import BenchPlan
+from trtspec.measure.bench.result import BenchedModel, BenchedServer, BenchResult, OfferedLoad, write
+from trtspec.measure.bench.sample import ArmName, RequestSample
+from trtspec.measure.bench.samples_file import write_samples
+from trtspec.measure.bench.summary import Circumstances, summary
+from trtspec.measure.bench.traffic import Traffic
+from trtspec.measure.workloads.recorded import Recorded, append_recorded
+
+ANSWERS = "answers.jsonl"
+_FREE_S, _MOST_SHARE = 5.0, 0.01
+"""The time that results of a run that goes on may take, and beyond that their share of its time.
+
+Each is made of all blocks until then, so that those of hundreds of pairs would take ever more of it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchTargets:
+    """The servers that a run asks, and the files that it keeps.
+
+    `baseline` is the URL of the same engine without drafts, where it cannot be asked for plain decoding.
+    Keys are sent as bearer tokens to the server that they belong to, and are kept nowhere. `command` is what
+    asks for all this, without what is secret in it.
+    """
+
+    url: str
+    model_name: str | None
+    baseline: str | None
+    metrics_url: str | None
+    timeout_s: float
+    folder: Path
+    as_csv: bool
+    keeps_answers: bool
+    model: BenchedModel | None = None
+    key: str | None = None
+    baseline_key: str | None = None
+    command: str = ""
+
+
+class Watcher(Protocol):
+    """Is told, by `run`, how far it is."""
+
+    def began(self, load: OfferedLoad, prompts: int) -> None:
+        """Called before each load; so many prompts will be asked, those of the warm-up not counted."""
+        ...
+
+    def warm(self) -> None:
+        """Called when the warm-up of a load is over."""
+        ...
+
+    def heard(self, arm: ArmName, sample: RequestSample) -> None:
+        """Called for each request that was measured, when it is over."""
+        ...
+
+    def paired(self, result: BenchResult) -> None:
+        """Called after a pair of blocks, of many not after each, with what is known until then."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOutcome:
+    """The last result, and the files that were written; `is_interrupted` after Ctrl-C or SIGTERM."""
+
+    result: BenchResult
+    files: tuple[Path, ...]
+    is_interrupted: bool
+
+
+def run(
+    plan: BenchPlan,
+    asked: BenchTargets,
+    watcher: Callable[[Circumstances, BenchPlan], Watcher],
+    traffic: Traffic,
+) -> BenchOutcome:
+    """Measures until the end, or until Ctrl-C or SIGTERM; `plan.paired` is filled in from what is found.
+
+    `watcher` returns who is told how far it is, when the servers are found. Raises `UnavailableError` where a
+    server is not there.
+    """
+    return asyncio.run(_run(plan, asked, watcher, traffic))
+
+
+async def _run(
+    plan: BenchPlan,
+    asked: BenchTargets,
+    watcher: Callable[[Circumstances, BenchPlan], Watcher],
+    traffic: Traffic,
+) -> BenchOutcome:
+    async with AsyncExitStack() as stack:
+
+        async def reach(url: str, name: str | None, key: str | None) -> tuple[Endpoint, str | None]:
+            found = await find(url, name, chat=plan.chat, timeout_s=asked.timeout_s, key=key)
+            stack.push_async_callback(found.endpoint.close)
+            return found.endpoint, found.software
+
+        endpoint, software = await reach(asked.url, asked.model_name, asked.key)
+        arms: dict[ArmName, BenchArm] = {"speculative": BenchArm(endpoint, plan.num_draft_tokens)}
+        plain_by = "none"
+        if asked.baseline is not None:
+            other, _ = await reach(asked.baseline, None, asked.baseline_key)
+            arms["plain"] = BenchArm(other, 0 if other.plain_per_request else None)
+            plain_by = "baseline"
+        elif endpoint.plain_per_request:
+            arms["plain"], plain_by = BenchArm(endpoint, 0), "request"
+        plan = replace(plan, paired="plain" in arms, chat=plan.chat and endpoint.api == "openai")
+        of = Circumstances(
+            server=BenchedServer(
+                shown(endpoint.url),
+                endpoint.api,
+                plain_by,  # type: ignore[arg-type]
+                shown(asked.baseline) if asked.baseline else None,
+                software,
+            ),
+            model=replace(asked.model, name=endpoint.model) if asked.model else BenchedModel(endpoint.model),
+            machine=this_machine(),
+            started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            version=version("trtspec"),
+            load_generator=traffic.name,
+            command=asked.command,
+            # OpenAI's API names no tenant: a server of ours makes one of each key.
+            is_one_tenant=plain_by == "request" and endpoint.api == "openai" and asked.key is not None,
+        )
+        keeper = _Keeper(plan, of, asked, watcher(of, plan))
+        metrics_url = asked.metrics_url or metrics_beside(endpoint)
+        work = asyncio.ensure_future(measure(plan, arms, traffic, metrics_url, keeper))
+        with _ends_on_signals(work), suppress(asyncio.CancelledError):
+            await work
+        return keeper.outcome(is_interrupted=work.cancelled())
+
+
+class _Keeper:
+    """Writes what is known whenever more is, and passes on what it is told."""
+
+    def __init__(self, plan: BenchPlan, of: Circumstances, asked: BenchTargets, watcher: Watcher) -> None:
+        self._plan, self._of, self._asked, self._watcher = plan, of, asked, watcher
+        self._measured: list[LoadSamples] = []
+        self._answers: list[Recorded] = []
+        self._has_kept = False
+        self._begin, self._spent_s = perf_counter(), 0.0
+
+    def began(self, load: OfferedLoad, measured: list[LoadSamples]) -> None:
+        self._measured = measured
+        prompts = self._plan.pairs * len(self._plan.arms) * self._plan.prompts_per_block(load)
+        self._watcher.began(load, prompts)
+
+    def warm(self) -> None:
+        self._watcher.warm()
+
+    def heard(self, arm: ArmName, sample: RequestSample, question: EndpointRequest, text: str) -> None:
+        if self._asked.keeps_answers and sample.error is None:
+            self._answers.append(_recorded(sample, question, text, self._of.model.name))
+        self._watcher.heard(arm, sample)
+
+    def paired(self, measured: list[LoadSamples]) -> None:
+        begin = perf_counter()
+        if self._spent_s > max(_FREE_S, _MOST_SHARE * (begin - self._begin)):
+            return
+        self._watcher.paired(self._write(is_partial=True))
+        self._spent_s += perf_counter() - begin
+
+    def outcome(self, *, is_interrupted: bool) -> BenchOutcome:
+        result = self._write(is_partial=is_interrupted)
+        samples = write_samples(self._measured, self._asked.folder, as_csv=self._asked.as_csv)
+        files = [self._asked.folder / "result.json", samples]
+        if self._asked.keeps_answers:
+            files.append(self._asked.folder / ANSWERS)
+        return BenchOutcome(result, tuple(files), is_interrupted)
+
+    def _write(self, *, is_partial: bool) -> BenchResult:
+        result = summary(self._plan, self._of, self._measured, is_partial=is_partial)
+        write(result, self._asked.folder)
+        if self._answers:
+            file = self._asked.folder / ANSWERS
+            if not self._has_kept:  # Those of an earlier run, whose result is replaced too.
+                remove(file)
+            self._has_kept = True
+            append_recorded(file, self._answers)
+            self._answers.clear()
+        return result
+
+
+def _recorded(sample: RequestSample, question: EndpointRequest, text: str, model: str) -> Recorded:
+    sampling = {"temperature": question.temperature} if question.temperature else {}
+    if question.seed is not None:
+        sampling["seed"] = question.seed
+    return Recorded(
+        name=sample.prompt if not sample.turn else f"{sample.prompt}/{sample.turn}",
+        category=sample.category,
+        prompt=question.text,
+        text=text,
+        finish_reason="stop" if sample.finish_reason == "stop" else "length",
+        model=model,
+        sampling=sampling,
+    )
+
+
+def metrics_beside(endpoint: Endpoint) -> str | None:
+    """Returns where servers of OpenAI's API have their metrics: beside it, as vLLM does."""
+    return str(URL(endpoint.url).parent / "metrics") if endpoint.api == "openai" else None
+
+
+@contextmanager
+def _ends_on_signals(work: asyncio.Future[list[LoadSamples]]) -> Iterator[None]:
+    """Has Ctrl-C and SIGTERM cancel the work instead of ending the program; a second one does that."""
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        work.cancel()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

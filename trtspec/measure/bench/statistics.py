@@ -1,0 +1,124 @@
+"""Intervals and percentiles of what blocks measured; pure.
+
+Times of a machine that others use too are skewed, and what slows it down multiplies them: so everything is
+done with logarithms, and a mean is a geometric one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from trtspec.extras import require
+from trtspec.measure.bench.result import Interval, Percentiles
+
+FEWEST_PAIRS = 6
+"""With four, intervals of blocks that another program slowed down now and then miss the truth too often."""
+
+
+def ratio(pairs: Sequence[tuple[float, float]], confidence: float) -> Interval | None:
+    """Returns the ratio of the first to the second value, over pairs of blocks that took turns in beginning.
+
+    Who comes second finds caches warm, so that half of the pairs favours each, and what both gain by that is
+    taken out. The pairs with an even index
+    and those with an odd one are therefore two groups, as in a crossover of two periods (Hills and Armitage
+    1979, "The two-period cross-over clinical trial"): the effect is the mean of the groups' means of the log
+    ratios, its variance the pooled one within the groups, and Student's t has two degrees of freedom less
+    than there are pairs. None with fewer than `FEWEST_PAIRS`, or where a value is not positive.
+    """
+    found = _crossover(pairs)
+    return None if found is None else _interval(fmean(found.means), found.error, found.freedom, confidence)
+
+
+def gain_of_second(pairs: Sequence[tuple[float, float]], confidence: float) -> Interval | None:
+    """Returns how much larger the value of who comes second in a pair is, a geometric mean of both arms.
+
+    A cache that holds the first one's prompts does that. What it helps one arm more than the other stays in
+    `ratio`, whose square has the ratio of the two gains in it: at most this, where neither is below 1.
+    """
+    found = _crossover(pairs)
+    if found is None:
+        return None
+    first, second = found.means
+    return _interval((second - first) / 2, found.error, found.freedom, confidence)
+
+
+@dataclass(frozen=True, slots=True)
+class _Crossover:
+    """The means of the log ratios of two groups, and the error of half their sum or their difference."""
+
+    means: tuple[float, float]
+    error: float
+    freedom: int
+
+
+def _crossover(pairs: Sequence[tuple[float, float]]) -> _Crossover | None:
+    if len(pairs) < FEWEST_PAIRS or any(min(pair) <= 0 for pair in pairs):
+        return None
+    logs = [math.log(first / second) for first, second in pairs]
+    groups = logs[::2], logs[1::2]
+    even, odd = (fmean(group) for group in groups)
+    squares = sum(
+        (value - mean) ** 2 for group, mean in zip(groups, (even, odd), strict=True) for value in group
+    )
+    freedom = len(logs) - 2
+    error = math.sqrt(squares / freedom * sum(1 / len(group) for group in groups)) / 2
+    return _Crossover((even, odd), error, freedom)
+
+
+def mean(values: Sequence[float], confidence: float) -> Interval | None:
+    """Returns the geometric mean of blocks; None for fewer than two, or one that is not positive."""
+    if len(values) < 2 or min(values) <= 0:
+        return None
+    logs = [math.log(value) for value in values]
+    return _interval(fmean(logs), math.sqrt(_variance(logs) / len(logs)), len(logs) - 1, confidence)
+
+
+def unpaired_ratio(first: Sequence[float], second: Sequence[float], confidence: float) -> Interval | None:
+    """Returns the ratio of blocks of two runs, which nothing pairs: Welch's interval of the log ratio."""
+    if min(len(first), len(second)) < 2 or min(*first, *second) <= 0:
+        return None
+    logs = [[math.log(value) for value in values] for values in (first, second)]
+    parts = [_variance(values) / len(values) for values in logs]
+    effect = fmean(logs[0]) - fmean(logs[1])
+    if not sum(parts):
+        return _interval(effect, 0.0, 1, confidence)
+    freedom = sum(parts) ** 2 / sum(
+        part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True)
+    )
+    return _interval(effect, math.sqrt(sum(parts)), freedom, confidence)
+
+
+def percentiles(values: Sequence[float]) -> Percentiles | None:
+    """Returns how values are distributed, by linear interpolation between them; None for none."""
+    if not values:
+        return None
+    ordered = sorted(values)
+
+    def at(share: float) -> float:
+        place = share * (len(ordered) - 1)
+        low = math.floor(place)
+        high = min(low + 1, len(ordered) - 1)
+        return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+    return Percentiles(len(ordered), fmean(ordered), at(0.5), at(0.9), at(0.95), at(0.99))
+
+
+def _variance(values: Sequence[float]) -> float:
+    middle = fmean(values)
+    return sum((value - middle) ** 2 for value in values) / (len(values) - 1)
+
+
+def _interval(effect: float, error: float, freedom: float, confidence: float) -> Interval:
+    half = _student(freedom, confidence) * error
+    return Interval(math.exp(effect), math.exp(effect - half), math.exp(effect + half))
+
+
+def _student(freedom: float, confidence: float) -> float:
+    """Returns the quantile of Student's t whose two tails leave this confidence."""
+    require("a confidence interval", "scipy")
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 0.5 + confidence / 2))

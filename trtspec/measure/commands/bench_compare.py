@@ -1,0 +1,49 @@
+"""`trtspec bench compare`: two runs beside each other."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trtspec.cli.terminal.options import JsonOption
+from trtspec.cli.terminal.output import out
+
+EXAMPLES = (
+    "trtspec bench compare bench/monday bench/tuesday",
+    "trtspec bench compare bench/monday bench/tuesday --report compared.html",
+)
+
+
+def bench_compare(
+    first: Annotated[Path, typer.Argument(metavar="A", help="The folder of a run.", show_default=False)],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another, compared to it.", show_default=False)],
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write a report of both as one HTML file.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Compare two runs of bench, load by load.
+
+    Tokens a second of B stand over those of A, at a rate the mean times of a request of A over those of B;
+    what else differs between the two is said.
+    """
+    from trtspec.measure.bench.compare import compare
+    from trtspec.measure.bench.result import read
+    from trtspec.measure.commands import results
+    from trtspec.measure.report.comparison import comparison_page
+    from trtspec.measure.report.document import write_report
+
+    comparison = compare(read(first), read(second))
+    if json:
+        out.json(asdict(comparison))
+    else:
+        results.print_comparison(comparison)
+    if not comparison.rows:
+        out.warning("the runs have no load in common, so there is nothing to compare")
+    elif report:
+        out.status(f"wrote {write_report(comparison_page(comparison), report)}")
+    for difference in comparison.differences:
+        out.warning(f"they differ: {difference}")

@@ -1,0 +1,250 @@
+"""`trtspec verify`: whether drafts change what the target says."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from trtspec.base.errors import UnavailableError
+from trtspec.cli.terminal.api_key import read_key
+from trtspec.cli.terminal.command_line import typed
+from trtspec.cli.terminal.options import JsonOption, OutputOption, PythonOption
+from trtspec.cli.terminal.output import out
+from trtspec.cli.terminal.server_options import (
+    ApiKeyEnvOption,
+    ApiKeyFileOption,
+    BaselineApiKeyFileOption,
+    BaselineOption,
+    ServedModelOption,
+    ServerUrlOption,
+)
+
+if TYPE_CHECKING:
+    from trtspec.backends.servers.launch import ServerLaunch
+    from trtspec.deploy.build import DeployedBuild
+    from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary
+    from trtspec.measure.verify.result import VerifyResult
+    from trtspec.measure.verify.second_opinion import SecondOpinion
+    from trtspec.measure.verify.subject import Sides
+    from trtspec.measure.verify.verification import VerificationSettings
+
+Dtype = Literal["float32", "float16", "bfloat16", "fp8"]
+_SEED = 2**32 - 1
+_NARROWED = ("--prompt", "--num-draft-tokens", "--draws")
+
+EXAMPLES = (
+    "trtspec verify recipe.yaml    # the engines of its build, in this process",
+    "trtspec verify recipe.yaml --python .venv-vllm/bin/python    # engine.backend: vllm",
+    "trtspec verify recipe.yaml --url http://127.0.0.1:8000",
+    "trtspec verify --url http://vllm:8000/v1 --baseline http://plain:8000/v1 --tokenizer ./model",
+    "trtspec verify recipe.yaml --draws 0 --prompt code-1 --num-draft-tokens 3",
+    "trtspec verify recipe.yaml --second-opinion .venv-vllm/bin/python",
+)
+
+
+def verify(
+    recipe: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[RECIPE]", help="A built recipe; --url alone needs none.", show_default=False
+        ),
+    ] = None,
+    output: OutputOption = None,
+    url: ServerUrlOption = None,
+    baseline: BaselineOption = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The model's tokenizer.", show_default="the build's"),
+    ] = None,
+    model_name: ServedModelOption = None,
+    api_key_file: ApiKeyFileOption = None,
+    api_key_env: ApiKeyEnvOption = None,
+    baseline_api_key_file: BaselineApiKeyFileOption = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Prompts: .jsonl, .json, .parquet, .txt.", show_default="own ones"),
+    ] = None,
+    prompts: Annotated[int, typer.Option(min=1, help="The most prompts of the workload.")] = 32,
+    prompt: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this prompt; may be given often.")
+    ] = None,
+    num_draft_tokens: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            help="A draft length to try; may be given often.",
+            show_default="as deployed, each up to 8, the longest",
+        ),
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a greedy answer.")] = 64,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 8,
+    dtype: Annotated[
+        Dtype | None,
+        typer.Option(help="What the target computes in.", show_default="the engine's, or bfloat16"),
+    ] = None,
+    near_tie: Annotated[
+        float | None,
+        typer.Option(
+            metavar="NATS",
+            min=0,
+            help="How much likelier a token may be than another that rounding alone chose.",
+            show_default="by dtype and the noise of plain decoding",
+        ),
+    ] = None,
+    draws: Annotated[
+        int, typer.Option(min=0, help="Sampled continuations of a prompt on either side; 0 for no sampling.")
+    ] = 500,
+    temperature: Annotated[float, typer.Option(min=0.01, help="Of the sampling.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, max=_SEED, help="Where the sampling's seeds come from.")] = 0,
+    second_opinion: Annotated[
+        str | None,
+        typer.Option(metavar="PYTHON", help="A Python that has vLLM: what it says to the same prompts."),
+    ] = None,
+    python: PythonOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Tell whether drafts change what the target says.
+
+    Greedy answers with drafts are held against those of the target alone. Where they part, the target's own
+    margin decides: a near tie is reported, anything else is a fault. Sampled continuations are held against
+    those of the target alone by a test of their distribution. The exit status is 1 for a fault, and where
+    nothing was proved. Without --url engines run in this process; of another engine.backend two servers are
+    started here, one after the other: without drafts, and with them.
+    """
+    from trtspec.measure.commands.verified import print_result
+    from trtspec.measure.verify.in_turns import in_turns
+    from trtspec.measure.verify.opening import ServerAddress, in_this_process, on_servers
+    from trtspec.measure.verify.prompts import Vocabulary, asked, built_in
+    from trtspec.measure.verify.second_opinion import SecondOpinion
+    from trtspec.measure.verify.two_samples import distributions
+    from trtspec.measure.verify.verification import VerificationSettings, usual_lengths
+    from trtspec.measure.workloads.reading import read_workload
+    from trtspec.recipe.server_limits import doubt
+
+    if recipe is None and (url is None or tokenizer is None):
+        raise typer.BadParameter("name a recipe, or a --url with its --tokenizer")
+    if baseline is not None and url is None:
+        raise typer.BadParameter("goes with --url", param_hint="--baseline")
+    if second_opinion and recipe is None:
+        raise typer.BadParameter("needs the recipe, which names the model", param_hint="--second-opinion")
+    built = _built(recipe, output) if recipe else None
+    if built and built.launch and num_draft_tokens:
+        problem = f"{built.launch.backend} drafts as much as it is started to: speculation.num_draft_tokens"
+        raise typer.BadParameter(problem, param_hint="--num-draft-tokens")
+    if built and built.drafts_inside and url is None:
+        problem = "drafts inside its engine, which cannot be asked for plain decoding, and does not sample"
+        repair = "name its server and one of the target alone: --url URL --baseline URL --draws 0"
+        raise UnavailableError(built.folder, problem, repair)
+    if draws:
+        distributions()
+    folder = tokenizer or (built.folder / "tokenizer" if built else Path())
+    vocabulary = Vocabulary.load(folder)
+    known = read_workload(workload, seed, 1).prompts[:prompts] if workload else built_in(vocabulary)
+    questions = asked(known, vocabulary, prompt or ())
+    settings = VerificationSettings(
+        lengths=tuple(num_draft_tokens or usual_lengths(built.longest_draft if built else None)),
+        max_tokens=max_tokens,
+        concurrency=concurrency,
+        dtype=dtype or (built.numbers if built else None),
+        near_tie=near_tie,
+        draws=draws,
+        temperature=temperature,
+        seed=seed,
+    )
+    opinion = None
+    if second_opinion and built:
+        other = SecondOpinion.find(second_opinion)
+        opinion = SecondOpinion(other, built.model, built.revision, built.dtype, vocabulary)
+        if built.numbers != built.dtype:
+            out.warning("the engine is quantized: where vLLM runs the model as it is, that alone may differ")
+    name = model_name or (built.model_name if built else None)
+    if url is not None:
+        server = ServerAddress(url, name, read_key(api_key_file, api_key_env))
+        plain = ServerAddress(baseline, model_name, read_key(baseline_api_key_file)) if baseline else None
+        sides = on_servers(server, plain, vocabulary)
+    elif built and built.launch:
+        if wrong := doubt(built.launch.backend, built.build.recipe.hardware.gpu) if draws else None:
+            out.warning(f"{wrong}; --draws 0 leaves sampling out")
+        sides = in_turns(built.build, built.launch, python, vocabulary.end_ids, out.status)
+    else:
+        assert built is not None
+        sides = in_this_process(built.folder, name or built.model_name)
+    result = asyncio.run(_verify(sides, vocabulary, questions, settings, opinion))
+    if json:
+        out.json(result.as_dict())
+    else:
+        print_result(result)
+    if not result.is_lossless:
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """The facts about a built recipe's target; `numbers` is the dtype that it computes in.
+
+    `launch` is how the server of others is started that has no engines. `longest_draft` is None there, and
+    where the engine itself drafts, since no request says how much.
+    """
+
+    folder: Path
+    model_name: str
+    model: str
+    revision: str | None
+    dtype: str
+    numbers: str
+    longest_draft: int | None
+    build: DeployedBuild
+    launch: ServerLaunch | None = None
+    drafts_inside: bool = False
+
+
+def _built(recipe: Path, output: str | None) -> _Built:
+    from trtspec.backends.engine.directory import read_engine
+    from trtspec.base.roles import Role
+    from trtspec.cli.terminal.built import find_build
+    from trtspec.deploy.vendor.build import find_launch
+
+    build = find_build(recipe, output)
+    loaded = build.loaded
+    folder, target = build.folder, loaded.recipe.models[Role.TARGET]
+    model, revision = str(loaded.model_location(target)), target.revision
+    if launch := find_launch(folder):
+        told = dict(zip(launch.arguments, launch.arguments[1:], strict=False))
+        dtype = told.get("--dtype", "bfloat16")
+        numbers = "fp8" if target.quantization.weights == "fp8" else dtype
+        name = launch.served_model_name
+        return _Built(folder, name, model, revision, dtype, numbers, None, build, launch)
+    engine = read_engine(folder / "target/engine")
+    return _Built(
+        folder,
+        loaded.recipe.serving.model_name,
+        model,
+        revision,
+        engine.dtype,
+        "fp8" if engine.quant_algo else engine.dtype,
+        None if engine.mode == "medusa" else engine.max_draft_len,
+        build,
+        drafts_inside=engine.mode == "medusa",
+    )
+
+
+async def _verify(
+    opened: AbstractAsyncContextManager[Sides],
+    vocabulary: Vocabulary,
+    prompts: list[VerifyPrompt],
+    settings: VerificationSettings,
+    opinion: SecondOpinion | None,
+) -> VerifyResult:
+    from trtspec.measure.verify.verification import verify
+
+    if opinion is not None:
+        out.status(f"{opinion.python} starts vLLM at the end, which may take minutes")
+    async with opened as sides:
+        with out.progress("verify", settings.requests(len(prompts)), "requests") as progress:
+            told = progress.advance
+            return await verify(sides, vocabulary, prompts, settings, told, opinion, typed(_NARROWED))

@@ -1,0 +1,119 @@
+"""Times that somebody waits: to the first text, for each token, for the whole answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from trtspec.measure.bench.result import ArmFigures, OfferedLoad, Percentiles
+from trtspec.measure.report import axis, lines
+from trtspec.measure.report.lines import Line, PlotPoint
+from trtspec.measure.report.measured import MeasuredArms, ReportArm, cells
+from trtspec.measure.report.numbers import change, duration, in_unit, plain
+from trtspec.measure.report.section import Figure, LegendKey, ReportSection, Table
+
+Of = Callable[[ArmFigures], Percentiles | None]
+Pick = Callable[[Percentiles], float]
+Known = tuple[OfferedLoad, ReportArm, Percentiles]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A kind of time: what it is called, what it is from and to, and which of an arm's figures it is."""
+
+    title: str
+    meaning: str
+    of: Of
+
+
+WAITS = (
+    Wait(
+        "Time to the first text",
+        "From when a request was due until its first text came.",
+        lambda figures: figures.time_to_first_token,
+    ),
+    Wait(
+        "Time of a token after the first",
+        "What a reader sees as speed: the mean over each answer, after its first text.",
+        lambda figures: figures.inter_token,
+    ),
+    Wait(
+        "From one piece of text to the next",
+        "Drafts bring several tokens at once, so text comes in larger pieces and not as often.",
+        lambda figures: figures.between_pieces,
+    ),
+    Wait(
+        "Time of a whole request",
+        "From when a request was due until its answer was whole.",
+        lambda figures: figures.end_to_end,
+    ),
+)
+
+
+def latencies(measured: MeasuredArms) -> Iterator[ReportSection]:
+    """Yields a section for each kind of time that was measured."""
+    for wait in WAITS:
+        told = ((load, arm, wait.of(figures)) for load, arm, figures in measured.each())
+        known = [(load, arm, found) for load, arm, found in told if found]
+        if known:
+            yield _section(measured, wait, known)
+
+
+def _section(measured: MeasuredArms, wait: Wait, known: list[Known]) -> ReportSection:
+    factor, unit = in_unit(max(found.p99 for _, _, found in known))
+    plotted = [
+        Line(f"{arm.name}, {name}", f"{arm.kind}{tail}", tuple(_points(known, arm, name, pick, factor)))
+        for arm in measured.arms
+        for name, tail, pick in (("median", "", _median), ("99th percentile", " tail", _tail))
+    ]
+    plotted = [line for line in plotted if line.points]
+    values = [point.y for line in plotted for point in line.points]
+    plot = lines.draw(
+        f"{wait.title} by load; the table has the figures.",
+        plotted,
+        measured.axis,
+        (unit, axis.of_amounts(values, "{:,.4g}".format)),
+    )
+    figure = Figure(plot, tuple(LegendKey(line.kind, line.name) for line in plotted))
+    rows = tuple(
+        (*cells(load, arm), *(plain(value * factor) for value in _row(found))) for load, arm, found in known
+    )
+    header = (*measured.header, "p50", "p90", "p95", "p99", "mean")
+    return ReportSection(
+        wait.title,
+        f"{wait.meaning} {_finding(measured, wait.of)}".strip(),
+        (figure,) if len(measured.loads) > 1 else (),
+        (Table(f"{wait.title}, {unit}: percentiles and mean", header, rows, names=2),),
+    )
+
+
+def _finding(measured: MeasuredArms, of: Of) -> str:
+    """Returns how the arms compare at the lowest load and, where there is another, at the highest."""
+    loads, said = measured.loads, []
+    for at in loads if len(loads) < 3 else (loads[0], loads[-1]):
+        found = [(arm, of(figures)) for load, arm, figures in measured.each() if load == at]
+        known = [(arm, times.p50) for arm, times in found if times]
+        if known:
+            told = ", ".join(f"{duration(seconds)} {arm.phrase}" for arm, seconds in known)
+            differs = measured.change([seconds for _, seconds in known])
+            said.append(f"at {at} {told}" + ("" if differs is None else f" ({change(differs)})"))
+    return f"In the median {'; '.join(said)}." if said else ""
+
+
+def _points(known: list[Known], of: ReportArm, name: str, pick: Pick, factor: float) -> Iterator[PlotPoint]:
+    for load, arm, found in known:
+        if arm is of:
+            words = f"{load}, {arm.name}, {name}: {duration(pick(found))}"
+            yield PlotPoint(load.value, pick(found) * factor, words)
+
+
+def _row(found: Percentiles) -> tuple[float, ...]:
+    return found.p50, found.p90, found.p95, found.p99, found.mean
+
+
+def _median(found: Percentiles) -> float:
+    return found.p50
+
+
+def _tail(found: Percentiles) -> float:
+    return found.p99

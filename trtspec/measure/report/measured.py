@@ -1,0 +1,127 @@
+"""Selects what a report compares: the two arms of a result, or the same arm of two results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import floor
+
+from trtspec.measure.bench.compare import BenchComparison
+from trtspec.measure.bench.result import ArmFigures, BenchResult, DraftFigures, OfferedLoad
+from trtspec.measure.report import axis
+from trtspec.measure.report.axis import Axis
+
+
+@dataclass(frozen=True, slots=True)
+class ReportArm:
+    """One of them: its name, also for tables and in sentences, the class of its looks, and what it did."""
+
+    name: str
+    short: str
+    phrase: str
+    kind: str
+    figures: tuple[tuple[OfferedLoad, ArmFigures], ...]
+
+    @property
+    def drafts(self) -> list[DraftFigures]:
+        """The figures of its drafts, for each load where there were some."""
+        known = (figures.drafts for _, figures in self.figures)
+        return [drafts for drafts in known if drafts and drafts.acceptance.verifications]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredArms:
+    """Arms that have at least one load, at most two of them.
+
+    `label` is the head of a table's column that names the arm, `base` the place of the one that the other is
+    compared to.
+    """
+
+    label: str
+    base: int
+    arms: tuple[ReportArm, ...]
+
+    @property
+    def loads(self) -> list[OfferedLoad]:
+        """Every load, the lowest first."""
+        found = {load for arm in self.arms for load, _ in arm.figures}
+        return sorted(found, key=lambda load: (load.kind, load.value))
+
+    @property
+    def header(self) -> tuple[str, str]:
+        """The heads of the columns that `cells` stand in."""
+        return load_header(self.loads), self.label
+
+    @property
+    def axis(self) -> tuple[str, Axis]:
+        """The axis of loads with its title."""
+        return axis_of(self.loads)
+
+    def change(self, values: Sequence[float]) -> float | None:
+        """Returns by how much the value of the other arm differs from that of the base, as a share of it."""
+        if len(values) != 2 or not values[self.base]:
+            return None
+        return values[1 - self.base] / values[self.base] - 1
+
+    def each(self) -> Iterator[tuple[OfferedLoad, ReportArm, ArmFigures]]:
+        """Yields the figures of each load, those of the arms together."""
+        for load in self.loads:
+            for arm in self.arms:
+                for its, figures in arm.figures:
+                    if its == load:
+                        yield load, arm, figures
+
+
+def of_result(result: BenchResult) -> MeasuredArms:
+    """Returns the arms of one result: with drafts, and without where that was measured."""
+    drafted = tuple((level.load, level.arms.speculative) for level in result.levels)
+    plain = tuple((level.load, level.arms.plain) for level in result.levels if level.arms.plain)
+    arms = [
+        ReportArm("with drafts", "with", "with drafts", "drafts", drafted),
+        ReportArm("without drafts", "without", "without", "plain", plain),
+    ]
+    return MeasuredArms("drafts", 1, tuple(arm for arm in arms if arm.figures))
+
+
+def of_comparison(comparison: BenchComparison) -> MeasuredArms:
+    """Returns what two results measured with drafts, at the loads that both have."""
+    first = tuple((row.load, row.first.arms.speculative) for row in comparison.rows)
+    second = tuple((row.load, row.second.arms.speculative) for row in comparison.rows)
+    return MeasuredArms(
+        "run", 0, (ReportArm("A", "A", "of A", "drafts", first), ReportArm("B", "B", "of B", "third", second))
+    )
+
+
+def cells(load: OfferedLoad, arm: ReportArm) -> tuple[str, str]:
+    """Returns the first two cells of a row of a table."""
+    return f"{load.value:g}", arm.short
+
+
+def load_header(loads: Sequence[OfferedLoad]) -> str:
+    return "streams" if loads[0].kind == "streams" else "asked/s"
+
+
+def axis_of(loads: Sequence[OfferedLoad]) -> tuple[str, Axis]:
+    """Returns the axis of loads with its title; there is at least one."""
+    title = "streams at once" if loads[0].kind == "streams" else "requests a second"
+    return title, axis.of_loads([load.value for load in loads], "{:g}".format)
+
+
+def between(loads: Sequence[OfferedLoad], value: float) -> str:
+    """Returns a load that lies between those that were measured in words: 24 streams, 3.4 streams."""
+    return str(OfferedLoad(loads[0].kind, _rounded(value)))
+
+
+def short(value: float) -> str:
+    """Returns such a load as a number alone."""
+    return f"{_rounded(value):g}"
+
+
+def at_most(loads: Sequence[OfferedLoad], value: float) -> str:
+    """Returns the largest load up to such a one in words; streams are whole."""
+    kind = loads[0].kind
+    return str(OfferedLoad(kind, max(floor(value + 1e-9), 1))) if kind == "streams" else between(loads, value)
+
+
+def _rounded(value: float) -> float:
+    return round(value, 0 if value >= 10 else 1)

@@ -1,0 +1,158 @@
+"""Speed: what is gained at each load, and tokens a second."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import sqrt
+
+from trtspec.measure.bench.result import ArmFigures, BenchResult, Interval, LoadResult, OfferedLoad
+from trtspec.measure.report import axis, lines
+from trtspec.measure.report.lines import Line, Mark, PlotPoint
+from trtspec.measure.report.measured import MeasuredArms, ReportArm, axis_of, load_header, short
+from trtspec.measure.report.numbers import NOTHING, interval, plain, times, with_interval
+from trtspec.measure.report.section import Figure, LegendKey, ReportSection, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """The ratio of two speeds at a load; `single` are observations of it."""
+
+    load: OfferedLoad
+    ratio: Interval
+    single: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Ratios by load, what they are called, and what it means that one is above 1 or below."""
+
+    title: str
+    meaning: str
+    confidence: float
+    ratios: tuple[Ratio, ...]
+    break_even: float | None = None
+
+
+def gain_of(result: BenchResult) -> Gain:
+    """Returns what drafts gain."""
+    found = tuple(
+        Ratio(level.load, level.speedup, tuple(_twos(level))) for level in result.levels if level.speedup
+    )
+    confidence, break_even = result.settings.confidence, result.verdict.break_even
+    return Gain("speed-up", "above 1x faster with drafts, below slower", confidence, found, break_even)
+
+
+def gain_plot(gain: Gain) -> Figure | None:
+    """Returns ratios by load with the break-even; None where there is no ratio."""
+    if not gain.ratios:
+        return None
+    loads = [found.load for found in gain.ratios]
+    points = tuple(_ratio(found, gain.confidence) for found in gain.ratios)
+    single = tuple(PlotPoint(found.load.value, one, "") for found in gain.ratios for one in found.single)
+    values = [value for point in points for value in (point.low, point.high) if value is not None]
+    marks = [Mark(gain.break_even, f"break-even {short(gain.break_even)}")] if gain.break_even else []
+    plot = lines.draw(
+        f"{gain.title} by load: {'; '.join(point.words for point in points)}.",
+        [Line(gain.title, "drafts", points)],
+        axis_of(loads),
+        (gain.title, axis.around([*values, *(one.y for one in single)], 1.0, "{:g}x".format)),
+        level=lines.Threshold(1.0, gain.meaning),
+        marks=marks,
+        scattered=single,
+        named=True,
+    )
+    keys = [LegendKey("drafts dot", f"{gain.title}, with its {gain.confidence:.0%} interval")]
+    if single:
+        keys.append(LegendKey("scatter", "two pairs of blocks, each arm first in one"))
+    return Figure(plot, tuple(keys))
+
+
+def speed_plot(measured: MeasuredArms) -> Figure | None:
+    """Returns tokens a second of each arm by load; None for one load, of which a table says all."""
+    if len(measured.loads) < 2:
+        return None
+    plotted = [
+        Line(arm.name, arm.kind, tuple(_speed(load, figures, arm) for load, figures in arm.figures))
+        for arm in measured.arms
+    ]
+    ends = [end for line in plotted for point in line.points for end in (point.y, point.high or point.y)]
+    plot = lines.draw(
+        "Tokens a second by load; the table has the figures.",
+        plotted,
+        measured.axis,
+        ("tokens/s, all streams together", axis.of_amounts(ends, _tick)),
+    )
+    return Figure(plot, tuple(LegendKey(line.kind, line.name) for line in plotted))
+
+
+def throughput(measured: MeasuredArms, gain: Gain) -> ReportSection:
+    """Returns tokens a second of each arm by load, and the gain in figures."""
+    ratios = {found.load: found.ratio for found in gain.ratios}
+    rows = tuple(
+        (
+            f"{load.value:g}",
+            *(_in_cell(dict(arm.figures).get(load)) for arm in measured.arms),
+            _ratio_in_cell(ratios.get(load)),
+        )
+        for load in measured.loads
+    )
+    header = (load_header(measured.loads), *(arm.name for arm in measured.arms), gain.title)
+    caption = f"Tokens a second, all streams together, with intervals of {gain.confidence:.0%}"
+    note = ""
+    if measured.loads[0].kind == "rate":
+        note = "At a given rate tokens a second follow from the rate; the gain is of the time of a request."
+    plot = speed_plot(measured)
+    return ReportSection(
+        "Tokens a second",
+        f"The most were {'; '.join(_most(arm) for arm in measured.arms)}.",
+        (plot,) if plot else (),
+        (Table(caption, header, rows, note=note),),
+    )
+
+
+def _twos(level: LoadResult) -> Iterator[float]:
+    """Yields the speed-up of each two pairs of blocks together, of which each arm began one.
+
+    Who comes second finds caches warm, so a pair alone says little.
+    """
+    ratios = []
+    for with_drafts, without in level.pairs:
+        # Of a rate the pairs are times, of streams tokens a second.
+        over, under = (with_drafts, without) if level.load.kind == "streams" else (without, with_drafts)
+        ratios.append(over / under if under > 0 else 0.0)
+    for one, other in zip(ratios[::2], ratios[1::2], strict=False):
+        if one > 0 and other > 0:
+            yield sqrt(one * other)
+
+
+def _most(arm: ReportArm) -> str:
+    load, figures = max(arm.figures, key=lambda found: found[1].tokens_per_second.value)
+    return f"{plain(figures.tokens_per_second.value)} {arm.phrase} at {load}"
+
+
+def _ratio(found: Ratio, confidence: float) -> PlotPoint:
+    ratio = found.ratio
+    words = f"{found.load}: {times(ratio.value)}, {confidence:.0%} interval {interval(ratio.low, ratio.high)}"
+    return PlotPoint(found.load.value, ratio.value, words, ratio.low, ratio.high)
+
+
+def _speed(load: OfferedLoad, figures: ArmFigures, arm: ReportArm) -> PlotPoint:
+    speed = figures.tokens_per_second
+    words = f"{load}, {arm.name}: {plain(speed.value)} ({plain(speed.low)} - {plain(speed.high)}) tokens/s"
+    return PlotPoint(load.value, speed.value, words, speed.low, speed.high)
+
+
+def _in_cell(figures: ArmFigures | None) -> str:
+    if figures is None:
+        return NOTHING
+    speed = figures.tokens_per_second
+    return with_interval(plain(speed.value), speed.low, speed.high, plain)
+
+
+def _ratio_in_cell(ratio: Interval | None) -> str:
+    return with_interval(times(ratio.value), ratio.low, ratio.high, "{:.2f}".format) if ratio else NOTHING
+
+
+def _tick(amount: float) -> str:
+    return f"{amount:,.4g}" if amount < 10_000 else f"{amount / 1000:,.4g}k"

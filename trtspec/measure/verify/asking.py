@@ -1,0 +1,21 @@
+"""Shared parts of the servers that are verified over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from trtspec.base.errors import ServerError
+from trtspec.client.endpoint import AskError
+
+PROBED = (0,)
+"""Any prompt will do to see what a server says of its tokens: every vocabulary has token 0."""
+
+
+@asynccontextmanager
+async def told(name: str) -> AsyncIterator[None]:
+    """Turns what an endpoint raises into `ServerError`."""
+    try:
+        yield
+    except AskError as error:
+        raise ServerError(name, error.problem) from error

@@ -1,0 +1,24 @@
+"""Two answers to the same prompt, compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+
+from trtspec.measure.verify.subject import Row, SubjectAnswer
+
+
+def first_difference(one: SubjectAnswer, other: SubjectAnswer) -> int | None:
+    """Returns the number of the first token that differs, from 0; None where all are the same.
+
+    An answer that stops without an end, where the other goes on, has reached a limit earlier: that differs.
+    """
+    places = enumerate(zip_longest(one.token_ids, other.token_ids))
+    return next((place for place, (a, b) in places if a != b), None)
+
+
+def common_rows(one: SubjectAnswer, other: SubjectAnswer) -> Iterator[tuple[Row, Row]]:
+    """Yields the rows of both at each place behind the same text, the first difference among them."""
+    differs = first_difference(one, other)
+    same = len(one.token_ids) if differs is None else differs + 1
+    yield from list(zip(one.rows, other.rows, strict=False))[:same]

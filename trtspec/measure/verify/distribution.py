@@ -1,0 +1,154 @@
+"""The sampling check: many short continuations with drafts against as many of the target alone."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from trtspec.measure.verify.greedy import Told
+from trtspec.measure.verify.outcomes import Continuation, outcomes
+from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary
+from trtspec.measure.verify.result import DistributionTest, Draws, Sampling
+from trtspec.measure.verify.subject import END, Sides, Subject, SubjectRequest
+from trtspec.measure.verify.two_samples import detectable, distance, p_value, statistic
+from trtspec.serving.executor import SamplingConfig
+
+TOKENS = 6
+"""Tokens of a continuation: two rounds or more for most draft lengths, so that what one round leaves to the
+next shows."""
+PROMPTS = 4
+PILOT = 32
+"""Continuations of each prompt that tell which prompts leave the target most to choose."""
+FALSE_ALARMS = 0.001
+"""How often a lossless deployment fails, all tests together."""
+POWER = 0.95
+Alone = list[tuple[VerifyPrompt, list[Continuation]]]
+"""Prompts, and the target's continuations of each."""
+Drawn = tuple[str, list[Continuation], list[Continuation]]
+"""The name of a prompt, and its continuations alone and with drafts."""
+LEAST = 20
+MOST_OUTCOMES = 25
+
+
+@dataclass(frozen=True, slots=True)
+class DrawPlan:
+    """The plan of the draws: `draws` of each prompt on either side, in turns over the draft lengths."""
+
+    draws: int
+    temperature: float
+    lengths: Sequence[int | None]
+    concurrency: int
+    seed: int
+
+    @property
+    def least(self) -> int:
+        """The least number of times that an outcome must come to count by itself."""
+        return max(LEAST, 2 * self.draws // MOST_OUTCOMES)
+
+
+def requests(plan: DrawPlan, prompts: int) -> int:
+    """Returns how many requests the check makes."""
+    return prompts * PILOT + 2 * min(prompts, PROMPTS) * plan.draws
+
+
+class SamplingCheck:
+    """Draws from both sides and tests whether the counts can be of one distribution.
+
+    Each draw has a seed of its own, never the same on both sides: seeds that are alike would make an engine
+    say the same twice, which proves nothing of a distribution.
+    """
+
+    def __init__(
+        self,
+        sides: Sides,
+        vocabulary: Vocabulary,
+        prompts: Sequence[VerifyPrompt],
+        plan: DrawPlan,
+        told: Told,
+    ) -> None:
+        self._sides, self._vocabulary, self._prompts = sides, vocabulary, prompts
+        self._plan, self._told = plan, told
+        self._seeds = random.Random(plan.seed)  # noqa: S311
+
+    async def alone(self) -> Alone:
+        """Draws from the target alone, of the prompts that leave it most to choose."""
+        plan, sides, chosen = self._plan, self._sides, await self._open_prompts()
+        return [
+            (prompt, await self._draw(sides.plain, prompt, [sides.plain_k], plan.draws)) for prompt in chosen
+        ]
+
+    async def drafted(self, alone: Alone) -> Sampling:
+        """Draws of the same prompts with drafts, and returns the test of both."""
+        plan, side = self._plan, self._sides.speculative
+        drawn = [
+            (prompt.name, said, await self._draw(side, prompt, plan.lengths, plan.draws))
+            for prompt, said in alone
+        ]
+        limit = FALSE_ALARMS / (2 * (len(drawn) + 1))
+        views = self._view("text", drawn, limit), self._view("repeats", drawn, limit)
+        return Sampling(plan.temperature, plan.draws, TOKENS, limit, POWER, views)
+
+    def _view(self, of: Literal["text", "repeats"], drawn: Sequence[Drawn], limit: float) -> DistributionTest:
+        seen = (lambda said: said) if of == "text" else repeats
+        tests, freedoms = [], []
+        for name, alone, drafted in drawn:
+            table = outcomes([list(map(seen, alone)), list(map(seen, drafted))], self._plan.least)
+            counts = list(table.values())
+            freedoms.append(len(counts) - 1)
+            far = statistic(counts)
+            worst = self._text if of == "text" else str
+            said = _worst(table, worst)
+            tests.append(Draws(name, len(counts), far, p_value(far, freedoms[-1]), distance(counts), said))
+        size = self._plan.draws / 2
+        return DistributionTest(
+            of,
+            tuple(tests),
+            p_value(sum(test.statistic for test in tests), sum(freedoms)),
+            detectable(sum(freedoms), size * sum(map(bool, freedoms)), limit, POWER),
+            max((detectable(freedom, size, limit, POWER) for freedom in freedoms if freedom), default=1.0),
+        )
+
+    async def _open_prompts(self) -> list[VerifyPrompt]:
+        """Returns the prompts that leave the target most to choose, by a few draws of each."""
+        told = []
+        for prompt in self._prompts:
+            drawn = await self._draw(self._sides.plain, prompt, [self._sides.plain_k], PILOT)
+            told.append(len(outcomes([drawn], 3)))
+        best = sorted(range(len(told)), key=lambda index: (-told[index], index))[:PROMPTS]
+        return [self._prompts[index] for index in sorted(best)]
+
+    async def _draw(
+        self, subject: Subject, prompt: VerifyPrompt, lengths: Sequence[int | None], count: int
+    ) -> list[Continuation]:
+        gate = asyncio.Semaphore(self._plan.concurrency)
+
+        async def one(length: int | None, seed: int) -> Continuation:
+            async with gate:
+                sampling = SamplingConfig(temperature=self._plan.temperature, seed=seed)
+                answer = await subject.ask(SubjectRequest(prompt.text, TOKENS, length, sampling))
+                self._told(1)
+                return answer.token_ids
+
+        # A seed of 63 bits is what every API takes.
+        wanted = [(lengths[i % len(lengths)], self._seeds.getrandbits(63)) for i in range(count)]
+        return list(await asyncio.gather(*(one(length, seed) for length, seed in wanted)))
+
+    def _text(self, said: Continuation) -> str:
+        text = self._vocabulary.text([token for token in said if token != END])
+        return repr(text) + ", the end" * (END in said)
+
+
+def repeats(said: Continuation) -> Continuation:
+    """Returns which tokens of a continuation are the same: each token's number by its first appearance."""
+    numbers: dict[int, int] = {}
+    return tuple(numbers.setdefault(token, len(numbers)) for token in said)
+
+
+def _worst(table: dict[Continuation, list[int]], name: Callable[[Continuation], str]) -> str:
+    """Says which outcome came most unequally often."""
+    said = max(table, key=lambda outcome: abs(table[outcome][0] - table[outcome][1]))
+    alone, drafted = table[said]
+    return f"{name(said) if said else 'anything else'}: {alone} times alone, {drafted} with drafts"

@@ -1,0 +1,247 @@
+"""The greedy check: plain decoding against itself, and against speculation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from trtspec.measure.verify.comparison import common_rows, first_difference
+from trtspec.measure.verify.margin import Margins, margins
+from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary
+from trtspec.measure.verify.result import Difference, GreedyComparison
+from trtspec.measure.verify.subject import END, PLAIN, Row, Sides, Subject, SubjectAnswer, SubjectRequest
+from trtspec.measure.verify.tolerance import Tolerance, most_moved, tolerance
+
+TOP = 5
+"""The likeliest tokens whose numbers are compared at each place."""
+CONTEXT = 40
+"""The characters of the text before a difference that are shown."""
+
+Told = Callable[[int], None]
+"""Hears how many answers have come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to ask all prompts: its K, and how many are asked at once."""
+
+    num_draft_tokens: int | None
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """The answers of the target alone: `alone`, one prompt at a time, and `again`, several at once."""
+
+    alone: tuple[SubjectAnswer, ...]
+    again: tuple[SubjectAnswer, ...]
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class Greedy:
+    """The result of the greedy check; `prompts` are those that the server tokenized otherwise than the
+    tokenizer.
+    """
+
+    tolerance: Tolerance
+    noise: GreedyComparison
+    comparisons: tuple[GreedyComparison, ...]
+    prompts: tuple[Difference, ...]
+    answers: tuple[SubjectAnswer, ...]
+
+
+class GreedyCheck:
+    """Compares the greedy answers of both sides to `prompts`.
+
+    The measure is the target alone, asked one prompt at a time, in token ids. All else is asked in text, as
+    users do.
+    """
+
+    def __init__(
+        self,
+        sides: Sides,
+        vocabulary: Vocabulary,
+        prompts: Sequence[VerifyPrompt],
+        max_tokens: int,
+        told: Told,
+    ) -> None:
+        self._sides, self._vocabulary, self._prompts = sides, vocabulary, prompts
+        self._max_tokens, self._told = max_tokens, told
+        self._top = min(sides.top_log_probs, TOP)
+
+    async def plain(self, concurrency: int) -> Plain:
+        """Asks the target alone; `concurrency` is that of the second run, whose differences are noise."""
+        side, k = self._sides.plain, self._sides.plain_k
+        alone = await self.ask(side, Way(k, 1), in_ids=True)
+        return Plain(tuple(alone), tuple(await self.ask(side, Way(k, concurrency))), concurrency)
+
+    async def drafted(self, ways: Sequence[Way]) -> list[list[SubjectAnswer]]:
+        """Asks the side that speculates, in each way."""
+        return [await self.ask(self._sides.speculative, way) for way in ways]
+
+    async def judge(
+        self,
+        plain: Plain,
+        ways: Sequence[Way],
+        drafted: Sequence[Sequence[SubjectAnswer]],
+        dtype: str | None,
+        given: float | None,
+    ) -> Greedy:
+        """Returns what differs; of the places where answers part it asks the target alone again."""
+        noise = _most(plain.alone, plain.again)
+        bound = tolerance(dtype, noise, given)
+        by_itself = await self.compare(plain.alone, plain.again, Way(PLAIN, plain.concurrency), bound)
+        compared = [
+            await self.compare(plain.alone, answers, way, bound)
+            for way, answers in zip(ways, drafted, strict=True)
+        ]
+        return Greedy(bound, by_itself, tuple(compared), self._misread(plain.again), plain.alone)
+
+    async def ask(self, subject: Subject, way: Way, in_ids: bool = False) -> list[SubjectAnswer]:
+        """Returns the answers to all prompts, in their order."""
+        gate = asyncio.Semaphore(way.concurrency)
+
+        async def one(prompt: VerifyPrompt) -> SubjectAnswer:
+            async with gate:
+                asked = prompt.token_ids if in_ids else prompt.text
+                question = SubjectRequest(
+                    asked, self._max_tokens, way.num_draft_tokens, top_log_probs=self._top
+                )
+                answer = await subject.ask(question)
+                self._told(1)
+                return answer
+
+        return list(await asyncio.gather(*(one(prompt) for prompt in self._prompts)))
+
+    async def compare(
+        self,
+        expected: Sequence[SubjectAnswer],
+        found: Sequence[SubjectAnswer],
+        way: Way,
+        bound: Tolerance,
+        by: str = "",
+    ) -> GreedyComparison:
+        """Returns what differs, each difference with its margin.
+
+        The numbers `by` another engine are not held to the bound: it sums in another order everywhere.
+        """
+        differences = []
+        for prompt, one, other in zip(self._prompts, expected, found, strict=True):
+            place = first_difference(one, other)
+            if place is not None:
+                differences.append(await self._parted(prompt, one, other, place, bound))
+            elif one.text != other.text:
+                differences.append(self._other_text(prompt, one, other))
+            if not by and (numbers := self._numbers(prompt, one, other, bound)) is not None:
+                differences.append(numbers)
+        counted = [answer for answer in found if answer.drafted is not None]
+        return GreedyComparison(
+            way.num_draft_tokens,
+            way.concurrency,
+            len(self._prompts),
+            sum(len(answer.token_ids) for answer in found),
+            tuple(differences),
+            _most(expected, found),
+            sum(answer.drafted or 0 for answer in counted) if counted else None,
+            sum(answer.accepted or 0 for answer in counted) if counted else None,
+            by,
+        )
+
+    async def _parted(
+        self, prompt: VerifyPrompt, one: SubjectAnswer, other: SubjectAnswer, place: int, bound: Tolerance
+    ) -> Difference:
+        expected, found = (answer.token_ids[place : place + 1] for answer in (one, other))
+        before = one.token_ids[:place]
+        tokens = [*expected, *found]
+        question = SubjectRequest((*prompt.token_ids, *before), 1, self._sides.plain_k)
+        measured = await margins(self._sides.plain, question, tokens, self._vocabulary.end_ids, bound)
+        is_tie = len(tokens) > 1 and measured.within(bound)
+        return Difference(
+            prompt.name,
+            "tokens",
+            "near tie" if is_tie else "fault",
+            place,
+            self._context(prompt, before),
+            self._name(expected),
+            self._name(found),
+            self._meaning(measured, expected, found, bound),
+            measured.largest,
+            measured.is_at_least,
+        )
+
+    def _meaning(
+        self, measured: Margins, expected: tuple[int, ...], found: tuple[int, ...], bound: Tolerance
+    ) -> str:
+        if not (expected and found):
+            return "one answer stops where the other goes on, without an end token"
+        worse = max(measured.behind, key=measured.behind.__getitem__)
+        least = "at least " if measured.is_at_least else ""
+        said = "the target holds both for equally likely"
+        if measured.largest:
+            better = self._name((measured.likeliest,))
+            said = (
+                f"the target prefers {better} to {self._name((worse,))} by {least}{measured.largest:.2g} nats"
+            )
+        if measured.within(bound):
+            return f"{said}, and rounding moves up to {bound.value:.2g}: chance decides between them"
+        return f"{said}, and rounding moves at most {bound.value:.2g}"
+
+    def _other_text(self, prompt: VerifyPrompt, one: SubjectAnswer, other: SubjectAnswer) -> Difference:
+        pairs = enumerate(zip(one.text, other.text, strict=False))
+        shorter = min(len(one.text), len(other.text))
+        place = next((at for at, (a, b) in pairs if a != b), shorter)
+        expected, found = (repr(answer.text[place : place + CONTEXT]) for answer in (one, other))
+        meaning = "the same tokens became another text; the position counts characters"
+        before = one.text[max(place - CONTEXT, 0) : place]
+        return Difference(prompt.name, "text", "fault", place, before, expected, found, meaning)
+
+    def _numbers(
+        self, prompt: VerifyPrompt, one: SubjectAnswer, other: SubjectAnswer, bound: Tolerance
+    ) -> Difference | None:
+        """Returns the first place where the numbers behind the same text are apart by more than rounding."""
+        for place, pair in enumerate(common_rows(one, other)):
+            if (far := most_moved([pair]) or 0.0) > bound.value:
+                before = one.token_ids[:place]
+                expected, found = (self._likeliest(row) for row in pair)
+                meaning = (
+                    f"the probabilities of this place differ by {far:.2g} nats, though the text before is the"
+                    f" same; rounding moves at most {bound.value:.2g}"
+                )
+                context = self._context(prompt, before)
+                return Difference(
+                    prompt.name, "numbers", "fault", place, context, expected, found, meaning, far
+                )
+        return None
+
+    def _likeliest(self, row: Row) -> str:
+        token = max(row, key=row.__getitem__)
+        return f"{self._name((token,))} at {row[token]:.3g}"
+
+    def _misread(self, answers: Sequence[SubjectAnswer]) -> tuple[Difference, ...]:
+        """Returns the prompts of which the server made another number of tokens."""
+        wrong = []
+        for prompt, answer in zip(self._prompts, answers, strict=True):
+            count, right = answer.num_input_tokens, len(prompt.token_ids)
+            if count is not None and count != right:
+                meaning = (
+                    f"the server made {count} tokens of this prompt, its tokenizer makes {right}"
+                    + "; a second beginning is the usual reason" * (count == right + 1)
+                )
+                start, expected, found = prompt.text[:CONTEXT], f"{right} tokens", f"{count} tokens"
+                wrong.append(Difference(prompt.name, "prompt", "fault", 0, start, expected, found, meaning))
+        return tuple(wrong)
+
+    def _context(self, prompt: VerifyPrompt, before: Sequence[int]) -> str:
+        return (prompt.text + self._vocabulary.text(before))[-CONTEXT:]
+
+    def _name(self, tokens: Sequence[int]) -> str:
+        if not tokens:
+            return "nothing"
+        return "the end" if tokens[0] == END else self._vocabulary.name(tokens[0])
+
+
+def _most(expected: Sequence[SubjectAnswer], found: Sequence[SubjectAnswer]) -> float | None:
+    pairs = zip(expected, found, strict=True)
+    return most_moved(rows for one, other in pairs for rows in common_rows(one, other))

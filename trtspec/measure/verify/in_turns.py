@@ -1,0 +1,108 @@
+"""A build that a server of others serves, with drafts and without: two servers that take turns.
+
+A GPU that one of them has filled has no room for the other, so whoever is asked runs, and the other does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.base.errors import UnavailableError
+from trtspec.base.progress import no_progress
+from trtspec.deploy.build import DeployedBuild
+from trtspec.deploy.vendor.deployment import VendorDeployment
+from trtspec.deploy.vendor.meanwhile import meanwhile
+from trtspec.deploy.vendor.site import VendorHere
+from trtspec.measure.verify.deployed import deployed
+from trtspec.measure.verify.subject import Sides, Subject, SubjectAnswer, SubjectRequest
+
+_LOOK_S, _TIMEOUT_S = 0.1, 300.0
+
+
+class ServerTurns:
+    """Runs one server at a time. The two sides must not be asked at once."""
+
+    def __init__(self, end_ids: Collection[int], say: Callable[[str], None]) -> None:
+        self._end_ids, self._say = end_ids, say
+        self._lock, self._running = asyncio.Lock(), AsyncExitStack()
+        self._turn: ServedSide | None = None
+        self._subject: Subject | None = None
+        self.top_log_probs = 0
+
+    async def subject(self, side: ServedSide) -> Subject:
+        """Returns what answers for a side, after starting its server if need be; raises `ServerError`."""
+        async with self._lock:
+            if self._turn is not side or self._subject is None:
+                await self.end()
+                self._turn, self._subject = side, await self._start(side)
+            return self._subject
+
+    async def end(self) -> None:
+        """Ends the server that runs, if one does."""
+        self._subject = None
+        await self._running.aclose()
+
+    async def _start(self, side: ServedSide) -> Subject:
+        deployment = side.deployment
+        side.site.prepare(no_progress)
+        self._say(f"starting {side.name} (log: {deployment.log})")
+        server = self._running.enter_context(side.site.serve())()
+        self._running.callback(server.stop)
+        while not server.is_ready():
+            await asyncio.sleep(_LOOK_S)
+        subject, _ = await deployed(deployment.url, deployment.model_name, self._end_ids, _TIMEOUT_S)
+        self._running.push_async_callback(subject.close)
+        self.top_log_probs = subject.top_log_probs
+        return subject
+
+
+class ServedSide:
+    """One side: a subject whose server is started when it is asked, and the other's is ended then."""
+
+    longest_draft: int | None = None
+
+    def __init__(self, deployment: VendorDeployment, site: VendorHere, turns: ServerTurns) -> None:
+        self.deployment, self.site, self._turns = deployment, site, turns
+        drafts = "without drafts" if deployment.is_plain else "with drafts"
+        self.name = f"{deployment.software} {drafts}, {deployment.build}"
+
+    @property
+    def top_log_probs(self) -> int:
+        return self._turns.top_log_probs
+
+    async def ask(self, question: SubjectRequest) -> SubjectAnswer:
+        return await (await self._turns.subject(self)).ask(question)
+
+    async def close(self) -> None:
+        await self._turns.end()
+
+
+@asynccontextmanager
+async def in_turns(
+    build: DeployedBuild,
+    launch: ServerLaunch,
+    python: Path | None,
+    end_ids: Collection[int],
+    say: Callable[[str], None],
+) -> AsyncIterator[Sides]:
+    """Yields both sides of a build; that without drafts has been started. `say` is told of each start.
+
+    Raises `UnavailableError` where this machine has no such server, and `ServerError` for one that does not
+    become ready.
+    """
+    if build.is_for_triton:
+        problem = "is for Triton's vLLM backend, which does not tell the token ids of its answers"
+        raise UnavailableError(build.folder, problem, "remove serving.layout, and build it again to verify")
+    turns = ServerTurns(end_ids, say)
+    plain, drafting = (
+        ServedSide(*meanwhile(build, launch, python, plain=is_plain), turns) for is_plain in (True, False)
+    )
+    try:
+        await turns.subject(plain)
+        yield Sides(plain, drafting, plain_k=None)
+    finally:
+        await turns.end()

@@ -1,0 +1,93 @@
+"""Reads prompts, with the token ids that a reference tokenizer makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tokenizers
+
+from trtspec.base.errors import ModelError
+from trtspec.base.own_prompts import OWN
+from trtspec.measure.workloads.prompt import Prompt
+from trtspec.serving.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyPrompt:
+    """A prompt by its name, as text and as the token ids that it has."""
+
+    name: str
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The tokenizer of the target, apart from the one that serves: it judges what the server makes of text.
+
+    `end_ids` end a text. `begin_ids` are what the tokenizer puts before every text.
+    """
+
+    inner: tokenizers.Tokenizer
+    words: Tokenizer
+    begin_ids: tuple[int, ...]
+
+    @classmethod
+    def load(cls, folder: Path) -> Vocabulary:
+        """Reads a tokenizer's folder; raises `TokenizerError`."""
+        words = Tokenizer.load(folder)
+        inner = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        inner.no_truncation()
+        inner.no_padding()
+        bare, begun = inner.encode("a", add_special_tokens=False).ids, inner.encode("a").ids
+        at = next((i for i in range(len(begun)) if begun[i : i + len(bare)] == bare), 0)
+        return cls(inner, words, tuple(begun[:at]))
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        return self.words.end_ids
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Returns the token ids of a prompt, with one beginning, even where the text has it written out."""
+        ids = tuple(self.inner.encode(text).ids)
+        begin = self.begin_ids
+        return ids[len(begin) :] if begin and ids[: 2 * len(begin)] == begin * 2 else ids
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """Returns the text of tokens in the middle of a text; special ones have none."""
+        detokenizer = self.words.detokenizer()
+        return "".join(map(detokenizer.push, token_ids)) + detokenizer.flush()
+
+    def name(self, token_id: int) -> str:
+        """Returns a token for a person: its text in quotes, or its name where it has no text."""
+        text = self.text([token_id])
+        return repr(text) if text else self.words.name_of(token_id) or f"token {token_id}"
+
+    @property
+    def beginning(self) -> str:
+        """The beginning as prompts write it out; empty where the tokenizer has none."""
+        return "".join(map(self.words.name_of, self.begin_ids))
+
+
+def asked(prompts: Sequence[Prompt], vocabulary: Vocabulary, names: Sequence[str] = ()) -> list[VerifyPrompt]:
+    """Returns the prompts that are `names`, or all; raises `ModelError` for a name that none has."""
+    known = {prompt.name: prompt for prompt in prompts}
+    for name in names:
+        if name not in known:
+            raise ModelError(name, "no prompt has this name", f"they are {', '.join(known)}")
+    chosen = [known[name] for name in names] or list(prompts)
+    return [VerifyPrompt(prompt.name, prompt.text, vocabulary.encode(prompt.text)) for prompt in chosen]
+
+
+def built_in(vocabulary: Vocabulary) -> list[Prompt]:
+    """Returns the prompts of trtspec's own; with one whose beginning is written out, where there is one."""
+    prompts = [Prompt(f"{kind}-{number}", (text,), kind) for kind, number, text in _numbered()]
+    if beginning := vocabulary.beginning:
+        prompts.append(Prompt("begun-1", (beginning + prompts[0].text,), "begun"))
+    return prompts
+
+
+def _numbered() -> list[tuple[str, int, str]]:
+    return [(kind, number, text) for kind, texts in OWN.items() for number, text in enumerate(texts, 1)]

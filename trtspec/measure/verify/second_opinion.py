@@ -1,0 +1,93 @@
+"""Asks vLLM the same prompts: another engine with the same weights, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from asyncio import create_subprocess_exec
+from asyncio.subprocess import STDOUT
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtspec.base.errors import UnavailableError
+from trtspec.measure.verify import vllm_worker
+from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary
+from trtspec.measure.verify.subject import END, SubjectAnswer
+
+TOP = 5
+LAST_LINES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SecondOpinion:
+    """A Python that has vLLM, and the model as published: a folder, or a name of the Hub."""
+
+    python: str
+    model: str
+    revision: str | None
+    dtype: str
+    vocabulary: Vocabulary
+
+    @staticmethod
+    def find(python: str) -> str:
+        """Returns the path of an interpreter on PATH or by path; raises `UnavailableError`."""
+        if (found := shutil.which(python)) is None:
+            problem, repair = (
+                "is no Python that can be run",
+                "name one that has vLLM: --second-opinion PYTHON",
+            )
+            raise UnavailableError(python, problem, repair)
+        return found
+
+    async def ask(self, prompts: Sequence[VerifyPrompt], max_tokens: int) -> tuple[str, list[SubjectAnswer]]:
+        """Returns the name of the engine and its answers; raises `UnavailableError` where it has none."""
+        longest = max(len(prompt.token_ids) for prompt in prompts)
+        asked = {
+            "model": self.model,
+            "revision": self.revision,
+            "dtype": self.dtype,
+            "prompts": [prompt.token_ids for prompt in prompts],
+            "max_tokens": max_tokens,
+            "max_model_len": longest + max_tokens,
+            "top": TOP,
+        }
+        told = await self._run(asked)
+        return f"vLLM {told['version']}", [self._answer(said) for said in told["answers"]]
+
+    async def _run(self, asked: dict[str, Any]) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(prefix="trtspec-") as name:
+            folder = Path(name)
+            questions, answers, log = (folder / each for each in ("questions", "answers", "log"))
+            questions.write_text(json.dumps(asked), encoding="utf-8")
+            # One process, so that none is left behind; on a CPU vLLM would take 40 % of the memory.
+            own = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
+            with log.open("wb") as said:
+                process = await create_subprocess_exec(
+                    *(self.python, vllm_worker.__file__, str(questions), str(answers)),
+                    stdout=said,
+                    stderr=STDOUT,
+                    env=own | dict(os.environ),
+                )
+                try:
+                    await process.wait()
+                finally:
+                    with suppress(ProcessLookupError):
+                        process.kill()
+            if process.returncode or not answers.exists():
+                lines = log.read_text(errors="replace").strip().splitlines()[-LAST_LINES:]
+                repair = "name a Python that has vLLM, or vllm-cpu without a GPU"
+                raise UnavailableError(self.python, "vLLM did not answer: " + " | ".join(lines), repair)
+            found: dict[str, Any] = json.loads(answers.read_text(encoding="utf-8"))
+            return found
+
+    def _answer(self, said: dict[str, Any]) -> SubjectAnswer:
+        """Returns the answer without the end token, which vLLM has among the tokens."""
+        tokens, rows = list(said["token_ids"]), [dict(map(tuple, row)) for row in said["rows"]]
+        ended = bool(tokens) and tokens[-1] in self.vocabulary.end_ids
+        text = self.vocabulary.text(tokens[:-1] if ended else tokens)
+        return SubjectAnswer((*tokens[:-1], END) if ended else tuple(tokens), text, tuple(rows))

@@ -1,0 +1,92 @@
+"""Bounds what rounding may change: the border between a near tie and a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from trtspec.measure.verify.subject import Row
+
+FLOORS = {"float32": 2.0**-10, "float16": 2.0**-5, "bfloat16": 2.0**-2, "fp8": 2.0**-1}
+"""The least bound by the type of the numbers, in nats.
+
+Logits lie between 8 and 16 or so, where neighbours of bfloat16 are 2^-4 apart and of float16 2^-7: four of
+these steps. float32 has room to spare: its sums differ by some 1e-5. Where weights and activations are FP8 a
+rounding of bfloat16 becomes one of FP8 at the next layer, and the bound is twice that of bfloat16.
+"""
+ASSUMED = "bfloat16"
+"""What nearly every model is served in, where nobody says otherwise."""
+TIMES_NOISE = 2.0
+"""How much farther than plain decoding may move by itself.
+
+The largest move of some thousand places is far out in the tail already; verifications use kernels of other
+shapes than either plain run, which are as many rounding errors again, and not more.
+"""
+CEILINGS = {"float32": 2.0**-5, "float16": 2.0**-2, "bfloat16": 1.0, "fp8": 1.0}
+"""The most that the bound may be by the type of the numbers, and the most noise that rounding explains.
+
+A GPU may multiply float32 as TF32, which rounds like float16. A token that is e times as likely as another
+is no tie with it, whatever the type.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """The bound, in nats: `value`, and where it comes from.
+
+    `noise` is the largest move that plain decoding showed by itself, None where the engine says no
+    log-probabilities.
+    """
+
+    value: float
+    dtype: str
+    noise: float | None
+    is_given: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Says where the bound comes from."""
+        if self.is_given:
+            return "as asked for"
+        if self.noise is not None and self.value > FLOORS[self.dtype]:
+            most = CEILINGS[self.dtype]
+            return f"{TIMES_NOISE:g} times what plain decoding moved by itself, at most {most:.2g}"
+        return f"what {self.dtype} rounds, and at least {TIMES_NOISE:g} times the noise of plain decoding"
+
+    @property
+    def is_hopeless(self) -> bool:
+        """True if plain decoding differs from itself by more than rounding explains."""
+        return self.noise is not None and self.noise > CEILINGS[self.dtype]
+
+
+def tolerance(dtype: str | None, noise: float | None, given: float | None = None) -> Tolerance:
+    """Returns the bound for numbers of `dtype` (None: not known) on a machine with this `noise`."""
+    known = dtype or ASSUMED
+    if given is not None:
+        return Tolerance(given, known, noise, is_given=True)
+    value = min(max(FLOORS[known], TIMES_NOISE * (noise or 0.0)), CEILINGS[known])
+    return Tolerance(value, known, noise)
+
+
+def of_two_engines(bound: Tolerance) -> Tolerance:
+    """Returns the bound between two engines with the same weights, each of which rounds by itself."""
+    return replace(bound, value=2 * bound.value)
+
+
+def moved(one: Row, other: Row) -> float:
+    """Returns how far apart two rows of the same place are, in nats.
+
+    That is the largest change of the difference between the log-probabilities of two tokens, which is that of
+    their logits: a change that all have in common changes no text. Where the likeliest token of one is not
+    among those of the other, it fell by at least all that the other row spans.
+    """
+    for row, seen in ((one, other), (other, one)):
+        if max(row, key=row.__getitem__) not in seen:
+            return max(seen.values()) - min(seen.values())
+    differences = [one[token] - other[token] for token in one.keys() & other.keys()]
+    return max(differences) - min(differences)
+
+
+def most_moved(pairs: Iterable[tuple[Row, Row]]) -> float | None:
+    """Returns the largest move of all pairs of rows; None without any."""
+    return max((moved(one, other) for one, other in pairs), default=None)

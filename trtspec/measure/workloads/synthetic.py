@@ -1,0 +1,73 @@
+"""Prompts that are made: of any length, and of no meaning."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from math import isfinite
+
+from trtspec.base.errors import MeasureError
+from trtspec.measure.workloads.prompt import Prompt
+from trtspec.measure.workloads.workload import Workload
+
+NAME = "synthetic"
+_REPAIR = f"as in {NAME}:input=512,output=128,spread=0.2,prompts=64"
+# Each is one token of the usual vocabularies, with the space before it.
+_WORDS = (
+    "the of and to in is that for it as was with be by on not he his but at are this have from or had an "
+    "they which one you were all her she there would their we him been has when who will no more if out "
+    "so up said what its about than into them can only other time new some could these two may first then "
+    "do any like my now over such our man me even most made after also did many off before must well back "
+    "through years much where your way down should because long each just state those people too how "
+    "little good world make very year still see own work men day get here old life both between being "
+    "under three never know same last another while us might great against house place end home used "
+    "again came around water right small hand"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The shape of synthetic prompts: about `input` tokens, with an answer of `output` tokens.
+
+    `spread` is the standard deviation of both lengths over their mean.
+    """
+
+    input: int = 512
+    output: int = 128
+    spread: float = 0.0
+    prompts: int = 64
+
+
+def read_shape(text: str) -> Shape:
+    """Returns what `synthetic:input=512,output=128` says; raises `MeasureError`."""
+    values: dict[str, float] = {}
+    for part in filter(None, text.removeprefix(NAME).removeprefix(":").split(",")):
+        key, _, value = part.partition("=")
+        if key not in Shape.__slots__:
+            raise MeasureError(text, f"has no {key}; there are {', '.join(Shape.__slots__)}", _REPAIR)
+        try:
+            values[key] = float(value) if key == "spread" else int(value)
+        except ValueError:
+            raise MeasureError(text, f"{key} must be a number, not {value!r}", _REPAIR) from None
+        if values[key] < (0 if key == "spread" else 1):
+            raise MeasureError(text, f"{key} is {value}, which is too small", _REPAIR)
+        if not isfinite(values[key]):
+            raise MeasureError(text, f"{key} must be a number, not {value!r}", _REPAIR)
+    return Shape(**values)  # type: ignore[arg-type]
+
+
+def synthetic(shape: Shape, seed: int) -> Workload:
+    """Returns prompts of random words; those of one seed are the same everywhere."""
+    dice, words = random.Random(seed), _WORDS.split()  # noqa: S311
+
+    def length(mean: int) -> int:
+        return max(1, round(dice.gauss(mean, mean * shape.spread)))
+
+    made = tuple(
+        Prompt(
+            str(number), (" ".join(dice.choices(words, k=length(shape.input))),), NAME, length(shape.output)
+        )
+        for number in range(1, shape.prompts + 1)
+    )
+    told = f"{NAME}:input={shape.input},output={shape.output},spread={shape.spread:g},prompts={shape.prompts}"
+    return Workload(NAME, told, made)

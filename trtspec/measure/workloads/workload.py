@@ -1,0 +1,30 @@
+"""Prompts to measure with, under a name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import dataclass
+
+from trtspec.measure.workloads.prompt import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """At least one prompt; `source` says where they come from: a file, or how they were made."""
+
+    name: str
+    source: str
+    prompts: tuple[Prompt, ...]
+
+    @property
+    def categories(self) -> dict[str, int]:
+        """The number of prompts of each category, the largest first."""
+        return dict(Counter(prompt.category for prompt in self.prompts).most_common())
+
+    @property
+    def digest(self) -> str:
+        """Tells it from a workload that asks anything else, or in another order."""
+        said = [(prompt.turns, prompt.max_tokens) for prompt in self.prompts]
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]

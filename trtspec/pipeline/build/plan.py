@@ -1,0 +1,116 @@
+"""The plan that `build`, `convert`, `plan` and `--dry-run` all follow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trtspec.base.progress import Progress
+from trtspec.base.roles import Role
+from trtspec.models.headers_only import is_headers_only
+from trtspec.models.hub import cached_folder
+from trtspec.pipeline.build.gather import gather
+from trtspec.pipeline.build.stored import look
+from trtspec.pipeline.machine.host import find_host
+from trtspec.pipeline.plan.choices import asked_backend, build_folder
+from trtspec.pipeline.plan.facts import PlanFacts
+from trtspec.pipeline.plan.obstacles import recipe_obstacle
+from trtspec.pipeline.plan.resolve import resolve
+from trtspec.pipeline.plan.resolved import Resolved
+from trtspec.pipeline.run.digests import FileDigests
+from trtspec.pipeline.run.records import FOLDER, has_records, pending
+from trtspec.pipeline.run.step import Step
+from trtspec.pipeline.steps.pull import StoredEngine
+from trtspec.pipeline.steps.steps import make_steps, weights_read
+from trtspec.pipeline.store.store import Store
+from trtspec.recipe import gpus
+from trtspec.recipe.loader import LoadedRecipe, load
+from trtspec.recipe.releases import release_of
+
+
+@dataclass(frozen=True, slots=True)
+class BuildPlan:
+    """The facts, what follows from them and the recipe, the steps, and the digests of files.
+
+    `steps` pull the engines that a store has, which are `found`; `own_steps` make everything here.
+    """
+
+    facts: PlanFacts
+    resolved: Resolved
+    steps: list[Step]
+    own_steps: list[Step]
+    digests: FileDigests
+    found: Mapping[Role, StoredEngine] = field(default_factory=dict)
+
+    @property
+    def output(self) -> Path:
+        return self.resolved.output
+
+    def pending(self) -> set[str]:
+        """Returns the names of the steps that are not done."""
+        return pending(self.steps, self.output, self.digests)
+
+
+def make_plan(
+    recipe: Path,
+    flags: Mapping[str, str | None],
+    watch: Progress,
+    *,
+    to_run: bool,
+    container: bool = False,
+    store: Store | None = None,
+    only: Role | None = None,
+    digests: FileDigests | None = None,
+) -> BuildPlan:
+    """Reads the recipe, this machine and the models, and returns the plan.
+
+    `flags` has values by their key in the recipe. The weights of a pair that was never built are read only
+    with `to_run` or a `store`, and downloaded only with `to_run`, if a step will read them. With `container`
+    the engines are built in a container of NVIDIA's image, and not by what is installed here. With `only`
+    the steps are those of one engine. `digests` are those of an earlier plan. Raises RecipeError, what
+    `gather` raises, and StoreError.
+    """
+    loaded = load(recipe, asked_backend(flags, os.environ))
+    output = build_folder(loaded, flags, os.environ)
+    digests = digests or FileDigests(output / FOLDER / "digests.json", watch)
+    # The release of a recipe may be one of a server of others.
+    is_trtllm = loaded.recipe.backend == "tensorrt_llm"
+    host = find_host(release_of(loaded.recipe.engine.release if is_trtllm else None), container=container)
+    known = digests if to_run or store or has_records(output) else None
+    weights: set[Role] = set()
+    while True:
+        facts = gather(loaded, host, known, weights, watch)
+        resolved = resolve(loaded, facts, flags, os.environ)
+        own = steps = make_steps(resolved, facts, only=only)
+        found = dict[Role, StoredEngine]()
+        if store:
+            found = look(store, own, pending(own, output, digests), resolved, host.versions.get("tensorrt"))
+            steps = make_steps(resolved, facts, found, only)
+        made = BuildPlan(facts, resolved, steps, own, digests, found)
+        undone = made.pending() if to_run else set[str]()
+        needed = weights_read([step for step in steps if step.name in undone])
+        missing = {role for role in needed if is_headers_only(facts.models[role].source)}
+        if not missing:
+            return made
+        weights |= missing
+
+
+def check_host(recipe: Path, flags: Mapping[str, str | None], *, container: bool) -> None:
+    """Raises the obstacle that would end a build, before hundreds of gigabytes are downloaded for it.
+
+    A build whose models are all here is not checked: the steps that this machine cannot run may be done.
+    """
+    loaded = load(recipe, asked_backend(flags, os.environ))
+    is_built_anywhere = loaded.recipe.backend != "tensorrt_llm"
+    if is_built_anywhere or loaded.recipe.hardware.gpu == gpus.NONE or _has_models(loaded):
+        return
+    host = find_host(release_of(loaded.recipe.engine.release), container=container)
+    if obstacle := recipe_obstacle(host, loaded.recipe):
+        raise obstacle
+
+
+def _has_models(loaded: LoadedRecipe) -> bool:
+    models = [(loaded.model_location(model), model) for model in loaded.recipe.models.values()]
+    return all(isinstance(place, Path) or cached_folder(place, model.revision) for place, model in models)

@@ -1,0 +1,106 @@
+"""The store's part in a build: what it has is pulled instead of built, what it lacks is pushed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trtspec.base.digest import digest_of
+from trtspec.base.errors import StoreError
+from trtspec.base.progress import Progress
+from trtspec.base.roles import Role
+from trtspec.pipeline.plan.resolved import Resolved
+from trtspec.pipeline.run.build_lock import only_build
+from trtspec.pipeline.run.step import Step, name_of
+from trtspec.pipeline.steps import build, copy_tokenizer, write_manifest, write_repository
+from trtspec.pipeline.steps.pull import StoredEngine, engine_key
+from trtspec.pipeline.store import push as store_push
+from trtspec.pipeline.store.entry import Content, Entry
+from trtspec.pipeline.store.platform import Platform, platform_of
+from trtspec.pipeline.store.store import Store
+
+if TYPE_CHECKING:
+    from trtspec.pipeline.build.plan import BuildPlan
+
+
+def look(
+    store: Store, steps: Sequence[Step], undone: set[str], resolved: Resolved, tensorrt: str | None
+) -> dict[Role, StoredEngine]:
+    """Returns those engines that would have to be built and that the store has; raises StoreError.
+
+    `tensorrt` is the version that builds, None for that of the release's image.
+    """
+    found = dict[Role, StoredEngine]()
+    for role in resolved.engines:
+        key, platform = engine_key(steps, role), engine_platform(resolved, role, tensorrt)
+        if key and name_of(build.KIND, role) in undone and (entry := store.find(platform, key)):
+            found[role] = StoredEngine(store, entry)
+    return found
+
+
+def push_build(store: Store, made: BuildPlan, watch: Progress, only: Role | None = None) -> list[Entry]:
+    """Pushes each engine, and the build as it is served, unless the store has it; returns the new entries.
+
+    With `only` it pushes this engine alone. The build directory is held meanwhile, for another build would
+    be stored by the keys of this one. Raises UnavailableError if another build is at work there, and
+    StoreError, also if another build has been.
+    """
+    with only_build(made.output):
+        if undone := made.pending():
+            problem = f"has changed since it was built: {min(undone)} is to be done"
+            raise StoreError(made.output, problem, "run the same command again, or choose another --output")
+        return _push_held(store, made.own_steps, made.resolved, watch, only)
+
+
+def _push_held(
+    store: Store, steps: Sequence[Step], resolved: Resolved, watch: Progress, only: Role | None
+) -> list[Entry]:
+    """Does so for a build directory that is held; `steps` are those of a plan without a store."""
+    folder, roles = resolved.output, (only,) if only else tuple(resolved.engines)
+    manifest = json.loads((folder / write_manifest.OUTPUT).read_text(encoding="utf-8"))
+    platforms = {role: engine_platform(resolved, role, manifest["tools"].get("tensorrt")) for role in roles}
+    things: list[tuple[Content, Platform, str | None, Path, tuple[str, ...]]] = [
+        (role.value, platforms[role], engine_key(steps, role), folder / build.engine(role), (".",))
+        for role in roles
+    ]
+    if only is None:
+        whole = pair_key(steps, resolved)
+        things.append(("pair", platforms[Role.TARGET], whole, folder, _served(resolved)))
+    pushed = []
+    for content, platform, key, path, paths in things:
+        if key is None or store.find(platform, key):
+            continue
+        with watch(f"read {content}", None) as advance:
+            files, folders = store_push.describe(path, paths, advance)
+        created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        entry = Entry(content, manifest["name"], platform, key, created, files, folders, manifest)
+        with watch(f"push {content} to {store}", entry.size) as advance:
+            store_push.push(store, entry, path, advance)
+        pushed.append(entry)
+    return pushed
+
+
+def engine_platform(resolved: Resolved, role: Role, tensorrt: str | None) -> Platform:
+    """Returns the platform of one engine; that of a build is its target's, which loads on fewer machines.
+
+    `tensorrt` is the version that builds, None for that of the release's image.
+    """
+    release = resolved.release if resolved.engines[role].backend == "tensorrt_llm" else None
+    return platform_of(resolved.loaded.recipe.hardware.gpu, release, tensorrt)
+
+
+def _served(resolved: Resolved) -> tuple[str, ...]:
+    """Returns the paths in a build directory that are needed to serve it."""
+    tokenizers, engines = copy_tokenizer.outputs(resolved), map(build.engine, resolved.engines)
+    return (*tokenizers, *engines, write_repository.OUTPUT, write_manifest.OUTPUT)
+
+
+def pair_key(steps: Sequence[Step], resolved: Resolved) -> str:
+    """Returns the key of a build, which is the same whether the engines were built or pulled."""
+    made = (*copy_tokenizer.outputs(resolved), write_repository.OUTPUT)
+    own = [step.digest for step in steps if step.output in made]
+    recipe = resolved.loaded.digest
+    return digest_of([recipe, own, [engine_key(steps, role) for role in resolved.engines]])

@@ -1,0 +1,92 @@
+"""Inspects an engine directory, TensorRT-LLM's or the `torch` backend's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trtspec.backends.engine.directory import MODES, read_engine
+from trtspec.base.errors import EngineError
+from trtspec.base.findings import Finding, Severity
+from trtspec.pipeline.inspection import pretrained
+from trtspec.pipeline.inspection.model import mapping_of, section
+from trtspec.pipeline.inspection.ranks import compare, missing_ranks, rank_files, read_ranks
+from trtspec.pipeline.inspection.report import Report, finding, stored
+from trtspec.serving.executors.limits import TORCH_VERSION
+
+_KEYS = (
+    "max_batch_size",
+    "max_input_len",
+    "max_seq_len",
+    "max_num_tokens",
+    "max_draft_len",
+    "speculative_decoding_mode",
+    "gather_context_logits",
+    "gather_generation_logits",
+    "kv_cache_type",
+)
+_AGAIN = "build the engine again"
+
+
+def inspect_engine(folder: Path, config: Mapping[str, Any]) -> Report:
+    """The report of an engine directory; `config` is the content of its `config.json`."""
+    model, build = section(config, "pretrained_config"), section(config, "build_config")
+    is_torch = str(config.get("version")).startswith(TORCH_VERSION)
+    draft = section(model, "draft").get(
+        "method"
+    )  # of one that lives in its target, and is no model by itself
+    findings = [] if draft else list(pretrained.oddities(model))
+    try:
+        read_engine(folder)
+    except EngineError as error:
+        findings.append(finding(error, folder, Severity.ERROR))
+    else:
+        findings += _oddities(build)
+    if is_torch:
+        ranks = read_ranks(folder, model, findings)
+        findings += [] if draft else compare(model, ranks)
+        files = [folder / f"rank{rank}.safetensors" for rank in ranks]
+        tensors = [tensor for rank in ranks.values() for tensor in rank.values()]
+    else:
+        files, tensors = _engine_files(folder, mapping_of(model).world_size, findings), []
+    return Report(
+        folder=folder,
+        kind="engine",
+        facts={
+            "version": config.get("version"),
+            "backend": "torch" if is_torch else "tensorrt_llm",
+            **pretrained.facts(model),
+            **({"draft": draft} if draft else {}),
+            **{key: build.get(key) for key in _KEYS},
+            "use_paged_context_fmha": section(build, "plugin_config").get("use_paged_context_fmha"),
+        },
+        stored=stored(tensors),
+        files=(folder / "config.json", *files),
+        findings=tuple(findings),
+    )
+
+
+def _engine_files(folder: Path, world_size: int, findings: list[Finding]) -> list[Path]:
+    files = rank_files(folder, ".engine", world_size)
+    findings += missing_ranks(files, ".engine", world_size, "engine", _AGAIN)
+    findings += [Finding(file.name, "is empty", _AGAIN) for file in files.values() if not file.stat().st_size]
+    return list(files.values())
+
+
+def _oddities(build: Mapping[str, Any]) -> Iterator[Finding]:
+    """Finds what the runtime would fail with; `read_engine` has seen that every key is there."""
+    drafts, batch, tokens = build["max_draft_len"], build["max_batch_size"], build["max_num_tokens"]
+    verifies = int(build["speculative_decoding_mode"]) in MODES.values()
+    if verifies != bool(drafts):
+        problem = f"is {build['speculative_decoding_mode']}, but max_draft_len is {drafts}"
+        yield Finding("speculative_decoding_mode", problem, _AGAIN)
+    if not build["plugin_config"]["use_paged_context_fmha"]:
+        problem = "is off: no KV blocks are reused, and each round computes the whole text again"
+        severity = Severity.ERROR if verifies else Severity.NOTE
+        yield Finding("use_paged_context_fmha", problem, _AGAIN, severity=severity)
+    if drafts and tokens < min(batch * (drafts + 1), build["max_seq_len"] * batch):
+        problem = f"{tokens} does not hold {batch} verifications of {drafts} draft tokens and one more"
+        yield Finding("max_num_tokens", problem, _AGAIN)
+    if drafts and build.get("gather_context_logits"):
+        yield Finding("gather_context_logits", "cannot go together with drafts", _AGAIN)

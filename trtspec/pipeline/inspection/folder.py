@@ -1,0 +1,76 @@
+"""Finds out what a folder is. Of its weights only headers and scales are read, and no code of it is run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from trtspec.backends.engine.manifest import read_manifest
+from trtspec.base.errors import ModelError
+from trtspec.base.findings import Finding, errors, ok
+from trtspec.models.heads.check import check_head
+from trtspec.models.heads.reading import is_head, read_head
+from trtspec.models.hf_config import read_json
+from trtspec.models.hub import cached_folder
+from trtspec.models.pair import compare, read_member
+from trtspec.models.source import read_source
+from trtspec.pipeline.inspection.build import MANIFEST, inspect_build
+from trtspec.pipeline.inspection.checkpoint import inspect_checkpoint
+from trtspec.pipeline.inspection.engine import inspect_engine
+from trtspec.pipeline.inspection.head import inspect_head
+from trtspec.pipeline.inspection.hugging_face import inspect_model
+from trtspec.pipeline.inspection.report import Report
+
+
+def inspect(place: str, target: str | None = None) -> Report:
+    """Returns the report of a folder, or of a Hub model that this machine has; raises ModelError for neither.
+
+    With a target, a head or a model that is whole is compared with it, and a finding says whether it fits.
+    """
+    folder = _find(place)
+    report = _inspected(folder)
+    if target is None or errors(report.findings):
+        return report
+    compared = _compared(report, _find(target))
+    if not errors(compared):
+        compared.append(ok("target", f"{place} fits {target}"))
+    return replace(report, findings=(*report.findings, *compared))
+
+
+def _compared(report: Report, target: Path) -> list[Finding]:
+    if report.kind == "head":
+        return check_head(read_head(report.folder), read_source(target))
+    if report.kind == "hugging_face":
+        return compare(read_member(target), read_member(report.folder))
+    problem = f"is {report.kind}, which is not compared with a target"
+    raise ModelError(report.folder, problem, "name the folder of a head or of a model")
+
+
+def _inspected(folder: Path) -> Report:
+    if manifest := read_manifest(folder / MANIFEST):
+        return inspect_build(folder, manifest, _inspected)
+    config = read_json(folder / "config.json")
+    if "pretrained_config" in config:
+        return inspect_engine(folder, config)
+    if "architecture" in config and "mapping" in config:
+        return inspect_checkpoint(folder, config)
+    if is_head(folder):
+        return inspect_head(folder)
+    return inspect_model(folder, config)
+
+
+def _find(place: str) -> Path:
+    folder = Path(place)
+    if not folder.is_dir():
+        cached = None if folder.exists() else cached_folder(place)
+        if cached is None:
+            if place.startswith((".", "/", "~")) or folder.exists():
+                raise ModelError(place, "is not a folder", "name the folder of a model, head or engine")
+            problem = "is neither a folder nor a Hub model that this machine has"
+            raise ModelError(place, problem, f"for a model of the Hub, first: hf download {place}")
+        return cached
+    if not (folder / "config.json").is_file() and read_manifest(folder / MANIFEST) is None:
+        below = sorted(str(config.parent) for config in folder.glob("*/*/config.json"))
+        repair = f"name one of {', '.join(below)}" if below else "name the folder of a model or of an engine"
+        raise ModelError(folder, "has no config.json", repair)
+    return folder

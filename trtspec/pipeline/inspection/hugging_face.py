@@ -1,0 +1,172 @@
+"""Inspects a Hugging Face model folder: what it is, and what a conversion would stumble over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from trtspec.base.errors import ModelError, TensorError
+from trtspec.base.findings import Finding, Severity, errors, note
+from trtspec.checkpoint.inventory import check_tensors
+from trtspec.checkpoint.prequantized import FP8, Prequantized, read_prequantized
+from trtspec.models.families import family_of
+from trtspec.models.hf_config import HfConfig
+from trtspec.models.scheme import name_of
+from trtspec.models.source import DTYPES, Source, read_source
+from trtspec.models.tensors import PICKLES, Tensor, read_tensors
+from trtspec.models.tokenizer import read_tokenizer
+from trtspec.pipeline.inspection.report import Report, finding, stored
+
+_SIZES = (
+    "num_hidden_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "max_position_embeddings",
+)
+_KEYS = (
+    "model_type",
+    *_SIZES,
+    "hidden_act",
+    "sliding_window",
+    "rope_theta",
+    "rope_scaling",
+    "tie_word_embeddings",
+)
+
+
+def inspect_model(folder: Path, config: Mapping[str, Any]) -> Report:
+    """The report of a model folder; `config` is the content of its `config.json`."""
+    config, findings = HfConfig(folder / "config.json", config).of_text.content, list[Finding]()
+    tensors: Mapping[str, Tensor] = {}
+    source, is_convertible, prequantized = None, False, None
+    try:
+        tensors = read_tensors(folder)
+    except ModelError as error:
+        findings.append(finding(error, folder, Severity.ERROR))
+    else:
+        source, is_convertible, prequantized = _convertible(folder, findings)
+    tokenizer_size = _tokenizer_size(folder, findings)
+    findings += [found for found in _impossible(folder, config) if found not in findings]
+    findings += _oddities(folder, config, tensors, tokenizer_size)
+    if prequantized and not prequantized.has_kv_scales:
+        problem = "has no scales of keys and values; kv_cache: fp8 takes 1.0"
+        findings.append(note("KV cache", problem))
+    architectures = config.get("architectures")
+    facts = {
+        "architecture": architectures[0] if architectures and isinstance(architectures, list) else None,
+        "dtype": config.get("dtype") or config.get("torch_dtype"),
+        "parameters": sum(prod(tensor.shape) for tensor in _weights(tensors)),
+        **{key: config.get(key) for key in _KEYS},
+        "tokenizer_size": tokenizer_size,
+        **_quantization(config, source),
+        "convertible": is_convertible and not errors(findings),
+    }
+    files = {folder / "config.json", *(tensor.file for tensor in tensors.values())}
+    return Report(
+        folder, "hugging_face", facts, stored(tensors.values()), tuple(sorted(files)), tuple(findings)
+    )
+
+
+def _convertible(folder: Path, findings: list[Finding]) -> tuple[Source | None, bool, Prequantized | None]:
+    """The model if it can be read, whether trtspec converts it, and its FP8 scales if it has them.
+
+    Problems are added to `findings`.
+    """
+    source = None
+    try:
+        source = read_source(folder)
+        family = family_of(source)
+        prequantized = read_prequantized(source)
+    except ModelError as error:
+        findings.append(finding(error, folder, Severity.NOTE))
+        return source, False, None
+    try:
+        check_tensors(source, family, tuple(family.weights(source)), prequantized)
+    except TensorError as error:
+        findings.append(finding(error, folder, Severity.ERROR))
+    return source, True, prequantized
+
+
+def _impossible(folder: Path, config: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yields what is wrong with each size; the one that is read first may have been told of already."""
+    sizes = HfConfig(folder / "config.json", config)
+    for key in _SIZES:
+        if isinstance(config.get(key), (int, float)):
+            try:
+                sizes.size(key)
+            except ModelError as error:
+                yield finding(error, folder, Severity.NOTE)
+
+
+def _tokenizer_size(folder: Path, findings: list[Finding]) -> int | None:
+    try:
+        return read_tokenizer(folder).size
+    except ModelError as error:
+        findings.append(finding(error, folder, Severity.NOTE))
+        return None
+
+
+def _oddities(
+    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], tokenizer_size: int | None
+) -> Iterator[Finding]:
+    vocabulary = config.get("vocab_size")
+    if isinstance(vocabulary, int) and (tokenizer_size or 0) > vocabulary:
+        problem = f"has {tokenizer_size} tokens, the model's vocabulary only {vocabulary}"
+        yield Finding("tokenizer", problem, "take both from the same revision")
+    if isinstance(vocabulary, int) and vocabulary % 8:
+        problem = f"{vocabulary} is no multiple of 8; tensor parallel ranks fill theirs up with zero rows"
+        yield note("vocab_size", problem)
+    if config.get("tie_word_embeddings") and "lm_head.weight" in tensors:
+        problem = "is stored although the embedding is tied to it; one that differs is refused"
+        yield note("lm_head.weight", problem)
+    frequencies = [tensor for name, tensor in tensors.items() if name.endswith("rotary_emb.inv_freq")]
+    if frequencies and frequencies[0].dtype != "F32":
+        problem = f"rotary frequencies are stored as {frequencies[0].dtype}, rounded; they are computed anew"
+        yield note(frequencies[0].name, problem)
+    if config.get("auto_map"):
+        yield note("auto_map", "the model brings Python code, which trtspec never runs")
+    yield from _dtypes(config, tensors)
+    yield from _other_weights(folder, {tensor.file.name for tensor in tensors.values()})
+
+
+def _dtypes(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[Finding]:
+    named = config.get("dtype") or config.get("torch_dtype")
+    found = sorted({tensor.dtype for tensor in _weights(tensors)} & DTYPES.keys())
+    if len(found) > 1:
+        yield note("dtype", f"the weights are stored in {' and '.join(found)}")
+    elif found and named in DTYPES.values() and DTYPES[found[0]] != named:
+        yield note("dtype", f"config.json says {named}, the weights are {DTYPES[found[0]]}")
+
+
+def _other_weights(folder: Path, read: set[str]) -> Iterator[Finding]:
+    others = [path.name for path in sorted(folder.iterdir()) if path.name not in read]
+    for name in others:
+        if Path(name).suffix == ".safetensors" and read:
+            yield note(name, "is not named by the index and is not read")
+        if Path(name).suffix in PICKLES and read:
+            yield note(name, "is pickle, which can run code when read; trtspec never opens it")
+
+
+def _quantization(config: Mapping[str, Any], source: Source | None) -> dict[str, Any]:
+    if source is not None and source.scheme is not None:
+        return {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8" if source.scheme.kv_cache else None}
+    settings = config.get("quantization_config")
+    return {
+        "quant_algo": name_of(settings) if isinstance(settings, dict) else None,
+        "kv_cache_quant_algo": None,
+    }
+
+
+def _weights(tensors: Mapping[str, Tensor]) -> list[Tensor]:
+    """The tensors without rotary frequencies, and without a quantized model's scales and zero points."""
+    return [
+        tensor
+        for name, tensor in tensors.items()
+        if tensor.dtype == FP8 or not name.endswith(("_scale", "_zero_point", "inv_freq"))
+    ]

@@ -1,0 +1,77 @@
+"""Compares the models of a recipe, if this machine has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import get_args
+
+from trtspec.base.errors import ModelError
+from trtspec.base.findings import Finding
+from trtspec.base.roles import Role
+from trtspec.models.heads.check import check_head
+from trtspec.models.heads.head import HeadDescription, HeadMethod
+from trtspec.models.heads.reading import read_head
+from trtspec.models.hub import cached_folder
+from trtspec.models.layers import draft_of
+from trtspec.models.pair import Member, compare, read_member
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.schema import Draft
+from trtspec.recipe.support import ENGINES
+
+
+@dataclass(frozen=True, slots=True)
+class PairReport:
+    """The result of a check of a pair; `unseen` says why a model could not be looked at.
+
+    If one could not, nothing was compared, and there are no findings. `head` is the draft that is one.
+    """
+
+    loaded: LoadedRecipe
+    sides: Mapping[Role, Member]
+    unseen: Mapping[Role, str]
+    findings: list[Finding]
+    head: HeadDescription | None = None
+
+
+def inspect_pair(loaded: LoadedRecipe) -> PairReport:
+    """Compares what this machine has, without a download; raises ModelError for a folder that is no model."""
+    method = loaded.recipe.speculation.method.kind
+    sides, unseen, head = dict[Role, Member](), dict[Role, str](), None
+    for role, model in loaded.recipe.models.items():
+        location = loaded.model_location(model)
+        folder = location if isinstance(location, Path) else cached_folder(location, model.revision)
+        if folder is None:
+            unseen[role] = f"{location} is on the Hub and not on this machine"
+            continue
+        try:
+            if role is Role.DRAFT and method in get_args(HeadMethod):
+                head = read_head(folder)
+                continue
+            sides[role] = read_member(folder, for_engines=loaded.recipe.backend_of(role) in ENGINES)
+            if isinstance(model, Draft):
+                sides[role] = replace(sides[role], source=draft_of(sides[role].source, model))
+        except ModelError as error:
+            if folder == location:
+                raise
+            unseen[role] = f"{location} is not whole in this machine's Hub cache: {error.problem}"
+    findings = []
+    if not unseen and head:
+        findings = [*_method(head, method), *check_head(head, sides[Role.TARGET].source)]
+    elif not unseen and Role.DRAFT in sides:
+        recipe = loaded.recipe
+        findings = compare(
+            sides[Role.TARGET],
+            sides[Role.DRAFT],
+            recipe.engine.max_seq_len,
+            translates=recipe.speculation.method.translates,
+        )
+    return PairReport(loaded, sides, unseen, findings, head)
+
+
+def _method(head: HeadDescription, method: str) -> Iterator[Finding]:
+    if head.method != method:
+        problem = f"is {method}, the draft is a head of method {head.method}"
+        repair = f"speculation.method: {head.method}"
+        yield Finding("speculation.method", problem, repair, effect="it is asked for what it does not have")

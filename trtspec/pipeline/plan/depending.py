@@ -1,0 +1,88 @@
+"""The choices for a draft that is made of its target: layers of it, or a head on it; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from trtspec.base.roles import Role
+from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.checkpoint.layers.choose import SearchOptions
+from trtspec.pipeline.plan.choices import Choice, Chooser
+from trtspec.pipeline.plan.facts import HeadFacts, ModelFacts
+from trtspec.pipeline.plan.resolved import EnginePlan, LayersPlan, Layout
+from trtspec.recipe.layers import AUTO
+from trtspec.recipe.schema import Draft
+
+
+def head_engine(target: EnginePlan, facts: HeadFacts) -> EnginePlan:
+    """Returns the engine of a head, which has the target's dtype and sizes."""
+    options = replace(target.options, max_draft_len=0, extra={})
+    checkpoint = ConvertOptions(target.checkpoint.dtype)
+    model = ModelFacts(facts.name, facts.revision, facts.source, facts.digests)
+    return EnginePlan(
+        model, None, checkpoint, options, backend=target.backend, head=facts.head, is_dependent=True
+    )
+
+
+def depending(
+    choose: Chooser, engines: Mapping[Role, EnginePlan], layout: Layout | None
+) -> dict[Role, EnginePlan]:
+    """Returns the engines; those of layers of the target live in its engine where they can.
+
+    A server of others has no `layout`, and loads them as a model of its own.
+    Raises RecipeError for a head that would not be in its target's process.
+    """
+    draft = choose.loaded.recipe.draft
+    if draft is None or Role.DRAFT not in engines:
+        return dict(engines)
+    engine, target = engines[Role.DRAFT], engines[Role.TARGET]
+    if engine.head and layout != "in_process":
+        problem = "a head reads its target's states, which no model of Triton sends"
+        raise choose.error("serving.layout", problem, "write layout: in_process, or leave it out")
+    if draft.layers_of_target is None:
+        return dict(engines)
+    is_beside = engine.backend == target.backend == "torch" and layout == "in_process" and not draft.device
+    layers = _layers(choose, draft, engine, target, shares_cache=is_beside)
+    return {**engines, Role.DRAFT: replace(engine, layers=layers, is_dependent=is_beside)}
+
+
+def weight_share(draft: EnginePlan, target: EnginePlan) -> float:
+    """Returns what a token of the draft reads of the weights that one of the target reads."""
+    parameters = [engine.model.source.parameters - _embedding(engine) for engine in (draft, target)]
+    return parameters[0] / parameters[1]
+
+
+def _embedding(engine: EnginePlan) -> int:
+    """Returns the numbers of a table of which a token reads one row; a tied one is the head's too."""
+    source = engine.model.source
+    return 0 if source.tie_word_embeddings else source.vocab_size * source.hidden_size
+
+
+def _layers(
+    choose: Chooser, draft: Draft, engine: EnginePlan, target: EnginePlan, *, shares_cache: bool
+) -> LayersPlan:
+    """Returns the layers, or how they are chosen, and keeps the choices."""
+    count, of = engine.model.source.num_hidden_layers, target.model.source.num_hidden_layers
+    share = weight_share(engine, target)
+    reason = f"{count} of {of} layers, {share:.0%} of the weights: pays where more than that is accepted"
+    written, key = draft.layers_of_target, "draft.layer_search"
+    name = AUTO if written == AUTO else ", ".join(map(str, written or ()))
+    choose.choices.append(Choice("draft.layers_of_target", name, "recipe", reason))
+    if engine.model.search is None:
+        return LayersPlan(engine.model.source.layers)
+    values = draft.layer_search.model_dump(exclude={"count", "dataset"})
+    calibration = choose.loaded.recipe.target.quantization.calibration
+    if calibration and draft.layer_search.dataset is None and engine.model.search.dataset:
+        values |= {"text_field": calibration.text_field, "chat_template": calibration.chat_template}
+    dataset = engine.model.search.dataset
+    choose(f"{key}.dataset", dataset.dataset.name if dataset else "trtspec's own", _REASON[dataset is None])
+    choose(f"{key}.count", count, "all but 45 % of those between the first and the last, as in SWIFT")
+    options = {name: choose(f"{key}.{name}", value, "what is usual") for name, value in values.items()}
+    return LayersPlan(None, SearchOptions(target.checkpoint.dtype, shares_cache, count, **options), dataset)
+
+
+_REASON = {
+    False: "the texts that the target is calibrated with",
+    True: "a few beginnings of code, prose and lists: name texts of yours instead",
+}

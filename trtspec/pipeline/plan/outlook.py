@@ -1,0 +1,55 @@
+"""Collects what to expect of a plan: memory, speed, what would fit instead, what the rules say; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trtspec.forecast.rules import MeasuredRun, RuleAdvice
+from trtspec.pipeline.plan.advice import advice
+from trtspec.pipeline.plan.alternatives import Alternative, alternatives
+from trtspec.pipeline.plan.embedded import Embedded, embedded
+from trtspec.pipeline.plan.memory import Budget, budget
+from trtspec.pipeline.plan.resolved import Resolved
+from trtspec.pipeline.plan.speed import Speed, speed, unforeseeable
+from trtspec.serving.executors.torch.host import ProcessShare
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOutlook:
+    """The memory and speed of a plan's engines.
+
+    `memory` is None without a GPU, `on_cpu` without an engine on the CPU. `speed` is None where it cannot be
+    told, and `no_speed` says why. `alternatives` are looked for where the engines do not fit.
+    """
+
+    memory: Budget | None
+    on_cpu: Embedded | None
+    speed: Speed | None
+    no_speed: str | None
+    alternatives: tuple[Alternative, ...]
+    advice: RuleAdvice
+
+
+def look_ahead(
+    resolved: Resolved,
+    host: ProcessShare,
+    context: int | None = None,
+    measured: MeasuredRun | None = None,
+    rollout: str | None = None,
+) -> PlanOutlook:
+    """Returns the outlook.
+
+    Texts have `context` tokens on average, `measured` is what a run has told, and `rollout` where the
+    roll-out of the build stands.
+    """
+    memory, on_cpu = budget(resolved), embedded(resolved, host)
+    no_speed = unforeseeable(resolved)
+    expected = speed(resolved, memory, context) if memory and not no_speed else None
+    return PlanOutlook(
+        memory,
+        on_cpu,
+        expected,
+        no_speed,
+        tuple(alternatives(resolved)) if memory and memory.problem else (),
+        advice(resolved, memory, on_cpu, expected, measured, rollout),
+    )

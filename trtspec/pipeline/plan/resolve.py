@@ -1,0 +1,323 @@
+"""Fills in every default of a recipe from the facts; each value knows where it came from and why.
+
+A flag overrides the environment, the environment overrides the recipe, and the recipe overrides a default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from trtspec.backends.engine.defaults import EngineKind, defaults
+from trtspec.backends.engine.engine_options import BuildOptions
+from trtspec.base.roles import Role
+from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
+from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.checkpoint.mapping import Mapping as RankMapping
+from trtspec.checkpoint.mapping import misfit
+from trtspec.models.families import FAMILIES, family_of
+from trtspec.models.source import Source
+from trtspec.pipeline.plan.choices import Choice, Chooser, choose_output
+from trtspec.pipeline.plan.depending import depending, head_engine
+from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
+from trtspec.pipeline.plan.inside import check_cyclic, choose_inside
+from trtspec.pipeline.plan.iteration import choose_chunked_context, choose_num_tokens, least_num_tokens
+from trtspec.pipeline.plan.memory import budget_of, fits_a_tensor
+from trtspec.pipeline.plan.precision import choose_dtype, choose_fp8_cache, choose_fp8_weights
+from trtspec.pipeline.plan.resolved import (
+    CalibrationPlan,
+    Coordination,
+    EnginePlan,
+    InsidePlan,
+    Resolved,
+    placement,
+)
+from trtspec.pipeline.plan.server import resolve_server
+from trtspec.pipeline.plan.serving import choose_admission, choose_layout, choose_rounds
+from trtspec.pipeline.plan.texts import choose_max_seq_len
+from trtspec.recipe import gpus, releases
+from trtspec.recipe.build_options import SIZES, Value, is_on
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.support import SERVERS
+
+MAX_DRAFT_LEN, MAX_DRAFT_LEN_CPU = 8, 4
+_PRICE = 0.1  # the largest share of the KV cache that iterations with more texts may cost
+
+
+def resolve(
+    loaded: LoadedRecipe, facts: PlanFacts, flags: Mapping[str, str | None], environment: Mapping[str, str]
+) -> Resolved:
+    """Returns the recipe with every default filled in; pure.
+
+    `flags` has values by their key in the recipe, None for a flag that was not given. Raises RecipeError for
+    what the recipe asks for and its models, or trtspec, cannot give, and ModelError for a model
+    that trtspec does not convert.
+    """
+    choose = Chooser(loaded, flags, environment)
+    recipe = loaded.recipe
+    output = choose_output(choose)
+    suits = "what serves in production" if recipe.hardware.gpu != gpus.NONE else "runs without a GPU"
+    backend = choose("engine.backend", recipe.backend, suits)
+    if backend in SERVERS:
+        return resolve_server(choose, facts, output, backend)
+    release = None
+    if backend == "tensorrt_llm":
+        version = choose("engine.release", releases.DEFAULT, "the last line of releases with engines")
+        release = releases.RELEASES[version]
+    inside = choose_inside(choose, facts, backend)
+    options = _options(choose, facts, inside)
+    target = _engine(choose, Role.TARGET, backend, facts.target, options)
+    if inside:
+        check_cyclic(choose, facts.target.source, target.options)
+    engines = {Role.TARGET: replace(target, inside=inside)}
+    if facts.head and not inside:
+        engines[Role.DRAFT] = head_engine(engines[Role.TARGET], facts.head)
+    elif draft := facts.models.get(Role.DRAFT):
+        engines[Role.DRAFT] = _engine(choose, Role.DRAFT, backend, draft, _proposing(options))
+    engines = _iterations(choose, engines, on_tensorrt=release is not None)
+    _check_device(choose, engines)
+    policy, num_draft_tokens, share, drafting = choose_rounds(choose, options.max_draft_len, inside)
+    model_name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
+    layout = choose_layout(choose, engines.values())
+    engines = depending(choose, engines, layout)
+    admission = choose_admission(choose, engines.values())
+    return Resolved(
+        loaded,
+        output,
+        backend,
+        release,
+        model_name,
+        num_draft_tokens,
+        engines,
+        tuple(choose.choices),
+        Coordination(layout, policy, share, drafting, admission),
+    )
+
+
+def _options(choose: Chooser, facts: PlanFacts, inside: InsidePlan | None) -> BuildOptions:
+    """Returns the sizes that all engines share: the coordinator sends each the whole text in every round."""
+    on_cpu = choose.loaded.recipe.hardware.gpu == gpus.NONE
+    drafts = (
+        len(inside.medusa.choices)
+        if inside
+        else choose(
+            "speculation.max_draft_len",
+            MAX_DRAFT_LEN_CPU if on_cpu else MAX_DRAFT_LEN,
+            "a CPU verifies a few tokens at the price of one"
+            if on_cpu
+            else "a GPU verifies 8 tokens for free",
+        )
+    )
+    batch = choose(
+        "engine.max_batch_size", choose.loaded.recipe.engine.max_batch_size, "drafts pay at low load"
+    )
+    length = choose_max_seq_len(choose, facts)
+    prompt = choose("engine.max_input_len", length - 1, "leaves room for one token of answer")
+    if prompt >= length:
+        problem = f"{prompt} leaves no room for an answer: max_seq_len is {length}"
+        raise choose.error("engine.max_input_len", problem, f"at most {length - 1}")
+    options = BuildOptions(batch, prompt, length, 0, drafts)
+    return replace(options, max_num_tokens=least_num_tokens(options))
+
+
+def _check_device(choose: Chooser, engines: Mapping[Role, EnginePlan]) -> None:
+    """Raises RecipeError where the recipe puts the draft on a GPU of the target that cannot hold both."""
+    hardware, draft = choose.loaded.recipe.hardware, engines.get(Role.DRAFT)
+    gpu = gpus.GPUS.get(hardware.gpu)
+    if gpu is None or draft is None or draft.device is None or draft.backend == "torch":
+        return
+    problem = budget_of(gpu, engines, hardware.count).problem
+    if problem and placement(engines, hardware.count).is_shared:
+        problem = f"{draft.device} has ranks of the target too: {problem}"
+        raise choose.error("draft.device", problem, "write another GPU, or cpu")
+
+
+def _device(choose: Chooser, role: Role) -> str | None:
+    """Returns the device that the recipe names for an engine; None where it names none."""
+    draft = choose.loaded.recipe.draft
+    if role is Role.TARGET or draft is None or draft.device is None:
+        return None
+    device: str = choose("draft.device", draft.device, "as written")
+    return device
+
+
+def _proposing(options: BuildOptions) -> BuildOptions:
+    """Returns the options of an engine that only proposes: it verifies nothing."""
+    return replace(options, max_draft_len=0)
+
+
+def _iterations(
+    choose: Chooser, engines: Mapping[Role, EnginePlan], *, on_tensorrt: bool
+) -> dict[Role, EnginePlan]:
+    """Returns the engines with the size of their iterations, and with or without chunked context.
+
+    The draft engine keeps chunked context: it gets no drafts that could be discarded. Beside TensorRT-LLM an
+    engine of the torch backend has the recipe's size or the usual one: it must not depend on a GPU that it
+    does not use.
+    """
+    hardware, target = choose.loaded.recipe.hardware, engines[Role.TARGET]
+    gpu = gpus.GPUS.get(hardware.gpu) if on_tensorrt else None
+    written = choose.loaded.recipe.engine.max_num_tokens
+
+    def sized(tokens: int) -> dict[Role, EnginePlan]:
+        return {
+            role: engine
+            if "max_num_tokens" in choose.loaded.recipe.models[role].build
+            else _wide(engine, written if on_tensorrt and engine.backend == "torch" else tokens)
+            for role, engine in engines.items()
+        }
+
+    def kv_memory(tokens: int) -> int:
+        assert gpu is not None
+        return budget_of(gpu, sized(tokens), hardware.count).left
+
+    def affordable(tokens: int) -> bool:
+        plain = kv_memory(target.options.max_num_tokens)
+        return fits_a_tensor(target, tokens) and plain - kv_memory(tokens) <= _PRICE * plain
+
+    found = sized(choose_num_tokens(choose, target.options, affordable if gpu else None))
+    if on_tensorrt:
+        chunked = choose_chunked_context(choose, found[Role.TARGET].options)
+        found[Role.TARGET] = replace(found[Role.TARGET], enable_chunked_context=chunked)
+    return found
+
+
+def _wide(engine: EnginePlan, tokens: int | None) -> EnginePlan:
+    """Returns the engine with iterations of so many tokens; None leaves them as they are."""
+    options = engine.options
+    return replace(engine, options=replace(options, max_num_tokens=tokens or options.max_num_tokens))
+
+
+def _engine(
+    choose: Chooser, role: Role, of_target: str, facts: ModelFacts, options: BuildOptions
+) -> EnginePlan:
+    # Raises for a model that trtspec does not convert, before anything asks for facts of its family.
+    family_of(facts.source)
+    backend, device = choose.loaded.recipe.backend_of(role, of_target), _device(choose, role)
+    dtype = choose_dtype(choose, role, facts.source, backend)
+    checkpoint = _checkpoint(choose, role, dtype, facts.source)
+    if checkpoint.fp8 and backend != of_target and not facts.source.scheme:
+        problem = "fp8 is no gain on a CPU, which computes it in the model's dtype"
+        raise choose.error(f"{role}.quantization.weights", problem, "remove quantization from the draft")
+    calibration = _calibration(choose, role, checkpoint, facts)
+    extra = _build_options(choose, role, backend, facts.source.architecture, checkpoint)
+    if "lora_dir" in extra:
+        extra["lora_dir"] = _adapter(choose, f"{role}.build.lora_dir", str(extra["lora_dir"]))
+    own = {name: extra.pop(name) for name in SIZES if name in extra}
+    sizes = _own_sizes(choose, role, options, own, extra)
+    if backend == "tensorrt_llm":
+        _check_length(choose, role, facts.source, sizes)
+    return EnginePlan(facts, calibration, checkpoint, sizes, backend=backend, device=device)
+
+
+def _check_length(choose: Chooser, role: Role, source: Source, sizes: BuildOptions) -> None:
+    """Raises RecipeError for texts of which TensorRT-LLM's runtime cannot go on with the KV cache.
+
+    It takes windows that differ by layer, but 1.0 reuses no KV cache of theirs, on which each round depends
+    (NVIDIA Dynamo's guide to Gemma 3 with variable sliding window attention). And of a long text it caches
+    keys that the next round, whose new part is short, asks with other factors (`families/longrope.py`).
+    """
+    family, drafts = family_of(source), sizes.max_draft_len
+    window, original = family.window(source) if family.alternates else None, family.original(source)
+    for longest, reason in (
+        (
+            window,
+            f"some layers of the {role} see {window} tokens, and TensorRT-LLM reuses no KV cache of these",
+        ),
+        (
+            original,
+            f"behind {original} tokens positions of the {role} turn otherwise, which TensorRT-LLM chooses by"
+            " the part of a text that is new, not by the KV cache",
+        ),
+    ):
+        if longest is not None and sizes.max_seq_len + drafts > longest:
+            raise choose.error("engine.max_seq_len", reason, f"at most {longest - drafts}, drafts included")
+
+
+def _own_sizes(
+    choose: Chooser, role: Role, shared: BuildOptions, own: Mapping[str, Any], extra: Mapping[str, Value]
+) -> BuildOptions:
+    """Returns the sizes of one engine: its own, and the shared ones for the rest.
+
+    Raises RecipeError for sizes that are too small for a text that the other engines read.
+    """
+    options = replace(shared, **own, extra=extra)
+    for name, least, reason in (
+        ("max_seq_len", shared.max_seq_len, "every engine reads the whole text"),
+        ("max_num_tokens", options.num_verified_tokens, "one iteration verifies every request"),
+    ):
+        if own.get(name, least) < least:
+            raise choose.error(
+                f"{role}.build.{name}", f"{own[name]} is too few: {reason}", f"at least {least}"
+            )
+    prompt, longest = options.max_input_len, options.max_seq_len
+    if prompt >= longest:
+        problem = f"{prompt} leaves no room for an answer: max_seq_len is {longest}"
+        raise choose.error(f"{role}.build.max_input_len", problem, f"at most {longest - 1}")
+    return options
+
+
+def _build_options(
+    choose: Chooser, role: Role, backend: str, architecture: str, checkpoint: ConvertOptions
+) -> dict[str, Value]:
+    """Returns the options of `trtllm-build` beside the sizes: the recipe's, and defaults for the rest."""
+    recipe = choose.loaded.recipe
+    model = recipe.models[role]
+    if is_on(model.build.get("reduce_fusion")) and not FAMILIES[architecture].reduce_fusion:
+        problem = f"trtllm-build switches it off for {architecture}"
+        raise choose.error(f"{role}.build.reduce_fusion", problem, "remove this line")
+    gpu, mapping = gpus.GPUS.get(recipe.hardware.gpu), checkpoint.mapping
+    chosen = {
+        name: Choice(f"{role}.build.{name}", value, "recipe", "as written")
+        for name, value in model.build.items()
+    }
+    expert = {}
+    if gpu and backend == "tensorrt_llm":
+        kind = EngineKind(
+            architecture, checkpoint.fp8, checkpoint.fp8_kv_cache, gpu.sm, mapping.tp_size, mapping.pp_size
+        )
+        for name, value, reason in defaults(kind, model.build):
+            expert[name] = Choice(f"{role}.build.{name}", value, "default", reason)
+    choices = expert | chosen
+    choose.choices += choices.values()
+    return {name: choice.value for name, choice in choices.items()}
+
+
+def _adapter(choose: Chooser, key: str, written: str) -> str:
+    """Returns the absolute path of a LoRA adapter, since trtllm-build does not run in the recipe's folder."""
+    folder = (choose.loaded.path.parent / written).absolute()
+    if not folder.is_dir():
+        raise choose.error(key, f"{folder} is not a folder", "write a folder relative to the recipe")
+    return str(folder)
+
+
+def _checkpoint(choose: Chooser, role: Role, dtype: str, source: Source) -> ConvertOptions:
+    fp8, fp8_cache = choose_fp8_weights(choose, role, source), choose_fp8_cache(choose, role)
+    tensor = choose(f"{role}.parallel.tensor", 1, "one GPU has every layer whole")
+    pipeline = choose(f"{role}.parallel.pipeline", 1, "one GPU has every layer")
+    mapping = RankMapping(tensor, pipeline)
+    if found := misfit(source, mapping, fp8=fp8):
+        raise choose.error(f"{role}.{found.subject}", found.problem, found.repair)
+    return ConvertOptions(dtype, mapping, fp8, fp8_cache)
+
+
+def _calibration(
+    choose: Chooser, role: Role, checkpoint: ConvertOptions, facts: ModelFacts
+) -> CalibrationPlan | None:
+    model = choose.loaded.recipe.models[role]
+    key, own = f"{role}.quantization.calibration", model.quantization.calibration
+    if facts.source.scheme and own:
+        raise choose.error(key, "the model is FP8 already, with scales of its own", "remove this section")
+    if facts.source.scheme or not checkpoint.fp8:
+        return None
+    found = choose.loaded.recipe.calibration(model)
+    if found is None or facts.dataset is None:
+        raise choose.error(
+            key, "fp8 needs texts to calibrate with", "write calibration: {dataset: texts.jsonl}"
+        )
+    reason = "what is usual" if own else "as for the target"
+    values = {name: choose(f"{key}.{name}", value, reason) for name, value in found.model_dump().items()}
+    del values["dataset"]
+    options = CalibrateOptions(checkpoint.dtype, checkpoint.fp8_kv_cache, **values)
+    return CalibrationPlan(facts.dataset, options)

@@ -1,0 +1,190 @@
+"""Fills in every default of a recipe that a server of others serves; pure.
+
+What is chosen here is all that the server is told, so that a launch says the same on every machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from trtspec.backends.engine.engine_options import BuildOptions
+from trtspec.backends.servers.servers import LAUNCHES
+from trtspec.backends.servers.wanted import LaunchInputs, LaunchModel
+from trtspec.base.roles import Role
+from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.checkpoint.mapping import Mapping as RankMapping
+from trtspec.models.source import Source
+from trtspec.pipeline.plan.choices import Choice, Chooser, Origin
+from trtspec.pipeline.plan.depending import depending
+from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
+from trtspec.pipeline.plan.memory import kv_of_layer
+from trtspec.pipeline.plan.precision import choose_dtype, choose_fp8_cache, choose_fp8_weights
+from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
+from trtspec.pipeline.plan.texts import choose_max_seq_len
+from trtspec.recipe import gpus, server_releases
+from trtspec.recipe.support import PINNING, QUANTIZING
+
+NUM_DRAFT_TOKENS = 4
+MAX_NUM_TOKENS, MAX_NUM_TOKENS_CPU = 8192, 2048
+LAYERS = "draft/model"
+"""Where a build has the model of the layers of the target that are its draft."""
+_CPU_BLOCK = 128  # tokens of a block of vLLM's KV cache on a CPU (`CpuPlatform`)
+
+
+def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: str) -> Resolved:
+    """Returns the recipe with every default filled in, and how the server is started.
+
+    A head is none of the engines: what it takes of memory and time is not in the plan.
+    Raises RecipeError for what the recipe asks for and the server cannot do with these models.
+    """
+    loaded, recipe = choose.loaded, choose.loaded.recipe
+    version = choose(
+        "engine.release",
+        server_releases.release_of(backend, None).version,
+        "the newest that trtspec knows",
+    )
+    options = _sizes(choose, facts)
+    target = _target(choose, backend, facts.target, options)
+    engines = {Role.TARGET: target}
+    if draft := facts.models.get(Role.DRAFT):
+        engines[Role.DRAFT] = _draft(choose, backend, draft, target)
+        engines = depending(choose, engines, None)
+    method = recipe.speculation.method
+    is_written = recipe.written("speculation.method") is not None
+    origin: tuple[Origin, str] = ("recipe", "as written") if is_written else ("default", "text of any kind")
+    choose.choices.append(Choice("speculation.method", method.kind, *origin))
+    for name, value in method.options.items():
+        choose(f"speculation.method.{name}", value, "what is usual")
+    name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
+    places = {role: _served(choose, role, engine, output) for role, engine in engines.items()}
+    if facts.head:
+        places[Role.DRAFT] = LaunchModel(_place(choose, Role.DRAFT), facts.head.revision)
+    _check_pinned(choose, backend, places.get(Role.DRAFT))
+    wanted = LaunchInputs(
+        release=server_releases.release_of(backend, version),
+        name=name,
+        target=places[Role.TARGET],
+        draft=places.get(Role.DRAFT),
+        method=method,
+        num_draft_tokens=options.max_draft_len,
+        dtype=target.checkpoint.dtype,
+        fp8_kv_cache=target.checkpoint.fp8_kv_cache,
+        tensor=target.checkpoint.mapping.tp_size,
+        pipeline=target.checkpoint.mapping.pp_size,
+        max_batch_size=options.max_batch_size,
+        max_seq_len=options.max_seq_len,
+        max_num_tokens=options.max_num_tokens,
+        enable_chunked_context=target.enable_chunked_context,
+        kv_bytes=_kv_bytes(engines) if recipe.hardware.gpu == gpus.NONE else None,
+    )
+    launch = replace(
+        LAUNCHES[backend](wanted),
+        weights=sum(model.source.size for model in facts.all_models.values()),
+        kv_bytes=wanted.kv_bytes or 0,
+        metrics_path=wanted.release.metrics_path,
+    )
+    return Resolved(
+        loaded,
+        output,
+        backend,
+        None,
+        launch.served_model_name,
+        options.max_draft_len,
+        engines,
+        tuple(choose.choices),
+        launch=launch,
+    )
+
+
+def _sizes(choose: Chooser, facts: PlanFacts) -> BuildOptions:
+    """Returns the sizes; the longest draft is K, which no server changes from round to round."""
+    recipe, on_cpu = choose.loaded.recipe, choose.loaded.recipe.hardware.gpu == gpus.NONE
+    most = recipe.written("speculation.max_draft_len")
+    length = choose(
+        "speculation.num_draft_tokens",
+        most or NUM_DRAFT_TOKENS,
+        "max_draft_len, in every round" if most else "about what the servers' own examples have",
+    )
+    batch = choose("engine.max_batch_size", recipe.engine.max_batch_size, "drafts pay at low load")
+    longest = choose_max_seq_len(choose, facts)
+    tokens = choose(
+        "engine.max_num_tokens",
+        MAX_NUM_TOKENS_CPU if on_cpu else MAX_NUM_TOKENS,
+        "a CPU reads no faster in larger steps" if on_cpu else "what the servers take of a large GPU",
+    )
+    return BuildOptions(batch, longest - 1, longest, tokens, length)
+
+
+def _target(choose: Chooser, backend: str, facts: ModelFacts, options: BuildOptions) -> EnginePlan:
+    dtype = choose_dtype(choose, Role.TARGET, facts.source, backend)
+    fp8 = choose_fp8_weights(choose, Role.TARGET, facts.source)
+    fp8_cache = choose_fp8_cache(choose, Role.TARGET)
+    _check_quantization(choose, backend, Role.TARGET, facts.source, fp8=fp8)
+    tensor = choose("target.parallel.tensor", 1, "one GPU has every layer whole")
+    pipeline = choose("target.parallel.pipeline", 1, "one GPU has every layer")
+    _check_heads(choose, Role.TARGET, facts.source, tensor)
+    chunked = choose("engine.enable_chunked_context", True, "a long prompt does not hold up the others")
+    if not chunked and options.max_num_tokens < options.max_seq_len:
+        problem = f"{options.max_num_tokens} is less than the longest text, which is read in one iteration"
+        repair = f"at least {options.max_seq_len}, or enable_chunked_context: true"
+        raise choose.error("engine.max_num_tokens", problem, repair)
+    checkpoint = ConvertOptions(dtype, RankMapping(tensor, pipeline), fp8, fp8_cache)
+    return EnginePlan(facts, None, checkpoint, options, chunked, backend)
+
+
+def _draft(choose: Chooser, backend: str, facts: ModelFacts, target: EnginePlan) -> EnginePlan:
+    """Returns the plan of the draft, which a server loads like the target but for the weights' precision."""
+    fp8, like = choose_fp8_weights(choose, Role.DRAFT, facts.source), target.checkpoint
+    _check_quantization(choose, backend, Role.DRAFT, facts.source, fp8=fp8)
+    mapping = RankMapping(like.mapping.tp_size, 1)
+    _check_heads(choose, Role.DRAFT, facts.source, mapping.tp_size)
+    checkpoint = ConvertOptions(like.dtype, mapping, fp8, like.fp8_kv_cache)
+    return EnginePlan(facts, None, checkpoint, target.options, target.enable_chunked_context, backend)
+
+
+def _check_pinned(choose: Chooser, backend: str, draft: LaunchModel | None) -> None:
+    if draft and draft.revision and backend not in PINNING:
+        problem = f"{backend} takes a draft of the Hub at its latest commit, and at no other"
+        download = f"hf download {draft.place} --revision {draft.revision} --local-dir draft"
+        raise choose.error("draft.model", problem, f"{download}, and model: ./draft")
+
+
+def _check_quantization(choose: Chooser, backend: str, role: Role, source: Source, *, fp8: bool) -> None:
+    if fp8 and source.scheme is None and backend not in QUANTIZING:
+        problem = f"{backend} quantizes nothing, and the model is not FP8"
+        repair = "name a model that is FP8 already, such as NVIDIA's with hf_quant_config.json"
+        raise choose.error(f"{role}.quantization.weights", problem, repair)
+
+
+def _check_heads(choose: Chooser, role: Role, source: Source, tensor: int) -> None:
+    """Raises RecipeError for attention heads that tensor ranks cannot share, which all servers refuse."""
+    if source.num_attention_heads % tensor:
+        heads = f"the {source.num_attention_heads} attention heads of the {role}"
+        problem = f"{heads} do not divide among {tensor} ranks"
+        raise choose.error("target.parallel.tensor", problem)
+
+
+def _served(choose: Chooser, role: Role, engine: EnginePlan, output: Path) -> LaunchModel:
+    """Returns where the server finds a model: on the Hub at its commit, in its folder, or in the build.
+
+    There it is where the draft is layers of the target, of which only the build makes a model.
+    """
+    quantize = engine.checkpoint.fp8 and engine.model.source.scheme is None
+    if engine.layers:
+        return LaunchModel(str((output / LAYERS).absolute()), quantize=quantize)
+    return LaunchModel(_place(choose, role), engine.model.revision, quantize)
+
+
+def _place(choose: Chooser, role: Role) -> str:
+    location = choose.loaded.model_location(choose.loaded.recipe.models[role])
+    return str(location.absolute()) if isinstance(location, Path) else location
+
+
+def _kv_bytes(engines: dict[Role, EnginePlan]) -> int:
+    """Returns the bytes of the KV caches that hold as many of the longest texts as may come at once."""
+    options = engines[Role.TARGET].options
+    blocks = -(-(options.max_seq_len + options.max_draft_len) // _CPU_BLOCK)
+    tokens = options.max_batch_size * blocks * _CPU_BLOCK
+    layers = ((engine.model.source.num_hidden_layers, kv_of_layer(engine)) for engine in engines.values())
+    return tokens * sum(count * size for count, size in layers)

@@ -1,0 +1,122 @@
+"""The choices for the Triton model that clients call: its draft tokens, layout and admission; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from trtspec.pipeline.plan.choices import Choice, Chooser
+from trtspec.pipeline.plan.resolved import EnginePlan, InsidePlan, Layout
+from trtspec.pipeline.repository.spec import AdmissionParameters
+from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting
+from trtspec.serving.pace import Policy
+
+_QUEUED_FOR_A_PLACE, _LEAST_QUEUE = 16, 256
+_SECOND = 10**6
+_QUEUE_DELAY, _DRAFT_TIMEOUT = 300 * _SECOND, 5 * _SECOND
+
+
+def choose_rounds(
+    choose: Chooser, longest: int, inside: InsidePlan | None
+) -> tuple[Policy, int | None, float, Drafting | None]:
+    """Returns the policy and K, the share of requests with drafts, and who proposes beside a draft engine.
+
+    An engine with its draft `inside` has no rounds of which anybody knows.
+    """
+    if inside:
+        return "fixed", None, 1.0, None
+    policy, num_draft_tokens = _choose_policy(choose, longest)
+    return policy, num_draft_tokens, _choose_share(choose), _choose_drafting(choose)
+
+
+def _choose_policy(choose: Chooser, longest: int) -> tuple[Policy, int | None]:
+    """Returns how K is chosen for requests that name none, and K itself where the policy is fixed.
+
+    Raises RecipeError for a K of more than `longest`, which is what the target verifies.
+    """
+    default, reason = "adaptive", "K follows acceptance and load"
+    if choose.loaded.recipe.speculation.num_draft_tokens is not None:
+        default, reason = "fixed", "num_draft_tokens is written"
+    policy: Policy = choose("speculation.policy", default, reason)
+    if policy == "adaptive":
+        return policy, None
+    asked: int = choose("speculation.num_draft_tokens", longest, "as many as the target verifies")
+    if asked > longest:
+        problem = f"{asked} is more than the target verifies: max_draft_len is {longest}"
+        raise choose.error("speculation.num_draft_tokens", problem, f"at most {longest}")
+    return policy, asked
+
+
+def _choose_share(choose: Chooser) -> float:
+    """Returns the share of requests that has drafts, unless a roll-out says otherwise."""
+    return float(choose("speculation.share", 1, "every request"))
+
+
+def _choose_drafting(choose: Chooser) -> Drafting | None:
+    """None where an engine proposes."""
+    method = choose.loaded.recipe.speculation.method
+    if method.kind == DRAFT_MODEL.kind:
+        return None
+    choose.choices.append(Choice("speculation.method", method.kind, "recipe", "as written"))
+    options = {
+        name: choose(f"speculation.method.{name}", value, "what is usual")
+        for name, value in method.options.items()
+    }
+    return Drafting(method.kind, options)
+
+
+def choose_layout(choose: Chooser, engines: Collection[EnginePlan]) -> Layout:
+    parallel = max(engine.checkpoint.mapping.world_size for engine in engines) > 1
+    default: Layout = "bls" if parallel else "in_process"
+    reason = "an engine of several ranks is a model of its own" if parallel else "no hop between the models"
+    if choose.loaded.recipe.serving.layout == "triton":
+        # The recipe is for vLLM, and somebody has its engines built all the same.
+        return default
+    layout: Layout = choose("serving.layout", default, reason)
+    return layout
+
+
+def choose_admission(choose: Chooser, engines: Collection[EnginePlan]) -> AdmissionParameters:
+    """Returns the limits on requests; a limit that the recipe leaves out fits those that it writes.
+
+    There is none of the draft engine where the method has no model.
+    """
+    serving = choose.loaded.recipe.serving
+    places = min(engine.options.max_batch_size for engine in engines)
+    per_place = _QUEUED_FOR_A_PLACE * places
+    size = choose(
+        "serving.max_queue_size",
+        max(per_place, _LEAST_QUEUE),
+        "16 for each place" if per_place >= _LEAST_QUEUE else "room for a burst of 256 clients",
+    )
+    limit = choose(
+        "serving.default_timeout_microseconds",
+        serving.default_timeout_microseconds,
+        "ten minutes for a request that names no timeout",
+    )
+    delay = choose(
+        "serving.max_queue_delay_microseconds",
+        min(_QUEUE_DELAY, limit),
+        "five minutes; who comes later is better off elsewhere" if limit > _QUEUE_DELAY else "the time limit",
+    )
+    draft_timeout = None
+    if len(engines) > 1:
+        draft_timeout = choose(
+            "serving.draft_timeout_microseconds",
+            min(_DRAFT_TIMEOUT, limit // 2),
+            "five seconds for what takes milliseconds"
+            if limit >= 2 * _DRAFT_TIMEOUT
+            else "half the time limit",
+        )
+    target_timeout = choose(
+        "serving.target_timeout_microseconds",
+        serving.target_timeout_microseconds,
+        "two minutes for an iteration that takes seconds at most",
+    )
+    return AdmissionParameters(
+        max_places=places,
+        max_queue_size=size,
+        max_queue_delay_microseconds=delay,
+        default_timeout_microseconds=limit,
+        draft_timeout_microseconds=draft_timeout,
+        target_timeout_microseconds=target_timeout,
+    )

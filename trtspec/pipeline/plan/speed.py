@@ -1,0 +1,156 @@
+"""Predicts how fast the engines of a plan will be, and what drafts will bring; pure.
+
+The numbers of a model are exact: its bytes are those of its checkpoint without the table of embeddings, a
+weight is multiplied and added once for each row, an expert's only for those that it is chosen for, and
+attention multiplies queries with keys and the result with values. What the GPUs make of them is the roofline
+of `trtspec.forecast`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from trtspec.base.roles import Role
+from trtspec.checkpoint.cast import DTYPES, FP8
+from trtspec.checkpoint.convert import rank_sizes
+from trtspec.forecast.outlook import Best, ForecastPair, best, break_even
+from trtspec.forecast.roofline import BatchLoad, Chip, Network, StepTime, step
+from trtspec.models.families import FAMILIES, family_of
+from trtspec.models.tensors import ITEM_SIZE
+from trtspec.pipeline.plan.memory import Budget, kv_of_layer
+from trtspec.pipeline.plan.resolved import EnginePlan, Layout, Resolved
+from trtspec.recipe import gpus
+
+ACCEPTANCES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+STREAMS = (1, 2, 4, 8, 16, 32, 64)
+CONTEXT = 1024
+
+ROUND_S: dict[Layout, float] = {"in_process": 116e-6, "bls": 2e-3}
+"""What a round of one stream costs inside Triton besides the engines, as measured in `tests/perf/README.md`;
+in the bls layout with both engines Python models, which cost more than NVIDIA's C++ backend."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedRow:
+    """The expected speed with `streams` running sequences.
+
+    `plain` is a step of the target alone, `draft_cost` a token of the draft in such steps; `best` has the
+    draft length and speed-up for each of `ACCEPTANCES`, and drafts gain from the acceptance `break_even` on,
+    never if that is None. `fits` is whether the KV caches hold so many texts.
+    """
+
+    streams: int
+    plain: StepTime
+    tokens_per_second: float
+    draft_cost: float
+    best: tuple[Best, ...]
+    break_even: float | None
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """The forecast of a plan, for texts of `context` tokens on average."""
+
+    pair: ForecastPair
+    context: int
+    rows: tuple[SpeedRow, ...]
+
+    def at(self, streams: int) -> BatchLoad:
+        return BatchLoad(streams, self.context)
+
+
+def unforeseeable(resolved: Resolved) -> str | None:
+    """Returns why no speed can be told before a run; None where it can."""
+    if resolved.backend == "torch":
+        return "engines of the torch backend have no data sheet: `trtspec bench` measures them"
+    if resolved.loaded.recipe.hardware.gpu == gpus.NONE:
+        return "a CPU has no data sheet: `trtspec bench` measures it"
+    if unknown := {engine.model.source.architecture for engine in resolved.engines.values()} - set(FAMILIES):
+        return f"the layers of {' and '.join(sorted(unknown))} are not known"
+    if resolved.target.inside:
+        return "what a tree of drafts brings is not reckoned: `trtspec bench --baseline` measures it"
+    draft = resolved.engines.get(Role.DRAFT)
+    if draft and draft.backend == "torch":
+        return "a draft on the CPU has no data sheet: `trtspec bench` measures it"
+    return None
+
+
+def speed(resolved: Resolved, budget: Budget, context: int | None = None) -> Speed:
+    """Returns the forecast; `context` is `CONTEXT`, or half of the longest text if that is less."""
+    options = resolved.target.options
+    context = context or min(CONTEXT, options.max_seq_len // 2)
+    pair = pair_of(resolved, options.max_draft_len)
+    return Speed(pair, context, tuple(_rows(pair, context, budget, STREAMS)))
+
+
+def pair_of(resolved: Resolved, longest: int) -> ForecastPair:
+    """Returns the engines of a plan on its GPUs, with drafts of at most `longest` tokens.
+
+    What a server of others takes for a round beside its models is not in it.
+    """
+    draft = resolved.engines.get(Role.DRAFT)
+    return ForecastPair(
+        network(resolved.target),
+        network(draft) if draft else None,
+        chip(gpus.GPUS[resolved.loaded.recipe.hardware.gpu]),
+        ROUND_S[resolved.coordination.layout] if resolved.coordination else 0.0,
+        longest,
+    )
+
+
+def _rows(pair: ForecastPair, context: int, budget: Budget, streams: Sequence[int]) -> list[SpeedRow]:
+    return [
+        SpeedRow(
+            load.texts,
+            step(pair.target, pair.chip, load),
+            pair.plain_tokens_per_second(load),
+            pair.costs(load, 1).draft,
+            tuple(best(pair, load, acceptance) for acceptance in ACCEPTANCES),
+            break_even(pair, load),
+            load.texts * (context + pair.longest) <= budget.tokens,
+        )
+        for load in (BatchLoad(count, context) for count in streams)
+    ]
+
+
+def chip(gpu: gpus.GpuProduct) -> Chip:
+    """Returns what a GPU could do in a second; a link carries half of its bytes each way."""
+    flops_16 = gpu.tflops_16 * 1e12
+    return Chip(
+        gpu.bandwidth_gb_s * 1e9,
+        gpu.link_gb_s * 1e9 / 2,
+        flops_16,
+        gpu.tflops_8 * 1e12 if gpu.tflops_8 else flops_16,
+    )
+
+
+def network(engine: EnginePlan) -> Network:
+    """Returns what a step of an engine reads and computes, all its ranks together."""
+    source, checkpoint = engine.model.source, engine.checkpoint
+    mapping, item = checkpoint.mapping, ITEM_SIZE[DTYPES[checkpoint.dtype]]
+    embeddings, stored = source.vocab_size * source.hidden_size, ITEM_SIZE[FP8] if checkpoint.fp8 else item
+    chosen = source.experts.chosen / source.experts.count if source.experts else 1.0
+    linear = experts = 0
+    for weight in family_of(source).weights(source):
+        if weight.linear:
+            numbers = sum(prod(part.shape) for part in weight.parts)
+            experts += numbers if weight.experts else 0
+            linear += numbers
+    computed = linear - experts * (1 - chosen)
+    queries = source.num_attention_heads * source.head_size
+    return Network(
+        weight_bytes=sum(rank_sizes(source, checkpoint)) - embeddings * item,
+        kv_bytes=source.num_hidden_layers * kv_of_layer(engine) * mapping.tp_size,
+        flops_8=2 * computed if checkpoint.fp8 else 0,
+        flops_16=2 * (embeddings if checkpoint.fp8 else embeddings + computed),
+        attention_flops=4 * source.num_hidden_layers * queries,
+        layers=source.num_hidden_layers,
+        row_bytes=source.hidden_size * item,
+        tensor=mapping.tp_size,
+        pipeline=mapping.pp_size,
+        expert_bytes=experts * stored,
+        chosen=chosen,
+    )

@@ -1,0 +1,1 @@
+../../../model_repository/speculative_llm/1/model.py

@@ -1,0 +1,113 @@
+"""Runs the steps of a build: each makes its whole output or none of it, and no step is run twice."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+from trtspec.base.atomic import publish, remove, remove_leftovers, temporary
+from trtspec.base.errors import TrtspecError, UnavailableError
+from trtspec.base.progress import Advance, Progress
+from trtspec.pipeline.run.build_lock import only_build
+from trtspec.pipeline.run.digests import FileDigests
+from trtspec.pipeline.run.records import (
+    FOLDER,
+    Record,
+    files_of,
+    inputs_of,
+    is_done,
+    pending,
+    read_records,
+    write_records,
+)
+from trtspec.pipeline.run.side_by_side import groups, run_together
+from trtspec.pipeline.run.step import Step
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progress) -> list[str]:
+    """Runs the steps that are not done yet and returns their names; a run that broke off can be run again.
+
+    Raises a step's obstacle before any step is run, and whatever a step raises, after its unfinished output
+    is removed. Raises UnavailableError for a full disk, a directory that another build holds, and one with
+    files in the places of outputs that trtspec did not make.
+    """
+    ran = []
+    _check_ours(steps, build)
+    with only_build(build):
+        remove_leftovers(build)
+        _prepare(steps, build, digests, watch)
+        records = read_records(build)
+        for group in groups(steps):
+            undone = [step for step in group if not is_done(step, records, build, digests)]
+            if not undone:
+                continue
+            if [step for step in undone if records.pop(step.name, None)]:
+                write_records(build, records)
+            jobs = [partial(_make, step, build) for step in undone]
+            with watch(" and ".join(step.name for step in undone), undone[0].size) as advance:
+                for index, seconds in run_together(jobs, advance):
+                    step = undone[index]
+                    files = files_of(step, build, digests)
+                    records[step.name] = Record(str(step.digest), inputs_of(step, records), files, seconds)
+                    write_records(build, records)
+                    ran.append(step.name)
+        digests.save()
+    return ran
+
+
+def _check_ours(steps: Sequence[Step], build: Path) -> None:
+    """Raises UnavailableError if a file of the user's is where an output would be put."""
+    names = (PurePosixPath(step.output).parts[0] for step in steps if step.output)
+    theirs = [name for name in names if (build / name).exists()]
+    if theirs and not (build / FOLDER).is_dir():
+        problem = f"holds {theirs[0]}, which trtspec did not make"
+        raise UnavailableError(build, problem, "choose another --output")
+
+
+def _prepare(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progress) -> None:
+    """Raises the first obstacle and prepares the steps, before an hour of conversion and not after it."""
+    names = pending(steps, build, digests)
+    undone = [step for step in steps if step.name in names]
+    for step in undone:
+        if step.obstacle:
+            step.obstacle.step = step.name
+            raise step.obstacle
+    for step in undone:
+        if step.prepare:
+            with _named(step):
+                step.prepare(watch)
+
+
+@contextmanager
+def _named(step: Step) -> Iterator[None]:
+    """Adds the step's name to a TrtspecError that is raised in the block."""
+    try:
+        yield
+    except TrtspecError as error:
+        error.step = step.name
+        raise
+
+
+def _make(step: Step, build: Path, advance: Advance) -> None:
+    output = build / (step.output or step.name)
+    made = temporary(output)
+    made.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with _named(step):
+            step.action(made, advance)
+        if step.output:
+            publish(made, output)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        repair = "free some space and run the same command again; what is whole is kept"
+        full = UnavailableError(output, f"the disk is full ({error.strerror})", repair)
+        full.step = step.name
+        raise full from error
+    finally:
+        remove(made)

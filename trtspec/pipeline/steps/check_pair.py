@@ -1,0 +1,49 @@
+"""The step that checks that the models fit together."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from trtspec.base.progress import Advance
+from trtspec.base.roles import Role
+from trtspec.models.source import Source
+from trtspec.pipeline.plan.facts import PlanFacts
+from trtspec.pipeline.plan.resolved import Resolved
+from trtspec.pipeline.run.step import Step
+from trtspec.pipeline.steps.reads import digest_of_files, is_config
+from trtspec.recipe.support import ENGINES
+
+KIND = "check pair"
+
+
+def step(resolved: Resolved, facts: PlanFacts) -> Step:
+    target, draft, longest = facts.target, facts.models[Role.DRAFT], resolved.target.options.max_seq_len
+    translates, backend = resolved.translates, resolved.backend
+    version, recipe = facts.host.versions.get("trtspec"), resolved.loaded.path
+    return Step(
+        kind=KIND,
+        summary="target and draft fit together",
+        inputs=(target.name, draft.name),
+        output=None,
+        command=("trtspec", "check", str(recipe)),
+        digest=digest_of_files(
+            is_config, target, draft, version=version, max_seq_len=longest, translates=translates
+        ),
+        action=partial(run, recipe, (target.source, draft.source), longest, translates, backend),
+    )
+
+
+def run(
+    recipe: Path,
+    models: tuple[Source, Source],
+    max_seq_len: int,
+    translates: bool,
+    backend: str,
+    _: Path,
+    advance: Advance,
+) -> None:
+    from trtspec.models.pair import compare, read_member, refuse
+
+    target, draft = (read_member(source.folder, for_engines=backend in ENGINES) for source in models)
+    refuse(str(recipe), compare(target, draft, max_seq_len, translates=translates), backend)

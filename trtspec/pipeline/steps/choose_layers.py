@@ -1,0 +1,81 @@
+"""The step that chooses the layers of the target that are its draft."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trtspec.base.progress import Advance
+from trtspec.base.roles import Role
+from trtspec.checkpoint.layers.choose import FORMAT, SearchOptions, choose_layers
+from trtspec.checkpoint.layers.chosen import FILE, write_layers
+from trtspec.models.headers_only import check_weights
+from trtspec.models.source import Source, read_source
+from trtspec.pipeline.plan.facts import PlanFacts
+from trtspec.pipeline.plan.obstacles import search_obstacle
+from trtspec.pipeline.plan.resolved import LayersPlan, Resolved
+from trtspec.pipeline.run.step import Step, name_of
+from trtspec.pipeline.steps.portable import portable_name
+from trtspec.pipeline.steps.reads import digest_of_files, is_weight_or_tokenizer
+
+KIND = "choose layers"
+
+
+def step(facts: PlanFacts, role: Role, layers: LayersPlan) -> Step | None:
+    """Returns the step, which depends on no size of an engine; None where the recipe names the layers."""
+    model, options, texts = facts.models[role], layers.search, layers.dataset
+    if options is None:
+        return None
+    name = texts.dataset.name if texts else "trtspec's own texts"
+    origin = {
+        "model": portable_name(model.name),
+        "revision": model.revision,
+        "dataset": portable_name(name),
+        "dataset_revision": texts.dataset.revision if texts else None,
+        "dataset_digest": texts.digest if texts else None,
+    }
+    values = {"format": FORMAT, "options": asdict(options), "dataset": texts and texts.digest}
+    return Step(
+        kind=KIND,
+        role=role,
+        summary=f"the {options.count} layers of the target that foresee most of its answers to {name}",
+        inputs=(model.name, name),
+        output=f"{role}/{FILE}",
+        command=(),
+        digest=digest_of_files(is_weight_or_tokenizer, model, **values),
+        action=partial(run, model.source.folder, texts.dataset.file if texts else None, options, origin),
+        obstacle=search_obstacle(facts.host),
+    )
+
+
+def chosen(resolved: Resolved, role: Role) -> tuple[Path | None, tuple[str, ...]]:
+    """Returns the file with the layers of a model and the name of the step that chooses them.
+
+    They are None and () where nothing is left to choose.
+    """
+    layers = resolved.engines[role].layers
+    if layers is None or layers.search is None:
+        return None, ()
+    return resolved.output / role / FILE, (name_of(KIND, role),)
+
+
+def written(resolved: Resolved, role: Role) -> dict[str, Any]:
+    """Returns what is to be in the digest of a step for layers that the recipe names; nothing for others."""
+    layers = resolved.engines[role].layers
+    return {"layers": layers.chosen} if layers and layers.chosen else {}
+
+
+def run(
+    folder: Path,
+    dataset: Path | None,
+    options: SearchOptions,
+    origin: Mapping[str, Any],
+    output: Path,
+    advance: Advance,
+) -> None:
+    source: Source = read_source(folder)
+    check_weights(source)
+    write_layers(output, choose_layers(source, dataset, options, origin, advance))

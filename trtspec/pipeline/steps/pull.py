@@ -1,0 +1,79 @@
+"""The step that pulls an engine from a store, in place of the steps that make it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from trtspec.base.digest import digest_of
+from trtspec.base.roles import Role
+from trtspec.pipeline.run.step import Step, name_of
+from trtspec.pipeline.steps import build, calibrate, choose_layers, convert, verify
+from trtspec.pipeline.store import pull
+from trtspec.pipeline.store.entry import Entry
+from trtspec.pipeline.store.store import Store
+
+KIND = "pull"
+_MAKERS = (choose_layers.KIND, calibrate.KIND, convert.KIND, verify.KIND, build.KIND)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEngine:
+    """An engine that the store has, in place of the steps that make it."""
+
+    store: Store
+    entry: Entry
+
+
+def step(role: Role, stored: StoredEngine) -> Step:
+    entry, store, output = stored.entry, stored.store, build.engine(role)
+    return Step(
+        kind=KIND,
+        role=role,
+        summary=f"the engine of {entry.created}, from {store}",
+        inputs=(),
+        output=output,
+        command=("trtspec", "store", "pull", str(store), entry.digest[:12], "--output", output),
+        digest=digest_of(["pull", entry.digest]),
+        action=partial(pull.pull, store, entry),
+        size=entry.size,
+    )
+
+
+def in_place(steps: Sequence[Step], found: Mapping[Role, StoredEngine]) -> list[Step]:
+    """Returns the steps, with one that pulls each engine that was found in place of those that make it."""
+    made: list[Step] = []
+    for each in steps:
+        if each.role not in found or each.kind not in _MAKERS:
+            made.append(each)
+        elif each.role and each.kind == build.KIND:
+            made.append(step(each.role, found[each.role]))
+    return made
+
+
+def engine_key(steps: Sequence[Step], role: Role) -> str | None:
+    """Returns a digest of all that an engine is made of; None where the models' files have not been read."""
+    digests = [step.digest for step in steps if step.role is role and step.kind in _MAKERS and step.output]
+    return None if None in digests else digest_of(digests)
+
+
+def recorded(found: Mapping[Role, StoredEngine], key: str) -> dict[str, Any]:
+    """Returns, by role, what the manifests of the pulled engines say under `key` of the engine's model."""
+    made = {role: stored.entry.manifest.get(key, {}).get(role) for role, stored in found.items()}
+    return {role: value for role, value in made.items() if value is not None}
+
+
+def provenance(found: Mapping[Role, StoredEngine]) -> dict[str, Any]:
+    """Returns, by role, with what and how the pulled engines were made."""
+    return {role: _made(role, stored.entry) for role, stored in found.items()}
+
+
+def _made(role: Role, entry: Entry) -> dict[str, Any]:
+    makers = {name_of(kind, role) for kind in _MAKERS}
+    kept = {key: entry.manifest.get(key) for key in ("tools", "packages", "image", "gpu")}
+    for key in ("commands", "times"):
+        by_step = entry.manifest.get(key) or {}
+        kept[key] = {step: value for step, value in by_step.items() if step in makers}
+    return {"entry": entry.digest, "created": entry.created, **kept}

@@ -1,0 +1,42 @@
+"""The step that makes a model of the layers of the target that are its draft, for a server of others."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from trtspec.base.progress import Advance
+from trtspec.base.roles import Role
+from trtspec.checkpoint.layers.chosen import with_layers
+from trtspec.checkpoint.layers.folder import write_model
+from trtspec.models.headers_only import check_weights
+from trtspec.models.source import Source
+from trtspec.pipeline.plan.resolved import Resolved
+from trtspec.pipeline.plan.server import LAYERS
+from trtspec.pipeline.run.step import Step
+from trtspec.pipeline.steps import choose_layers
+from trtspec.pipeline.steps.reads import digest_of_files, is_weight_or_tokenizer
+
+KIND = "write layers"
+
+
+def step(resolved: Resolved, role: Role) -> Step:
+    model = resolved.engines[role].model
+    layers, before = choose_layers.chosen(resolved, role)
+    count = model.source.num_hidden_layers
+    return Step(
+        kind=KIND,
+        role=role,
+        summary=f"{count} layers of the target as a model that {resolved.backend} loads",
+        inputs=(model.name,),
+        output=LAYERS,
+        command=(),
+        digest=digest_of_files(is_weight_or_tokenizer, model, **choose_layers.written(resolved, role)),
+        action=partial(run, model.source, layers),
+        after=before,
+    )
+
+
+def run(source: Source, layers: Path | None, output: Path, advance: Advance) -> None:
+    check_weights(source)
+    write_model(with_layers(source, layers), output)

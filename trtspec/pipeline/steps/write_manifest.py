@@ -1,0 +1,132 @@
+"""The step that writes the manifest: what everything was made of, and with what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+
+from trtspec.backends.containers.images import image_digest
+from trtspec.backends.containers.program import Program
+from trtspec.backends.engine import manifest
+from trtspec.base.digest import digest_of
+from trtspec.base.progress import Advance
+from trtspec.base.roles import Role
+from trtspec.checkpoint.calibration import read_calibration
+from trtspec.checkpoint.layers.chosen import read_layers
+from trtspec.pipeline.machine.installed import all_packages
+from trtspec.pipeline.plan.facts import PlanFacts
+from trtspec.pipeline.plan.resolved import Resolved
+from trtspec.pipeline.run.records import read_records
+from trtspec.pipeline.run.step import Step
+from trtspec.pipeline.steps import build, choose_layers
+from trtspec.pipeline.steps.calibrate import scales
+from trtspec.pipeline.steps.portable import portable_command, portable_name, portable_value
+from trtspec.pipeline.steps.pull import StoredEngine, provenance, recorded
+
+KIND = "write manifest"
+OUTPUT = "manifest.json"
+
+
+def step(
+    resolved: Resolved, facts: PlanFacts, steps: Sequence[Step], found: Mapping[Role, StoredEngine]
+) -> Step:
+    """Returns the step; `steps` are all before this one, `found` are the engines that were pulled."""
+    made = {step.role for step in steps} - set(found)
+    calibrations = {
+        role: file for role in resolved.engines if role in made and (file := scales(resolved, role)[0])
+    }
+    chosen = {
+        role: file
+        for role in resolved.engines
+        if role in made and (file := choose_layers.chosen(resolved, role)[0])
+    }
+    host, names = facts.host, tuple(step.name for step in steps)
+    content = manifest.Manifest(
+        name=resolved.loaded.recipe.name,
+        recipe=resolved.loaded.digest,
+        backend=resolved.backend,
+        values={choice.key: portable_value(choice) for choice in resolved.choices if choice.key != "output"},
+        models={
+            role: {
+                "model": portable_name(model.name),
+                "revision": model.revision,
+                "files": dict(model.digests or {}),
+            }
+            for role, model in facts.all_models.items()
+        },
+        tools=dict(host.versions),
+        gpu={key: getattr(host.gpus[0], key) for key in ("name", "sm", "driver")} if host.gpus else None,
+        commands=_commands(resolved, steps),
+        calibration=recorded(found, "calibration"),
+        quality=recorded(found, "quality"),
+        layers=recorded(found, "layers"),
+        pulled=provenance(found),
+    )
+    image: Callable[[], str] | None = None
+    if resolved.release and host.container_engine:
+        image = partial(_image, host.container_engine.program, resolved.release.image)
+    return Step(
+        kind=KIND,
+        summary="what everything was made of, and with what",
+        inputs=tuple(step.output for step in steps if step.output),
+        output=OUTPUT,
+        command=(),
+        digest=digest_of([asdict(content), [step.digest for step in steps]]),
+        action=partial(run, content, resolved.output, names, calibrations, chosen, image),
+        after=names,
+    )
+
+
+def _commands(resolved: Resolved, steps: Sequence[Step]) -> dict[str, list[str]]:
+    """Returns the command lines by step, as if run in the build directory: the same on every machine."""
+    recipe, output = resolved.loaded.path, resolved.output
+    return {
+        step.name: list(build.portable_argv(step.role, resolved.engines[step.role]))
+        if resolved.release and step.role and step.kind == build.KIND
+        else portable_command(step.command, recipe, output)
+        for step in steps
+        if step.command
+    }
+
+
+def run(
+    content: manifest.Manifest,
+    folder: Path,
+    steps: Sequence[str],
+    calibrations: Mapping[Role, Path],
+    chosen: Mapping[Role, Path],
+    image: Callable[[], str] | None,
+    output: Path,
+    advance: Advance,
+) -> None:
+    """Completes the manifest, which is known only after the other steps, and writes it.
+
+    It adds what the records say of these steps, how FP8 scales and layers were found and what they cost, what
+    is installed, and the name of the image that built the engines, which `image` returns.
+    """
+    found = read_records(folder)
+    records = {name: found[name] for name in steps if name in found}
+    outputs = {path: digest for record in records.values() for path, digest in record.files.items()}
+    times = {name: record.seconds for name, record in records.items()}
+    read = {role: read_calibration(file) for role, file in calibrations.items()}
+    complete = replace(
+        content,
+        calibration={**content.calibration, **{role: scale.provenance for role, scale in read.items()}},
+        quality={
+            **content.quality,
+            **{role: scale.quality and asdict(scale.quality) for role, scale in read.items()},
+        },
+        layers={**content.layers, **{role: asdict(read_layers(file)) for role, file in chosen.items()}},
+        packages=all_packages(),
+        image=image() if image else None,
+        outputs=dict(sorted(outputs.items())),
+        times=times,
+    )
+    output.write_text(complete.to_json(), encoding="utf-8")
+
+
+def _image(program: Program, image: str) -> str:
+    """Returns the digest of an image, or its name where no registry knows it."""
+    return image_digest(program, image) or image

@@ -1,0 +1,156 @@
+"""An entry's folder on a disk that several pods may share: pulled once, and verified by all who use it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from trtspec.base.atomic import PARTIAL, REPLACED, publish, remove, temporary, write_atomically
+from trtspec.base.errors import UnavailableError
+from trtspec.base.locks import locked, try_lock, unlock
+from trtspec.base.progress import Progress
+from trtspec.base.threads import in_threads
+from trtspec.base.units import mb_or_gb
+from trtspec.pipeline.store.entry import Entry, from_bytes, to_bytes
+from trtspec.pipeline.store.pull import FileChunk, pieces_of, pull
+from trtspec.pipeline.store.store import THREADS, Store
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+def keep(
+    store: Store,
+    entry: Entry,
+    folder: Path,
+    watch: Progress,
+    say: Callable[[str], None],
+    *,
+    remembers: bool = True,
+) -> None:
+    """Has `folder` hold the entry, every byte of it verified; what is there already is not pulled again.
+
+    One process at a time works on a folder, where only what is whole appears. A pull of the entry that was
+    killed is gone on with, and what one of another entry has left beside it is removed. With `remembers` the
+    entry's document is written beside the folder, for `remembered`. `say` is told what a person may want to
+    know. Raises StoreError, and UnavailableError where there is no room, or where nothing
+    can be written and what is there is not the entry.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(_lock_of(folder), lambda: say(f"another process pulls {folder}; waiting for it")):
+            _make(store, entry, folder, watch, say)
+            if remembers:
+                # A folder of a disk that is full by now is served without it.
+                with suppress(OSError):
+                    _remember(entry, folder)
+    except OSError as error:
+        if error.errno not in _READ_ONLY:
+            raise
+        if problem := find_problem(entry, folder, watch):
+            said = f"{problem}, and nothing can be written here: {error.strerror}"
+            repair = f"let user {os.getuid()} write to {folder.parent}"
+            raise UnavailableError(folder, said, repair) from None
+
+
+def remembered(folder: Path, digest: str) -> Entry | None:
+    """Returns the entry with this digest that `keep` had `folder` hold, None if it did not.
+
+    A server can so start again while its store cannot be reached, or has pruned the entry.
+    """
+    try:
+        content = _document_of(folder).read_bytes()
+        return from_bytes(content) if sha256(content).hexdigest() == digest else None
+    except (OSError, ValueError):
+        return None
+
+
+def find_problem(entry: Entry, folder: Path, watch: Progress) -> str | None:
+    """Reads every byte of a folder; returns in what it is not the entry, None if it is."""
+    if not folder.is_dir():
+        return "is not there"
+    found = {str(path.relative_to(folder)): path for path in folder.rglob("*") if not path.is_dir()}
+    for name in sorted(found.keys() ^ entry.files.keys()):
+        return f"has {name}, which is not of the entry" if name in found else f"lacks {name}"
+    for name, file in entry.files.items():
+        if found[name].is_symlink() or found[name].stat().st_size != file.size:
+            return f"has another {name}"
+    damaged = set[str]()
+
+    def read(piece: FileChunk) -> int:
+        if not piece.is_whole():
+            damaged.add(str(piece.file.relative_to(folder)))
+        return piece.chunk.size
+
+    with watch(f"verify {folder}", entry.size) as advance:
+        in_threads(read, pieces_of(entry, folder), advance, THREADS)
+    return f"has a damaged {min(damaged)}" if damaged else None
+
+
+def _make(store: Store, entry: Entry, folder: Path, watch: Progress, say: Callable[[str], None]) -> None:
+    _remove_leftovers(folder)
+    if folder.exists():
+        problem = find_problem(entry, folder, watch)
+        if problem is None:
+            return
+        say(f"{folder} {problem}; it is pulled anew")
+    made = temporary(folder)
+    try:
+        _check_room(entry, made)
+        with watch(f"pull {entry.name}", entry.size) as advance:
+            pull(store, entry, made, advance)
+        publish(made, folder)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        # The disk may be the node's, which others need.
+        remove(made)
+        raise _no_room(entry, folder) from None
+
+
+def _remember(entry: Entry, folder: Path) -> None:
+    """Writes the document of the entry; a pull that was killed may have made the folder without it."""
+    if remembered(folder, entry.digest) is None:
+        write_atomically(_document_of(folder), to_bytes(entry).decode())
+
+
+def _check_room(entry: Entry, made: Path) -> None:
+    there = sum(path.stat().st_blocks * 512 for path in made.rglob("*") if path.is_file())
+    if entry.size - there > shutil.disk_usage(made.parent).free:
+        raise _no_room(entry, made.parent / entry.digest)
+
+
+def _no_room(entry: Entry, folder: Path) -> UnavailableError:
+    free = shutil.disk_usage(folder.parent).free
+    problem = f"{entry.name} needs {mb_or_gb(entry.size)}, and {mb_or_gb(free)} are free"
+    others = sorted(path.name for path in folder.parent.iterdir() if path.is_dir() and path.name[0] != ".")
+    unused = f", or remove what no pod serves any more of {', '.join(others)}" if others else ""
+    return UnavailableError(folder.parent, problem, f"give the volume more room{unused}")
+
+
+def _document_of(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.json")
+
+
+def _lock_of(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.lock")
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Removes what killed pulls have left, but for the one of this folder, which is locked."""
+    remove(folder.with_name(f".{folder.name}{REPLACED}"))
+    for left in folder.parent.glob(f".*{PARTIAL}"):
+        theirs = left.with_name(left.name[1:].removesuffix(PARTIAL))
+        # A document that is being written is a file, and belongs to the lock of its folder.
+        if theirs == folder or not left.is_dir():
+            continue
+        lock = _lock_of(theirs)
+        held = try_lock(lock)
+        if held is not None:
+            remove(left)
+            unlock(held, lock)

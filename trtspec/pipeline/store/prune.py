@@ -1,0 +1,123 @@
+"""Removes from a store what nobody needs, while others push and pull."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from time import monotonic
+
+from trtspec.base.errors import StoreError
+from trtspec.base.progress import Advance
+from trtspec.base.threads import in_threads
+from trtspec.pipeline.store.entry import Entry
+from trtspec.pipeline.store.files import TEMPORARY, Stat
+from trtspec.pipeline.store.push import LIMIT
+from trtspec.pipeline.store.store import BUILDING, OBJECTS, PRUNING, PUSHING, THREADS, Store
+
+_BATCH = 500
+Remove = Callable[[Sequence[str], Advance], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PruneRules:
+    """Which entries are removed: those older than `older_than`, but not the newest `keep` of their kind.
+
+    A kind is a name, a role and a platform. Without `older_than` age does not matter; without both rules no
+    entry is removed. What a killed push or build has left is removed after `grace`.
+    """
+
+    older_than: timedelta | None
+    keep: int | None
+    grace: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Prune:
+    """The entries to remove, and other files by name; `size` is the bytes of those files."""
+
+    entries: tuple[Entry, ...]
+    names: tuple[str, ...]
+    size: int
+
+
+def prune(store: Store, rules: PruneRules, advance: Advance, *, dry_run: bool) -> Prune:
+    """Removes what the rules say, unless it is a `dry_run`, and returns what that is.
+
+    Raises StoreError, also if it takes so long that a push may have stopped waiting for it.
+    """
+    if dry_run:
+        return _look(store, rules)
+    with exclusively(store) as remove:
+        found = _look(store, rules)
+        remove([entry.document for entry in found.entries], advance)
+        remove(found.names, advance)
+    return found
+
+
+def _look(store: Store, rules: PruneRules) -> Prune:
+    # Objects first: what a push writes later is not in the list, and what it wrote before has its mark.
+    objects = store.files.find(OBJECTS)
+    marks, temporary = store.files.find(PUSHING), store.files.find(TEMPORARY)
+    # Who builds renews the lease, so that one of this age was left.
+    left = temporary | store.files.find(BUILDING)
+    now = datetime.now(timezone.utc)
+    dead = _older(marks, now - rules.grace)
+    pushed = [store.read_entry(mark) for mark in marks if mark not in dead]
+    entries = store.entries()
+    outdated = choose(entries, rules, now)
+    kept = [*filter(None, pushed), *(entry for entry in entries if entry not in outdated)]
+    needed = {chunk.name for entry in kept for chunk in entry.chunks}
+    names = [*dead, *_older(left, now - rules.grace), *(name for name in objects if name not in needed)]
+    stats = marks | left | objects
+    return Prune(tuple(outdated), tuple(names), sum(stats[name].size for name in names))
+
+
+def choose(entries: Iterable[Entry], rules: PruneRules, now: datetime) -> list[Entry]:
+    """The entries to remove; `entries` are given with the newest first."""
+    seen: dict[tuple[object, ...], int] = {}
+    chosen = []
+    for entry in entries:
+        kind = (entry.name, entry.role, entry.platform)
+        seen[kind] = seen.get(kind, 0) + 1
+        old = rules.older_than is None or now - datetime.fromisoformat(entry.created) > rules.older_than
+        if old and (rules.older_than, rules.keep) != (None, None) and seen[kind] > (rules.keep or 0):
+            chosen.append(entry)
+    return chosen
+
+
+def _older(files: Mapping[str, Stat], than: datetime) -> list[str]:
+    return [name for name, stat in files.items() if stat.modified and stat.modified < than]
+
+
+@contextmanager
+def exclusively(store: Store) -> Iterator[Remove]:
+    """Gives a function that removes files by name. Pushes that begin within this context wait for its end.
+
+    The function renews the mark for which they wait, and raises StoreError if that may have come too late.
+    """
+    mark, start = f"{PRUNING}/{uuid.uuid4().hex}", monotonic()
+    store.files.write(mark, b"")
+
+    def remove(names: Sequence[str], advance: Advance) -> None:
+        nonlocal start
+        for first in range(0, len(names), _BATCH):
+            if monotonic() - start > LIMIT.total_seconds() / 2:
+                problem = "it took so long to look at this store that a push may have begun"
+                raise StoreError(str(store), problem, "run the same command again; nothing is lost")
+            store.files.write(mark, b"")
+            start = monotonic()
+            in_threads(partial(_remove, store), names[first : first + _BATCH], advance, THREADS)
+
+    try:
+        yield remove
+    finally:
+        store.files.remove([mark])
+
+
+def _remove(store: Store, name: str) -> int:
+    store.files.remove([name])
+    return 1

@@ -1,0 +1,157 @@
+"""Copies a folder of this machine into a store; it can be resumed, and other builders may do so as well."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from trtspec.base.errors import StoreError
+from trtspec.base.progress import Advance
+from trtspec.base.threads import in_threads
+from trtspec.pipeline.store.entry import Chunk, Entry, StoredFile, to_bytes
+from trtspec.pipeline.store.store import PRUNING, PUSHING, THREADS, Store
+
+CHUNK = 32 << 20  # bytes; eight chunks are in memory at once
+LIMIT = timedelta(hours=1)  # who has not renewed a mark for so long was killed
+_POLL_S = 2.0
+_RENEWAL_S = 300.0
+
+
+def describe(
+    folder: Path, paths: Iterable[str], advance: Advance
+) -> tuple[dict[str, StoredFile], tuple[str, ...]]:
+    """The digests of every file at or below these paths of a folder, and the folders that are empty.
+
+    Both go by their path in `folder`. `advance` is called with the bytes of each file.
+    """
+    items = sorted({item for path in paths for item in (folder / path, *(folder / path).rglob("*"))})
+    items = [item for item in items if "__pycache__" not in item.parts]
+    files = [item for item in items if item.is_file()]
+    found: dict[str, StoredFile] = {}
+
+    def read(file: Path) -> int:
+        stored = found[file.relative_to(folder).as_posix()] = _describe(file)
+        return stored.size
+
+    in_threads(read, files, advance)
+    empty = (item for item in items if item.is_dir() and not any(item.iterdir()))
+    return dict(sorted(found.items())), tuple(item.relative_to(folder).as_posix() for item in empty)
+
+
+def _describe(file: Path) -> StoredFile:
+    whole, chunks = sha256(), []
+    with file.open("rb") as stream:
+        while content := stream.read(CHUNK):
+            whole.update(content)
+            chunks.append(Chunk(sha256(content).hexdigest(), len(content)))
+    return StoredFile(whole.hexdigest(), tuple(chunks))
+
+
+def push(store: Store, entry: Entry, folder: Path, advance: Advance) -> None:
+    """Writes what the store lacks of these files, and then the entry; it can be killed and called again.
+
+    Raises StoreError, also for a file that is no longer what the entry says, and if it was at rest for so
+    long that a prune has taken it for dead.
+    """
+    with _announced(store, entry, advance) as mark:
+        upload = _Upload(store, folder)
+
+        def write(piece: _Piece) -> int:
+            mark.renew()
+            return upload(piece)
+
+        in_threads(write, _pieces(entry.files), advance, THREADS)
+        mark.check()
+        store.files.write(entry.document, to_bytes(entry))
+
+
+class _Piece(NamedTuple):
+    chunk: Chunk
+    file: str
+    offset: int
+
+
+def _pieces(files: Mapping[str, StoredFile]) -> Iterator[_Piece]:
+    """Yields where each chunk is found; a chunk that occurs twice is yielded once."""
+    seen = set[Chunk]()
+    for name, file in files.items():
+        offset = 0
+        for chunk in file.chunks:
+            if chunk not in seen:
+                seen.add(chunk)
+                yield _Piece(chunk, name, offset)
+            offset += chunk.size
+
+
+class _Upload:
+    """Writes a chunk if the store does not have it, and returns its size in bytes."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self._store, self._folder = store, folder
+
+    def __call__(self, piece: _Piece) -> int:
+        chunk, files = piece.chunk, self._store.files
+        if files.size(chunk.name) == chunk.size:
+            return chunk.size
+        file = self._folder / piece.file
+        with file.open("rb") as stream:
+            stream.seek(piece.offset)
+            content = stream.read(chunk.size)
+        if sha256(content).hexdigest() != chunk.sha256:
+            raise StoreError(file, "was changed while it was pushed", "run the same command again")
+        files.write(chunk.name, content)
+        return chunk.size
+
+
+class _Mark:
+    """The mark of a push that is at work, which keeps the chunks of its entry from being pruned."""
+
+    def __init__(self, store: Store, entry: Entry) -> None:
+        self.name = f"{PUSHING}/{entry.digest}.json"
+        self._store, self._entry = store, entry
+        self.write()
+
+    def write(self) -> None:
+        self._written = time.monotonic()
+        self._store.files.write(self.name, to_bytes(self._entry))
+
+    def renew(self) -> None:
+        """Writes it again if it is some minutes old; raises StoreError as `check` does."""
+        if time.monotonic() - self._written > _RENEWAL_S:
+            self.check()
+            self.write()
+
+    def check(self) -> None:
+        """Raises StoreError if the mark is gone, unless another push of this entry has come to its end."""
+        files = self._store.files
+        if files.size(self.name) is None and files.size(self._entry.document) is None:
+            problem = f"the push of {self._entry.name} was at rest for so long that a prune took it for dead"
+            raise StoreError(str(self._store), problem, "run the same command again")
+
+
+@contextmanager
+def _announced(store: Store, entry: Entry, advance: Advance) -> Iterator[_Mark]:
+    """Keeps the chunks of an entry from being pruned until the entry itself is written.
+
+    A prune writes its mark and then looks for marks of pushes; a push writes its mark and then looks for
+    marks of prunes. So at least one of the two sees the other. A push that is killed leaves its mark, which
+    keeps its chunks for a while.
+    """
+    mark = _Mark(store, entry)
+    while living(store, PRUNING):
+        advance(0, "waits for the end of a prune")
+        time.sleep(_POLL_S)
+    yield mark
+    store.files.remove([mark.name])
+
+
+def living(store: Store, folder: str) -> list[str]:
+    """The marks in a folder of those that were not killed, as far as their age tells."""
+    now = datetime.now(timezone.utc)
+    marks = store.files.find(folder).items()
+    return [name for name, mark in marks if mark.modified is None or now - mark.modified < LIMIT]

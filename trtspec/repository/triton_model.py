@@ -1,1 +1,0 @@
-../../model_repository/speculative_llm/1/model.py

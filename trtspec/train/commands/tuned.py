@@ -1,0 +1,100 @@
+"""Prints the result of tuning, for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trtspec.cli.terminal.output import out
+
+if TYPE_CHECKING:
+    from trtspec.train.tune.estimate import IntervalEstimate
+    from trtspec.train.tune.outcome import TuneOutcome
+    from trtspec.train.tune.race import Run
+
+
+def print_outcome(found: TuneOutcome, recipe: Path | None) -> None:
+    """Prints who is best and why the others are not, the best one's K, and where too little is accepted."""
+    from trtspec.train.tune.outcome import why
+
+    speed = (
+        "rounds timed on this machine" if found.is_measured else "rounds as the plan of the GPUs expects them"
+    )
+    at_once = f"{found.streams} texts at once" if found.streams > 1 else "one text at a time"
+    out.sentence(f"{found.answers} answers, {at_once}, {speed}; speed-up over the target alone")
+    rows = []
+    for standing in found.standings:
+        cells = _cells(standing.run) if standing.run else ("",) * 5
+        rows.append((standing.candidate.name, *cells, why(standing, found)))
+    out.table(rows, header=("candidate", "K", "speed-up", "accepted", "of drafted", "tokens a round", ""))
+    out.result()
+    if found.best and found.best.run:
+        _print_lengths(found.best.candidate.name, found.best.run)
+    for advice in found.advice:
+        out.warning(str(advice))
+    if recipe is None:
+        out.status("the target alone is fastest, so that no recipe is written: serve it without drafts")
+    else:
+        out.status(f"written: {recipe}")
+
+
+def _cells(run: Run) -> tuple[str, ...]:
+    score, acceptance = run.best, run.best.acceptance
+    return (
+        str(score.length),
+        _interval(score.speedup),
+        _percent(acceptance.per_token),
+        _percent(acceptance.of_drafted),
+        f"{acceptance.tokens_per_round:.2f}",
+    )
+
+
+def _print_lengths(name: str, run: Run) -> None:
+    scores = sorted(run.scores, key=lambda score: score.length)
+    out.sentence(f"{name} by K; `accepted` is the share of tokens whose predecessors were accepted")
+    out.table(
+        [
+            (
+                score.length,
+                _interval(score.speedup),
+                _percent(score.acceptance.per_token),
+                _percent(score.acceptance.of_drafted),
+                f"{score.acceptance.tokens_per_round:.2f}",
+                f"{score.speedup.value / run.costs.plain_s:.0f}",
+            )
+            for score in scores
+        ],
+        header=("K", "speed-up", "accepted", "of drafted", "tokens a round", "tokens/s of a text"),
+    )
+    out.result()
+    _print_categories(run)
+
+
+def _print_categories(run: Run) -> None:
+    if len(run.best.by_category) < 2:
+        return
+    out.result(f"by category, with K = {run.best.length}")
+    out.table(
+        [
+            (
+                category,
+                found.answers,
+                _interval(found.speedup),
+                _percent(found.acceptance.per_token),
+                _percent(found.acceptance.of_drafted),
+            )
+            for category, found in sorted(run.best.by_category.items())
+        ],
+        header=("category", "answers", "speed-up", "accepted", "of drafted"),
+    )
+    out.result()
+
+
+def _interval(found: IntervalEstimate) -> str:
+    if found.low <= 0:
+        return f"{found.value:.2f}"
+    return f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"

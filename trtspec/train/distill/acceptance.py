@@ -1,0 +1,92 @@
+"""Measures how often a draft's tokens are accepted, by replay of answers, before and after a training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trtspec.serving.drafters.source import DRAFT_MODEL
+from trtspec.train.tune.answer import RecordedAnswer
+from trtspec.train.tune.estimate import IntervalEstimate, ratio, student
+from trtspec.train.tune.replay import Choices, Replay, replay
+from trtspec.train.tune.score import AcceptanceScore
+from trtspec.train.tune.score import acceptance as acceptance_of
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Counts of one answer: tokens `accepted`, tokens `drafted`, and tokens `reached`, before which none was
+    refused.
+    """
+
+    accepted: int
+    reached: int
+    drafted: int
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceEstimate:
+    """The acceptance of a draft on some answers, which are thought a random choice of such answers.
+
+    `per_token` and `of_drafted` are those of `acceptance`, with their intervals.
+    """
+
+    acceptance: AcceptanceScore
+    per_token: IntervalEstimate
+    of_drafted: IntervalEstimate
+    tallies: tuple[Tally, ...]
+
+
+def measure(
+    answers: Sequence[RecordedAnswer], choices: Sequence[Sequence[Choices]], length: int
+) -> AcceptanceEstimate | None:
+    """Returns the acceptance with K = `length`; None where nothing was drafted.
+
+    `choices` are the draft's own for each answer, as `replay` takes them.
+    """
+    replays = [
+        replay(answer, DRAFT_MODEL, said, length) for answer, said in zip(answers, choices, strict=True)
+    ]
+    tallies = tuple(map(_tally, replays))
+    if not any(tally.drafted for tally in tallies):
+        return None
+    accepted = [tally.accepted for tally in tallies]
+    return AcceptanceEstimate(
+        acceptance_of(replays),
+        ratio(accepted, [tally.reached for tally in tallies]),
+        ratio(accepted, [tally.drafted for tally in tallies]),
+        tallies,
+    )
+
+
+def _tally(replayed: Replay) -> Tally:
+    rounds = replayed.rounds.items()
+    return Tally(
+        sum(times * one.accepted for one, times in rounds),
+        sum(times * min(one.accepted + 1, one.length) for one, times in rounds),
+        sum(times * one.length for one, times in rounds),
+    )
+
+
+def change(before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]) -> IntervalEstimate:
+    """Returns a share after over the same before, of (part, whole) for each answer.
+
+    The variance is that of the logarithm of a ratio of two ratios, linearized (Cochran, "Sampling
+    techniques", section 6.19), so that what the same answer adds to both sides does not widen the interval.
+    """
+    old, tried, new, tried_anew = (
+        sum(pair[side] for pair in pairs) for pairs in (before, after) for side in (0, 1)
+    )
+    if not (old and new):
+        return IntervalEstimate(math.inf if new else 0.0, 0.0, math.inf)
+    value = (new / tried_anew) / (old / tried)
+    if len(before) < 2:
+        return IntervalEstimate(value, 0.0, math.inf)
+    parts = [
+        then[0] / new - then[1] / tried_anew - first[0] / old + first[1] / tried
+        for first, then in zip(before, after, strict=True)
+    ]
+    error = math.sqrt(len(parts) / (len(parts) - 1) * sum(part * part for part in parts))
+    width = math.exp(student(len(parts) - 1) * error)
+    return IntervalEstimate(value, value / width, value * width)

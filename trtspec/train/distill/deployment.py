@@ -1,0 +1,106 @@
+"""The target's answers at a deployment; a run that was killed asks only for those that it lacks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trtspec.base.errors import ServerError
+from trtspec.base.progress import Advance
+from trtspec.client.endpoint import AskError, ChatMessage, Endpoint, EndpointRequest
+from trtspec.client.finding import find
+from trtspec.measure.workloads.prompt import Prompt
+from trtspec.measure.workloads.recorded import Recorded, append_recorded, read_recorded
+from trtspec.train.tune.recording import Asking
+
+_TIMEOUT_S = 3600.0
+
+Connect = Callable[[], Awaitable[Endpoint]]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetDeployment:
+    """A server of the target, with drafts or without: they change no answer."""
+
+    url: str
+    model: str | None = None
+    key: str | None = field(default=None, repr=False)
+    streams: int = 16
+
+    async def connect(self) -> Endpoint:
+        """Finds the model, by Triton's API or OpenAI's; raises UnavailableError."""
+        return (await find(self.url, self.model, chat=False, timeout_s=_TIMEOUT_S, key=self.key)).endpoint
+
+
+def record(
+    connect: Connect, streams: int, file: Path, prompts: Sequence[Prompt], asking: Asking, advance: Advance
+) -> list[Recorded]:
+    """Returns the first turn of each prompt, as it is, with its answer.
+
+    Answers are added to the file as they come, those that it has are not asked for again, and `advance` is
+    called with 1 for each. Raises what `connect` raises, and ServerError.
+    """
+    known = {(answer.name, answer.prompt): answer for answer in _read(file)}
+    missing = [prompt for prompt in prompts if (prompt.name, prompt.text) not in known]
+    advance(len(prompts) - len(missing))
+
+    def keep(answer: Recorded) -> None:
+        known[answer.name, answer.prompt] = answer
+        append_recorded(file, [answer])
+        advance(1)
+
+    if missing:
+        asyncio.run(_ask_all(missing, asking, connect, streams, keep))
+    return [known[prompt.name, prompt.text] for prompt in prompts]
+
+
+def _read(file: Path) -> list[Recorded]:
+    return read_recorded(file) if file.is_file() else []
+
+
+async def _ask_all(
+    jobs: Sequence[Prompt],
+    asking: Asking,
+    connect: Connect,
+    streams: int,
+    keep: Callable[[Recorded], None],
+) -> None:
+    endpoint, left = await connect(), iter(jobs)
+
+    async def work() -> None:
+        for prompt in left:
+            max_tokens, sampling = prompt.max_tokens or asking.max_tokens, asking.sampling(prompt.text)
+            keep(await _ask(endpoint, prompt, max_tokens, sampling))
+
+    workers = [asyncio.create_task(work()) for _ in range(min(streams, len(jobs)))]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        await endpoint.close()
+
+
+async def _ask(endpoint: Endpoint, prompt: Prompt, max_tokens: int, sampling: dict[str, float]) -> Recorded:
+    question = EndpointRequest(
+        (ChatMessage("user", prompt.text),),
+        max_tokens,
+        temperature=sampling.get("temperature", 0.0),
+        seed=int(sampling["seed"]) if sampling else None,
+    )
+    try:
+        said = await endpoint.ask(question)
+    except AskError as error:
+        raise ServerError(endpoint.url, f"prompt {prompt.name}: {error.problem}") from error
+    return Recorded(
+        prompt.name,
+        prompt.category,
+        prompt=prompt.text,
+        text=said.text,
+        finish_reason="stop" if said.finish_reason == "stop" else "length",
+        model=endpoint.model,
+        sampling=sampling,
+    )

@@ -1,0 +1,194 @@
+"""A distillation from its recipe to the folder of the new draft, or of the new head.
+
+Everything is kept in one folder: `target/` (an engine, if the target answers here), `answers/`, a
+`training-…/` with its checkpoints and its loss, and the result, `draft/` or what its method is called. What
+is done stays done: a run that was killed, at any moment, goes on there, and what depends on something that
+changed has another name.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from trtspec.base.atomic import publish, remove, temporary, write_atomically
+from trtspec.base.digest import digest_of
+from trtspec.base.progress import Progress
+from trtspec.pipeline.run.build_lock import only_build
+from trtspec.pipeline.run.digests import FileDigests
+from trtspec.recipe.loader import load as load_recipe
+from trtspec.train.distill.acceptance import AcceptanceEstimate, Tally, change, measure
+from trtspec.train.distill.answers import Answers, Show, gather
+from trtspec.train.distill.checkpoints import Checkpoints
+from trtspec.train.distill.curve import LossPoint, as_svg
+from trtspec.train.distill.draft import TrainedDraft
+from trtspec.train.distill.examples import Example, examples_of
+from trtspec.train.distill.heads.student import HeadStudent
+from trtspec.train.distill.pair import TrainingPair, read_pair, read_target
+from trtspec.train.distill.student import Student
+from trtspec.train.distill.training import num_steps, train
+from trtspec.train.distill.wanted import DistillationOptions
+from trtspec.train.tune.estimate import IntervalEstimate
+
+RECORD = "distillation.json"
+_PACKAGES = ("torch", "transformers", "accelerate")
+
+
+@dataclass(frozen=True, slots=True)
+class Distilled:
+    """The new draft's folder, what it learned from, how the loss fell, and what came of it.
+
+    It was measured with K = `num_draft_tokens`; `before` and `after` are None where it said nothing at all.
+    """
+
+    folder: Path
+    training: Path
+    pair: TrainingPair
+    num_draft_tokens: int
+    answers: Answers
+    points: Sequence[LossPoint]
+    before: AcceptanceEstimate | None
+    after: AcceptanceEstimate | None
+
+    @property
+    def per_token_ratio(self) -> IntervalEstimate | None:
+        """The conditional acceptance of a token after the training over that before."""
+        return self._ratio(lambda tally: tally.reached)
+
+    @property
+    def of_drafted_ratio(self) -> IntervalEstimate | None:
+        """Accepted by drafted tokens after the training over the same before."""
+        return self._ratio(lambda tally: tally.drafted)
+
+    def _ratio(self, whole: Callable[[Tally], int]) -> IntervalEstimate | None:
+        if not (self.before and self.after):
+            return None
+        sides = [
+            [(tally.accepted, whole(tally)) for tally in side.tallies] for side in (self.before, self.after)
+        ]
+        return change(*sides)
+
+
+def distill(
+    wanted: DistillationOptions,
+    show: Show,
+    watch: Progress,
+    make_checkpoints: Callable[[], Checkpoints] = Checkpoints,
+) -> Distilled:
+    """Trains the recipe's draft, or a head, on its target's answers, and measures it on those held out.
+
+    Raises RecipeError, ModelError, PairError, DatasetError, TrainingError, UnavailableError, and what the
+    target raises.
+    """
+    read = read_target if wanted.head else read_pair
+    pair = read(load_recipe(wanted.recipe), watch)
+    with only_build(wanted.output):
+        answers = gather(wanted, pair, show, watch)
+        examples = examples_of(answers.learned, pair.tokenizer, wanted.settings.max_length)
+        student = _student(wanted, pair, examples)
+        digests = FileDigests(wanted.output / ".trtspec" / "digests.json", watch)
+        made_of = {file.name: digests.of(file) for file in student.files}
+        digests.save()
+        digest = digest_of([made_of, [asdict(each) for each in examples], _settings(wanted)])
+        training = wanted.output / f"training-{digest[:8]}"
+        before = _measured("acceptance before", student, None, answers, show)
+        made = temporary(wanted.folder)
+        remove(made)
+        points = _trained(student, examples, wanted, training, made, make_checkpoints(), show)
+        after = _measured("acceptance after", student, made, answers, show)
+        result = Distilled(wanted.folder, training, pair, student.longest, answers, points, before, after)
+        record = {
+            **as_json(result, wanted),
+            "made_of": made_of,
+            "tools": {name: version(name) for name in _PACKAGES},
+        }
+        (made / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        publish(made, wanted.folder)
+    return result
+
+
+def _student(wanted: DistillationOptions, pair: TrainingPair, examples: Sequence[Example]) -> Student:
+    if wanted.head:
+        return HeadStudent(pair, wanted.head, examples, wanted.settings.seed)
+    assert pair.draft
+    return TrainedDraft(pair, pair.draft, temporary(wanted.output / "engine"))
+
+
+def _settings(wanted: DistillationOptions) -> dict[str, Any]:
+    return {**asdict(wanted.settings), **(asdict(wanted.head) if wanted.head else {})}
+
+
+def _measured(
+    label: str, student: Student, folder: Path | None, answers: Answers, show: Show
+) -> AcceptanceEstimate | None:
+    with show(label, len(answers.held_out), "answers") as advance:
+        said = student.choices(folder, answers.held_out, advance)
+    return measure(answers.held_out, said, student.longest)
+
+
+def _trained(
+    student: Student,
+    examples: Sequence[Example],
+    wanted: DistillationOptions,
+    folder: Path,
+    made: Path,
+    checkpoints: Checkpoints,
+    show: Show,
+) -> list[LossPoint]:
+    """Trains the student and writes it into the folder `made`; returns the loss of each step."""
+    with show("training", num_steps(len(examples), wanted.settings), "steps") as advance:
+        model = student.module()
+        points = train(model, examples, wanted.settings, folder, checkpoints, advance)
+    write_atomically(folder / "loss.svg", as_svg(points))
+    student.write(model, made)
+    return points
+
+
+def as_json(result: Distilled, wanted: DistillationOptions) -> dict[str, Any]:
+    """Returns what came of it as JSON has it: shares 0 to 1, losses in nats a token."""
+    recipe, answers, points = result.pair.loaded.recipe, result.answers, result.points
+    trained = {"model": recipe.draft.model, "revision": recipe.draft.revision} if recipe.draft else None
+    return {
+        "draft": None if wanted.head else trained,
+        "target": {"model": recipe.target.model, "revision": recipe.target.revision},
+        "learned": {
+            "answers": len(answers.learned),
+            "tokens": sum(len(answer.tokens) for answer in answers.learned),
+        },
+        "held_out": {
+            "answers": len(answers.held_out),
+            "tokens": sum(len(answer.tokens) for answer in answers.held_out),
+        },
+        "left_out": answers.left_out,
+        "settings": _settings(wanted),
+        "max_tokens": wanted.max_tokens,
+        "temperature": wanted.temperature,
+        "loss": {"steps": len(points), "first": points[0].loss, "last": points[-1].loss},
+        "num_draft_tokens": result.num_draft_tokens,
+        "acceptance": {
+            "before": _acceptance(result.before),
+            "after": _acceptance(result.after),
+            "per_token_ratio": _estimate(result.per_token_ratio),
+            "of_drafted_ratio": _estimate(result.of_drafted_ratio),
+        },
+    }
+
+
+def _acceptance(measured: AcceptanceEstimate | None) -> dict[str, Any] | None:
+    if measured is None:
+        return None
+    return {
+        "per_token": _estimate(measured.per_token),
+        "of_drafted": _estimate(measured.of_drafted),
+        "by_position": measured.acceptance.by_position,
+        "tokens_per_round": measured.acceptance.tokens_per_round,
+    }
+
+
+def _estimate(estimate: IntervalEstimate | None) -> dict[str, float] | None:
+    return asdict(estimate) if estimate and math.isfinite(estimate.high) else None

@@ -1,0 +1,68 @@
+"""The target of a head, frozen: what it computes for a text, which the head learns from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trtspec.base.errors import ModelError
+from trtspec.models.source import Source
+from trtspec.train.distill.model import load
+
+
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """The target's outputs for texts in tokens `[texts, length]`.
+
+    `states` are those behind so many of its layers, `[texts, length, hidden]`, the last one behind its last
+    norm; `logits` are of the tokens behind each, `[texts, length, vocabulary]`.
+    """
+
+    states: tuple[Tensor, ...]
+    logits: Tensor
+
+
+class Teacher:
+    """A target, in float32 on a CPU and in its own dtype on a GPU; raises ModelError for a quantized one."""
+
+    def __init__(self, source: Source) -> None:
+        if source.scheme is not None:
+            problem = (
+                f"is quantized by {source.scheme.method}, and a head learns from the weights before that"
+            )
+            raise ModelError(source.folder, problem, "name the model that it was made of as the target")
+        on_gpu = torch.cuda.is_available()
+        dtype = getattr(torch, source.dtype) if on_gpu else torch.float32
+        self._model: Any = load(source, dtype).requires_grad_(False)
+        self._model.train(False).to("cuda" if on_gpu else "cpu")
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self._model.device
+        return device
+
+    @property
+    def embedding(self) -> Tensor:
+        """The vectors of its tokens, `[vocabulary, hidden]`, on the CPU in float32."""
+        return _plain(self._model.get_input_embeddings())
+
+    @property
+    def head(self) -> Tensor:
+        """The matrix that makes logits of the last states, `[vocabulary, hidden]`, on the CPU in float32."""
+        return _plain(self._model.get_output_embeddings())
+
+    @torch.no_grad()
+    def teach(self, token_ids: Tensor, attention_mask: Tensor | None = None) -> Taught:
+        """Computes texts; those that are shorter than the longest are filled up behind their ends."""
+        said = self._model(
+            token_ids, attention_mask=attention_mask, output_hidden_states=True, use_cache=False
+        )
+        return Taught(tuple(state.float() for state in said.hidden_states), said.logits.float())
+
+
+def _plain(module: Any) -> Tensor:
+    weight: Tensor = module.weight
+    return weight.detach().to("cpu", torch.float32)

@@ -1,0 +1,86 @@
+"""The two models of a recipe, as far as a distillation reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtspec.base.errors import EngineError, ModelError, RecipeError
+from trtspec.base.progress import Progress
+from trtspec.base.roles import Role
+from trtspec.models.headers_only import fetch_headers
+from trtspec.models.hub import fetch
+from trtspec.models.pair import compare, read_member, refuse
+from trtspec.models.source import Source
+from trtspec.pipeline.plan.resolve import MAX_DRAFT_LEN
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.methods import TRANSLATES
+from trtspec.serving.errors import TokenizerError
+from trtspec.serving.tokenizer import Tokenizer
+from trtspec.train.distill.model import check_trainable
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPair:
+    """A target, and the draft that is trained; None where a head is, for which the target has its weights."""
+
+    loaded: LoadedRecipe
+    target: Source
+    draft: Source | None
+    tokenizer: Tokenizer
+
+    @property
+    def num_draft_tokens(self) -> int:
+        """K: the recipe's, or else the longest draft that its target verifies."""
+        speculation = self.loaded.recipe.speculation
+        return speculation.num_draft_tokens or speculation.max_draft_len or MAX_DRAFT_LEN
+
+    @property
+    def max_seq_len(self) -> int:
+        """The longest prompt and answer in tokens that the models were made for and the recipe serves."""
+        own = min(model.max_position for model in (self.target, self.draft) if model)
+        return min(own, self.loaded.recipe.engine.max_seq_len or own)
+
+
+def read_target(loaded: LoadedRecipe, watch: Progress) -> TrainingPair:
+    """Reads the target, with its weights, for which a head is trained."""
+    model = loaded.recipe.target
+    location = loaded.model_location(model)
+    folder = location if isinstance(location, Path) else fetch(location, model.revision, watch)
+    return _pair(loaded, read_member(folder).source, None)
+
+
+def read_pair(loaded: LoadedRecipe, watch: Progress) -> TrainingPair:
+    """Reads both models; of the target on the Hub no weights are downloaded.
+
+    Raises ModelError for a draft that cannot be trained, PairError for models that do not fit, and
+    RecipeError for a draft with another vocabulary.
+    """
+    models = loaded.recipe.models
+    if Role.DRAFT not in models:
+        kind = loaded.recipe.speculation.method.kind
+        raise ModelError(loaded.path, f"has no draft to train: its method is {kind}", "add a draft section")
+    if loaded.recipe.speculation.method.translates:
+        problem = "a draft learns the target's own tokens, and this one has others"
+        repair = "leave it out, with a draft that has the target's tokenizer"
+        raise RecipeError(loaded.path, [loaded.problem(TRANSLATES, problem, repair)])
+    if loaded.recipe.draft and loaded.recipe.draft.layers_of_target:
+        problem = "its draft is layers of the target, which are not to be changed"
+        raise ModelError(loaded.path, problem, "train a model of its own: `trtspec tune --layers` writes one")
+    folders: dict[Role, Path] = {}
+    for role, model in models.items():
+        location, bring = loaded.model_location(model), fetch if role is Role.DRAFT else fetch_headers
+        folders[role] = location if isinstance(location, Path) else bring(location, model.revision, watch)
+    target, draft = read_member(folders[Role.TARGET]), read_member(folders[Role.DRAFT])
+    refuse(str(loaded.path), compare(target, draft, loaded.recipe.engine.max_seq_len), loaded.recipe.backend)
+    check_trainable(draft.source)
+    return _pair(loaded, target.source, draft.source)
+
+
+def _pair(loaded: LoadedRecipe, target: Source, draft: Source | None) -> TrainingPair:
+    try:
+        tokenizer = Tokenizer.load(target.folder)
+    except TokenizerError as error:
+        raise EngineError(error.path, error.problem) from error
+    tokenizer.end_ids = target.end_ids or tokenizer.end_ids
+    return TrainingPair(loaded, target, draft, tokenizer)

@@ -1,0 +1,152 @@
+"""Trains a draft or a head with transformers' Trainer, and goes on where an earlier run was killed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+from transformers import (
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from trtspec.base.errors import TrainingError, UnavailableError
+from trtspec.base.progress import Advance
+from trtspec.train.distill.checkpoints import Checkpoints, last_checkpoint
+from trtspec.train.distill.curve import LossCurve, LossPoint
+from trtspec.train.distill.examples import Example, collate
+from trtspec.train.distill.settings import TrainingSettings
+
+_STATE = "trainer_state.json"
+
+
+def num_steps(examples: int, settings: TrainingSettings) -> int:
+    """Returns how many steps the optimizer takes."""
+    return settings.epochs * -(-examples // settings.batch_size)
+
+
+def train(
+    model: nn.Module,
+    examples: Sequence[Example],
+    settings: TrainingSettings,
+    folder: Path,
+    checkpoints: Checkpoints,
+    advance: Advance,
+) -> list[LossPoint]:
+    """Trains a model, float32, on the answers of the examples; returns the loss of each step.
+
+    `folder` keeps the checkpoints, and the loss in `loss.jsonl`.
+
+    A GPU is used if there is one, the first, in bfloat16 where it has that. With the same examples, settings
+    and machine the same weights come out, however often the run was killed in between. `advance` is called
+    with 1 for each step. Raises TrainingError where the loss is no number any more, and UnavailableError
+    where the GPU's memory is too small.
+    """
+    kept = folder / "checkpoints"
+    kept.mkdir(parents=True, exist_ok=True)
+    last = last_checkpoint(kept)
+    done = _points(last)
+    curve = LossCurve(folder / "loss.jsonl")
+    curve.restart(done)
+    advance(len(done), _note(done[-1]) if done else "")
+    try:
+        trainer = Trainer(
+            model=model,
+            args=_arguments(kept, settings),
+            train_dataset=_Rows(examples),
+            data_collator=collate,
+            callbacks=[checkpoints, _Steps(curve, advance)],
+        )
+        trainer.remove_callback(PrinterCallback)  # It would print each loss on stdout.
+        trainer.train(resume_from_checkpoint=str(last) if last else None)
+    except torch.OutOfMemoryError as error:
+        problem = f"its memory is too small for {settings.batch_size} answers at once"
+        repair = "give a smaller --batch-size or --max-length, or take a GPU with more memory"
+        raise UnavailableError("the GPU", problem, repair) from error
+    return curve.points
+
+
+class _Rows(Dataset[Example]):
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self._examples = examples
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def __getitem__(self, number: int) -> Example:
+        return self._examples[number]
+
+
+class _Steps(TrainerCallback):
+    """Hands on the loss of each step."""
+
+    def __init__(self, curve: LossCurve, advance: Advance) -> None:
+        self._curve, self._advance = curve, advance
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **_: object,
+    ) -> None:
+        if logs and "loss" in logs:  # The last call has the sums of the whole training.
+            point = LossPoint(state.global_step, logs["loss"], logs["learning_rate"])
+            if not math.isfinite(point.loss):
+                problem = f"diverged at step {point.step}: the loss is {point.loss}"
+                raise TrainingError("the training", problem, "give a smaller --learning-rate")
+            self._curve.add(point)
+            self._advance(1, _note(point))
+
+
+def _note(point: LossPoint) -> str:
+    return f"step {point.step}, loss {point.loss:.3f}"
+
+
+def _points(checkpoint: Path | None) -> list[LossPoint]:
+    """Returns the loss of each step that a checkpoint has behind it."""
+    if checkpoint is None:
+        return []
+    history = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))["log_history"]
+    return [
+        LossPoint(entry["step"], entry["loss"], entry["learning_rate"])
+        for entry in history
+        if "loss" in entry
+    ]
+
+
+def _arguments(folder: Path, settings: TrainingSettings) -> TrainingArguments:
+    has_gpu = torch.cuda.is_available()
+    arguments: Any = TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=settings.batch_size,
+        num_train_epochs=settings.epochs,
+        learning_rate=settings.learning_rate,
+        seed=settings.seed,
+        bf16=has_gpu and torch.cuda.is_bf16_supported(),
+        use_cpu=not has_gpu,
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        save_strategy="no",  # `Checkpoints` says when
+        remove_unused_columns=False,
+        report_to="none",
+        disable_tqdm=True,
+        log_level="error",
+        dataloader_pin_memory=has_gpu,
+    )
+    if has_gpu:
+        # With several GPUs the trainer would multiply the batch by their number.
+        arguments._n_gpu = 1
+    result: TrainingArguments = arguments
+    return result

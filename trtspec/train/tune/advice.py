@@ -1,0 +1,91 @@
+"""Finds categories whose drafts are accepted too seldom, and says what helps; pure.
+
+The bounds are those that users of speculative decoding are given: 60 % or more is aimed for, and under 50 %
+drafts may cost more than they bring. They are of the acceptance of a token whose predecessors were accepted,
+not of accepted by drafted tokens, which falls with K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from trtspec.train.tune.score import CategoryScore, Score
+from trtspec.train.tune.standing import CandidateResult
+
+LOW, POOR = 0.6, 0.5
+BETTER = 1.05
+"""How many times as fast another candidate must be in a category to be named."""
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryAdvice:
+    """A category, empty for all, in which less than `bound` of the drafts are accepted; and what helps."""
+
+    category: str
+    answers: int
+    per_token: float
+    of_drafted: float
+    bound: float
+    speedup: float
+    repairs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        where = f"{self.category} ({self.answers} answers)" if self.category else "in all"
+        found = (
+            f"{self.per_token:.0%} of draft tokens accepted ({self.of_drafted:.0%} of all that were drafted)"
+        )
+        return f"{where}: {found}, under {self.bound:.0%}; {self.speedup:.2f}x. {'; or '.join(self.repairs)}"
+
+
+def advise(best: CandidateResult, standings: Sequence[CandidateResult]) -> list[CategoryAdvice]:
+    """Returns what there is to say of the best candidate: of all answers first, then of each category."""
+    assert best.run is not None
+    score = best.run.best
+    answers = sum(of_category.answers for of_category in score.by_category.values())
+    whole = CategoryScore(answers, score.speedup, score.acceptance)
+    groups: dict[str, CategoryScore] = {"": whole}
+    if len(score.by_category) > 1:
+        groups |= score.by_category
+    return list(_advices(groups, best, standings))
+
+
+def _advices(
+    groups: Mapping[str, CategoryScore], best: CandidateResult, standings: Sequence[CandidateResult]
+) -> Iterator[CategoryAdvice]:
+    for category, found in groups.items():
+        per_token, of_drafted = found.acceptance.per_token, found.acceptance.of_drafted
+        if per_token is None or of_drafted is None or per_token >= LOW:
+            continue
+        bound = POOR if per_token < POOR else LOW
+        repairs = tuple(_repairs(category, found, best, standings))
+        yield CategoryAdvice(
+            category, found.answers, per_token, of_drafted, bound, found.speedup.value, repairs
+        )
+
+
+def _repairs(
+    category: str, found: CategoryScore, best: CandidateResult, standings: Sequence[CandidateResult]
+) -> Iterator[str]:
+    if category:
+        others = [
+            (other, score) for other in standings for score in _scores(other) if category in score.by_category
+        ]
+        if others:
+            other, score = max(others, key=lambda pair: pair[1].by_category[category].speedup.value)
+            faster = score.by_category[category].speedup.value
+            if other is not best and faster > BETTER * max(found.speedup.value, 1.0):
+                yield f"{other.candidate.name} with K = {score.length} has {faster:.2f}x there"
+        if found.speedup.value < 1.0:
+            yield "drafts cost more than they bring there: send num_draft_tokens 0 with such requests"
+    draft = best.candidate.draft
+    if draft is None:
+        yield "a draft model does better where texts do not repeat themselves: try some with --draft"
+    else:
+        yield "`trtspec distill` teaches the draft the target's own answers"
+        yield "another draft: try some with --draft"
+
+
+def _scores(standing: CandidateResult) -> tuple[Score, ...]:
+    """Returns the scores of one who was measured on all answers."""
+    return standing.run.scores if standing.run and not standing.was_stopped else ()

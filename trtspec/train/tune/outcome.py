@@ -1,0 +1,145 @@
+"""Derives the result of tuning: the best candidate with its K, why others lost, and the new recipe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trtspec.base.atomic import write_atomically
+from trtspec.pipeline.plan.resolve import MAX_DRAFT_LEN, MAX_DRAFT_LEN_CPU
+from trtspec.recipe import gpus
+from trtspec.recipe.edit import edit
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.places import places
+from trtspec.train.tune.advice import CategoryAdvice, advise
+from trtspec.train.tune.standing import CandidateResult, against, ranked, winner
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOutcome:
+    """The standings, the fastest first, and the best of them; None where the target alone is faster than all.
+
+    Speed-ups are with `streams` texts at once. `is_measured` says whether rounds were timed on this machine,
+    or their costs are a plan's.
+    """
+
+    standings: tuple[CandidateResult, ...]
+    best: CandidateResult | None
+    advice: tuple[CategoryAdvice, ...]
+    answers: int
+    streams: int
+    is_measured: bool
+
+    @property
+    def level_lengths(self) -> list[int]:
+        """The other K with which the best is as fast as far as can be told."""
+        if self.best is None or self.best.run is None:
+            return []
+        others = self.best.run.scores[1:]
+        found = [score.length for score in others if against(self.best, self.best, score).is_level]
+        return sorted(found)
+
+
+def outcome(
+    standings: Sequence[CandidateResult], answers: int, streams: int, *, is_measured: bool
+) -> TuneOutcome:
+    """Returns what follows from the standings."""
+    best = winner(standings)
+    advice = advise(best, standings) if best else []
+    return TuneOutcome(tuple(ranked(standings)), best, tuple(advice), answers, streams, is_measured)
+
+
+def why(standing: CandidateResult, found: TuneOutcome) -> str:
+    """Says in a few words why a candidate is best, or why it is not."""
+    if standing.refused:
+        return standing.refused
+    run, best = standing.run, found.best
+    assert run is not None
+    if standing is best:
+        level = found.level_lengths
+        return f"the best; K = {', '.join(map(str, level))} cannot be told from it" if level else "the best"
+    if run.bound is not None:
+        alone = "the target alone has" if run.lead == 1.0 else "the leader has at least"
+        bounds = f"at most {run.bound:.2f}x, and {alone} {run.lead:.2f}x"
+        return f"stopped after {run.answers} of {found.answers} answers: {bounds}"
+    if best is None or run.best.speedup.value <= 1.0:
+        return "slower than the target alone"
+    other = against(best, standing, run.best)
+    if other.is_level:
+        return "cannot be told from the best"
+    return f"the best is {100 * (other.winner.value - 1):.0f} % faster"
+
+
+def tuned(found: TuneOutcome, loaded: LoadedRecipe, output: Path) -> Path | None:
+    """Writes the recipe of the best candidate and returns where; None where drafts do not pay.
+
+    Comments and order stay as they are. Raises RecipeError for a recipe that cannot be changed so.
+    """
+    if found.best is None:
+        return None
+    changes = _changes(found.best, loaded, output.parent)
+    text = edit(loaded.path.read_text(encoding="utf-8-sig"), changes, loaded.path)
+    write_atomically(output, text)
+    return output
+
+
+def _changes(best: CandidateResult, loaded: LoadedRecipe, folder: Path) -> dict[str, Any]:
+    """Returns what the keys of the recipe, written into `folder`, become.
+
+    A recipe that asks for the adaptive policy keeps it, and gets room for drafts of the best length.
+    """
+    assert best.run is not None
+    recipe, length = loaded.recipe, best.run.best.length
+    speculation = recipe.speculation
+    is_elsewhere = folder.resolve() != loaded.path.parent.resolve()
+    made = {**(places(loaded, folder) if is_elsewhere else {}), **best.candidate.changes(recipe, folder)}
+    if speculation.policy != "adaptive":
+        made["speculation.num_draft_tokens"] = length
+    longest = MAX_DRAFT_LEN_CPU if recipe.hardware.gpu == gpus.NONE else MAX_DRAFT_LEN
+    if (speculation.max_draft_len or longest) < length:
+        made["speculation.max_draft_len"] = length
+    return made
+
+
+def as_json(found: TuneOutcome) -> dict[str, Any]:
+    """Returns all of it as plain data."""
+    return {
+        "answers": found.answers,
+        "streams": found.streams,
+        "speed": "measured" if found.is_measured else "plan",
+        "best": found.best and _standing(found.best, found),
+        "level_lengths": found.level_lengths,
+        "standings": [_standing(standing, found) for standing in found.standings],
+        "advice": [{**asdict(advice), "text": str(advice)} for advice in found.advice],
+    }
+
+
+def _standing(standing: CandidateResult, found: TuneOutcome) -> dict[str, Any]:
+    candidate, run = standing.candidate, standing.run
+    draft = candidate.draft
+    values: dict[str, Any] = {
+        "candidate": candidate.name,
+        "method": candidate.method,
+        "draft": draft and str(draft.location),
+        "precision": draft and draft.precision,
+        "layers": draft and draft.layers,
+        "why": why(standing, found),
+        "answers": run.answers if run else 0,
+        "was_stopped": standing.was_stopped,
+    }
+    if run:
+        values["costs"] = asdict(run.costs)
+        values["scores"] = [_finite(asdict(score)) for score in run.scores]
+    return values
+
+
+def _finite(value: Any) -> Any:
+    """Returns plain data in which a bound that is infinite is left open, since JSON has no such number."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if value == math.inf else value

@@ -1,0 +1,99 @@
+"""Scores one way to draft with one K: speed-up and acceptance, in all and by category."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from trtspec.train.tune.answer import RecordedAnswer
+from trtspec.train.tune.costs import DraftLengthCosts
+from trtspec.train.tune.estimate import IntervalEstimate, ratio
+from trtspec.train.tune.replay import Replay
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceScore:
+    """The acceptance of drafts. `per_token` is the share of draft tokens that were accepted once all before
+    them were.
+
+    `by_position` is the same for each position of a draft; `of_drafted` is accepted by drafted tokens, which
+    falls with K, since what stands behind a wrong token is drafted and not looked at. All are None where
+    nothing was drafted. `tokens_per_round` counts the target's own.
+    """
+
+    per_token: float | None
+    of_drafted: float | None
+    by_position: tuple[float | None, ...]
+    tokens_per_round: float
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryScore:
+    """One kind of answers: how many there were, how drafts did, and the speed-up."""
+
+    answers: int
+    speedup: IntervalEstimate
+    acceptance: AcceptanceScore
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A draft length, the speed-up over the target alone, and how drafts did."""
+
+    length: int
+    speedup: IntervalEstimate
+    acceptance: AcceptanceScore
+    by_category: Mapping[str, CategoryScore]
+
+
+def score(
+    length: int, answers: Sequence[RecordedAnswer], replays: Sequence[Replay], costs: DraftLengthCosts
+) -> Score:
+    """Returns the score of the rounds of some answers, at least one, with K = `length`."""
+    groups: dict[str, tuple[list[RecordedAnswer], list[Replay]]] = {}
+    for answer, replay in zip(answers, replays, strict=True):
+        of_category = groups.setdefault(answer.category, ([], []))
+        of_category[0].append(answer)
+        of_category[1].append(replay)
+    return Score(
+        length,
+        speedup(answers, replays, costs),
+        acceptance(replays),
+        {
+            category: CategoryScore(len(own), speedup(own, came, costs), acceptance(came))
+            for category, (own, came) in groups.items()
+        },
+    )
+
+
+def speedup(
+    answers: Sequence[RecordedAnswer], replays: Sequence[Replay], costs: DraftLengthCosts
+) -> IntervalEstimate:
+    """Returns tokens a second with drafts over those of the target alone."""
+    return ratio([answer.steps for answer in answers], [costs.total(came) for came in replays], costs.error)
+
+
+def acceptance(replays: Iterable[Replay]) -> AcceptanceScore:
+    reached: list[int] = []
+    accepted: list[int] = []
+    drafted = rounds = given = 0
+    for replay in replays:
+        for round, count in replay.rounds.items():
+            reached += [0] * (round.length - len(reached))
+            accepted += [0] * (round.length - len(accepted))
+            for position in range(min(round.accepted + 1, round.length)):
+                reached[position] += count
+                accepted[position] += count * (position < round.accepted)
+            drafted += count * round.length
+            rounds += count
+            given += count * (round.accepted + 1)
+    return AcceptanceScore(
+        _share(sum(accepted), sum(reached)),
+        _share(sum(accepted), drafted),
+        tuple(_share(*pair) for pair in zip(accepted, reached, strict=True)),
+        given / rounds if rounds else 1.0,
+    )
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

@@ -1,0 +1,176 @@
+"""One `trtspec tune`, from prompts or recorded answers to an outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trtspec.base.errors import DatasetError, RecipeError
+from trtspec.base.progress import Progress
+from trtspec.measure.workloads.prompt import Prompt
+from trtspec.measure.workloads.recorded import read_recorded
+from trtspec.models.layers import spread
+from trtspec.models.source import read_source
+from trtspec.recipe import gpus
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.methods import TRANSLATES
+from trtspec.serving.executors.torch.device import find_device
+from trtspec.serving.executors.torch.pair import load_engines
+from trtspec.serving.tokenizer import Tokenizer
+from trtspec.train.tune.answer import RecordedAnswer, in_tokens, mixed
+from trtspec.train.tune.candidate import Candidate, CandidateDraft, Method, Precision, candidates, named
+from trtspec.train.tune.forecasted import Forecasted
+from trtspec.train.tune.kept import Kept
+from trtspec.train.tune.measured import MeasuredCosts
+from trtspec.train.tune.outcome import TuneOutcome, outcome
+from trtspec.train.tune.recording import Asking, Encode, record
+from trtspec.train.tune.told import DraftOracle
+from trtspec.train.tune.tuner import Tuner
+from trtspec.train.tune.workshop import Workshop
+
+LONGEST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    """The candidates to try: `drafts` beside the recipe's own, `layers` of the target, and so on; all if left
+    out.
+
+    With `is_measured` None rounds are timed here, on the torch backend, if that is the recipe's or the recipe
+    is for a CPU, of which no plan knows the times.
+    """
+
+    drafts: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
+    precisions: tuple[Precision, ...] = ()
+    methods: tuple[Method, ...] = ()
+    longest: int | None = None
+    streams: int = 1
+    is_measured: bool | None = None
+
+
+class Session:
+    """Tunes one recipe; `work` keeps what was measured, so that a session that broke off can be begun again.
+
+    `watch` shows progress in bytes, and `count` in answers. Raises ModelError for a draft that is a folder
+    and no model, and RecipeError for a recipe that cannot be tuned, before anything is built.
+    """
+
+    def __init__(
+        self, loaded: LoadedRecipe, wanted: TuneOptions, work: Path, watch: Progress, count: Progress
+    ) -> None:
+        recipe = loaded.recipe
+        if recipe.speculation.method.translates:
+            problem = (
+                "tune replays drafts token by token, and tokens of another vocabulary are not the answer's"
+            )
+            repair = "leave it out to tune other methods; trtspec bench measures this one"
+            raise RecipeError(loaded.path, [loaded.problem(TRANSLATES, problem, repair)])
+        if recipe.speculation.method.is_head:
+            problem = "a head reads its target's states, and is not measured by itself"
+            finding = loaded.problem("speculation.method", problem, "trtspec bench measures it")
+            raise RecipeError(loaded.path, [finding])
+        drafts = tuple(map(named, wanted.drafts))
+        for draft in drafts:
+            if isinstance(draft.location, Path):
+                read_source(draft.location)
+        longest = wanted.longest or recipe.speculation.max_draft_len or LONGEST
+        self._loaded, self._wanted, self._longest, self._count = loaded, wanted, longest, count
+        self._drafts = drafts
+        self._kept, self._workshop = Kept(work), Workshop(loaded, work, longest, watch)
+        self._work, self._source = work, self._workshop.source()
+        self._tokenizer = Tokenizer.load(self._source.folder)
+        self._tokenizer.end_ids = self._source.end_ids
+        options = self._workshop.plan(Candidate("ngram", None)).resolved.target.options
+        self._max_seq_len = options.max_seq_len
+        if wanted.streams > options.max_batch_size:
+            problem = f"serves {options.max_batch_size} texts at once, not {wanted.streams}"
+            finding = loaded.problem("engine.max_batch_size", problem, "raise it, or lower --streams")
+            raise RecipeError(loaded.path, [finding])
+
+    def recorded(self, file: Path, most: int, *, chat: bool) -> list[RecordedAnswer]:
+        """Returns answers that were recorded before; those longer than the engines' texts are left out.
+
+        With `chat` prompts that have no tokens yet are what a user says.
+        """
+        found = read_recorded(file)
+        if chat:
+            encode = self._encoder(chat)
+            found = [
+                recorded
+                if recorded.prompt_token_ids or recorded.prompt is None
+                else replace(recorded, prompt_token_ids=tuple(encode(recorded.prompt)))
+                for recorded in found
+            ]
+        answers = [in_tokens(answer, self._tokenizer, file) for answer in found]
+        size = self._source.vocab_size
+        for answer in answers:
+            if (largest := max((*answer.prompt, *answer.tokens))) >= size:
+                problem = f"has token {largest}, and the target has {size} tokens"
+                raise DatasetError(f"{file}: {answer.name}", problem, "record answers of the target itself")
+        return self._chosen(answers, file, most)
+
+    def asked(
+        self, prompts: Sequence[Prompt], max_tokens: int, temperature: float, *, chat: bool
+    ) -> list[RecordedAnswer]:
+        """Returns what the target answers, here, to the first turns of prompts."""
+        target = self._workshop.target()
+        asking = Asking(self._loaded.recipe.target.model, self._encoder(chat), max_tokens, temperature)
+        file = self._kept.answers(target.digest, max_tokens, temperature)
+        with self._count("the target's own answers", len(prompts)) as advance:
+            (engine,) = load_engines([target.engine])
+            try:
+                found = record(file, prompts, asking, engine, self._tokenizer, advance)
+            finally:
+                engine.shutdown()
+        return self._chosen([in_tokens(answer, self._tokenizer, file) for answer in found], file, len(found))
+
+    def outcome(self, answers: Sequence[RecordedAnswer]) -> TuneOutcome:
+        """Measures every candidate on the answers; raises what building the target raises."""
+        wanted, is_measured = self._wanted, self._wanted.is_measured
+        if is_measured is None:
+            recipe = self._loaded.recipe
+            is_measured = recipe.backend == "torch" or recipe.hardware.gpu == gpus.NONE
+        drafts = [*self._drafts, *(self._of_layers(layers) for layers in wanted.layers)]
+        standing = candidates(self._loaded, drafts, wanted.precisions, wanted.methods)
+        costing: MeasuredCosts | Forecasted
+        if is_measured:
+            costing = MeasuredCosts(
+                self._workshop, self._kept, answers, wanted.streams, self._longest, self._count
+            )
+        else:
+            costing = Forecasted(self._workshop, answers, wanted.streams, self._longest)
+        told = DraftOracle(
+            self._workshop, self._kept, find_device(None), self._source.vocab_size, self._source.end_ids
+        )
+        tuner = Tuner(self._loaded.recipe, answers, self._longest, costing, told, self._count)
+        found = tuner.standings(standing)
+        return outcome(found, len(answers), wanted.streams, is_measured=is_measured)
+
+    def _chosen(self, answers: Sequence[RecordedAnswer], source: Path, most: int) -> list[RecordedAnswer]:
+        """Returns one answer to each prompt: as if they were independent, more of one would be too sure."""
+        fitting = {
+            answer.prompt: answer
+            for answer in answers
+            if answer.tokens and len(answer.prompt) + len(answer.tokens) <= self._max_seq_len
+        }
+        if len(fitting) < 2:
+            least = f"answers of at most {self._max_seq_len} tokens to {len(fitting)} prompts"
+            raise DatasetError(source, f"has {least}, and two are needed", "record more")
+        return mixed(fitting.values())[:most]
+
+    def _encoder(self, chat: bool) -> Encode:
+        if not chat:
+            return self._tokenizer.encode
+        from trtspec.checkpoint.calibrate.tokens import Encoder
+
+        return Encoder(self._source.folder, Path("workload"), self._max_seq_len + 1, chat_template=True)
+
+    def _of_layers(self, written: str) -> CandidateDraft:
+        """Returns the draft of some layers: a number of them, or their numbers."""
+        count = self._source.num_hidden_layers
+        layers = tuple(map(int, written.split(",")))
+        if "," not in written:
+            layers = spread(min(layers[0], count), count)
+        return CandidateDraft(self._work / f"layers-{'-'.join(map(str, layers))}", layers=layers)

@@ -1,0 +1,65 @@
+"""Holds the result of each candidate, or why it has none, and finds the best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trtspec.train.tune.candidate import Candidate
+from trtspec.train.tune.estimate import IntervalEstimate
+from trtspec.train.tune.race import Run, compare
+from trtspec.train.tune.score import Score
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateResult:
+    """A candidate and how far it came; `refused` says why it could not be measured."""
+
+    candidate: Candidate
+    run: Run | None = None
+    refused: str | None = None
+
+    @property
+    def was_stopped(self) -> bool:
+        """True if it was dropped before all answers, since it could not win any more."""
+        return self.run is not None and self.run.bound is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """One candidate with one draft length, and how many times as fast as it the winner is."""
+
+    standing: CandidateResult
+    score: Score
+    winner: IntervalEstimate
+
+    @property
+    def is_level(self) -> bool:
+        """True if it cannot be told from the winner."""
+        return self.winner.low <= 1.0
+
+
+def ranked(standings: Sequence[CandidateResult]) -> list[CandidateResult]:
+    """Returns the standings, the fastest first; behind those at the end who was stopped, then refused."""
+
+    def place(standing: CandidateResult) -> tuple[int, float]:
+        if standing.run is None:
+            return 2, 0.0
+        return int(standing.was_stopped), -standing.run.best.speedup.value
+
+    return sorted(standings, key=place)
+
+
+def winner(standings: Sequence[CandidateResult]) -> CandidateResult | None:
+    """Returns the fastest; None where the target alone is faster than all."""
+    best = next(iter(ranked(standings)), None)
+    if best is None or best.run is None or best.was_stopped or best.run.best.speedup.value <= 1.0:
+        return None
+    return best
+
+
+def against(best: CandidateResult, other: CandidateResult, score: Score) -> Contestant:
+    """Returns how the winner does against another candidate, or its own other length, on the same answers."""
+    assert best.run is not None
+    assert other.run is not None
+    return Contestant(other, score, compare(best.run, other.run, (best.run.best.length, score.length)))

@@ -1,0 +1,78 @@
+"""Lets candidates stand against each other: what each costs, what each drafts, and who is left early."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from trtspec.base.errors import TrtspecError, UnavailableError
+from trtspec.base.progress import Progress
+from trtspec.recipe.schema import Recipe
+from trtspec.train.tune.answer import RecordedAnswer
+from trtspec.train.tune.candidate import Candidate
+from trtspec.train.tune.costs import DraftLengthCosts
+from trtspec.train.tune.race import PLAIN, Replays, run
+from trtspec.train.tune.replay import Choices, replay
+from trtspec.train.tune.standing import CandidateResult
+from trtspec.train.tune.told import DraftOracle
+
+Costing = Callable[[Candidate], DraftLengthCosts]
+"""Says what a candidate's rounds cost; raises what building it raises."""
+
+
+class Tuner:
+    """Measures candidates for a recipe on recorded answers, with every K up to `longest`."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        answers: Sequence[RecordedAnswer],
+        longest: int,
+        costing: Costing,
+        told: DraftOracle,
+        watch: Progress,
+    ) -> None:
+        self._recipe, self._answers, self._longest = recipe, answers, longest
+        self._costing, self._told, self._watch = costing, told, watch
+
+    def standings(self, candidates: Sequence[Candidate]) -> list[CandidateResult]:
+        """Returns where each stands, in the order in which they were measured.
+
+        One that cannot be built or does not fit the target is refused; a disk, a GPU or a package that is
+        missing ends it all.
+        """
+        found: list[CandidateResult] = []
+        lead = PLAIN.low
+        for candidate in candidates:
+            try:
+                standing = self._standing(candidate, lead)
+            except UnavailableError:
+                raise
+            except TrtspecError as error:
+                standing = CandidateResult(candidate, refused=str(error))
+            found.append(standing)
+            if standing.run and not standing.was_stopped:
+                lead = max(lead, standing.run.best.speedup.low)
+        self._told.forget()
+        return found
+
+    def _standing(self, candidate: Candidate, lead: float) -> CandidateResult:
+        self._told.forget()
+        costs, drafting = self._costing(candidate), candidate.drafting(self._recipe)
+        with self._watch(f"{candidate.name}: what it drafts", len(self._answers)) as advance:
+
+            def measure(answers: Sequence[RecordedAnswer]) -> Replays:
+                told: Sequence[Choices | None] = [None] * len(answers)
+                if candidate.draft is not None:
+                    told = self._told.choices(candidate.draft, answers)
+                advance(len(answers))
+                pairs = list(zip(answers, told, strict=True))
+                lengths = range(1, self._longest + 1)
+                return {
+                    length: [
+                        replay(answer, drafting, None if own is None else [own] * length, length)
+                        for answer, own in pairs
+                    ]
+                    for length in lengths
+                }
+
+            return CandidateResult(candidate, run(self._answers, costs, lead, measure))

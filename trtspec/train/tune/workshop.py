@@ -1,0 +1,92 @@
+"""Engines of the torch backend of a target and of the drafts that are tried with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtspec.base.atomic import write_atomically
+from trtspec.base.digest import digest_of
+from trtspec.base.progress import Progress
+from trtspec.base.roles import Role
+from trtspec.checkpoint.layers.folder import write_model
+from trtspec.models.layers import of_layers
+from trtspec.models.source import Source
+from trtspec.pipeline.build.plan import BuildPlan, make_plan
+from trtspec.pipeline.run.runner import run
+from trtspec.pipeline.steps import build, check_pair, choose_layers, convert, copy_tokenizer
+from trtspec.pipeline.steps.calibrate import KIND as CALIBRATE
+from trtspec.recipe.edit import edit
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.places import places
+from trtspec.train.tune.candidate import Candidate, CandidateDraft
+
+_ENGINE = (choose_layers.KIND, CALIBRATE, convert.KIND, build.KIND)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An engine directory in a build `folder`, and the digest of what it was made of."""
+
+    folder: Path
+    engine: Path
+    digest: str
+
+
+class Workshop:
+    """Builds engines below `folder` that verify, or propose, up to `longest` tokens.
+
+    What was built before is not built again. Models of the Hub are downloaded as far as they are needed.
+    """
+
+    def __init__(self, loaded: LoadedRecipe, folder: Path, longest: int, watch: Progress) -> None:
+        self._loaded, self._folder, self._longest, self._watch = loaded, folder, longest, watch
+        self._known: dict[Candidate, Built] = {}
+
+    def plan(self, candidate: Candidate) -> BuildPlan:
+        """Returns the plan of a candidate as its recipe would be, engines and all; builds nothing."""
+        return make_plan(self._recipe(candidate), {}, self._watch, to_run=False)
+
+    def target(self) -> Built:
+        """Builds the target's engine; raises what a build raises."""
+        return self._built(Candidate("ngram", None), Role.TARGET, copy_tokenizer.KIND)
+
+    def draft(self, draft: CandidateDraft) -> Built:
+        """Builds a draft's engine; raises PairError for one that does not fit, and what a build raises."""
+        return self._built(Candidate("draft_model", draft), Role.DRAFT, check_pair.KIND)
+
+    def source(self) -> Source:
+        """Reads what the target's files say of it."""
+        return self.plan(Candidate("ngram", None)).facts.target.source
+
+    def _built(self, candidate: Candidate, role: Role, other: str) -> Built:
+        if candidate in self._known:
+            return self._known[candidate]
+        recipe = self._recipe(candidate)
+        output = str(recipe.with_suffix(""))
+        # In the bls layout no engine lives in another, so that each can be asked alone.
+        flags = {"engine.backend": "torch", "serving.layout": "bls", "output": output}
+        made = make_plan(recipe, flags, self._watch, to_run=True)
+        own = [step for step in made.steps if step.role is role and step.kind in _ENGINE]
+        steps = [step for step in made.steps if step in own or step.kind == other]
+        run(steps, made.output, made.digests, self._watch)
+        engine = next(step for step in own if step.kind == build.KIND)
+        digest = digest_of([step.digest for step in own])
+        built = self._known[candidate] = Built(made.output, made.output / str(engine.output), digest)
+        return built
+
+    def _recipe(self, candidate: Candidate) -> Path:
+        """Writes the recipe of a candidate, in which models and texts are where they were."""
+        loaded, draft = self._loaded, candidate.draft
+        if draft and draft.layers and isinstance(draft.location, Path):
+            write_model(of_layers(self.source(), draft.layers), draft.location)
+        name = digest_of([candidate.method, draft and [str(draft.location), draft.precision]])[:16]
+        path = self._folder / f"{name}.yaml"
+        changes = {
+            "speculation.max_draft_len": self._longest,
+            "speculation.num_draft_tokens": None,
+            **places(loaded, None),
+            **candidate.changes(loaded.recipe, None),
+        }
+        write_atomically(path, edit(loaded.path.read_text(encoding="utf-8-sig"), changes, loaded.path))
+        return path
