@@ -13,7 +13,6 @@ from trtspec.base.errors import RefusedError, UnavailableError
 from trtspec.cli.terminal.bounds import print_checks
 from trtspec.cli.terminal.options import JsonOption, OutputOption, RecipeArgument
 from trtspec.cli.terminal.output import out
-from trtspec.cluster.commands import rollout_canary
 from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.ports import METRICS
 
@@ -129,7 +128,7 @@ def plan(
         raise typer.Exit(1)
 
 
-COMMANDS = (plan, status, next_, back, off, *rollout_canary.COMMANDS)
+COMMANDS = (plan, status, next_, back, off)
 
 
 def _running(recipe: Path, output: str | None, url: str) -> RunningDeployment:

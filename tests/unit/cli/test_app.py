@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from trtspec.base.errors import ModelError
 from trtspec.cli import app as cli
+from trtspec.cli.commands import TABLE, CommandEntry
 
 TRTSPEC = Path(sys.executable).with_name("trtspec")
 
@@ -34,14 +35,13 @@ def test_help_fits_one_screen_and_has_examples() -> None:
     assert "..." not in result.stdout.partition("Commands:")[2]  # every command's first sentence fits
 
 
-@pytest.mark.parametrize("module", cli._COMMANDS, ids=lambda module: module.__name__.rpartition(".")[2])
-def test_every_command_has_help_with_examples(module: object) -> None:
-    words = module.__name__.rpartition(".")[2].split("_")  # type: ignore[attr-defined]
-    name = " ".join(words)
-    result = CliRunner().invoke(cli.app, [*words, "--help"])
+@pytest.mark.parametrize("entry", TABLE, ids=lambda entry: entry.name)
+def test_every_command_has_the_help_of_the_table_and_examples(entry: CommandEntry) -> None:
+    result = CliRunner().invoke(cli.app, [*entry.name.split(), "--help"])
     assert result.exit_code == 0
-    assert result.output.startswith(f"Usage: trtspec {name} ")
-    assert f"Examples:\n    trtspec {name}" in result.output
+    assert result.output.startswith(f"Usage: trtspec {entry.name} ")
+    assert f"Examples:\n    trtspec {entry.name}" in result.output
+    assert entry.help in " ".join(result.output.split())
 
 
 def test_help_imports_nothing_heavy() -> None:

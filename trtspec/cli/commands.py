@@ -1,0 +1,125 @@
+"""The table of commands. A command's module is imported when the command is asked for.
+
+A module has a function of the command's last words and a tuple `EXAMPLES`. A group of commands has a tuple of
+functions `COMMANDS` instead; an underscore in a function's name is a space on the command line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import click
+import typer
+from typer.core import TyperGroup
+from typer.main import get_group
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEntry:
+    """One line of `trtspec --help`."""
+
+    name: str
+    module: str
+    """The module, within `trtspec`."""
+    help: str
+    """The first sentence of the command's own help."""
+    also: tuple[str, ...] = ()
+    """More modules whose `COMMANDS` belong to this group."""
+
+
+TABLE = (
+    CommandEntry("init", "cli.init", "Write a commented recipe to start from."),
+    CommandEntry("migrate", "cli.migrate", "Move a recipe to another engine, and say what changes."),
+    CommandEntry("doctor", "cli.doctor", "Show what this machine has and what a recipe needs."),
+    CommandEntry("check", "cli.check", "Check a recipe, and whether its models fit together."),
+    CommandEntry("plan", "cli.plan", "Show a build's values, its steps and what to expect."),
+    CommandEntry("tune", "train.commands.tune", "Find the best draft, method and K for a recipe."),
+    CommandEntry(
+        "distill", "train.commands.distill", "Train the draft, or a head, on the target's own answers."
+    ),
+    CommandEntry("convert", "cli.convert", "Convert a recipe's models to TensorRT-LLM checkpoints."),
+    CommandEntry("build", "cli.build", "Convert, build the engines, write the repository."),
+    CommandEntry("deploy", "cli.deploy", "Serve a built recipe until Ctrl-C or SIGTERM."),
+    CommandEntry("deploy status", "cli.deploy_status", "Show the servers that deploy has started."),
+    CommandEntry("deploy stop", "cli.deploy_stop", "Stop a server that deploy has started."),
+    CommandEntry("serve", "cli.serve", "Serve OpenAI's API in front of a Triton elsewhere."),
+    CommandEntry("generate", "cli.generate", "Complete a prompt; acceptance and speed on stderr."),
+    CommandEntry("bench", "measure.commands.bench", "Measure what drafts are worth on a deployment."),
+    CommandEntry(
+        "bench compare", "measure.commands.bench_compare", "Compare two runs of bench, load by load."
+    ),
+    CommandEntry("verify", "measure.commands.verify", "Tell whether drafts change what the target says."),
+    CommandEntry("top", "cli.top", "Show a server live: streams, speed, acceptance, K, queue."),
+    CommandEntry(
+        "rollout",
+        "cli.rollout",
+        "Drafts for a running server, a step at a time.",
+        ("cluster.commands.rollout_canary",),
+    ),
+    CommandEntry("monitoring", "cli.monitoring", "A dashboard for Grafana, alerts for Prometheus."),
+    CommandEntry("inspect", "cli.inspect", "Show a model, head, checkpoint or engine, and its oddities."),
+    CommandEntry("store", "cli.store", "Keep engines in a folder, S3, GCS or elsewhere."),
+    CommandEntry("ci", "cluster.commands.ci", "Engine builds in GitHub Actions or GitLab CI."),
+    CommandEntry("schema", "cli.schema", "Print the JSON Schema of the recipe, for editors."),
+)
+"""In the order of the help."""
+_ENTRIES = {entry.name: entry for entry in TABLE}
+
+
+class Commands(TyperGroup):
+    """Finds commands of one word or two: `deploy status` is a command, and so is `deploy`."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        two = " ".join(args[:2])
+        return super().resolve_command(ctx, [two, *args[2:]] if two in self.list_commands(ctx) else args)
+
+
+class Root(Commands):
+    """The group of all commands, whose help needs none of their modules."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        # Only the names are read: Typer suggests the nearest of them for a misspelt command.
+        self.commands = dict.fromkeys(_ENTRIES, click.Command(None))
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_ENTRIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return load(_ENTRIES[cmd_name]) if cmd_name in _ENTRIES else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(entry.name, entry.help) for entry in TABLE])
+
+
+def typer_app(name: str, group: type[TyperGroup] = Commands) -> typer.Typer:
+    """Returns an empty group of commands."""
+    # Without Rich's markup the help comes in half the time. `main` explains errors.
+    return typer.Typer(
+        name=name, cls=group, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True
+    )
+
+
+def load(entry: CommandEntry) -> click.Command:
+    """Imports a command, or a group of commands, and returns it; raises what its import raises."""
+    module = import_module(f"trtspec.{entry.module}")
+    epilog = examples(*module.EXAMPLES)
+    app = typer_app("trtspec")
+    if hasattr(module, "COMMANDS"):
+        group = typer_app(entry.name)
+        for one in (module, *(import_module(f"trtspec.{name}") for name in entry.also)):
+            for command in one.COMMANDS:
+                group.command(command.__name__.rstrip("_").replace("_", " "))(command)
+        app.add_typer(group, help=module.HELP, epilog=epilog)
+    else:
+        app.command(entry.name, epilog=epilog)(getattr(module, entry.name.replace(" ", "_")))
+    return get_group(app).commands[entry.name]
+
+
+def examples(*lines: str) -> str:
+    """Returns the end of a help text."""
+    # A line with a backspace alone keeps the help from filling the lines that follow into one paragraph.
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
