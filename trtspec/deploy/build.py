@@ -65,7 +65,7 @@ class DeployedBuild:
 
     @property
     def backend(self) -> str | None:
-        """What it was built for, as its manifest says; None where that says nothing."""
+        """The backend that it was built for, by its manifest; None where that does not say."""
         return backend_of(self._manifest)
 
     @property

@@ -43,7 +43,7 @@ Metadata = Iterable[tuple[str, str | bytes]]
 
 @dataclass(frozen=True, slots=True)
 class InferProblem:
-    """Why a request is refused; `id` and `model_name` are its own."""
+    """The reason why a request is refused, with the request's own `id` and `model_name`."""
 
     message: str
     code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT

@@ -1,4 +1,4 @@
-"""How long a server may take until it is ready: the same on this machine, in a container and in a pod."""
+"""Computes how long a server may take to be ready: the same here, in a container and in a pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a pod other rooms must know; all else of it is in the Helm chart; pure."""
+"""Holds the facts about a pod that other rooms need; the Helm chart has all else; pure."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ Options = dict[Option, bool | int | Text]
 
 
 class SlurmSection(Section):
-    """What jobs of Slurm ask for.
+    """The options of Slurm jobs.
 
     Memory and processors follow from the model, unless `options` have `mem`, `cpus-per-task` or their like.
     """

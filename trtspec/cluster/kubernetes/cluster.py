@@ -51,7 +51,7 @@ class Cluster:
 
     @property
     def has_context(self) -> bool:
-        """Whether a kubeconfig names the cluster, which is not that of this pod."""
+        """True if a kubeconfig names the cluster, and not the pod that this process runs in."""
         return self.context != THIS_POD
 
     @property

@@ -1,4 +1,4 @@
-"""What the chart has made in a namespace: how it stands, and its end."""
+"""Finds the releases of the chart in a namespace, with their state, and removes them."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ IMAGE_S = 900
 
 @dataclass(frozen=True, slots=True)
 class ServedRecipe:
-    """What is served, `engines` or a `server` of others, and what of a deployment follows from that."""
+    """A served recipe, `engines` or another engine's `server`, with the values that follow from it."""
 
     image: str
     model_name: str

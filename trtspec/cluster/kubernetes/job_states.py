@@ -1,4 +1,4 @@
-"""What the API server tells of a job and its pods, as the state of a job of a build; pure."""
+"""Derives the state of a build's job from what the API server says of the job and its pods; pure."""
 
 from __future__ import annotations
 

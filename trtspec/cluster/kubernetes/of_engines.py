@@ -1,4 +1,4 @@
-"""What of a deployment follows from engines that a store has; pure."""
+"""Derives the values of a deployment of engines that a store has; pure."""
 
 from __future__ import annotations
 

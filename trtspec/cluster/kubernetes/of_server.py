@@ -1,4 +1,4 @@
-"""What of a deployment follows from how a server of others is started; pure."""
+"""Derives the values of a deployment of another engine's server from its launch; pure."""
 
 from __future__ import annotations
 

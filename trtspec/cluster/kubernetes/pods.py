@@ -32,12 +32,12 @@ class PodContainer:
 
     @property
     def ends(self) -> int:
-        """How often it has ended."""
+        """The number of times that it has ended."""
         return self.restarts + (self.exit_code is not None and not self.is_running)
 
     @property
     def is_past(self) -> bool:
-        """Whether its last end is that of a container that another has followed or will."""
+        """True if another container has followed its last end, or will."""
         return self.is_running or bool(self.waiting)
 
 
@@ -72,7 +72,7 @@ class Pod:
 
     @property
     def stage(self) -> str:
-        """What the pod does now, in words that follow a number of pods."""
+        """The stage that the pod is in, in words that follow a number of pods."""
         if self.is_ready:
             return "ready"
         if self.unscheduled:

@@ -1,4 +1,4 @@
-"""What the API server says when it refuses, as an error that names the thing and the repair; pure."""
+"""Turns the API server's refusals into errors that name the thing and the repair; pure."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ class ApiRefusal:
 
     @property
     def is_forbidden(self) -> bool:
-        """Whether the caller lacks the right; quotas and webhooks refuse with the same status."""
+        """True if the caller lacks the right; quotas and webhooks refuse with the same status."""
         return self.status == 403 and _RIGHT.search(self.message) is not None
 
     @property
     def lacks_kind(self) -> bool:
-        """Whether the server does not know the kind of object at all."""
+        """True if the server does not know the kind of object at all."""
         words = "404 page not found", "the server could not find the requested resource"
         return self.status == 404 and any(each in self.message for each in words)
 
     @property
     def is_passing(self) -> bool:
-        """Whether the same request may well succeed in a while."""
+        """True if the same request may well succeed later."""
         return self.status in _PASSING
 
 

@@ -1,4 +1,4 @@
-"""What a store has of a recipe's build: its entry, and what the engines say of themselves."""
+"""Reads a recipe's build from a store: its entry, and what the engines say of themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a pod does not come up: one trouble of it, in words for people, with the repair; pure."""
+"""Finds why a pod does not come up: one trouble, in words for people, with the repair; pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RETRIED_S, _NODE_S, _QUOTA_S = 120.0, 180.0, 60.0
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a controller, the scheduler or a kubelet has said of an object."""
+    """An event of an object, by a controller, the scheduler or a kubelet."""
 
     reason: str
     message: str
@@ -35,7 +35,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What is wrong with `subject`, and how to repair it; it may pass within `patience_s` seconds.
+    """A problem of `subject`, and its repair; it may pass within `patience_s` seconds.
 
     `kind` is the same at every look, whatever numbers the words have. `log` is the container whose log tells
     more, and whether it is the one before the last restart.

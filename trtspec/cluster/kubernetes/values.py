@@ -38,7 +38,7 @@ class GpuChoice(Section):
 
 
 class HostResources(Section):
-    """What a server takes of its host, in Kubernetes' quantities."""
+    """The resources that a server takes of its host, in Kubernetes' quantities."""
 
     cpu: Quantity = Field(description="Processors of the server.")
     cpu_limit: Quantity | None = Field(

@@ -1,4 +1,4 @@
-"""What of a recipe is not for a build on a cluster: files of this machine, and secrets."""
+"""Finds what a build on a cluster cannot use of a recipe: files of this machine, and secrets."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class ReplicaCounts:
 
     @property
     def is_done(self) -> bool:
-        """Whether all replicas are of the newest template and ready, and no other is left."""
+        """True if all replicas are of the newest template and ready, and no other is left."""
         counts = self.updated, self.ready, self.total
         return self.is_seen and all(number == self.wanted for number in counts)
 

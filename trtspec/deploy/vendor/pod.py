@@ -1,4 +1,4 @@
-"""What runs in a pod of somebody else's server, as far as it follows from its launch; pure.
+"""Describes a pod of another engine's server, as far as it follows from its launch; pure.
 
 It is the vendor's image with another entry point, as any user, on a root file system that can only be read.
 All that these servers write is below the home folder: kernels that they compile or download (vLLM's,

@@ -133,7 +133,7 @@ class DraftFigures:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """What the server's metrics and the GPU reported while an arm was measured.
+    """The reports of the server's metrics and of the GPU while an arm was measured.
 
     `kv_reuse` is the share of prompt tokens that were found in the target's KV cache, `gpu_use` the mean
     share of time in which the GPUs were busy, by NVML.

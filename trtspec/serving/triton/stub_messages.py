@@ -1,4 +1,5 @@
-"""What Triton says in place of a model whose process has ended, in the moment before Triton itself ends.
+"""Recognises the messages that Triton sends in place of a model whose process has ended, until Triton itself
+ends.
 
 Triton gives these errors the code INTERNAL, and over HTTP the status 400 like any error of a model. They are
 those of the Python backend when it hands a request on (`ReceiveMessageFromStub` in `src/stub_launcher.cc`,

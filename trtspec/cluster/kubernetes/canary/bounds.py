@@ -24,7 +24,7 @@ _NAMES = ("new", "old")
 
 @dataclass(frozen=True, slots=True)
 class CanaryEvidence:
-    """What both builds have counted since the step began, and the pods of the new one.
+    """The counters of both builds since the step began, and the pods of the new one.
 
     `silent` of these are ready and tell no metrics.
     """

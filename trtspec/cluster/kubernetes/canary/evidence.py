@@ -1,4 +1,4 @@
-"""What the pods of two builds have counted since a step began; pure."""
+"""Counts the requests of two builds' pods since a step began; pure."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _SILENT = 3
 
 
 class PodMetrics(Protocol):
-    """Where the counters of pods come from."""
+    """Reads the counters of pods."""
 
     def of(self, pods: Sequence[str]) -> dict[str, Counted]:
         """Returns the counters of those of the first `MOST_PODS` that tell any."""

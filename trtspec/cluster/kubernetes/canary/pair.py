@@ -40,12 +40,12 @@ class CanaryPair:
 
     @property
     def has_weights(self) -> bool:
-        """Whether a gateway's route says which share of the requests a build has."""
+        """True if a gateway's route sets the share of requests of each build."""
         return self.values.gateway is not None and self.values.gateway.endpoint_picker is None
 
     @property
     def is_scaled(self) -> bool:
-        """Whether an autoscaler sets how many pods the build has that serves."""
+        """True if an autoscaler sets the number of pods of the build that serves."""
         return self.values.scaling is not None
 
     def workload(self, track: str) -> ReplicaCounts | None:

@@ -23,7 +23,7 @@ from trtspec.deploy.rollout.standing import now
 
 @dataclass(frozen=True, slots=True)
 class CanaryView:
-    """Where a canary stands, which pods there are, what its bounds say, and which shares there can be."""
+    """The state of a canary: its pods, the state of its bounds, and the shares that it can have."""
 
     name: str
     standing: CanaryState | None

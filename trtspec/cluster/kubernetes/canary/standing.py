@@ -1,4 +1,4 @@
-"""Where a canary stands: kept in a ConfigMap beside it, so that whoever comes next goes on from there."""
+"""Keeps the state of a canary in a ConfigMap beside it, so that the next command continues from there."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CanaryState:
 
     @property
     def goes_on(self) -> bool:
-        """Whether two builds serve, or are about to."""
+        """True if two builds serve, or are about to."""
         return self.share < 1 or not self.is_reached
 
 
