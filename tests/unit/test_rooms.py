@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -12,31 +14,31 @@ import pytest
 import trtspec
 
 HOUSE = Path(trtspec.__path__[0])
-FLOORS = (
-    {"serving", "containers", "recipe", "forecast", "workloads"},
-    {"models", "repository", "openai", "endpoints", "servers", "migration"},
+CORE = (
+    {"base", "serving"},
+    {"recipe", "forecast"},
+    {"models"},
     {"checkpoint"},
-    {"engine"},
-    {"store"},
-    {"machine", "inspection"},
-    {"plan", "run", "deploy", "monitoring"},
-    {"steps"},
-    {"build"},
-    {"rollout", "bench", "jobs"},
-    {"kubernetes", "slurm", "fleet"},
-    {"ci", "report", "verify"},
-    {"tune"},
-    {"distill"},
-    {"terminal"},
+    {"backends", "client"},
+    {"pipeline"},
+    {"gateway"},
+    {"deploy"},
     {"cli"},
 )
 """From the ground: a room imports what is below it, and nothing beside it."""
+WINGS = ({"measure"}, {"train", "capacity", "cluster"})
+"""What the core does not import. Each may import all of the core, and those that follow the first wing."""
+FLOORS = (*CORE, *WINGS)
 MOST_LINES = 400
 
 
 def imports(file: Path) -> Iterator[str]:
     """The rooms that a module imports from, wherever it does so."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    yield from _rooms(ast.parse(file.read_text(encoding="utf-8")))
+
+
+def _rooms(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -48,6 +50,15 @@ def imports(file: Path) -> Iterator[str]:
                 yield rest.partition(".")[0]
 
 
+def at_import(file: Path) -> Iterator[str]:
+    """The rooms that a module imports from when it is imported itself."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = []
+    yield from _rooms(tree)
+
+
 def floor(room: str) -> int:
     return next(number for number, rooms in enumerate(FLOORS) if room in rooms)
 
@@ -57,11 +68,12 @@ def test_every_room_has_a_floor() -> None:
     assert rooms == set().union(*FLOORS)
 
 
-def test_the_map_has_the_floors() -> None:
-    said = HOUSE.parent.joinpath("CONTRIBUTING.md").read_text(encoding="utf-8")
-    _, rooms, _ = said.split("## The rooms")[1].split("```\n", 2)
-    floors = [{line.split()[0] for line in floor.splitlines()} for floor in rooms.split("\n\n")]
-    assert floors == list(reversed(FLOORS))
+def test_the_map_has_the_rooms_in_the_order_of_their_imports() -> None:
+    map_of_rooms = HOUSE.parent.joinpath("CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)/` \|", map_of_rooms, flags=re.MULTILINE)
+    assert sorted(rows) == sorted(set().union(*FLOORS))
+    core = [row for row in rows if row in set().union(*CORE)]
+    assert core == sorted(core, key=floor, reverse=True)
 
 
 @pytest.mark.parametrize("room", sorted(set().union(*FLOORS)))
@@ -70,10 +82,33 @@ def test_nothing_is_imported_from_above(room: str) -> None:
     wrong = [
         f"{file.relative_to(HOUSE)} imports {other}"
         for file in (HOUSE / room).rglob("*.py")
-        for other in imports(file)
+        for other in (at_import(file) if room == "cli" else imports(file))
         if other in rooms and other != room and floor(other) >= floor(room)
     ]
     assert wrong == []
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    names = Counter(
+        node.name
+        for file in HOUSE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    # Triton asks each of its models for a class of this name.
+    assert [name for name, count in names.items() if count > 1] == ["TritonPythonModel"]
+
+
+def test_docstrings_are_sentences() -> None:
+    """A sentence has a subject and a verb; a clause that begins with a question word has neither."""
+    clause = re.compile(r"(What|Where|Who|How|Whether|Why|Whose|Whom|Of)\b")
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    assert [
+        f"{file.relative_to(HOUSE)}:{getattr(node, 'lineno', 1)}"
+        for file in HOUSE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, documented) and clause.match(ast.get_docstring(node) or "")
+    ] == []
 
 
 def test_what_is_copied_into_repositories_stands_alone() -> None:

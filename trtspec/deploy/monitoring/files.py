@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 
 # The Helm chart has them, which can read no file but its own.
-_CHART = "kubernetes/chart/files"
+_CHART = "cluster/kubernetes/chart/files"
 
 
 def dashboard() -> str:
