@@ -262,7 +262,8 @@ def against_itself(server: Deploy, seed: int, pairs: int = 8) -> Interval:
         found = await find(f"http://127.0.0.1:{server.ports[0]}", None, chat=False, timeout_s=60)
         prompts = tuple(Prompt(str(number), (text,)) for number, text in enumerate(held_out(12)))
         plan = BenchPlan(
-            Workload("w", "w", prompts), (OfferedLoad("streams", 1),), paired=True, pairs=pairs, block_prompts=1,
+            Workload("w", "w", prompts), (OfferedLoad("streams", 1),), paired=True, pairs=pairs,
+            block_prompts=1,
             max_tokens=48, seed=seed, ignore_eos=True,
         )  # fmt: skip
         arm = BenchArm(found.endpoint, 0)

@@ -13,7 +13,7 @@ import tritonclient.grpc as grpc
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.conftest import IN_PROCESS, Deploy
-from trtspec.deploy.grpc_port import MAX_MESSAGE
+from trtspec.gateway.triton.grpc_port import MAX_MESSAGE
 
 pytestmark = IN_PROCESS
 

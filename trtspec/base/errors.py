@@ -1,8 +1,8 @@
 """Every failure that trtspec knows, as data.
 
 An exception names the thing that is wrong, what is wrong with it and, where trtspec knows one, the repair.
-`trtspec/base/explanation.py` is the only place that turns one into text for a person. `trtspec.serving` is copied
-into generated model repositories and has exceptions of its own.
+`explanation.py` is the only place that turns one into text for a person. `trtspec.serving` is copied into
+generated model repositories and has exceptions of its own.
 """
 
 from __future__ import annotations

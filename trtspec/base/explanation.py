@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtspec.base.errors import ClusterError, RecipeError, StepError, TrtspecError
-from trtspec.extras import missing_extra
+from trtspec.base.extras import missing_extra
 
 
 @dataclass(frozen=True, slots=True)

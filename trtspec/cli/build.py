@@ -12,8 +12,10 @@ from trtspec.base.roles import Role
 from trtspec.cli.terminal.entries import print_pushed
 from trtspec.cli.terminal.options import (
     BackendOption,
+    ContextOption,
     DryRunOption,
     JsonOption,
+    NamespaceOption,
     OutputOption,
     ReportOption,
     StoreOption,
@@ -21,7 +23,6 @@ from trtspec.cli.terminal.options import (
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.signals import ended_by_sigterm
 from trtspec.cli.terminal.steps import print_steps, run_steps, steps_as_json
-from trtspec.cluster.commands.cluster import ContextOption, NamespaceOption
 
 if TYPE_CHECKING:
     from trtspec.pipeline.build.plan import BuildPlan

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-import click
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 
@@ -71,7 +70,7 @@ _ENTRIES = {entry.name: entry for entry in TABLE}
 class Commands(TyperGroup):
     """Finds commands of one word or two: `deploy status` is a command, and so is `deploy`."""
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         two = " ".join(args[:2])
         return super().resolve_command(ctx, [two, *args[2:]] if two in self.list_commands(ctx) else args)
 
@@ -82,15 +81,15 @@ class Root(Commands):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         # Only the names are read: Typer suggests the nearest of them for a misspelt command.
-        self.commands = dict.fromkeys(_ENTRIES, click.Command(None))
+        self.commands = dict.fromkeys(_ENTRIES, TyperCommand(None))
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         return list(_ENTRIES)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return load(_ENTRIES[cmd_name]) if cmd_name in _ENTRIES else None
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(entry.name, entry.help) for entry in TABLE])
 
@@ -103,7 +102,7 @@ def typer_app(name: str, group: type[TyperGroup] = Commands) -> typer.Typer:
     )
 
 
-def load(entry: CommandEntry) -> click.Command:
+def load(entry: CommandEntry) -> Any:
     """Imports a command, or a group of commands, and returns it; raises what its import raises."""
     module = import_module(f"trtspec.{entry.module}")
     epilog = examples(*module.EXAMPLES)

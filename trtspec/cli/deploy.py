@@ -13,13 +13,14 @@ import typer
 from trtspec.base.errors import UnavailableError
 from trtspec.cli.terminal.options import (
     ApiKeysOption,
+    ContextOption,
     DryRunOption,
+    NamespaceOption,
     OutputOption,
     PythonOption,
     RecipeArgument,
 )
 from trtspec.cli.terminal.output import INTERRUPTED, out
-from trtspec.cluster.commands.cluster import ContextOption, NamespaceOption
 from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.ports import GRPC, HTTP, METRICS, OPENAI
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from trtspec.cli.terminal.options import JsonOption
+from trtspec.cli.terminal.options import ContextOption, JsonOption, NamespaceOption, OnKubernetesOption
 from trtspec.cli.terminal.output import out
-from trtspec.cluster.commands.cluster import ContextOption, NamespaceOption, OnKubernetesOption
 
 EXAMPLES = (
     "trtspec deploy status",

@@ -8,13 +8,8 @@ from typing import Annotated
 import typer
 
 from trtspec.base.errors import UnavailableError
+from trtspec.cli.terminal.options import ContextOption, NamespaceOption, OnKubernetesOption
 from trtspec.cli.terminal.output import INTERRUPTED, out
-from trtspec.cluster.commands.cluster import (
-    ContextOption,
-    NamespaceOption,
-    OnKubernetesOption,
-    tell_left,
-)
 
 EXAMPLES = (
     "trtspec deploy stop",
@@ -44,6 +39,7 @@ def deploy_stop(
 
 
 def _on_cluster(name: str | None, context: str | None, namespace: str | None) -> None:
+    from trtspec.cluster.commands.cluster import tell_left
     from trtspec.cluster.kubernetes.connection import connect
     from trtspec.cluster.kubernetes.deployed import find_names, stop
 

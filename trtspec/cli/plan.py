@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trtspec.base.errors import UnavailableError
-from trtspec.capacity.commands.plan_fleet import FleetOptions, show_fleet
 from trtspec.cli.terminal.advice import advice_as_json, alternatives_as_json, print_advice, print_alternatives
 from trtspec.cli.terminal.forecast import print_speed, speed_as_json
 from trtspec.cli.terminal.memory import embedded_as_json, memory_as_json, print_embedded, print_memory
@@ -96,6 +95,8 @@ def plan(
     flags = {"output": output, "engine.backend": backend}
     made = make_plan(recipe, flags, out.watch, to_run=False)
     if fleet:
+        from trtspec.capacity.commands.plan_fleet import FleetOptions, show_fleet
+
         show_fleet(made, FleetOptions(rate, workload, store, measured, seed), as_json=json)
         return
     if rate is not None or workload or store:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from trtspec.base.cache import cache_folder
 from trtspec.base.errors import UnavailableError
+from trtspec.base.extras import how_to_install
 from trtspec.base.tree import copy_tree
 from trtspec.deploy.triton import TritonInstall
-from trtspec.extras import how_to_install
 
 _INSTALL = f"{how_to_install('triton')} (Linux on x86-64, Python 3.10 to 3.12)"
 _CACHE = "name a folder that can be written, with room for 3 MB: TRTSPEC_CACHE=DIR"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trtspec import yaml11
+from trtspec.base import yaml11
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
 from trtspec.recipe.yaml_reader import Unreadable, read

@@ -1,8 +1,8 @@
 """The recipe: what a pair is made of and where it will run. Frozen, strict, every key described.
 
 The keys are TensorRT-LLM's and Triton's own where those have a name for the thing. A value that the recipe
-leaves out is None here where its default depends on something else (the GPU, the models); `trtspec.pipeline.plan`
-fills it in. What contradicts something else in the recipe is found by `limits.py`.
+leaves out is None here where its default depends on something else (the GPU, the models); a plan fills it in.
+`limits.py` finds what contradicts something else in the recipe.
 """
 
 from __future__ import annotations

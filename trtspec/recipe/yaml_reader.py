@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trtspec import yaml11
+from trtspec.base import yaml11
 from trtspec.base.findings import Finding
 
 MAX_BYTES = 256 * 1024

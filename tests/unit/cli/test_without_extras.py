@@ -14,7 +14,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from trtspec.extras import EXTRAS, require
+from trtspec.base.extras import EXTRAS, require
 
 TINY = Path(__file__).parents[3] / "recipes/tiny/recipe.yaml"
 # Those that are not called by the name they are imported by.
@@ -114,9 +114,8 @@ def test_the_extras_are_those_of_the_package() -> None:
 
 
 def test_what_is_here_is_not_imported_to_be_found() -> None:
-    code = (
-        "import sys; from trtspec.extras import require; require('x', 'torch'); print('torch' in sys.modules)"
-    )
+    imported = "import sys; from trtspec.base.extras import require"
+    code = f"{imported}; require('x', 'torch'); print('torch' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "False\n"
     require("x", "torch")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from trtspec import yaml11
+from trtspec.base import yaml11
 
 KIND = "nvidia.com/gpu"
 FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trtspec import yaml11
 from trtspec.backends.migration.command import Option, Syntax, options
 from trtspec.backends.migration.drafts import DraftFlags
 from trtspec.backends.migration.reading import (
@@ -25,6 +24,7 @@ from trtspec.backends.migration.reading import (
     whole,
 )
 from trtspec.backends.migration.tool import MigrationTool
+from trtspec.base import yaml11
 from trtspec.base.errors import TrtspecError
 
 _FILE = "--extra_llm_api_options"

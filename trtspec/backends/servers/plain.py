@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from trtspec import yaml11
 from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.base import yaml11
 
 # vLLM's --speculative-config, SGLang's --speculative-algorithm and its like.
 _OPTION = "--speculative-"

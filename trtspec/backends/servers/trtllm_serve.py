@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Any
 
-from trtspec import yaml11
 from trtspec.backends.servers.launch import ServerLaunch
 from trtspec.backends.servers.wanted import LaunchInputs, words
+from trtspec.base import yaml11
 from trtspec.recipe.methods import Ngram
 
 METHODS = {"draft_model": "DraftTarget", "ngram": "NGram", "eagle3": "Eagle"}

@@ -59,3 +59,18 @@ StoreOption = Annotated[
     str | None,
     typer.Option("--store", metavar="URL", help="Take engines from this store, and put there what is built."),
 ]
+ContextOption = Annotated[
+    str | None,
+    typer.Option("--context", metavar="NAME", help="The context of the kubeconfig, if not its current one."),
+]
+OnKubernetesOption = Annotated[
+    bool, typer.Option("--kubernetes", help="Ask the cluster; --context and --namespace do so as well.")
+]
+NamespaceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        metavar="NAME",
+        help="The namespace of the cluster, if not the recipe's or the context's.",
+    ),
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -17,22 +17,6 @@ if TYPE_CHECKING:
     from trtspec.cluster.kubernetes.resources import Ref
     from trtspec.cluster.kubernetes.troubles import Trouble
     from trtspec.cluster.kubernetes.values import Values
-
-ContextOption = Annotated[
-    str | None,
-    typer.Option("--context", metavar="NAME", help="The context of the kubeconfig, if not its current one."),
-]
-OnKubernetesOption = Annotated[
-    bool, typer.Option("--kubernetes", help="Ask the cluster; --context and --namespace do so as well.")
-]
-NamespaceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--namespace",
-        metavar="NAME",
-        help="The namespace of the cluster, if not the recipe's or the context's.",
-    ),
-]
 
 
 def deploy_to(values: Values, context: str | None, timeout: float | None, *, force: bool) -> None:

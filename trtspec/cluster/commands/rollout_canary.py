@@ -11,9 +11,9 @@ import typer
 
 from trtspec.base.errors import ClusterError
 from trtspec.cli.terminal.bounds import print_checks
-from trtspec.cli.terminal.options import JsonOption, RecipeArgument
+from trtspec.cli.terminal.options import ContextOption, JsonOption, NamespaceOption, RecipeArgument
 from trtspec.cli.terminal.output import INTERRUPTED, out
-from trtspec.cluster.commands.cluster import ContextOption, NamespaceOption, PodTalk
+from trtspec.cluster.commands.cluster import PodTalk
 
 if TYPE_CHECKING:
     from trtspec.cluster.kubernetes.canary.rollout import Canary, CanaryView

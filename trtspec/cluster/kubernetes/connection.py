@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from trtspec.base.errors import ClusterError
+from trtspec.base.extras import require
 from trtspec.cluster.kubernetes.cluster import THIS_POD, Cluster
 from trtspec.cluster.kubernetes.refusals import one_line
-from trtspec.extras import require
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient

@@ -1,4 +1,4 @@
-"""`python -m trtspec.gateway.openai SOCKET SETTINGS`: serves on an open socket, by its number; settings are JSON."""
+"""Serves on an open socket: `python -m trtspec.gateway.openai NUMBER SETTINGS`, whose settings are JSON."""
 
 from __future__ import annotations
 

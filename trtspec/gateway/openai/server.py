@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import uvicorn
 import uvloop
 
+from trtspec.base.large_blocks import give_back_large_blocks
 from trtspec.base.open_files import allow_connections
 from trtspec.gateway.client_bounds import MOST_CONNECTIONS
 from trtspec.gateway.openai.app import ModelText, make_app
@@ -22,7 +23,6 @@ from trtspec.gateway.openai.settings import ApiSettings
 from trtspec.gateway.openai.template import ChatTemplate
 from trtspec.gateway.openai.upstream import Upstream
 from trtspec.gateway.refusals import Refusals
-from trtspec.large_blocks import give_back_large_blocks
 from trtspec.serving.tokenizer import Tokenizer
 
 _LAST_RESPONSES_S = 5

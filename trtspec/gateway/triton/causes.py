@@ -6,7 +6,7 @@ The patterns are from issue threads of TensorRT-LLM and its Triton backend.
 from __future__ import annotations
 
 from trtspec.base.causes import DRIVER, EXCLUSIVE, Cause, gpu_memory
-from trtspec.extras import how_to_install
+from trtspec.base.extras import how_to_install
 
 CAUSES = (
     Cause(

@@ -29,9 +29,8 @@ from aiohttp import (
 )
 from yarl import URL
 
+from trtspec.base.large_blocks import give_back_large_blocks
 from trtspec.base.open_files import allow_connections
-from trtspec.deploy.connection import FrontConnection, Server
-from trtspec.deploy.grpc_port import GrpcPort
 from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.bodies import Bodies, BodyError
 from trtspec.gateway.client_bounds import LEFT_S, MOST_CONNECTIONS, SHORT_BODY
@@ -39,9 +38,10 @@ from trtspec.gateway.ports import Ports
 from trtspec.gateway.refusals import OF_BODIES, Refusal, Refusals, while_shut
 from trtspec.gateway.triton.answers import corrected, error, error_json, is_models, without_status
 from trtspec.gateway.triton.bodies import is_deep, with_field
+from trtspec.gateway.triton.connection import FrontConnection, Server
+from trtspec.gateway.triton.grpc_port import GrpcPort
 from trtspec.gateway.triton.metrics_port import PATH as METRICS
 from trtspec.gateway.triton.metrics_port import MetricsPort
-from trtspec.large_blocks import give_back_large_blocks
 from trtspec.serving.triton.departures import LEFT, REQUEST
 from trtspec.serving.triton.request_id import HEADER, ID
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from trtspec.extras import require
+from trtspec.base.extras import require
 from trtspec.measure.bench.result import Interval, Percentiles
 
 FEWEST_PAIRS = 6

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trtspec.extras import require
+from trtspec.base.extras import require
 
 LARGEST_SHIFT = 1e6
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.base.errors import DatasetError
-from trtspec.extras import require
+from trtspec.base.extras import require
 
 Row = tuple[str, dict[str, Any]]
 SUFFIXES = (".jsonl", ".json", ".parquet", ".txt")

@@ -9,10 +9,10 @@ from trtspec.backends.containers.engine import ContainerEngine
 from trtspec.backends.containers.oddities import describe, oddities
 from trtspec.backends.engine.compatibility import fits_sm
 from trtspec.base.errors import UnavailableError
+from trtspec.base.extras import how_to_install
 from trtspec.base.findings import Finding, Severity, note, ok
 from trtspec.base.roles import Role
 from trtspec.base.units import GIB, gb, gib
-from trtspec.extras import how_to_install
 from trtspec.pipeline.machine.settings import settings
 from trtspec.pipeline.machine.survey import PACKAGES, Machine, ModelState
 from trtspec.pipeline.repository.placement import place

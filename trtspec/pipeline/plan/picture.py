@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtspec.extras import require
+from trtspec.base.extras import require
 from trtspec.pipeline.plan.speed import ACCEPTANCES, Speed
 
 if TYPE_CHECKING:

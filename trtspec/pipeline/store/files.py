@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from trtspec.base.errors import StoreError, UnavailableError
-from trtspec.extras import EXTRAS, not_installed
+from trtspec.base.extras import EXTRAS, not_installed
 from trtspec.pipeline.store.address import StoreAddress
 
 TEMPORARY = "tmp"

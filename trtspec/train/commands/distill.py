@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from trtspec.base.extras import require
 from trtspec.cli.terminal.api_key import read_key
 from trtspec.cli.terminal.options import JsonOption, RecipeArgument
 from trtspec.cli.terminal.output import out
@@ -19,7 +20,6 @@ from trtspec.cli.terminal.server_options import (
     ServedModelOption,
     ServerUrlOption,
 )
-from trtspec.extras import require
 
 if TYPE_CHECKING:
     from trtspec.base.progress import Advance

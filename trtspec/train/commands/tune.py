@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from trtspec.base.extras import require
 from trtspec.cli.terminal.options import JsonOption, RecipeArgument
 from trtspec.cli.terminal.output import out
-from trtspec.extras import require
 
 if TYPE_CHECKING:
     from trtspec.base.progress import Advance

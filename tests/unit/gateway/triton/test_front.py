@@ -17,8 +17,8 @@ import pytest
 from aiohttp import ClientConnectionResetError, web
 
 from tests.unit.deploy.monitoring.test_figures import exported
-from trtspec.deploy import connection
 from trtspec.gateway.ports import Ports, free_ports
+from trtspec.gateway.triton import connection
 from trtspec.gateway.triton.front import Front
 from trtspec.serving.stats import Stats
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from trtspec.deploy.grpc_requests import forwarded, is_passed, problem_of, refused_header
+from trtspec.gateway.triton.grpc_requests import forwarded, is_passed, problem_of, refused_header
 
 
 def request() -> pb.ModelInferRequest:

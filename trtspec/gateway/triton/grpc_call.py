@@ -9,8 +9,8 @@ from collections.abc import Callable
 import grpc
 from grpc import aio
 
-from trtspec.deploy.grpc_requests import InferProblem, Metadata
 from trtspec.gateway.client_bounds import SENDING_S
+from trtspec.gateway.triton.grpc_requests import InferProblem, Metadata
 from trtspec.serving.time_limit import within
 
 

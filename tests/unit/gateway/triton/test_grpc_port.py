@@ -10,11 +10,11 @@ import pytest
 from grpc import StatusCode, aio
 from tritonclient.grpc import service_pb2 as pb
 
-from trtspec.deploy import grpc_port as module
-from trtspec.deploy.grpc_port import GrpcPort
-from trtspec.deploy.grpc_requests import ALIVE, STREAM
 from trtspec.gateway.ports import free_ports
 from trtspec.gateway.refusals import Refusals
+from trtspec.gateway.triton import grpc_port as module
+from trtspec.gateway.triton.grpc_port import GrpcPort
+from trtspec.gateway.triton.grpc_requests import ALIVE, STREAM
 
 BODY = pb.ModelInferRequest(model_name="m").SerializeToString()
 HOST = "127.0.0.1"

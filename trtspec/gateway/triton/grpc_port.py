@@ -9,8 +9,12 @@ import grpc
 from grpc import StatusCode, aio
 from tritonclient.grpc import service_pb2 as pb
 
-from trtspec.deploy.grpc_call import Call
-from trtspec.deploy.grpc_requests import (
+from trtspec.gateway.addresses import LOOPBACK, in_url
+from trtspec.gateway.client_bounds import HEAD_S, READING_S
+from trtspec.gateway.ports import address_of
+from trtspec.gateway.refusals import Refusal, Refusals, while_shut
+from trtspec.gateway.triton.grpc_call import Call
+from trtspec.gateway.triton.grpc_requests import (
     ALIVE,
     INFER,
     STREAM,
@@ -20,10 +24,6 @@ from trtspec.deploy.grpc_requests import (
     problem_of,
     refused_header,
 )
-from trtspec.gateway.addresses import LOOPBACK, in_url
-from trtspec.gateway.client_bounds import HEAD_S, READING_S
-from trtspec.gateway.ports import address_of
-from trtspec.gateway.refusals import Refusal, Refusals, while_shut
 
 MAX_MESSAGE = 4 << 20
 """The most bytes of one request: gRPC's own default, in which more than a million tokens have room."""
