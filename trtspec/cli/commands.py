@@ -58,7 +58,7 @@ TABLE = (
         ("cluster.commands.rollout_canary",),
     ),
     CommandEntry("monitoring", "cli.monitoring", "A dashboard for Grafana, alerts for Prometheus."),
-    CommandEntry("inspect", "cli.inspect", "Show a model, head, checkpoint or engine, and its oddities."),
+    CommandEntry("inspect", "cli.inspect", "Show a model, checkpoint, engine or build, and its oddities."),
     CommandEntry("store", "cli.store", "Keep engines in a folder, S3, GCS or elsewhere."),
     CommandEntry("ci", "cluster.commands.ci", "Engine builds in GitHub Actions or GitLab CI."),
     CommandEntry("schema", "cli.schema", "Print the JSON Schema of the recipe, for editors."),

@@ -56,7 +56,7 @@ def inspect(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show a model, head, checkpoint, engine or build, and what is unusual about it."""
+    """Show a model, checkpoint, engine or build, and its oddities."""
     from trtspec.pipeline.inspection.folder import inspect as look
 
     report = look(folder, target)

@@ -245,7 +245,7 @@ def test_what_holds_together(changes: dict[str, Any]) -> None:
             {"draft": None, "speculation": {"method": "hybrid"}},
             "draft",
             "is missing: the small model",
-            "None",
+            "speculation: {method: ngram}",
         ),
         (
             {

@@ -61,7 +61,7 @@ def test_every_key_is_described_and_no_other_is_allowed(name: str, section: dict
 
 def test_only_three_keys_are_required() -> None:
     assert set(SCHEMA["required"]) == {"name", "target", "hardware"}
-    assert SCHEMA["$defs"]["Model"]["required"] == ["model"]
+    assert SCHEMA["$defs"]["RecipeModel"]["required"] == ["model"]
     assert SCHEMA["$defs"]["Hardware"]["required"] == ["gpu"]
 
 

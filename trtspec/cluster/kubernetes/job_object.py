@@ -66,7 +66,7 @@ def job_object(job: ClusterJob, version: str) -> Manifest:
     ]
     return {
         "apiVersion": "batch/v1",
-        "kind": "ClusterJob",
+        "kind": "Job",
         "metadata": {
             "name": job.name,
             "labels": {**_labels(recipe, version), **queue},

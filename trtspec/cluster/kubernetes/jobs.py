@@ -128,7 +128,7 @@ class KubernetesJobs:
         """Returns what was said of the pods that do not run yet, or of a job that has none."""
         if job.is_over or any(pod.phase != "Pending" for pod in own):
             return []
-        subjects = [("Pod", pod.name) for pod in own] or [("ClusterJob", job.name)]
+        subjects = [("Pod", pod.name) for pod in own] or [("Job", job.name)]
         try:
             said = [each for subject in subjects for each in self._cluster.events(*subject)]
         except RefusedByCluster as error:

@@ -16,7 +16,7 @@ from trtspec.cluster.kubernetes.resources import (
     ref_of,
 )
 
-DIGEST = "trtspec/base/digest"
+DIGEST = "trtspec/digest"
 """The annotation of a template that has the digest of the build that its pods serve."""
 
 WORKLOADS: tuple[Resource, ...] = (DEPLOYMENT, LEADER_WORKER_SET, INFERENCE_SERVICE, ARGO_ROLLOUT)

@@ -24,7 +24,7 @@ def claim(name: str) -> dict[str, Any]:
 
 def inference_service(digest: str) -> dict[str, Any]:
     predictor = {
-        "annotations": {"trtspec/base/digest": digest},
+        "annotations": {"trtspec/digest": digest},
         "labels": LABELS,
         "minReplicas": 2,
         "model": {"modelFormat": {"name": "trtspec"}},

@@ -74,7 +74,7 @@ def test_a_deployment_from_first_to_last(cli: Cli, emulator: Emulator) -> None:
     )
     assert row["image"] == "reg/trtspec:1"
     assert emulator.manifest("deployments", "llama")["spec"]["template"]["metadata"]["annotations"][
-        "trtspec/base/digest"
+        "trtspec/digest"
     ].startswith(row["build"])
 
     assert "llama: stopped" in cli("deploy", "stop", "--namespace", NAMESPACE).stderr
@@ -315,7 +315,7 @@ def test_ctrl_c_leaves_what_was_applied(kubeconfig: Path, emulator: Emulator, tm
     emulator.script = lambda template: scripts.unschedulable("0/1 nodes are available.")
     code = (
         "from tests.unit.cluster.kubernetes.builds import stored\n"
-        "from trtspec.cli.terminal import kubernetes\n"
+        "from trtspec.cluster.commands import kubernetes\n"
         "kubernetes.find_build, kubernetes.Store = lambda store, recipe: stored(recipe), str\n"
         "from trtspec.cli.app import main\n"
         "main()\n"

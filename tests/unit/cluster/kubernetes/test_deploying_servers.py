@@ -60,7 +60,7 @@ def test_a_deployment_from_first_to_last(built: Cli, emulator: Emulator) -> None
     assert (row["state"], row["ready"]) == ("ready", "2 of 2")
     assert row["image"] == container["image"] == "vllm/vllm-openai:v0.33.0"
     template = emulator.manifest("deployments", "code")["spec"]["template"]
-    assert template["metadata"]["annotations"]["trtspec/base/digest"].startswith(row["build"])
+    assert template["metadata"]["annotations"]["trtspec/digest"].startswith(row["build"])
     assert "code: stopped" in built("deploy", "stop", "--namespace", NAMESPACE).stderr
     assert emulator.stored == {}
 

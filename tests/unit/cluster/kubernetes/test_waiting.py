@@ -324,4 +324,4 @@ def test_kserve_is_judged_by_its_deployment(cluster: Cluster, emulator: Emulator
     wait(cluster, service, LABELS, 60, Heard())
     assert emulator.now > taken_up
     template = emulator.manifest("deployments", "llama-predictor")["spec"]["template"]
-    assert template["metadata"]["annotations"] == {"trtspec/base/digest": "two"}
+    assert template["metadata"]["annotations"] == {"trtspec/digest": "two"}

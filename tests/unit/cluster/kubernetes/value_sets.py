@@ -37,7 +37,7 @@ VALUE_SETS = {
     "example.com/text": 'a "quoted" {{ .Values }} %s \\ \u00e9 \u2192 # : & *'
     "example.com/null": "null"
     "example.com/number": "-0o7"
-    "trtspec/base/digest": theirs
+    "trtspec/digest": theirs
   node_selector: {pool: "true", zone: "007"}
   tolerations: [dedicated, "example.com/spot"]
 """,

@@ -137,7 +137,7 @@ lifecycle:
   value: /tmp
 {{- if .Values.engines }}
 - name: TRTSPEC_ROLLOUT
-  value: /etc/trtspec/deploy/rollout/rollout.json
+  value: /etc/trtspec/rollout/rollout.json
 # NVIDIA's C++ backend takes room for caches that go to other servers, and none do.
 - name: TRTLLM_KVCACHE_TRANSFER_BUFFER_SIZE
   value: 0B

@@ -5,7 +5,7 @@
 {{- end }}
 
 {{- define "trtspec.podAnnotations" -}}
-{{- mergeOverwrite (dict) .Values.annotations .Values.podAnnotations (dict "trtspec/base/digest" .Values.digest) | toYaml }}
+{{- mergeOverwrite (dict) .Values.annotations .Values.podAnnotations (dict "trtspec/digest" .Values.digest) | toYaml }}
 {{- end }}
 
 {{- /* All of a pod's spec but its containers and what a ServingRuntime of KServe has. */}}
