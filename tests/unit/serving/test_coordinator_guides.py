@@ -20,7 +20,7 @@ from tests.fakes.scripted_executor import ScriptedExecutor, echo
 from trtspec.serving.completion import CompletionRequest, Delta, EndReason
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
-from trtspec.serving.errors import Busy, EngineFailure, RequestError, TimedOut
+from trtspec.serving.errors import Busy, RequestError, TimedOut
 from trtspec.serving.executor import Executor, Guide, GuideType, SamplingConfig
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
@@ -280,7 +280,7 @@ def test_a_guide_that_leaves_no_token_does_not_put_the_draft_at_rest(
         try:
             coordinator = Coordinator(target, draft, tokenizer, guides=engines.guides)
             for _ in range(5):
-                with pytest.raises(EngineFailure, match="together allow no token"):
+                with pytest.raises(RequestError, match="together leave no token"):
                     await coordinator.complete(bad)
             good = CompletionRequest("hello", max_tokens=40, num_draft_tokens=4)
             delta = await coordinator.complete(good)

@@ -69,7 +69,7 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[Triton]:
 
 def test_counters_are_told_once_a_second_and_gauges_at_once(triton: Triton) -> None:
     now = [0.0]
-    metrics = importlib.import_module(MODULE).Metrics({"model": "pair"}, lambda: now[0])
+    metrics = importlib.import_module(MODULE).TritonMetrics({"model": "pair"}, lambda: now[0])
     assert ("trtspec:fallbacks", "model=pair", "reason=policy") in triton.values
     stats = Stats(running=1)
     tokens, running = (
@@ -90,7 +90,7 @@ def test_counters_are_told_once_a_second_and_gauges_at_once(triton: Triton) -> N
 
 def test_when_nothing_runs_any_more_all_is_told(triton: Triton) -> None:
     now = [0.0]
-    metrics = importlib.import_module(MODULE).Metrics({"model": "pair"}, lambda: now[0])
+    metrics = importlib.import_module(MODULE).TritonMetrics({"model": "pair"}, lambda: now[0])
     stats = Stats(running=1)
     metrics.update(stats)
     triton.sent.clear()
@@ -108,7 +108,7 @@ def test_when_nothing_runs_any_more_all_is_told(triton: Triton) -> None:
 def test_when_counting_began_is_told_once(triton: Triton, monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module(MODULE)
     monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: 1234.56789))
-    metrics = module.Metrics({"model": "pair"}, lambda: 0.0)
+    metrics = module.TritonMetrics({"model": "pair"}, lambda: 0.0)
     assert triton.values["trtspec:start_time_seconds", "model=pair"] == 1234.568
     triton.sent.clear()
     metrics.update(Stats(running=1))
@@ -117,7 +117,7 @@ def test_when_counting_began_is_told_once(triton: Triton, monkeypatch: pytest.Mo
 
 def test_a_client_that_leaves_leaves_its_rounds_counted(triton: Triton) -> None:
     """Its request is not over yet when its place is free, and has no end that is counted."""
-    metrics = importlib.import_module(MODULE).Metrics({"model": "pair"}, lambda: 0.0)
+    metrics = importlib.import_module(MODULE).TritonMetrics({"model": "pair"}, lambda: 0.0)
     stats = Stats(running=1)
     metrics.update(stats)
     stats.rounds[4] += 3
@@ -130,7 +130,7 @@ def test_a_client_that_leaves_leaves_its_rounds_counted(triton: Triton) -> None:
 
 
 def test_all_are_given_back(triton: Triton) -> None:
-    metrics = importlib.import_module(MODULE).Metrics({"model": "pair"})
+    metrics = importlib.import_module(MODULE).TritonMetrics({"model": "pair"})
     made = [weakref.ref(each) for each in triton.made]
     triton.made.clear()
     assert len(made) > 20
