@@ -16,27 +16,29 @@ CDI = "install nvidia-container-toolkit, then: sudo nvidia-ctk cdi generate --ou
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One of the two command lines.
-
-    `install` is the repair where it is missing. `causes` are its words for known failures, and `gone` those
-    for a thing that is no longer there. `is_daemon` is whether a daemon keeps the containers, and limits,
-    user and network are the daemon's. `takes_cdi` is whether GPUs have the names of CDI, and not NVIDIA's.
-    `remove` ends and removes a container at once. `log` bounds what is kept of a container's output.
-    `restarts_later` is whether a container that runs can get another restart policy. `pulling` finds a layer
-    in what a pull says, and `pulled` what it says of one that is there, None if it does not tell.
-    """
+    """One of the two command lines."""
 
     name: str
     install: str
+    """The repair where the program is missing."""
     causes: tuple[Cause, ...]
+    """The words of the program for known failures."""
     gone: re.Pattern[str]
+    """The words of the program for a thing that is no longer there."""
     is_daemon: bool
+    """True if a daemon keeps the containers, and limits, user and network are the daemon's."""
     takes_cdi: bool
+    """True if GPUs have the names of CDI, and not NVIDIA's."""
     remove: tuple[str, ...]
+    """The words that end and remove a container at once."""
     log: tuple[str, ...]
+    """The options that bound what is kept of a container's output."""
     restarts_later: bool
+    """True if a container that runs can get another restart policy."""
     pulling: re.Pattern[str]
+    """Finds a layer in what a pull says."""
     pulled: re.Pattern[str] | None
+    """Finds what a pull says of a layer that is there; None if it does not tell."""
 
     @property
     def no_gpus(self) -> str:

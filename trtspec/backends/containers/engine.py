@@ -20,34 +20,37 @@ _ROOT = "0:0"
 
 @dataclass(frozen=True, slots=True)
 class ContainerEngine:
-    """Docker or podman; `version` is None if it is missing or does not answer.
-
-    `obstacle` is why no container can run, None if one can. `user` is who a container runs as, "uid:gid", so
-    that this user owns its files. `memlock` is how many bytes it may lock, -1 for any, None where that is for
-    the daemon to say. `gpus` is whether containers can have GPUs, `devices` the names that podman knows of
-    them. `rootless` is whether root in a container is this user, `may_remap` whether a container may get
-    users of its own unless it is told otherwise, `labels` whether SELinux keeps containers from files without
-    their label. `checks_health` is whether health checks are run, `ends_at_logout` whether containers end
-    with this user's last session. `store` is the storage driver, `cgroups` the version of cgroups, "" where
-    it is not told.
-    """
+    """Docker or podman, with its peculiarities on this machine."""
 
     program: Program
     version: str | None
+    """None if it is missing or does not answer."""
     _: KW_ONLY
     is_installed: bool = True
     obstacle: UnavailableError | None = None
+    """The reason why no container can run; None if one can."""
     user: str = _ROOT
+    """The user that a container runs as, "uid:gid", so that this user owns its files."""
     memlock: int | None = -1
+    """The bytes that a container may lock; -1 for any, None where that is for the daemon to say."""
     gpus: bool = False
+    """True if containers can have GPUs."""
     devices: frozenset[str] = frozenset()
+    """The names by which podman knows the GPUs."""
     rootless: bool = False
+    """True if root in a container is this user."""
     may_remap: bool = False
+    """True if a container may get users of its own unless it is told otherwise."""
     labels: bool = False
+    """True if SELinux keeps containers from files without their label."""
     checks_health: bool = True
+    """True if health checks are run."""
     ends_at_logout: bool = False
+    """True if containers end with this user's last session."""
     store: str = ""
+    """The storage driver; "" where it is not told."""
     cgroups: str = ""
+    """The version of cgroups; "" where it is not told."""
 
     def obstacle_to(self, *, gpus: bool) -> UnavailableError | None:
         """Returns why no container of NVIDIA's image, with GPUs or without, can run here; None if one can."""

@@ -15,34 +15,38 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The record of a build, as plain data without secrets or paths of the machine.
-
-    `recipe` is the digest of the recipe with its defaults; `values` is what the plan made of it. `models`
-    has, for target and draft, the model, its revision and the SHA-256 of its files; `outputs` the SHA-256 of
-    each file that was made, by its path in the build directory; `calibration` what the FP8 scales of each
-    model were found with, and `quality` what FP8 costs it; `layers` is what was found of layers of the target
-    that are its draft. `tools` are the packages that the engines depend
-    on, and `packages` all that were installed. `image` is the container image that built the engines, by its
-    registry's digest; None if none did. `pulled` has what made the engines that came from a store, and the
-    digest of the entry there. `times` has the seconds of each step; only they differ between equal builds.
-    """
+    """The record of a build, as plain data without secrets or paths of the machine."""
 
     name: str
     recipe: str
+    """The digest of the recipe with its defaults."""
     backend: str
     values: Mapping[str, Any]
+    """The values that the plan made of the recipe."""
     models: Mapping[str, Mapping[str, Any]]
+    """For target and draft: the model, its revision and the SHA-256 of its files."""
     tools: Mapping[str, str]
+    """The versions of the packages that the engines depend on."""
     gpu: Mapping[str, Any] | None
     commands: Mapping[str, list[str]]
     calibration: Mapping[str, Any] = field(default_factory=dict)
+    """For each model: the origin of its FP8 scales."""
     quality: Mapping[str, Any] = field(default_factory=dict)
+    """For each model: the loss of quality that FP8 costs it."""
     layers: Mapping[str, Any] = field(default_factory=dict)
+    """The findings about layers of the target that are its draft."""
     pulled: Mapping[str, Any] = field(default_factory=dict)
+    """For engines that came from a store: what made them, and the digest of their entry there."""
     packages: Mapping[str, str] = field(default_factory=dict)
+    """The versions of all packages that were installed."""
     image: str | None = None
+    """The container image that built the engines, by its registry's digest, or by its name where no registry
+    knows it. None if none did.
+    """
     outputs: Mapping[str, str] = field(default_factory=dict)
+    """The SHA-256 of each file that was made, by its path in the build directory."""
     times: Mapping[str, float] = field(default_factory=dict)
+    """The seconds of each step. Only they differ between equal builds."""
 
     def to_json(self) -> str:
         """Returns the text of `manifest.json`."""

@@ -15,34 +15,41 @@ FILE = "launch.json"
 
 @dataclass(frozen=True, slots=True)
 class ServerLaunch:
-    """One server's launch configuration; nothing in it is of this machine but the models' folders.
-
-    `module` is what Python runs (`python -m`), `arguments` are its own without host and port, which
-    `deploy` adds by `host_option` and `port_option`. `module_words` stand between `module` and them: `vllm
-    serve` takes the model without an option, and vLLM's module does not. `files` are written beside this one,
-    by their names, and named in `arguments` as `{build}/NAME`. `environment` is what the
-    process needs beside the caller's own. `image` is the vendor's with the release, in which
-    `program` stands for `python -m module`. The weights of the models are `weights` bytes, and
-    their KV caches in the memory of the host `kv_bytes`, 0 on a GPU.
-    `metrics_path` is where the server tells what Prometheus reads, None where it tells nothing so.
-    """
+    """One server's launch configuration; nothing in it is of this machine but the models' folders."""
 
     backend: str
     release: str
     module: str
+    """The module that Python runs (`python -m`)."""
     program: tuple[str, ...]
+    """The words that stand for `python -m module` in the image."""
     arguments: tuple[str, ...]
+    """The arguments of the module without host and port, which `deploy` adds."""
     image: str
+    """The vendor's image with the release."""
     served_model_name: str
     host_option: str = "--host"
+    """The option by which `deploy` adds the host."""
     port_option: str = "--port"
+    """The option by which `deploy` adds the port."""
     module_words: tuple[str, ...] = ()
+    """The words between `module` and `arguments`. `vllm serve` takes the model without an option, and vLLM's
+    module does not.
+    """
     environment: Mapping[str, str] = field(default_factory=dict)
+    """The variables that the process needs beside the caller's own."""
     files: Mapping[str, str] = field(default_factory=dict)
+    """The texts of files by their names. They are written beside this one, and named in `arguments` as
+    `{build}/NAME`.
+    """
     models: tuple[str, ...] = ()
+    """The models' folders."""
     weights: int = 0
+    """The bytes of the models' weights."""
     kv_bytes: int = 0
+    """The bytes of the KV caches in the memory of the host; 0 on a GPU."""
     metrics_path: str | None = None
+    """The path where the server tells what Prometheus reads; None where it tells nothing so."""
 
     def write(self, folder: Path) -> None:
         """Writes it and its files into a build's folder, the others first."""

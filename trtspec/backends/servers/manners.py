@@ -12,18 +12,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """The facts about one server: how it drains, how it takes an API key, and pip's name of it.
-
-    `drain_option` takes the seconds that requests in flight have when the server is told to end; None where
-    it waits for them by itself. `key_variable` is the variable that has the one key of its API; None where a
-    key could only be on its command line, which every user of the machine can read, or nowhere. `packages`
-    are the names that pip may know it by.
-    """
+    """The facts about one server: how it drains, how it takes an API key, and pip's name of it."""
 
     name: str
     packages: tuple[str, ...]
+    """The names that pip may know it by."""
     drain_option: str | None = None
+    """The option with the seconds that requests in flight have when the server is told to end. None where it
+    waits for them by itself.
+    """
     key_variable: str | None = None
+    """The variable that has the one key of its API. None where a key could only be on its command line, which
+    every user of the machine can read, or nowhere.
+    """
 
 
 MANNERS: Mapping[str, Manners] = {

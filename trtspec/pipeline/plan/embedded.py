@@ -19,24 +19,26 @@ from trtspec.serving.executors.torch.host import ProcessShare
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """The memory that the engines of these roles find on the machine, and what they take of it.
-
-    `free` and `weights` are in bytes, and so is `shared`, what two engines have in common of their weights,
-    which they hold, and `weights` counts, once. `kv_per_token` is the bytes of all KV caches for a token.
-    Each cache holds `tokens` of the `asked` tokens that requests can ask for. A step runs on `threads`
-    threads, which `because` explains.
-    """
+    """The memory that the engines of these roles find on the machine, and what they take of it."""
 
     roles: tuple[Role, ...]
     free: int
+    """In bytes."""
     weights: int
+    """In bytes. Weights that two engines have in common count once."""
     shared: int
+    """The bytes of weights that two engines have in common, and hold once."""
     kv_per_token: int
+    """The bytes of all KV caches for a token."""
     tokens: int
+    """The number of tokens that each cache holds, of the `asked`."""
     asked: int
+    """The number of tokens that requests can ask for."""
     max_seq_len: int
     threads: int
+    """The number of threads that a step runs on."""
     because: str
+    """The reason for the number of `threads`."""
 
     @property
     def requests(self) -> int:

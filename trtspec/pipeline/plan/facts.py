@@ -14,63 +14,65 @@ from trtspec.pipeline.machine.host import Host
 
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:
-    """The texts that a model is calibrated with; `digest` is the file's SHA-256, None if not asked for."""
+    """The texts that a model is calibrated with."""
 
     dataset: Dataset
     digest: str | None
+    """The SHA-256 of the file; None if it was not asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchFacts:
-    """The answers by which layers of a target are chosen; `dataset` is None for trtspec's own texts."""
+    """The answers by which layers of a target are chosen."""
 
     dataset: DatasetFacts | None
+    """None for trtspec's own texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """One model: `name` is what the recipe writes, `revision` the commit of a Hub model, None for a folder.
-
-    `digests` has the SHA-256 of each file that a build reads, by its name; None if they were not asked for.
-    `dataset` is None for a model that is not calibrated. `search` says what the layers of a draft are chosen
-    by, where those are its target's; `source` then has as many, and the build finds out which. `num_common`
-    is how many numbers of a draft's weights its target has too, as far as both are on this machine.
-    """
+    """The facts about one model."""
 
     name: str
+    """The name that the recipe writes."""
     revision: str | None
+    """The commit of a Hub model; None for a folder."""
     source: Source
+    """Where a `search` chooses the layers of a draft, it has as many layers as the draft, and the build finds
+    out which.
+    """
     digests: Mapping[str, str] | None
+    """The SHA-256 of each file that a build reads, by its name; None if they were not asked for."""
     dataset: DatasetFacts | None = None
+    """None for a model that is not calibrated."""
     search: SearchFacts | None = None
+    """The answers that the layers of a draft are chosen by, where those are its target's."""
     num_common: int = 0
+    """The number of values in a draft's weights that its target has too, as far as both are on this machine.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class HeadFacts:
-    """A draft that is a head of its target; the names are those of `ModelFacts`.
-
-    `source` is the target with the head's own layers and tensors alone.
-    """
+    """The facts about a draft that is a head of its target; the names are those of `ModelFacts`."""
 
     name: str
     revision: str | None
     head: HeadDescription
     source: Source
+    """The target with the head's own layers and tensors alone."""
     digests: Mapping[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
 class PlanFacts:
-    """All facts that planning depends on beside the recipe.
-
-    `models` lacks a draft that is a head. `serving_code` is the digest of the code that a model repository
-    carries.
-    """
+    """All facts that planning depends on beside the recipe."""
 
     models: Mapping[Role, ModelFacts]
+    """Lacks a draft that is a head."""
     host: Host
     serving_code: str
+    """The digest of the code that a model repository carries."""
     head: HeadFacts | None = None
 
     @property

@@ -39,10 +39,12 @@ class CalibrationPlan:
 
 @dataclass(frozen=True, slots=True)
 class LayersPlan:
-    """The layers of the target that a draft is: `chosen` by the recipe, or by a search with these options."""
+    """The layers of the target that a draft is."""
 
     chosen: tuple[int, ...] | None
+    """The layers that the recipe names; None where a search chooses them."""
     search: SearchOptions | None = None
+    """The options of the search."""
     dataset: DatasetFacts | None = None
 
 
@@ -56,27 +58,29 @@ class InsidePlan:
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
-    """One engine: how its checkpoint is made, and what it is built for.
-
-    `calibration` is None for a model that needs none; the scales that it finds are added to `checkpoint` when
-    the step runs. With `enable_chunked_context` TensorRT-LLM may read a text in several iterations. `backend`
-    builds and runs it. `device` is where, if the recipe says so: PyTorch's `cpu`, `cuda:1`. `layers` are the
-    target's that it consists of, None for another model. `head` is what a head's folder says. With
-    `is_dependent` it lives in the target's engine: a head, or layers that are no copies. A target of
-    TensorRT-LLM may have its draft `inside`: heads that it is built with.
-    """
+    """The plan of one engine: how its checkpoint is made, and what it is built for."""
 
     model: ModelFacts
     calibration: CalibrationPlan | None
+    """None for a model that needs none. The scales that it finds are added to `checkpoint` when the step
+    runs.
+    """
     checkpoint: ConvertOptions
     options: BuildOptions
     enable_chunked_context: bool = True
+    """True if TensorRT-LLM may read a prompt in several iterations."""
     backend: str = "tensorrt_llm"
+    """The backend that builds and runs the engine."""
     device: str | None = None
+    """The device that runs the engine, if the recipe says so: PyTorch's `cpu`, `cuda:1`."""
     layers: LayersPlan | None = None
+    """The layers of the target that the engine consists of; None for another model."""
     head: HeadDescription | None = None
+    """The description in a head's folder."""
     is_dependent: bool = False
+    """True if it lives in the target's engine: a head, or layers that are no copies."""
     inside: InsidePlan | None = None
+    """The heads that a target of TensorRT-LLM is built with, as its draft."""
 
     @property
     def medusa(self) -> MedusaCheckpoint | None:
@@ -91,36 +95,34 @@ class EnginePlan:
 
 @dataclass(frozen=True, slots=True)
 class Coordination:
-    """The settings of trtspec's own coordinator.
-
-    `admission` has no `kv_tokens` yet; `repository_spec` adds them.
-    """
+    """The settings of trtspec's own coordinator."""
 
     layout: Layout
     policy: Policy
     share: float
     drafting: Drafting | None
     admission: AdmissionParameters
+    """Has no `kv_tokens` yet; `repository_spec` adds them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Everything that the steps are made from; `backend` is the target's.
-
-    `release` is that of TensorRT-LLM's engines, None where there are none. Engines have a `coordination`; a
-    server of others has a `launch` instead, and its models are the `engines` of the plan, of which nothing is
-    built. `num_draft_tokens` is K where that is fixed.
-    """
+    """Everything that the steps are made from."""
 
     loaded: LoadedRecipe
     output: Path
     backend: str
+    """The target's backend."""
     release: releases.Release | None
+    """The release of TensorRT-LLM's engines; None where there are none."""
     model_name: str
     num_draft_tokens: int | None
+    """The draft length K where that is fixed."""
     engines: Mapping[Role, EnginePlan]
+    """The engines to build. With a `launch` they are the models of the server, of which nothing is built."""
     choices: tuple[Choice, ...]
     coordination: Coordination | None = None
+    """Engines have one; a server of others has a `launch` instead."""
     launch: ServerLaunch | None = None
 
     @property

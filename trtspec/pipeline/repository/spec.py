@@ -14,66 +14,76 @@ from trtspec.serving.pace import Policy
 
 @dataclass(frozen=True, slots=True)
 class EngineModel:
-    """One engine as a Triton model of its own, in the bls layout.
-
-    `backend` runs it: torch in Triton's Python backend, tensorrt_llm in NVIDIA's C++ backend. The latter
-    takes `engine_dir` relative to the folder that the server runs in, the build directory; the former
-    relative to the model's. `kv_tokens` is how many tokens its KV cache may hold, `gpu_device_ids` has the
-    GPU of each rank; `enable_chunked_context` lets a text be read in several iterations;
-    `max_attention_window` is how many tokens a token sees, None where that is the whole text. Only the C++
-    backend reads these four. `device` is where torch runs it, `cpu` or `cuda:1`; with None that is the first
-    GPU, if there is one. `tokenizer` is what the model follows guides by, relative as `engine_dir` is: a
-    folder for torch, the file of `guided_vocabulary.py` for the C++ backend; None where it follows none.
-    `medusa_choices` are the tree of heads that the engine has inside.
-    """
+    """One engine as a Triton model of its own, in the bls layout."""
 
     name: str
     backend: str
+    """The backend that runs the engine: torch in Triton's Python backend, tensorrt_llm in NVIDIA's C++
+    backend.
+    """
     engine_dir: str
+    """The C++ backend takes it relative to the folder that the server runs in, the build directory. The
+    Python backend takes it relative to the model's folder.
+    """
     max_batch_size: int
     kv_tokens: int | None = None
+    """The number of tokens that the KV cache may hold. Only the C++ backend reads it."""
     gpu_device_ids: tuple[int, ...] = ()
+    """The GPU of each rank. Only the C++ backend reads them."""
     enable_chunked_context: bool = True
+    """Lets a prompt be read in several iterations. Only the C++ backend reads it."""
     max_attention_window: int | None = None
+    """The number of tokens that a token sees; None where that is the whole sequence. Only the C++ backend
+    reads it.
+    """
     device: str | None = None
+    """The device that torch runs the engine on, `cpu` or `cuda:1`. With None that is the first GPU, if there
+    is one.
+    """
     tokenizer: str | None = None
+    """The path that the model follows guides by, relative as `engine_dir` is: a folder for torch, the file of
+    `guided_vocabulary.py` for the C++ backend. None where the model follows no guides.
+    """
     medusa_choices: Choices = ()
+    """The tree of heads that the engine has inside."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorRtLlm:
     """The settings that one process needs, beside the folders, to serve TensorRT-LLM's engines.
 
-    `image` is NVIDIA's image of the release that built them. All KV caches together take
-    `kv_cache_free_gpu_mem_fraction` of the memory that the engines leave free. An engine with chunked context
-    may read a text in several iterations. A draft of the torch backend is none of these engines.
+    A draft of the torch backend is none of these engines.
     """
 
     image: str
+    """NVIDIA's image of the release that built the engines."""
     placement: Placement
     kv_cache_free_gpu_mem_fraction: float
+    """The share that all KV caches together take of the memory that the engines leave free."""
     enable_chunked_context: Mapping[Role, bool]
+    """True for an engine that may read a prompt in several iterations."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionParameters:
-    """The limits on requests: the fields are parameters of `config.pbtxt` under these names.
-
-    `max_places` completions are at work at once, and `max_queue_size` more wait, each up to
-    `max_queue_delay_microseconds`. A completion whose request names no time limit has
-    `default_timeout_microseconds` from its arrival to its last token. A draft that takes longer than
-    `draft_timeout_microseconds` is left out of its round; None where no engine proposes. A target that has
-    requests and makes no progress for `target_timeout_microseconds` fails them. `kv_tokens` is how many
-    tokens of text each KV cache holds, None where only the loaded engines know.
-    """
+    """The limits on requests: the fields are parameters of `config.pbtxt` under these names."""
 
     max_places: int
+    """The number of completions that are at work at once."""
     max_queue_size: int
+    """The number of completions that wait beside those at work."""
     max_queue_delay_microseconds: int
+    """The longest time that a completion waits."""
     default_timeout_microseconds: int
+    """The time that a completion has from its arrival to its last token, where its request names no time
+    limit.
+    """
     draft_timeout_microseconds: int | None
+    """A draft that takes longer is left out of its round. None where no engine proposes."""
     target_timeout_microseconds: int
+    """A target that has requests and makes no progress for so long fails them."""
     kv_tokens: int | None = None
+    """The number of tokens of text that each KV cache holds; None where only the loaded engines know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,30 +91,37 @@ class RepositorySpec:
     """The facts that `config.pbtxt` is made from.
 
     The folders are POSIX paths relative to the model's folder (the one that holds `config.pbtxt`), so that a
-    build directory can be mounted anywhere; the defaults are the layout of a build directory. The engines'
-    limits are not here: each engine's own `config.json` holds them. `draft_engine_dir` is None where no model
-    proposes, and `draft_tokenizer_dir` where the draft has the target's vocabulary. `draft_device` is where
-    torch runs the draft, beside a target of either backend; None where the draft has the target's backend,
-    and runs where that runs it. `num_draft_tokens` is the K of a request that names none; with None it is the
-    target's `max_draft_len`, or with the adaptive `policy` follows acceptance and load. `share` is that of
-    the requests that have drafts where no roll-out says otherwise. `drafting` is None where the draft engine
-    proposes, or nothing does. `tensorrt_llm` is None for engines of the `torch` backend. `admission` is None
-    where the serving side's own defaults hold. `engines` are the models of the bls layout, and empty where
-    the coordinator runs the engines in its own process. `medusa_choices` are the tree of heads that the
-    target's engine has inside: then no request can have another draft, or none.
+    build directory can be mounted anywhere. The defaults are the layout of a build directory. The engines'
+    limits are not here: each engine's own `config.json` holds them.
     """
 
     model_name: str = "speculative_llm"
     target_engine_dir: str = "../../target/engine"
     draft_engine_dir: str | None = "../../draft/engine"
+    """None where no model proposes."""
     draft_device: str | None = None
+    """The device that torch runs the draft on, beside a target of either backend. None where the draft has
+    the target's backend, and runs where that runs it.
+    """
     tokenizer_dir: str = "../../tokenizer"
     draft_tokenizer_dir: str | None = None
+    """None where the draft has the target's vocabulary."""
     num_draft_tokens: int | None = None
+    """The draft length K of a request that names none. With None it is the target's `max_draft_len`, or with
+    the adaptive `policy` it follows acceptance and load.
+    """
     policy: Policy = "fixed"
     share: float = 1.0
+    """The share of the requests that have drafts, where no roll-out says otherwise."""
     drafting: Drafting | None = None
+    """None where the draft engine proposes, or nothing does."""
     tensorrt_llm: TensorRtLlm | None = None
+    """None for engines of the `torch` backend."""
     admission: AdmissionParameters | None = None
+    """None where the serving side's own defaults hold."""
     engines: tuple[EngineModel, ...] = ()
+    """The models of the bls layout. Empty where the coordinator runs the engines in its own process."""
     medusa_choices: Choices = ()
+    """The tree of heads that the target's engine has inside. With one, no request can have another draft, or
+    none.
+    """

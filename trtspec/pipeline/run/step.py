@@ -13,30 +13,33 @@ from trtspec.base.roles import Role
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to do, with the model of `role`, or with no model of its own if that is None.
-
-    `output` is a path in the build directory, None for a check that makes nothing; `after` names the steps
-    whose outputs the step reads. `command` does the same by hand, and is empty where only `trtspec build` can
-    do it. `digest` stands for all that the output depends on beside those outputs; it is None where the facts
-    have no digests. `action` makes the output at the temporary path that it is given, and reports how many of
-    `size` bytes are done. `gpus` are the UUIDs of GPUs that the step has for itself: neighbours that both
-    have some are run side by side. `obstacle` is what keeps the step from being run on this machine.
-    `prepare` fetches what else the step needs, before the first step is run.
-    """
+    """One thing to do in a build."""
 
     kind: str
     summary: str
     inputs: tuple[str, ...]
     output: str | None
+    """A path in the build directory; None for a check that makes nothing."""
     command: tuple[str, ...]
+    """The command that does the same by hand. Empty where only `trtspec build` can do it."""
     digest: str | None
+    """Stands for all that the output depends on beside the outputs of the steps in `after`. None where the
+    facts have no digests.
+    """
     action: Callable[[Path, Advance], None] = field(repr=False)
+    """Makes the output at the temporary path that it is given, and reports how many of `size` bytes are done.
+    """
     after: tuple[str, ...] = ()
+    """The names of the steps whose outputs the step reads."""
     role: Role | None = None
+    """The role of the model that the step is about; None if it has no model of its own."""
     size: int | None = None
     gpus: tuple[str, ...] = ()
+    """The UUIDs of GPUs that the step has for itself. Neighbours that both have some are run side by side."""
     obstacle: TrtspecError | None = None
+    """The error that keeps the step from being run on this machine."""
     prepare: Callable[[Progress], None] | None = field(default=None, repr=False)
+    """Fetches what else the step needs, before the first step is run."""
 
     @property
     def name(self) -> str:
