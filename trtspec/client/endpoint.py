@@ -20,23 +20,23 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class EndpointRequest:
-    """A request for text that goes on after `messages`, the last of which is the user's.
-
-    `num_draft_tokens` 0 asks for plain decoding, None for what the server does by itself. With `ignore_eos`
-    the answer is as long as `max_tokens`, where the server can do that. `tenant` keeps requests apart where
-    drafts come from earlier answers. `stop` has strings to end before.
-    """
+    """A request for text that goes on after its messages."""
 
     messages: tuple[ChatMessage, ...]
+    """The last one is the user's."""
     max_tokens: int
     num_draft_tokens: int | None = None
+    """0 asks for plain decoding, None for what the server does by itself."""
     temperature: float = 0.0
     seed: int | None = None
     ignore_eos: bool = False
+    """Makes the answer as long as `max_tokens`, where the server can do that."""
     tenant: str | None = None
+    """Keeps requests apart where drafts come from earlier answers."""
     top_k: int | None = None
     top_p: float | None = None
     stop: tuple[str, ...] = ()
+    """The strings to end before."""
 
     @property
     def text(self) -> str:
@@ -59,20 +59,23 @@ class DraftCounts:
 
 @dataclass(slots=True)
 class TimedAnswer:
-    """An answer, piece by piece: `times` has when each piece of text came, in seconds of `perf_counter`.
+    """An answer, piece by piece.
 
-    `sent` is when the request began to be sent, `ended` when the answer was whole. Token counts are the
-    server's; None where it says none. `counts` is None where it says nothing of drafts.
+    Times are in seconds of `perf_counter`. Token counts are the server's; None where it says none.
     """
 
     sent: float
+    """The time when the request began to be sent."""
     text: str = ""
     times: list[float] = field(default_factory=list)
+    """The time when each piece of text came."""
     ended: float = 0.0
+    """The time when the answer was whole."""
     input_tokens: int | None = None
     output_tokens: int | None = None
     finish_reason: str | None = None
     counts: DraftCounts | None = None
+    """None where the server says nothing of drafts."""
 
 
 class AskError(Exception):
@@ -97,16 +100,14 @@ def unheard(piece: str) -> None:
 
 
 class Endpoint(Protocol):
-    """A server that answers questions, many at once.
-
-    `plain_per_request` says whether `num_draft_tokens` is understood, so that 0 is plain decoding.
-    `model` is the name that requests give.
-    """
+    """A server that answers questions, many at once."""
 
     url: str
     api: Api
     model: str
+    """The name that requests give."""
     plain_per_request: bool
+    """True if the server understands `num_draft_tokens`, so that 0 is plain decoding."""
 
     async def ask(self, question: EndpointRequest) -> TimedAnswer:
         """Returns the whole answer; raises `AskError`. A task that is cancelled ends its request."""

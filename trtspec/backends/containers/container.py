@@ -26,13 +26,11 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A command that is run in the container every ten seconds.
-
-    Failures in the first `start_s` seconds do not count.
-    """
+    """A command that is run in the container every ten seconds."""
 
     command: str
     start_s: float
+    """Failures in so many first seconds do not count."""
 
     def words(self) -> list[str]:
         often = ["--health-interval", "10s", "--health-timeout", "5s", "--health-retries", "3"]
@@ -41,25 +39,27 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container that runs `command` in `image`, with `folder` as working directory, as this user.
-
-    `gpus` are the names by which the engine knows them; it is empty for no GPU. `publish` has the values of
-    the option of this name, "host:port:port". `secrets` names variables that get the values that they have
-    where the line is run, which none of its words shows. `entrypoint` stands in place of the image's own.
-    """
+    """A container that runs a command as this user."""
 
     image: str
     name: str
     command: tuple[str, ...]
     folder: Path
+    """The working directory."""
     mounts: tuple[Mount, ...]
     gpus: tuple[str, ...] = ()
+    """The names by which the engine knows the GPUs; empty for no GPU."""
     environment: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     publish: tuple[str, ...] = ()
+    """The values of the option `--publish`, "host:port:port"."""
     health: Health | None = None
     secrets: tuple[str, ...] = ()
+    """The names of variables that get the values that they have where the line is run. None of its words
+    shows these values.
+    """
     entrypoint: str | None = None
+    """Stands in place of the image's own."""
 
     def run(self, engine: ContainerEngine, *how: str) -> tuple[str, ...]:
         """Returns the words of the line that runs it, the program first; `how` are further options."""

@@ -20,22 +20,22 @@ _SYSTEMD, _LINGER = Path("/run/systemd/system"), Path("/var/lib/systemd/linger")
 
 @dataclass(frozen=True, slots=True)
 class ContainerHost:
-    """This user and this machine.
-
-    `memlock` is how many bytes a process of this user may be allowed to lock at most, -1 for any.
-    `has_toolkit` is whether NVIDIA's container toolkit is on PATH, `devices` are the GPUs of CDI.
-    `has_systemd` is whether systemd runs this machine, `has_session` whether this user has a systemd, and
-    `lingers` whether it stays when the user has logged out.
-    """
+    """This user and this machine."""
 
     uid: int
     gid: int
     memlock: int
+    """The bytes that a process of this user may be allowed to lock at most; -1 for any."""
     has_toolkit: bool
+    """True if NVIDIA's container toolkit is on PATH."""
     devices: frozenset[str]
+    """The GPUs of CDI."""
     has_systemd: bool
+    """True if systemd runs this machine."""
     has_session: bool
+    """True if this user has a systemd."""
     lingers: bool
+    """True if the user's systemd stays when the user has logged out."""
 
 
 def find_surroundings() -> ContainerHost:

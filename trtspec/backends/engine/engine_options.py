@@ -10,19 +10,19 @@ from trtspec.recipe.build_options import Value
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """The sizes of an engine, in tokens except `max_batch_size`, which is in requests.
-
-    `max_seq_len` is the longest prompt and answer; the builders add `max_draft_len` to it. `max_draft_len` is
-    0 for an engine that verifies no drafts. `extra` holds further options of `trtllm-build`, named and valued
-    as in a recipe (`trtspec/recipe/build_options.py`).
-    """
+    """The sizes of an engine, in tokens except `max_batch_size`."""
 
     max_batch_size: int
+    """In requests."""
     max_input_len: int
     max_seq_len: int
+    """The longest prompt and answer. The builders add `max_draft_len` to it."""
     max_num_tokens: int
     max_draft_len: int = 0
+    """0 for an engine that verifies no drafts."""
     extra: Mapping[str, Value] = field(default_factory=dict)
+    """Further options of `trtllm-build`, named and valued as in a recipe (`trtspec/recipe/build_options.py`).
+    """
 
     @property
     def num_verified_tokens(self) -> int:

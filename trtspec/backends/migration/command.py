@@ -19,29 +19,30 @@ _NUMBER = re.compile(r"-\.?\d")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One flag: `written` is what stood there, `name` what its tool calls it.
-
-    `value` is None for a flag without one; several words are one value, with blanks between them.
-    """
+    """One flag of a command."""
 
     written: str
+    """The flag as it stood there."""
     name: str
+    """The name by which its tool calls the flag."""
     value: str | None = None
+    """None for a flag without one. Several words are one value, with blanks between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Syntax:
-    """The syntax of a tool's flags; a flag that is listed nowhere here has one value.
-
-    `aliases` has other names of flags. `switches` have no value, `lists` have all words up to the next flag.
-    A tool writes its flags with `dash` between words, and takes `-` and `_` alike if it is `folds`.
-    """
+    """The syntax of a tool's flags; a flag that is listed nowhere here has one value."""
 
     aliases: Mapping[str, str] = field(default_factory=dict)
+    """Other names of flags."""
     switches: frozenset[str] = frozenset()
+    """The flags that have no value, or a boolean behind a blank."""
     lists: frozenset[str] = frozenset()
+    """The flags that have all words up to the next flag."""
     dash: str = "-"
+    """The character that the tool writes between the words of its flags."""
     folds: bool = False
+    """True if the tool takes `-` and `_` alike."""
 
     def name(self, written: str) -> str:
         """Returns the name of a flag; a part behind a dot, which is a key of its JSON, stays as it is."""

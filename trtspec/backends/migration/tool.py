@@ -15,20 +15,25 @@ _INTERPRETERS = re.compile(r"python[0-9.]*\Z")
 
 @dataclass(frozen=True, slots=True)
 class MigrationTool:
-    """A program by its name for people, and the backend of a recipe that it is.
+    """A program whose command is read into a recipe.
 
-    Its command begins with one of `starts`, such as `vllm serve`, or the name of a container image in
-    `images`, which runs it. `read` reads the words behind. `serves` says what it serves at once where its
-    command does not. One that `is_part` has others beside it in a text, which are a recipe together.
+    Its command begins with one of `starts`, or with the name of a container image in `images`.
     """
 
     name: str
+    """The program's name for people."""
     backend: str
+    """The backend of a recipe that the program is."""
     starts: tuple[tuple[str, ...], ...]
+    """The words that a command begins with, such as `vllm serve`."""
     read: Callable[[Sequence[str], FlagReading], None]
+    """Reads the words behind the start."""
     images: tuple[str, ...] = ()
+    """The names of container images that run the program."""
     serves: str | None = None
+    """The words for what it serves at once where its command does not say, such as "256 requests at once"."""
     is_part: bool = False
+    """True if others stand beside it in a text, which are a recipe together."""
 
     def begins(self, words: Sequence[str]) -> tuple[int, int] | None:
         """Returns where the tool's name stands among the words, and where its own words begin."""

@@ -12,14 +12,14 @@ from trtspec.recipe.server_releases import ServerRelease
 
 @dataclass(frozen=True, slots=True)
 class LaunchModel:
-    """A model as a server loads it: `place` is its folder, or its Hub id, whose commit is `revision`.
-
-    With `quantize` the server makes FP8 of the weights while it loads them.
-    """
+    """A model as a server loads it."""
 
     place: str
+    """The folder of the model, or its Hub id."""
     revision: str | None = None
+    """The commit of the Hub id."""
     quantize: bool = False
+    """True if the server makes FP8 of the weights while it loads them."""
 
     @property
     def is_folder(self) -> bool:
@@ -28,21 +28,19 @@ class LaunchModel:
 
 @dataclass(frozen=True, slots=True)
 class LaunchInputs:
-    """All that a launch configuration is made of.
-
-    `dtype` is that of the unquantized weights of all models, and `fp8_kv_cache` whether their caches are FP8.
-    `kv_bytes` is the memory of the KV caches where the server cannot choose it itself, on a CPU; None on a
-    GPU. `name` is what clients call the model, where the server has names.
-    """
+    """All that a launch configuration is made of."""
 
     release: ServerRelease
     name: str
+    """The name that clients call the model by, where the server has names."""
     target: LaunchModel
     draft: LaunchModel | None
     method: DraftMethod
     num_draft_tokens: int
     dtype: str
+    """The dtype of the unquantized weights of all models."""
     fp8_kv_cache: bool
+    """True if the KV caches of all models are FP8."""
     tensor: int
     pipeline: int
     max_batch_size: int
@@ -50,6 +48,7 @@ class LaunchInputs:
     max_num_tokens: int
     enable_chunked_context: bool
     kv_bytes: int | None
+    """The bytes of the KV caches where the server cannot choose them itself, on a CPU; None on a GPU."""
 
     @property
     def image(self) -> str:

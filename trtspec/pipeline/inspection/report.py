@@ -26,16 +26,17 @@ class StoredTensors:
 class Report:
     """The report on one folder.
 
-    `facts` are by the names that the folder's own config has for them, None for what it does not have.
-    `stored` is by safetensors dtype, all ranks together; `files` are the config and the weights. A finding is
-    an error if using the folder would fail or give wrong output.
+    A finding is an error if using the folder would fail or give wrong output.
     """
 
     folder: Path
     kind: Kind
     facts: Mapping[str, Any]
+    """By the names that the folder's own config has for them; None for what it does not have."""
     stored: Mapping[str, StoredTensors]
+    """By safetensors dtype, all ranks together."""
     files: tuple[Path, ...]
+    """The config and the weights."""
     findings: tuple[Finding, ...]
 
     @property

@@ -18,17 +18,16 @@ PACKAGES = ("trtspec", "torch", "numpy", "tokenizers", *CALIBRATE_PACKAGES)
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The builder of engines: this machine, or a container on it.
-
-    `versions` has the packages that are installed here, and those beside trtllm-build or in the image.
-    `trtllm_build` is the path of the command, None if it is not installed. `container_engine` runs
-    the container that engines are built in, None if they are built by what is installed here.
-    """
+    """The builder of engines: this machine, or a container on it."""
 
     versions: Mapping[str, str]
+    """The versions of the packages that are installed here, and of those beside trtllm-build or in the image.
+    """
     trtllm_build: str | None = None
+    """The path of the command; None if it is not installed."""
     gpus: tuple[Gpu, ...] = ()
     container_engine: ContainerEngine | None = None
+    """Runs the container that engines are built in. None if they are built by what is installed here."""
 
 
 def find_host(release: Release, *, container: bool) -> Host:

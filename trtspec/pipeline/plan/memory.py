@@ -42,14 +42,15 @@ class EngineMemory:
 class Budget:
     """The fullest GPU, which has the target, and the draft too if it has no GPU of its own.
 
-    `engines` lacks a draft on the CPU, whose memory is the host's: see `embedded`. Numbers are bytes, except
-    those of tokens and requests. `tokens_per_request` is `max_seq_len` and the longest draft.
+    Numbers are bytes, except those of tokens and requests.
     """
 
     gpu: str
     total: int
     engines: Mapping[Role, EngineMemory]
+    """Lacks a draft on the CPU, whose memory is the host's: see `embedded`."""
     tokens_per_request: int
+    """The sum of `max_seq_len` and the longest draft."""
     max_batch_size: int
 
     @property

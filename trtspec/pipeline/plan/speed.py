@@ -34,28 +34,30 @@ in the bls layout with both engines Python models, which cost more than NVIDIA's
 
 @dataclass(frozen=True, slots=True)
 class SpeedRow:
-    """The expected speed with `streams` running sequences.
-
-    `plain` is a step of the target alone, `draft_cost` a token of the draft in such steps; `best` has the
-    draft length and speed-up for each of `ACCEPTANCES`, and drafts gain from the acceptance `break_even` on,
-    never if that is None. `fits` is whether the KV caches hold so many texts.
-    """
+    """The expected speed with a number of running sequences."""
 
     streams: int
+    """The number of running sequences."""
     plain: StepTime
+    """The time of a step of the target alone."""
     tokens_per_second: float
     draft_cost: float
+    """The time of a token of the draft, in steps of the target alone."""
     best: tuple[Best, ...]
+    """The draft length and speed-up for each of `ACCEPTANCES`."""
     break_even: float | None
+    """The acceptance from which on drafts gain; None if they never do."""
     fits: bool
+    """True if the KV caches hold so many sequences."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The forecast of a plan, for texts of `context` tokens on average."""
+    """The forecast of a plan."""
 
     pair: ForecastPair
     context: int
+    """The average length of a sequence in tokens."""
     rows: tuple[SpeedRow, ...]
 
     def at(self, streams: int) -> BatchLoad:

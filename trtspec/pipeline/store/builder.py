@@ -16,21 +16,22 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """The content of a lease. `since` is the time in ISO 8601 by the builder's own clock, for people.
-
-    `note` is what is done now. A lease that is not renewed for `expiry_s` seconds is nobody's; each renewal
-    has another number in `beat`. `released` says that the builder gave up.
-    """
+    """The content of a lease."""
 
     what: str
     expiry_s: float
+    """A lease that is not renewed for so many seconds is nobody's."""
     host: str = field(default_factory=socket.gethostname)
     process: int = field(default_factory=os.getpid)
     since: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
+    """The time in ISO 8601 by the builder's own clock, for people."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     note: str = ""
+    """The work that is done now."""
     beat: int = 0
+    """Each renewal has another number here."""
     released: bool = False
+    """True if the builder gave up."""
 
     def __str__(self) -> str:
         doing = f" ({self.note})" if self.note else ""

@@ -45,21 +45,22 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The description of one engine or build in a store.
-
-    `name` is that of the recipe, `key` that by which a build finds the entry, and `created` the time in ISO
-    8601, UTC. `files` are by their path in the engine directory, or in the build directory;
-    `folders` are those without a file. `manifest` is the provenance.
-    """
+    """The description of one engine or build in a store."""
 
     role: Content
     name: str
+    """The name of the recipe."""
     platform: Platform
     key: str
+    """The key by which a build finds the entry."""
     created: str
+    """The time in ISO 8601, UTC."""
     files: Mapping[str, StoredFile]
+    """The files by their paths in the engine directory, or in the build directory."""
     folders: tuple[str, ...]
+    """The folders without a file."""
     manifest: Mapping[str, Any]
+    """The provenance."""
 
     @property
     def size(self) -> int:

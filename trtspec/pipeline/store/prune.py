@@ -24,24 +24,29 @@ Remove = Callable[[Sequence[str], Advance], None]
 
 @dataclass(frozen=True, slots=True)
 class PruneRules:
-    """Which entries are removed: those older than `older_than`, but not the newest `keep` of their kind.
+    """The rules by which entries are removed.
 
-    A kind is a name, a role and a platform. Without `older_than` age does not matter; without both rules no
-    entry is removed. What a killed push or build has left is removed after `grace`.
+    A kind is a name, a role and a platform. Without `older_than` and `keep` no entry is removed.
     """
 
     older_than: timedelta | None
+    """The age from which on entries are removed. With None age does not matter."""
     keep: int | None
+    """The number of newest entries of each kind that stay, whatever their age."""
     grace: timedelta
+    """The age from which on the rest of a killed push or build is removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prune:
-    """The entries to remove, and other files by name; `size` is the bytes of those files."""
+    """The files to remove from a store."""
 
     entries: tuple[Entry, ...]
+    """The entries to remove."""
     names: tuple[str, ...]
+    """The names of other files to remove."""
     size: int
+    """The bytes of the files in `names`."""
 
 
 def prune(store: Store, rules: PruneRules, advance: Advance, *, dry_run: bool) -> Prune:
