@@ -19,14 +19,14 @@ _DEFAULT_MODEL = "speculative_llm"
 
 @dataclass(frozen=True, slots=True)
 class FoundServer:
-    """A server: how to ask it, and the name and version of its software where it tells.
-
-    `owner` is whom a model behind OpenAI's API belongs to, by which servers are told apart.
-    """
+    """A server that was found."""
 
     endpoint: OpenAiEndpoint | TritonEndpoint | TritonVllmEndpoint
+    """The way to ask the server."""
     software: str | None
+    """The name and version of its software, where it tells."""
     owner: str | None = None
+    """The owner of a model behind OpenAI's API, by which servers are told apart."""
 
 
 async def find(

@@ -24,7 +24,7 @@ _TIMEOUT_S = 5
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A command, `name`, that PATH may lack, and how it speaks."""
+    """A command that PATH may lack, and how it speaks."""
 
     name: str
     dialect: Dialect

@@ -12,21 +12,22 @@ from trtspec.backends.containers.program import Program, signalled
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One container; `status` is its exit status, negative for a signal, `created` a time in ISO 8601.
-
-    `health` is "starting", "healthy" or "unhealthy", "" without a check. `restarts` is how often it has been
-    started again, and `is_restarting` whether it is about to be.
-    """
+    """The state of one container."""
 
     id: str
     name: str
     image: str
     is_running: bool
     status: int
+    """The exit status; negative for a signal."""
     created: str
+    """A time in ISO 8601."""
     health: str
+    """"starting", "healthy" or "unhealthy"; "" without a check."""
     restarts: int
+    """The number of times that it has been started again."""
     is_restarting: bool
+    """True if it is about to be started again."""
     labels: Mapping[str, str]
 
 

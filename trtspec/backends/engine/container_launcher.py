@@ -16,16 +16,15 @@ from trtspec.base.causes import Cause
 
 @dataclass(frozen=True, slots=True)
 class ContainerLauncher:
-    """Starts commands in a container of `image` with the folders that a build reads and writes.
-
-    `name` is the same each time, so that a container of an earlier run is found and removed. `gpus` are
-    those of `Container`.
-    """
+    """Starts commands in a container of an image."""
 
     image: str
     name: str
+    """The same each time, so that a container of an earlier run is found and removed."""
     folders: tuple[Path, ...]
+    """The folders that a build reads and writes."""
     gpus: tuple[str, ...]
+    """Those of `Container`."""
     engine: ContainerEngine
 
     @property

@@ -25,17 +25,17 @@ class Default(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EngineKind:
-    """The facts that the defaults of an engine depend on.
-
-    `sm` is the compute capability times ten; `tensor` and `pipeline` are the sizes of parallelism.
-    """
+    """The facts that the defaults of an engine depend on."""
 
     architecture: str
     fp8_weights: bool
     fp8_kv_cache: bool
     sm: int
+    """The compute capability times ten."""
     tensor: int = 1
+    """The size of tensor parallelism."""
     pipeline: int = 1
+    """The size of pipeline parallelism."""
 
 
 def defaults(kind: EngineKind, written: Mapping[str, Value]) -> Iterator[Default]:

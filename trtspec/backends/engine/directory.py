@@ -20,22 +20,20 @@ _REBUILD = "build the engine again"
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """The configuration of an engine, read from its directory. Lengths are in tokens; `max_seq_len` includes
-    `max_draft_len`.
-
-    `quant_algo` is what its linear layers are quantized to, such as FP8; None where they are not.
-    """
+    """The configuration of an engine, read from its directory. Lengths are in tokens."""
 
     version: str
     architecture: str
     dtype: str
     quant_algo: str | None
+    """The format that its linear layers are quantized to, such as FP8; None where they are not."""
     vocab_size: int
     world_size: int
     max_batch_size: int
     max_beam_width: int
     max_input_len: int
     max_seq_len: int
+    """Includes `max_draft_len`."""
     max_num_tokens: int
     max_draft_len: int
     speculative_decoding_mode: int

@@ -47,13 +47,12 @@ class Launcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalLauncher:
-    """Starts commands on this machine.
-
-    `executable` is the path of the command, `gpus` are the UUIDs of the GPUs that it may use, empty for all.
-    """
+    """Starts commands on this machine."""
 
     executable: str
+    """The path of the command."""
     gpus: tuple[str, ...] = ()
+    """The UUIDs of the GPUs that the command may use; empty for all."""
     causes: tuple[Cause, ...] = ()
 
     def command(self, argv: tuple[str, ...], folder: Path) -> tuple[str, ...]:

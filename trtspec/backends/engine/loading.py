@@ -17,14 +17,14 @@ from trtspec.recipe.releases import RELEASES
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """The software and GPUs that will load the engines: versions, and the SM of each GPU, in CUDA's order.
-
-    `tensorrt_llm` is None if it is not installed, `tensorrt` if its version is not known.
-    """
+    """The software and GPUs that will load the engines."""
 
     tensorrt_llm: str | None
+    """The version; None if it is not installed."""
     tensorrt: str | None
+    """The version; None if it is not known."""
     sms: tuple[int, ...]
+    """The SM of each GPU, in CUDA's order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,14 @@ class FlagNote:
 
 @dataclass(frozen=True, slots=True)
 class FlagKey:
-    """The recipe's key for a flag: a dotted key, and how its value is written there.
-
-    `convert` raises ValueError, with what is wrong, for a value that the recipe cannot have.
-    """
+    """The recipe's key for a flag."""
 
     name: str
+    """A dotted key."""
     convert: Convert = str
+    """Returns the flag's value as it is written in a recipe. Raises ValueError, with what is wrong, for a
+    value that the recipe cannot have.
+    """
 
 
 @dataclass(slots=True)

@@ -15,21 +15,18 @@ _INTERPRETERS = re.compile(r"python[0-9.]*\Z")
 
 @dataclass(frozen=True, slots=True)
 class MigrationTool:
-    """A program whose command is read into a recipe.
-
-    Its command begins with one of `starts`, or with the name of a container image in `images`.
-    """
+    """A program whose command is read into a recipe."""
 
     name: str
     """The program's name for people."""
     backend: str
     """The backend of a recipe that the program is."""
     starts: tuple[tuple[str, ...], ...]
-    """The words that a command begins with, such as `vllm serve`."""
+    """The words that its command begins with, such as `vllm serve`, where it does not name an image."""
     read: Callable[[Sequence[str], FlagReading], None]
     """Reads the words behind the start."""
     images: tuple[str, ...] = ()
-    """The names of container images that run the program."""
+    """The names of container images that run the program, and that its command may begin with."""
     serves: str | None = None
     """The words for what it serves at once where its command does not say, such as "256 requests at once"."""
     is_part: bool = False

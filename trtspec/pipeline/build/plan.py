@@ -32,17 +32,19 @@ from trtspec.recipe.releases import release_of
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """The facts, what follows from them and the recipe, the steps, and the digests of files.
-
-    `steps` pull the engines that a store has, which are `found`; `own_steps` make everything here.
-    """
+    """The plan of a build."""
 
     facts: PlanFacts
     resolved: Resolved
+    """The consequences of the facts and the recipe."""
     steps: list[Step]
+    """The steps that pull the engines that a store has, and make the rest."""
     own_steps: list[Step]
+    """The steps that make everything here."""
     digests: FileDigests
+    """The digests of files."""
     found: Mapping[Role, StoredEngine] = field(default_factory=dict)
+    """The engines that a store has."""
 
     @property
     def output(self) -> Path:

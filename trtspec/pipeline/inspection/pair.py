@@ -23,16 +23,18 @@ from trtspec.recipe.support import ENGINES
 
 @dataclass(frozen=True, slots=True)
 class PairReport:
-    """The result of a check of a pair; `unseen` says why a model could not be looked at.
+    """The result of a check of a pair.
 
-    If one could not, nothing was compared, and there are no findings. `head` is the draft that is one.
+    If a model could not be looked at, nothing was compared, and there are no findings.
     """
 
     loaded: LoadedRecipe
     sides: Mapping[Role, Member]
     unseen: Mapping[Role, str]
+    """The reason why a model could not be looked at."""
     findings: list[Finding]
     head: HeadDescription | None = None
+    """The draft that is a head."""
 
 
 def inspect_pair(loaded: LoadedRecipe) -> PairReport:

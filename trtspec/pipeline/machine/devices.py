@@ -25,17 +25,20 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU; `sm` is the compute capability times ten, memory is in bytes."""
+    """One GPU."""
 
     index: int
     uuid: str
     name: str
     sm: int
+    """The compute capability times ten."""
     driver: str
     compute_mode: str
     mig: bool
     memory: int
+    """In bytes."""
     free: int
+    """In bytes."""
 
     @property
     def shared(self) -> bool:

@@ -36,35 +36,31 @@ PACKAGES = {
 
 @dataclass(frozen=True, slots=True)
 class TritonImage:
-    """The Triton of NVIDIA's image, if this is inside it; `tag` is the image's (YY.MM), None if unknown."""
+    """The Triton of NVIDIA's image, if this is inside it."""
 
     version: str
     tag: str | None
+    """The image's tag (YY.MM); None if it is not known."""
     tensorrt_llm_backend: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """The state of a recipe's model on this machine.
-
-    `here` says whether its folder is on this machine. `parameters` is None if its headers are not. `problem`
-    says why it cannot be read or downloaded.
-    """
+    """The state of a recipe's model on this machine."""
 
     name: str
     _: KW_ONLY
     here: bool = False
+    """True if its folder is on this machine."""
     parameters: int | None = None
+    """None if its headers are not on this machine."""
     problem: TrtspecError | None = None
+    """The reason why it cannot be read or downloaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The facts about this machine; `doctor.py` judges them.
-
-    `wheel` says why the wheel's tritonserver cannot be used, and `hub` why the Hub cannot; None if they can.
-    `free` is in bytes, on the disk of `folder`.
-    """
+    """The facts about this machine; `doctor.py` judges them."""
 
     python: str
     versions: Mapping[str, str]
@@ -72,10 +68,13 @@ class Machine:
     trtllm_build: str | None
     triton: TritonImage | None
     wheel: TrtspecError | None
+    """The reason why the wheel's tritonserver cannot be used; None if it can."""
     container_engine: ContainerEngine
     hub: TrtspecError | None
+    """The reason why the Hub cannot be used; None if it can."""
     folder: Path
     free: int
+    """The free bytes on the disk of `folder`."""
     models: Mapping[Role, ModelState]
 
 

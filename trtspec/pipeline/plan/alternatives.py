@@ -32,10 +32,12 @@ Values = dict[str, str | int]
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A plan that fits, by the keys of the recipe that are to be changed, on `count` GPUs."""
+    """A plan that fits."""
 
     changes: Values
+    """The new values, by the keys of the recipe that are to be changed."""
     count: int
+    """The number of GPUs."""
     budget: Budget
 
     @property

@@ -16,17 +16,18 @@ from trtspec.serving.executors.torch.host import ProcessShare
 
 @dataclass(frozen=True, slots=True)
 class PlanOutlook:
-    """The memory and speed of a plan's engines.
-
-    `memory` is None without a GPU, `on_cpu` without an engine on the CPU. `speed` is None where it cannot be
-    told, and `no_speed` says why. `alternatives` are looked for where the engines do not fit.
-    """
+    """The memory and speed of a plan's engines."""
 
     memory: Budget | None
+    """None without a GPU, for the `torch` backend, and where the layers of a server's model are not known."""
     on_cpu: Embedded | None
+    """None without an engine on the CPU."""
     speed: Speed | None
+    """None where it cannot be told."""
     no_speed: str | None
+    """The reason why the speed cannot be told."""
     alternatives: tuple[Alternative, ...]
+    """They are looked for where the engines do not fit."""
     advice: RuleAdvice
 
 

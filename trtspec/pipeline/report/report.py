@@ -16,38 +16,39 @@ Status = Literal["run", "kept", "failed", "not run"]
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One step; `seconds` is what it took in this build, 0 for a step that was done before."""
+    """The report on one step."""
 
     name: str
     summary: str
     status: Status
     seconds: float
+    """The time that it took in this build; 0 for a step that was done before."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildFailure:
-    """The reason for which a build ended early. `step` is None if none was running; `lines` are the last
-    lines that it printed.
-    """
+    """The reason for which a build ended early."""
 
     problem: str
     repair: str | None = None
     step: str | None = None
+    """None if none was running."""
     lines: tuple[str, ...] = ()
+    """The last lines that the step printed."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """One build.
-
-    Where it ended before there was a plan, `output` is None, and `made_for` and `steps` are empty.
-    """
+    """The report on one build."""
 
     name: str
     recipe: str
     output: str | None
+    """None where the build ended before there was a plan."""
     made_for: Mapping[str, str | int]
+    """Empty where the build ended before there was a plan."""
     steps: tuple[StepReport, ...]
+    """Empty where the build ended before there was a plan."""
     seconds: float
     failure: BuildFailure | None
 

@@ -10,13 +10,11 @@ from trtspec.base.roles import Role
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The GPU of each rank, by CUDA's numbers: TensorRT-LLM's `device_ids`, Triton's `gpu_device_ids`.
-
-    `draft` is empty without a draft, and for one on the CPU.
-    """
+    """The GPU of each rank, by CUDA's numbers: TensorRT-LLM's `device_ids`, Triton's `gpu_device_ids`."""
 
     target: tuple[int, ...]
     draft: tuple[int, ...] = ()
+    """Empty without a draft, and for one on the CPU."""
 
     def of(self, role: Role) -> tuple[int, ...]:
         return self.target if role is Role.TARGET else self.draft

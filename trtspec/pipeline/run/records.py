@@ -18,16 +18,15 @@ FILE = f"{FOLDER}/steps.json"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A step that was done: its digest, its inputs, the files that it made, and the seconds that it took.
-
-    `inputs` has one digest for the files of each step that it comes after. `files` has the SHA-256 of each
-    file, by its path in the build directory.
-    """
+    """The record of a step that was done."""
 
     digest: str
     inputs: Mapping[str, str]
+    """One digest for the files of each step that it comes after."""
     files: Mapping[str, str]
+    """The SHA-256 of each file that it made, by its path in the build directory."""
     seconds: float
+    """The time that it took."""
 
 
 def read_records(build: Path) -> dict[str, Record]:

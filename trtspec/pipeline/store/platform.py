@@ -12,15 +12,15 @@ from trtspec.recipe.releases import Release
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """The requirements of an engine on the machine that loads it.
-
-    `sm` is the compute capability times ten; it and the versions are None for the torch backend.
-    """
+    """The requirements of an engine on the machine that loads it."""
 
     backend: str
     sm: int | None = None
+    """The compute capability times ten; None for the torch backend."""
     tensorrt: str | None = None
+    """The version; None for the torch backend."""
     tensorrt_llm: str | None = None
+    """The version; None for the torch backend."""
 
     def __str__(self) -> str:
         if self.backend == "torch":
