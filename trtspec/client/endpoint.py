@@ -46,15 +46,13 @@ class EndpointRequest:
 
 @dataclass(frozen=True, slots=True)
 class DraftCounts:
-    """The server's counts of the drafts of one answer.
-
-    `histogram[j]` counts the verifications that accepted exactly j tokens.
-    """
+    """The server's counts of the drafts of one answer."""
 
     verifications: int
     drafted: int
     accepted: int
     histogram: tuple[int, ...]
+    """`histogram[j]` counts the verifications that accepted exactly j tokens."""
 
 
 @dataclass(slots=True)

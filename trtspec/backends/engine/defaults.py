@@ -16,11 +16,12 @@ from trtspec.recipe.gpus import HOPPER
 
 
 class Default(NamedTuple):
-    """One option, its value and the reason in one line."""
+    """One option and its default value."""
 
     option: str
     value: Value
     reason: str
+    """The reason for the value, in one line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,11 +52,13 @@ def built_with(manifest: Path, role: Role) -> BuiltWith:
 
 @dataclass(frozen=True, slots=True)
 class PlacedEngine:
-    """An engine directory, the GPU of each rank by CUDA's numbers, and what made it."""
+    """An engine directory on its GPUs."""
 
     folder: Path
     gpus: tuple[int, ...]
+    """The GPU of each rank, by CUDA's numbers."""
     built: BuiltWith
+    """The versions that made the engine."""
 
 
 def check_loading(

@@ -27,10 +27,12 @@ _SECRET = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A recipe's text, which loads, and what is told of the command, a line each."""
+    """A recipe that was read from a command."""
 
     text: str
+    """The recipe's text, which loads."""
     told: tuple[FlagNote, ...]
+    """The notes on the command, a line each."""
 
 
 def recipe_of(

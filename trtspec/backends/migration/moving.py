@@ -31,21 +31,25 @@ _LONGEST = "speculation.max_draft_len"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A key of the recipe, its value before and after (None where it has none), and why."""
+    """A change of one key of a recipe."""
 
     key: str
     before: Any
+    """None where the key had no value."""
     after: Any
+    """None where the key has no value."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class MovedRecipe:
-    """The moved recipe's text, which loads, and everything that is other than before."""
+    """A recipe that was moved to another backend."""
 
     text: str
+    """The moved recipe's text, which loads."""
     recipe: Recipe
     changes: tuple[Change, ...]
+    """Everything that is other than before."""
 
 
 def move(before: str, loaded: LoadedRecipe, backend: str, path: Path) -> MovedRecipe:

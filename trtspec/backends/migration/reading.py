@@ -18,10 +18,12 @@ _MOST_DIGITS = 18
 
 @dataclass(frozen=True, slots=True)
 class FlagNote:
-    """A line for the user: a flag, or a key of a recipe, and what became of it."""
+    """A line for the user."""
 
     subject: str
+    """A flag, or a key of a recipe."""
     fate: str
+    """The words for what became of the subject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +40,16 @@ class FlagKey:
 
 @dataclass(slots=True)
 class FlagReading:
-    """The keys of a recipe by their dotted names, the flags that each comes from, and what is told."""
+    """The recipe's keys that the flags of a command come to."""
 
     tool: str
+    """The name of the tool for people."""
     values: dict[str, Value] = field(default_factory=dict)
+    """The values of the recipe, by their dotted keys."""
     origins: dict[str, str] = field(default_factory=dict)
+    """The flag that each key comes from."""
     told: list[FlagNote] = field(default_factory=list)
+    """The notes for the user."""
 
     def set(self, key: str, value: Value, flag: str) -> None:
         """Takes a value for a key; one that only a shell knows raises TrtspecError."""

@@ -74,7 +74,7 @@ _ALIASES = {
 
 @dataclass(slots=True)
 class _Chain:
-    """One engine: its converter's keys below `target` or `draft`, and its build's options."""
+    """The commands that make one engine."""
 
     checkpoint: str = ""
     is_built: bool = False
@@ -82,7 +82,9 @@ class _Chain:
     length: Option | None = None
     heads: Option | None = None
     keys: list[tuple[str, Value, str]] = field(default_factory=list)
+    """The converter's keys below `target` or `draft`, each with its value and flag."""
     built: list[Option] = field(default_factory=list)
+    """The options of the build."""
 
 
 class BuildChains:

@@ -31,11 +31,14 @@ _TENSOR = 1 << 31  # trtllm-build warns of tensors with so many numbers (`check_
 
 @dataclass(frozen=True, slots=True)
 class EngineMemory:
-    """The memory of one engine on the GPU that has most of it: bytes, and bytes of KV cache for a token."""
+    """The memory of one engine on the GPU that has most of it."""
 
     weights: int
+    """In bytes."""
     workspace: int
+    """In bytes."""
     kv_per_token: int
+    """The bytes of KV cache for a token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,10 +50,12 @@ class LayersPlan:
 
 @dataclass(frozen=True, slots=True)
 class InsidePlan:
-    """The heads that a target's engine has inside: their files, and what is made of them."""
+    """The heads that a target's engine has inside."""
 
     model: ModelFacts
+    """The files of the heads."""
     medusa: MedusaCheckpoint
+    """The heads, and the paths of the tree that they propose."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,11 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Chunk(NamedTuple):
-    """A piece of a file: the SHA-256 and the size in bytes of one object of the store."""
+    """A piece of a file, which is one object of the store."""
 
     sha256: str
     size: int
+    """In bytes."""
 
     @property
     def name(self) -> str:
@@ -33,10 +34,12 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """The SHA-256 of a file, and the chunks that it is made of, in order."""
+    """A file of an entry."""
 
     sha256: str
+    """The SHA-256 of the whole file."""
     chunks: tuple[Chunk, ...]
+    """The chunks that the file is made of, in order."""
 
     @property
     def size(self) -> int:

@@ -28,10 +28,12 @@ _MODIFIED = ("LastModified", "last_modified", "mtime", "updated", "modified", "c
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """A file's size in bytes, and when it was written; None if the file system does not tell."""
+    """The size and age of a file."""
 
     size: int
+    """In bytes."""
     modified: datetime | None
+    """The time when the file was written; None if the file system does not tell."""
 
 
 class Files:

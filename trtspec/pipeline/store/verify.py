@@ -18,11 +18,14 @@ from trtspec.pipeline.store.store import ENTRIES, PUSHING, THREADS, Store
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The entries that can be read, the bytes of the chunks that they need, and what is wrong with files."""
+    """The result of reading every entry and chunk of a store."""
 
     entries: tuple[Entry, ...]
+    """The entries that can be read."""
     size: int
+    """The bytes of the chunks that the entries need."""
     findings: tuple[Finding, ...]
+    """The problems of files."""
 
     def damaged(self) -> list[Entry]:
         """The entries that cannot be pulled."""
