@@ -7,18 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServingBounds:
-    """The bounds of a deployment; counts are of completions, times in seconds.
-
-    At most `max_places` run at once, and only as many texts as fit `kv_tokens` together, where that is known;
-    `max_queue_size` more wait for a place, each for `max_queue_delay_s` at most. A completion whose request
-    has no time limit of its own gets `default_timeout_s`. A round waits `draft_timeout_s` for its draft. A
-    target that has requests and makes no progress for `target_timeout_s` counts as dead.
-    """
+    """The bounds of a deployment; counts are of completions, times in seconds."""
 
     max_places: int
+    """The most completions that run at once."""
     kv_tokens: int | None = None
+    """Only as many texts run at once as fit this many tokens together. None where the number is not known."""
     max_queue_size: int = 256
+    """The most further completions that wait for a place."""
     max_queue_delay_s: float = 300.0
+    """The longest that one waits for a place."""
     default_timeout_s: float = 600.0
+    """The time limit of a completion whose request has none of its own."""
     draft_timeout_s: float = 5.0
+    """The longest that a round waits for its draft."""
     target_timeout_s: float = 120.0
+    """A target that has requests and makes no progress for this long counts as dead."""

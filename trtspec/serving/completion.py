@@ -22,73 +22,99 @@ class EndReason(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """A prompt to be continued; exactly one of `prompt` and `prompt_token_ids` is given.
-
-    `max_tokens` is reduced to what fits the engine. `num_draft_tokens` is K, the tokens that a round drafts:
-    None takes the coordinator's K, 0 decodes with the target alone. The text ends before the first of the
-    `stop` strings in it. `end_id` None stands for the model's own end tokens, `NO_END` (-1) for none at all.
-    With `add_special_tokens` the tokenizer puts its own tokens around the prompt, such as the one that begins
-    a text. `timeout_s` is the time limit from the arrival to the last token; None takes the deployment's.
-    No token comes that would complete the tokens of one of the `bad_words`; the same letters in other tokens
-    may. `embedding_bias` are words or token ids, and what is added to the logits of each one's tokens, as
-    NVIDIA's preprocessing does it for words; a token that is named twice gets the sum. `return_log_probs`
-    asks for the logarithm of the model's own probability for each token (rule 9 of
-    `trtspec.serving.executor`), and `top_log_probs` for so many of the likeliest tokens beside each. There
-    are `num_return_sequences` completions of the prompt, each with a seed of its own (`of_sequence`).
-    The text is one of the `guide`'s grammar,
-    unless `max_tokens`, a stop string or an error ends it before; the guide's own `end_ids` do not count.
-    Only requests of the same `tenant` are drafted from its answer; from one without a name none are. During a
-    roll-out the requests of one `user` all have drafts or none; one without a user goes by its prompt.
-    """
+    """A prompt to be continued; exactly one of `prompt` and `prompt_token_ids` is given."""
 
     prompt: str | None = None
     prompt_token_ids: Sequence[int] | None = None
     max_tokens: int = 16
+    """It is reduced to what fits the engine."""
     num_draft_tokens: int | None = None
+    """K, the number of tokens that a round drafts.
+
+    None takes the coordinator's K; 0 decodes with the target alone.
+    """
     stop: tuple[str, ...] = ()
+    """The text ends before the first of these strings in it."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     end_id: int | None = None
+    """None stands for the model's own end tokens, `NO_END` (-1) for none at all."""
     add_special_tokens: bool = True
+    """True if the tokenizer puts its own tokens around the prompt, such as the one that begins a text."""
     timeout_s: float | None = None
+    """The time limit from the arrival to the last token; None takes the deployment's."""
     embedding_bias: tuple[tuple[str | int, float], ...] = ()
+    """Pairs of a word or token id and a number.
+
+    The number is added to the logits of the word's tokens, as in NVIDIA's preprocessing for words, or to
+    those of the token. A token that is named twice gets the sum.
+    """
     bad_words: tuple[str, ...] = ()
+    """No token comes that would complete the tokens of one of these.
+
+    The same letters in other tokens may come.
+    """
     return_log_probs: bool = False
+    """Asks for the log-probability of each token (rule 9 of `trtspec.serving.executor`).
+
+    It is the logarithm of the model's own probability.
+    """
     top_log_probs: int = 0
+    """The number of the likeliest tokens that are returned beside each token."""
     num_return_sequences: int = 1
+    """The number of completions of the prompt, each with a seed of its own (`of_sequence`)."""
     guide: Guide | None = None
+    """The text is one of this grammar, unless `max_tokens`, a stop string or an error ends it before.
+
+    The guide's own `end_ids` do not count.
+    """
     tenant: str = ""
+    """Only requests of the same tenant are drafted from its answer.
+
+    Empty for none: then no request is drafted from it.
+    """
     user: str = ""
+    """During a roll-out all requests of one user have drafts, or none has.
+
+    A request without a user goes by its prompt.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The summary of a completion, which comes with its last `Delta`.
-
-    `num_output_tokens` counts what was generated up to the end: the token that completed a stop string is
-    counted, an end token is not. `undrafted_for` are the options for which nothing was drafted (K = 0),
-    although it would have been without them. A round drafted at most `num_draft_tokens`.
-    """
+    """The summary of a completion, which comes with its last `Delta`."""
 
     end_reason: EndReason
     num_input_tokens: int
     num_output_tokens: int
+    """The number of tokens generated up to the end.
+
+    The token that completed a stop string is counted, an end token is not.
+    """
     speculation: SpeculationCounts
     undrafted_for: tuple[str, ...] = ()
+    """The options for which nothing was drafted (K = 0), although it would have been without them."""
     num_draft_tokens: int = 0
+    """A round drafted at most this many tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """The part of a completion that one round added.
-
-    `token_ids` are the tokens that it generated, with as many `log_probs` if they were asked for. `text` is
-    what may be shown of them and of the text held back before (an incomplete character, the possible
-    beginning of a stop string), so it may be empty. The last delta has `completion`. Of several completions
-    of one prompt, each has its `sequence_index` from 0 and a last delta of its own.
-    """
+    """The part of a completion that one round added."""
 
     text: str
+    """The text that may be shown now.
+
+    It belongs to the round's tokens and to the text held back before: an incomplete character, or the
+    possible beginning of a stop string. So it may be empty.
+    """
     token_ids: list[int]
+    """The tokens that the round generated."""
     completion: Completion | None = None
+    """Given with the last delta; None before."""
     log_probs: list[LogProb] | None = None
+    """One for each of `token_ids` if they were asked for."""
     sequence_index: int = 0
+    """The number of the completion, from 0, of several completions of one prompt.
+
+    Each has a last delta of its own.
+    """

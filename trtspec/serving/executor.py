@@ -75,15 +75,16 @@ class GuideType(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """A grammar that bounds what is generated: TensorRT-LLM's `GuidedDecodingParams` (`executor.h`).
-
-    `guide` is empty for `JSON`, which is any JSON value. `end_ids` are the end tokens of the text, of which a
-    request's `end_id` is one; each of them ends a guided request, and none is in its output.
-    """
+    """A grammar that bounds what is generated: TensorRT-LLM's `GuidedDecodingParams` (`executor.h`)."""
 
     guide_type: GuideType
     guide: str = ""
+    """Empty for `JSON`, which is any JSON value."""
     end_ids: tuple[int, ...] = ()
+    """The end tokens of the text, of which a request's `end_id` is one.
+
+    Each of them ends a guided request, and none is in its output.
+    """
 
 
 MAX_TOP_LOG_PROBS = 20
@@ -95,17 +96,17 @@ COLDEST = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class SamplingConfig:
-    """The rule by which tokens are chosen from logits; all `None`, `top_k=1` or temperature 0 is greedy.
-
-    `seed` names a stream of random numbers, one for each token that a request generates: token i of the
-    request uses number `(seed + i) % 2**64` of it, whatever the batch, the draft or the engine. A
-    continuation that starts `m` tokens later with `seed + m` therefore draws the very same numbers.
-    """
+    """The rule by which tokens are chosen from logits; all `None`, `top_k=1` or temperature 0 is greedy."""
 
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
     seed: int | None = None
+    """The name of a stream of random numbers, with one number for each token that a request generates.
+
+    Token i of the request uses number `(seed + i) % 2**64` of it, whatever the batch, the draft or the
+    engine. A continuation that starts `m` tokens later with `seed + m` therefore draws the very same numbers.
+    """
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
@@ -138,29 +139,34 @@ class SamplingConfig:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt in token ids, to be continued or, with a draft, to be verified.
-
-    With `end_id` None nothing ends the text but `max_tokens`. `input_token_ids` that are a
-    `trtspec.serving.text.Text` are neither checked nor copied. `embedding_bias` is added to the logits of its
-    token ids, before anything else. A token that would complete one of the `bad_words`, which are sequences
-    of tokens, is never generated; the prompt counts as text before it. Both hold in verifications too.
-    `return_log_probs` asks for the log-probabilities of rule 9, and `top_log_probs` for so many of the
-    likeliest tokens with each. The grammar of the `guide` begins with the
-    last `num_guided` tokens of the input, which were generated before.
-    """
+    """A prompt in token ids, to be continued or, with a draft, to be verified."""
 
     input_token_ids: Sequence[int]
+    """The prompt. A `trtspec.serving.text.Text` is neither checked nor copied."""
     max_tokens: int
     draft_token_ids: Sequence[int] = ()
     end_id: int | None = None
+    """None if nothing ends the text but `max_tokens`."""
     bad_words: Sequence[Sequence[int]] = ()
+    """Sequences of tokens.
+
+    A token that would complete one of them is never generated, in verifications too. The prompt counts as
+    text before it.
+    """
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     streaming: bool = False
     embedding_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to the logits of its token ids before anything else, in verifications too."""
     return_log_probs: bool = False
+    """Asks for the log-probabilities of rule 9."""
     top_log_probs: int = 0
+    """The number of the likeliest tokens that are returned with each."""
     guide: Guide | None = None
     num_guided: int = 0
+    """The number of tokens at the end of the input that were generated before under the `guide`.
+
+    The grammar begins with them.
+    """
 
 
 class LogProb(NamedTuple):
@@ -174,11 +180,7 @@ class LogProb(NamedTuple):
 class Response:
     """The token ids that are new since the previous response of the same request, without the prompt.
 
-    A request without `streaming` has exactly one response, which is final. A response with `error` has no
-    tokens, and is final. `log_probs` are as many as the tokens where the request has `return_log_probs`; None
-    where it has not, and where it ended with an error or `CANCELLED`. `num_verified` is how many tokens of a
-    draft, from its beginning, the engine has looked at (rule 7); None without a draft, and where the engine
-    does not say it.
+    A request without `streaming` has exactly one response, which is final.
     """
 
     request_id: int
@@ -186,8 +188,17 @@ class Response:
     is_final: bool
     finish_reason: FinishReason = FinishReason.NOT_FINISHED
     error: str | None = None
+    """A response with an error has no tokens, and is final."""
     log_probs: list[LogProb] | None = None
+    """One for each token where the request has `return_log_probs`.
+
+    None where it has not, and where it ended with an error or `CANCELLED`.
+    """
     num_verified: int | None = None
+    """The number of tokens of a draft, from its beginning, that the engine has looked at (rule 7).
+
+    None without a draft, and where the engine does not say it.
+    """
 
 
 GUIDE_REFUSED = "Guide refused: "
@@ -196,44 +207,52 @@ GUIDE_REFUSED = "Guide refused: "
 
 @dataclass(frozen=True, slots=True)
 class LogitsFormat:
-    """The draft logits that an engine takes: a row of `width` numbers, float32 or float16, for each token.
-
-    `width` is the vocabulary, padded to a multiple of the engine's ranks.
-    """
+    """The draft logits that an engine takes: a row of numbers for each token."""
 
     width: int
+    """The length of a row: the vocabulary, padded to a multiple of the engine's ranks."""
     dtype: Literal["float32", "float16"]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits that an engine was built with; all in tokens, except `max_batch_size` in requests.
-
-    `max_seq_len` bounds prompt + generated + draft, where a request without a draft counts as one with
-    `max_draft_len` tokens. `max_draft_len` is 0 for an engine that verifies no drafts, or none but its own.
-    `ignored_options` are the fields of `SamplingConfig` that the engine would ignore without a word; a
-    request in which one has an effect is refused. So is one with `return_log_probs` where the engine has none
-    of rule 9, one with more `top_log_probs` than `max_top_log_probs`, and one with a bad word that ends in a
-    token of `never_banned`, which the engine would let through.
-    `guide_types` are the kinds of guides that it follows; others are refused.
-    `resumes_guides`: it follows them through verifications and in texts that were begun before.
-    `matches_samples`: it verifies sampled drafts exactly by itself (rule 4). An engine that does not takes
-    `draft_logits` with them; without these, it verifies drafts of greedy requests alone.
-    """
+    """The limits that an engine was built with; all in tokens, except `max_batch_size` in requests."""
 
     max_batch_size: int
     max_input_len: int
     max_seq_len: int
+    """The bound of prompt + generated + draft.
+
+    A request without a draft counts as one with `max_draft_len` tokens.
+    """
     max_draft_len: int
+    """0 for an engine that verifies no drafts, or none but its own."""
     vocab_size: int
     ignored_options: frozenset[str] = frozenset()
+    """The fields of `SamplingConfig` that the engine would ignore without a word.
+
+    A request in which one has an effect is refused.
+    """
     returns_log_probs: bool = True
+    """False if the engine has no log-probabilities of rule 9.
+
+    A request with `return_log_probs` is then refused.
+    """
     max_top_log_probs: int = MAX_TOP_LOG_PROBS
+    """A request with more `top_log_probs` is refused."""
     never_banned: range = range(0)
+    """The tokens that the engine would let through. A request with a bad word that ends in one is refused."""
     guide_types: frozenset[GuideType] = frozenset()
+    """The kinds of guides that the engine follows; others are refused."""
     resumes_guides: bool = False
+    """True if the engine follows guides through verifications and in texts that were begun before."""
     matches_samples: bool = True
+    """True if the engine verifies sampled drafts exactly by itself (rule 4)."""
     draft_logits: LogitsFormat | None = None
+    """The format of the logits that an engine without `matches_samples` takes with sampled drafts.
+
+    None if it takes none; it then verifies drafts of greedy requests alone.
+    """
 
     @property
     def drafts_samples(self) -> bool:
@@ -243,12 +262,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class KvReuse:
-    """The number of tokens that requests began with, without drafts, and how many of them the KV cache
-    had.
-    """
+    """The use that requests made of what the KV cache already had."""
 
     asked: int
+    """The number of tokens that requests began with, without drafts."""
     found: int
+    """The number of these that the KV cache had."""
 
 
 Listener = Callable[[Response], None]

@@ -14,16 +14,17 @@ from trtspec.serving.rollout.state import ARMS
 
 @dataclass(slots=True)
 class SpeculationCounts:
-    """The counts of verifications, over one completion or over all of them.
-
-    A step is one verification of a draft that is not empty. `accepted_per_position[i]` counts the steps whose
-    draft token i (from 0) was accepted; it is as long as the longest draft.
-    """
+    """The counts of verifications, over one completion or over all of them."""
 
     num_spec_steps: int = 0
+    """The number of steps. A step is one verification of a draft that is not empty."""
     num_draft_tokens: int = 0
     num_accepted_draft_tokens: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
+    """Element i counts the steps whose draft token i (from 0) was accepted.
+
+    It is as long as the longest draft.
+    """
 
     def record(self, num_draft: int, num_accepted: int) -> None:
         """Adds one verification, which accepted `num_accepted` of `num_draft` tokens."""
@@ -53,27 +54,28 @@ class SpeculationCounts:
 
 @dataclass(slots=True)
 class RoundTimes:
-    """Sums of seconds: until drafts were there, until they were verified, and from then to the next turn.
-
-    The last is what the coordinator, Triton and who reads the text take; it is not there after the last
-    round of a completion.
-    """
+    """Sums of seconds over rounds."""
 
     draft: float = 0.0
+    """The time until drafts were there."""
     verification: float = 0.0
+    """The time from then until drafts were verified."""
     overhead: float = 0.0
+    """The time from then to the next turn.
+
+    The coordinator, Triton and the reader of the text take it. The last round of a completion has none.
+    """
 
 
 @dataclass(slots=True)
 class ArmStats:
-    """The completions of one arm of a roll-out, and their times in seconds.
-
-    `requests` began; `failures` of them were failed by an engine, or their time limit passed.
-    """
+    """The completions of one arm of a roll-out, and their times in seconds."""
 
     name: str
     requests: int = 0
+    """The number of completions that began."""
     failures: int = 0
+    """The number of those that an engine failed, or whose time limit passed."""
     time_to_first_token: SquaresHistogram = field(default_factory=lambda: SquaresHistogram(FIRST_TOKEN_S))
     time_per_output_token: SquaresHistogram = field(
         default_factory=lambda: SquaresHistogram(BETWEEN_TOKENS_S)
@@ -82,51 +84,56 @@ class ArmStats:
 
 @dataclass(slots=True)
 class RolloutStats:
-    """The counters of a roll-out, by the names of its arms, and where it stands.
-
-    `shadow` counts the drafts that were scored beside plain decoding, and `shadow_fallbacks` those that did
-    not come, by why.
-    """
+    """The counters of a roll-out, by the names of its arms, and where it stands."""
 
     speculation_share: float = 1.0
     shadow_share: float = 0.0
     is_malformed: bool = False
     arms: dict[str, ArmStats] = field(default_factory=lambda: {name: ArmStats(name) for name in ARMS})
     shadow: SpeculationCounts = field(default_factory=SpeculationCounts)
+    """The counts of the drafts that were scored beside plain decoding."""
     shadow_fallbacks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FALLBACKS, 0))
+    """The number of drafts for shadow scoring that did not come, by the reason."""
 
 
 @dataclass(slots=True)
 class Stats:
-    """The coordinator's counters.
+    """The counters of the coordinator.
 
-    `places` and `queue_size` are how many completions may run and wait. `running`, `waiting`,
-    `longest_wait_s`, `draft_available` and `kv_use`, the share of each engine's KV cache that requests hold
-    where the engine says it, describe the present; the others count since the start, `kv_reuse` for each
-    engine. `running` completions have a place at the engines, `waiting` ones do not yet. `speculation` is the
-    sum of `by_origin`, whose keys are `ORIGINS`. `rounds` counts rounds by the K that was chosen, and bursts
-    of the target alone as K = 0; `fallbacks` those without a draft, by why. `round_times` are those of the
-    rounds whose draft was verified, over all completions. `ended` counts completions by `stop` or `length`,
-    `failures` requests. Times are in seconds.
+    `running`, `waiting`, `longest_wait_s`, `draft_available` and `kv_use` describe the present; the others
+    count since the start. Times are in seconds.
     """
 
     places: int = 0
+    """The number of completions that may run."""
     queue_size: int = 0
+    """The number of completions that may wait."""
     speculation: SpeculationCounts = field(default_factory=SpeculationCounts)
+    """The sum of `by_origin`."""
     by_origin: dict[str, SpeculationCounts] = field(
         default_factory=lambda: {origin: SpeculationCounts() for origin in ORIGINS}
     )
+    """Its keys are `ORIGINS`."""
     draft_available: bool = True
     running: int = 0
+    """The number of completions that have a place at the engines."""
     waiting: int = 0
+    """The number of completions that have no place yet."""
     longest_wait_s: float = 0.0
     kv_use: dict[str, float] = field(default_factory=dict)
+    """The share of each engine's KV cache that requests hold, where the engine says it."""
     kv_reuse: dict[str, KvReuse] = field(default_factory=dict)
+    """The tokens that requests found in the KV cache, for each engine."""
     rounds: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """The number of rounds by the K that was chosen. Bursts of the target alone count as K = 0."""
     fallbacks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FALLBACKS, 0))
+    """The number of rounds and bursts without a draft, by the reason."""
     round_times: RoundTimes = field(default_factory=RoundTimes)
+    """The times of the rounds whose draft was verified, over all completions."""
     ended: dict[str, int] = field(default_factory=lambda: {"stop": 0, "length": 0})
+    """The number of completions that ended by `stop` or `length`."""
     failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FAILURES, 0))
+    """The number of requests without an answer, by the reason."""
     prompt_tokens: int = 0
     generation_tokens: int = 0
     queue_time: Histogram = field(default_factory=lambda: Histogram(REQUEST_S))

@@ -51,29 +51,31 @@ ONLY: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ExpertConfig:
-    """The experts of each layer, of which a router chooses `chosen` of `count` for each token.
-
-    Each is `width` elements wide; beside them every token has one of `shared_width`, 0 for none.
-    `renormalized`: the shares of the chosen add up to 1.
-    """
+    """The experts of each layer, some of which a router chooses for each token."""
 
     count: int
+    """The number of experts in a layer."""
     chosen: int
+    """The number of experts that the router chooses for a token."""
     width: int
+    """The width of each expert in elements."""
     shared_width: int
+    """The width of the expert that every token has beside the chosen ones; 0 if there is none."""
     renormalized: bool
+    """True if the shares of the chosen experts add up to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """The layers that see a window of the text: all but each `pattern`th.
-
-    `rotary_base` is that of their positions, which are not scaled; None if they are as in other layers.
-    """
+    """The layers that see a window of the text."""
 
     window: int
+    """The number of tokens, itself counted, that a token sees."""
     pattern: int
+    """All layers but each one of this number have the window."""
     rotary_base: float | None
+    """The base of the positions in these layers, which are not scaled; None if they are as in other layers.
+    """
 
     def has(self, layer: int) -> bool:
         return (layer + 1) % self.pattern != 0
@@ -81,20 +83,7 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class TorchEngineConfig:
-    """A decoder and the limits that its engine was built with; sizes are counts of elements or tokens.
-
-    `rotary_share`: how much of each head positions turn, from its beginning. `qkv_bias`: q, k and v have
-    biases. `qk_norm`: q and k are normalized, head by head. `fused_gate`: `mlp.fc` is two matrices, of which
-    the second goes through the activation. `sliding_window`: how many tokens, itself counted, a token sees in
-    every layer; None for all. `local` are layers of their own with a window, None if there are none.
-    `experts` stand in place of the MLP; None if there is one. `fp8`: the products of every layer are W8A8.
-
-    `sandwich`: there are norms behind attention and MLP too, and the embedding is multiplied by the square
-    root of its size, as in Gemma. `gelu`: the MLP has a GELU in place of a SiLU. `query_scale` multiplies the
-    queries. `score_cap` and `logit_cap` bound the scores of attention and the logits; None for no bound.
-    `tp_size` and `pp_size`: how the weights are shared out; they run on one device nevertheless. `draft`: its
-    `method` and options, where it is a draft that lives in its target (`dependents`).
-    """
+    """A decoder and the limits that its engine was built with; sizes are counts of elements or tokens."""
 
     dtype: torch.dtype
     vocab_size: int
@@ -108,24 +97,44 @@ class TorchEngineConfig:
     rotary_base: float
     rotary_scaling: dict[str, Any] | None
     rotary_share: float
+    """The part of each head, from its beginning, that positions turn."""
     qkv_bias: bool
+    """True if q, k and v have biases."""
     qk_norm: bool
+    """True if q and k are normalized, head by head."""
     fused_gate: bool
+    """True if `mlp.fc` is two matrices, of which the second goes through the activation."""
     sliding_window: int | None
+    """The number of tokens, itself counted, that a token sees in every layer; None for all."""
     local: Local | None
+    """The layers of their own that have a window; None if there are none."""
     experts: ExpertConfig | None
+    """They stand in place of the MLP; None if there are none."""
     fp8: bool
+    """True if the products of every layer are W8A8."""
     fp8_kv_cache: bool
     sandwich: bool
+    """True if there are norms behind attention and MLP too, as in Gemma.
+
+    The embedding is then multiplied by the square root of its size.
+    """
     gelu: bool
+    """True if the MLP has a GELU in place of a SiLU."""
     query_scale: float
+    """A factor of the queries."""
     score_cap: float | None
+    """The bound of the scores of attention; None for no bound."""
     logit_cap: float | None
+    """The bound of the logits; None for no bound."""
     tp_size: int
+    """The number of tensor-parallel parts of the weights. They run on one device nevertheless."""
     pp_size: int
+    """The number of pipeline-parallel parts of the weights. They run on one device nevertheless."""
     max_num_tokens: int
     limits: Limits
     draft: Mapping[str, Any] | None = None
+    """The `method` and options of a draft that lives in its target (`dependents`); None for another engine.
+    """
 
 
 def read_config(engine_dir: Path) -> TorchEngineConfig:
