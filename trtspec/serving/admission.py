@@ -16,14 +16,12 @@ MAX_PASSED = 8
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A completion that asks to run, known by its identity.
-
-    `tokens` is the length that its text may reach in the KV cache. `passed` counts the completions that came
-    later and ran first.
-    """
+    """A completion that asks to run, known by its identity."""
 
     tokens: int
+    """The length that its text may reach in the KV cache."""
     passed: int = 0
+    """The number of completions that came later and ran first."""
 
 
 class Admission:

@@ -16,19 +16,18 @@ from trtspec.serving.tokenizer import Detokenizer
 
 @dataclass(slots=True)
 class CompletionState:
-    """The state of one completion: its `text` is the prompt and what has been generated.
-
-    `max_tokens` fits the engine. Any of `end_ids` ends the text once `min_tokens` have been generated;
-    engines are told the first alone.
-    """
+    """The state of one completion."""
 
     text: Text
+    """The prompt and what has been generated."""
     num_input_tokens: int
     max_tokens: int
+    """It fits the engine."""
     min_tokens: int
     num_draft_tokens: int
     sampling: SamplingConfig
     end_ids: tuple[int, ...]
+    """Any of these ends the text once `min_tokens` have been generated. Engines are told the first alone."""
     stop: StopMatcher
     detokenizer: Detokenizer
     embedding_bias: Mapping[int, float] = field(default_factory=dict)

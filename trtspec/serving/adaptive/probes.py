@@ -29,17 +29,18 @@ LEAST_S, MOST_S = 0.5, 30.0
 
 @dataclass(frozen=True, slots=True)
 class LoadOutlook:
-    """The estimates for one load: the `best` K, and what a round of K = 0, 1, … yields and costs.
-
-    `tokens()` are expected and `seconds` measured; `doubt()` says by which share the latter may be wrong.
-    There are no `seconds` as long as nothing is known. `share` is that of the texts that have a draft.
-    """
+    """The estimates for one load: which K is best, and what a round of K = 0, 1, … yields and costs."""
 
     best: int
+    """The best K."""
     tokens: Callable[[], Sequence[float]]
+    """Returns the expected number of tokens of a round for each K."""
     seconds: Sequence[float]
+    """The measured seconds of a round for each K; empty as long as nothing is known."""
     doubt: Callable[[], Sequence[float]]
+    """Returns by which share `seconds` may be wrong, for each K."""
     share: float = 1.0
+    """The share of the texts that have a draft."""
 
     def takes(self, length: int) -> float:
         """Returns the seconds that a probe of this K is expected to take: each text with a draft is in it."""

@@ -27,13 +27,12 @@ DRAFT_MODEL = Drafting("draft_model", {})
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The most tokens that a drafter can propose now; a `room` of 0 means that it proposes no more.
-
-    `origin` is one of `ORIGINS`, since drafts of one origin are accepted alike and take alike.
-    """
+    """The most tokens that a drafter can propose now."""
 
     origin: str
+    """One of `ORIGINS`, since drafts of one origin are accepted alike and take alike."""
     room: int
+    """The most tokens of a proposal; 0 if the drafter proposes no more."""
 
 
 class Drafter(Protocol):

@@ -20,19 +20,18 @@ from trtspec.serving.stats import Stats
 
 @dataclass(frozen=True, slots=True)
 class SourceInputs:
-    """The inputs of a source of drafts beside its own options.
-
-    `draft` is the engine of a method that has one; a proposal of it is waited for `timeout_s` at most. With a
-    `dictionary` its vocabulary is another than the target's. `draws_alike`: it draws sampled tokens as the
-    target does.
-    """
+    """The inputs of a source of drafts beside its own options."""
 
     draft: Executor | None
+    """The engine of a method that has one."""
     target_vocab_size: int
     timeout_s: float
+    """The longest that a proposal of the engine is waited for."""
     stats: Stats
     dictionary: Dictionary | None = None
+    """Given if the engine's vocabulary is another than the target's."""
     draws_alike: bool = True
+    """True if the engine draws sampled tokens as the target does."""
 
     def engine(self) -> DraftSource:
         """Returns the source that asks the draft engine; raises `EngineLoadError` where there is none."""

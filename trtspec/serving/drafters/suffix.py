@@ -28,9 +28,10 @@ _BETWEEN = -1
 
 
 class SuffixMatch(NamedTuple):
-    """The tokens that may follow a text; `score` is the expected number of right ones."""
+    """The tokens that may follow a text."""
 
     score: float
+    """The expected number of right tokens."""
     tokens: list[int]
 
 
@@ -38,13 +39,14 @@ _NOTHING = SuffixMatch(0.0, [])
 
 
 class SuffixRules(NamedTuple):
-    """The depth to which suffixes are compared, the tokens that each of theirs is worth, and the least
-    probability.
-    """
+    """The rules by which drafts are made from suffixes."""
 
     depth: int
+    """The most tokens of a suffix that are compared."""
     factor: float
+    """The most tokens that are proposed for each token of the suffix."""
     least: float
+    """The least probability that tokens have with those before them; below it the draft ends."""
 
 
 class Index:

@@ -23,9 +23,10 @@ class Refused(ServingError):
 
 @dataclass(frozen=True, slots=True)
 class Valid:
-    """A request cut to the engine's limits; its prompt is the first `prompt_len` tokens of `text`."""
+    """A request cut to the engine's limits."""
 
     text: Text
+    """The prompt is its first `prompt_len` tokens."""
     prompt_len: int
     draft: list[int]
     max_tokens: int

@@ -21,10 +21,12 @@ The target decodes it alone; the same, and drafts are proposed and scored beside
 
 @dataclass(frozen=True, slots=True)
 class RolloutState:
-    """The `share` of requests, 0 to 1, that is of the arm `mode`; the others are plain."""
+    """The arms of a roll-out and how requests are shared out among them."""
 
     mode: Mode = "speculate"
+    """The arm of a share of the requests; the others are plain."""
     share: float = 1.0
+    """The share of the requests that is of the arm `mode`, 0 to 1."""
 
     def arm(self, place: float) -> str:
         """Returns the arm of a request; who is in at one share is in at every larger one."""

@@ -41,9 +41,10 @@ class DepartureTurns(Generic[K]):
 
 
 class Leaving(Protocol):
-    """A client that can leave; `is_named` if its request has a name."""
+    """A client that can leave."""
 
     is_named: bool
+    """True if its request has a name."""
 
     def leave(self) -> None: ...
 

@@ -46,13 +46,11 @@ _ONE = ("num_return_sequences", "beam_width")
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """A request of a client to an engine, with the outputs that it wants.
-
-    `stop_words` are sequences of tokens, each of which ends the text and stays in it.
-    """
+    """A request of a client to an engine, with the outputs that it wants."""
 
     request: Request
     stop_words: Sequence[Sequence[int]]
+    """Sequences of tokens, each of which ends the text and stays in it."""
     excludes_input: bool
     perf_metrics: bool
     num_input_tokens: bool

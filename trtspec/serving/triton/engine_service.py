@@ -42,17 +42,16 @@ class EngineClient(Protocol):
 
 @dataclass(slots=True)
 class EngineJob:
-    """A request in flight; `is_over` once its client has had the last response.
-
-    `log_probs` are those of the tokens so far, if they were asked for.
-    """
+    """A request in flight."""
 
     asked: EngineRequest
     request_id: str
     client: EngineClient
     stop_words: StopWords
     is_over: bool = False
+    """True once its client has had the last response."""
     log_probs: list[float] = field(default_factory=list)
+    """Those of the tokens so far, if they were asked for."""
 
 
 class EngineService:

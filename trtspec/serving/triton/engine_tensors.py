@@ -16,15 +16,14 @@ _INT32, _FP32, _BOOL = Datatype.INT32, Datatype.FP32, Datatype.BOOL
 
 @dataclass(frozen=True, slots=True)
 class EngineInput:
-    """An input tensor; without `dims` it is one number a request, of shape [batch] in the model.
-
-    Requests whose `is_ragged` tensors differ in length may be batched all the same.
-    """
+    """An input tensor of an engine's model."""
 
     name: str
     datatype: Datatype
     dims: tuple[int, ...] | None = None
+    """None for one number a request, of shape [batch] in the model."""
     is_ragged: bool = False
+    """True if requests whose tensors differ in length may be batched all the same."""
     is_required: bool = False
 
 

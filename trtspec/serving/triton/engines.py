@@ -20,23 +20,21 @@ from trtspec.serving.triton.parameters import Parameters
 
 @dataclass(frozen=True, slots=True)
 class EnginePair:
-    """The parts of a coordinator; without `draft` and `drafting` the target decodes alone.
-
-    Engines that are not `in_process` are models of their own, which need not be loaded yet. A draft with
-    another vocabulary than the target's has a `draft_tokenizer`.
-    """
+    """The parts of a coordinator; without `draft` and `drafting` the target decodes alone."""
 
     target: Executor
     draft: Executor | None
     tokenizer: Tokenizer
     num_draft_tokens: int | None = None
     in_process: bool = True
+    """False if the engines are models of their own, which need not be loaded yet."""
     bounds: ServingBounds | None = None
     drafting: Drafting | None = None
     policy: Policy = "fixed"
     guides: Guides | None = None
     share: float = 1.0
     draft_tokenizer: Tokenizer | None = None
+    """Given if the draft has another vocabulary than the target."""
 
     def coordinator(self) -> Coordinator:
         return Coordinator(

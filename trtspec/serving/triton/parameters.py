@@ -13,13 +13,11 @@ from trtspec.serving.executors.tensorrt_llm.choices import Choices, read_choices
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Reads the parameters; each method raises `EngineLoadError` for a missing or wrong one.
-
-    Paths among the parameters are relative to `folder`, the model's.
-    """
+    """Reads the parameters; each method raises `EngineLoadError` for a missing or wrong one."""
 
     values: Mapping[str, str]
     folder: Path
+    """The model's folder. Paths among the parameters are relative to it."""
 
     def text(self, key: str) -> str:
         if not self.values.get(key):

@@ -16,15 +16,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class RequestLog:
-    """The course of one request; `request_id` is the client's name for it, empty where it has none.
-
-    `failure` is one of `trtspec.serving.reasons.FAILURES`, or empty.
-    """
+    """The course of one request."""
 
     request_id: str = ""
+    """The client's name for the request; empty where it has none."""
     began: float = field(default_factory=time.monotonic)
     first_s: float | None = None
     failure: str = ""
+    """One of `trtspec.serving.reasons.FAILURES`, or empty."""
     endings: list[str] = field(default_factory=list)
     num_input_tokens: int = 0
     num_output_tokens: int = 0

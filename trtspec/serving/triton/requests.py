@@ -22,13 +22,11 @@ _LONGEST_FOUND = 80
 
 @dataclass(frozen=True, slots=True)
 class ResponseOptions:
-    """The form in which a client wants the answer.
-
-    `prefix` is the prompt where the client wants to see it again before the completion, else empty.
-    """
+    """The form in which a client wants the answer."""
 
     stream: bool = False
     prefix: str = ""
+    """The prompt, where the client wants to see it again before the completion; else empty."""
     perf_metrics: bool = False
     num_input_tokens: bool = False
     num_output_tokens: bool = False

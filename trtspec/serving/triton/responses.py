@@ -35,20 +35,21 @@ class Failure:
 
 @dataclass(slots=True)
 class TextChunk:
-    """The content of one response: the text since the one before.
-
-    The last chunk has `completion`, or `failure` instead. `token_ids` were generated since the chunk before,
-    and `log_probs` are theirs, if they were asked for. Of a request for several completions, each has
-    its chunks by `sequence_index`, and `others_left` of them have not ended yet.
-    """
+    """The content of one response: the text since the one before."""
 
     text: str = ""
     completion: Completion | None = None
+    """Given with the last chunk of each completion, unless that has a `failure`."""
     failure: Failure | None = None
+    """Given with the last chunk, in place of a completion."""
     log_probs: list[LogProb] = field(default_factory=list)
+    """Those of `token_ids`, if they were asked for."""
     token_ids: list[int] = field(default_factory=list)
+    """The tokens that were generated since the chunk before."""
     sequence_index: int = 0
+    """The number of the completion, where the request asks for several. Each has its own chunks."""
     others_left: int = 0
+    """The number of the request's other completions that have not ended yet."""
 
     @property
     def is_last(self) -> bool:

@@ -23,25 +23,27 @@ class Datatype(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class InputTensor:
-    """An input tensor of shape [1, 1], or [1, n] for a list.
-
-    Some clients always send inputs that are not implemented here. Such an input has `only`: it is accepted
-    with these values, which ask for nothing, and refused with any other.
-    """
+    """An input tensor of shape [1, 1], or [1, n] for a list."""
 
     name: str
     datatype: Datatype
     is_list: bool = False
     only: tuple[object, ...] = ()
+    """The values that are accepted, which ask for nothing; any other is refused.
+
+    Some clients always send inputs that are not implemented here. Such an input has these values; others have
+    none.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class OutputTensor:
-    """An output tensor of shape [1, 1], or with the dimensions `dims` after that of the batch."""
+    """An output tensor."""
 
     name: str
     datatype: Datatype
     dims: tuple[int, ...] = (1,)
+    """The dimensions after that of the batch; the default makes the shape [1, 1]."""
 
 
 INPUTS = (

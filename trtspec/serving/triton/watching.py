@@ -22,14 +22,14 @@ _LAST_RESPONSES_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """The status of a process in the kernel.
-
-    `state` is a letter, `born` the time of its start, `status` the exit status as of wait(2).
-    """
+    """The status of a process in the kernel."""
 
     state: str
+    """A letter."""
     born: str
+    """The time of its start."""
     status: int
+    """The exit status as of wait(2)."""
 
 
 def stat(pid: int) -> ProcessStat | None:

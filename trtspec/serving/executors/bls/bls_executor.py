@@ -62,12 +62,13 @@ class BlsModel(Protocol):
 
 @dataclass(slots=True)
 class BlsCall:
-    """A request that has not had its final response; its listener has had `num_tokens` tokens so far."""
+    """A request that has not had its final response."""
 
     request: Request
     valid: Valid
     listener: Listener
     num_tokens: int = 0
+    """The number of tokens that the listener has had so far."""
     job: PooledCall | None = None
     draft_logits: Rows | None = None
 

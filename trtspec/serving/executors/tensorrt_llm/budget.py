@@ -12,13 +12,12 @@ _MOST_TOKENS = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class KvBudget:
-    """The size of one engine's KV cache, in the terms of `KvCacheConfig`.
-
-    It takes a fraction of the memory that is free once the engine is loaded, and holds `max_tokens` at most.
-    """
+    """The size of one engine's KV cache, in the terms of `KvCacheConfig`."""
 
     free_gpu_memory_fraction: float
+    """The part of the memory that is free once the engine is loaded."""
     max_tokens: int | None = None
+    """The most tokens that the cache holds; None for no such bound."""
 
 
 def tokens_of_each(free: int, fraction: float, engines: Sequence[TrtLlmEngine]) -> int:

@@ -24,22 +24,21 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 @dataclass(frozen=True, slots=True)
 class TrtLlmEngine:
-    """An engine that this process can serve.
-
-    `weight_bytes` is the size of its file, `kv_bytes` the size of a token in its KV cache.
-    `max_attention_window` is the number of tokens that a token sees; None for the whole text. With
-    `enable_chunked_context` a text may take several iterations. `medusa_choices` are the tree that its own
-    heads propose; empty for an engine without.
-    """
+    """An engine that this process can serve."""
 
     folder: Path
     limits: Limits
     max_attention_window: int | None
+    """The number of tokens that a token sees; None for the whole text."""
     weight_bytes: int
+    """The size of the engine's file."""
     kv_bytes: int
+    """The size of a token in the engine's KV cache."""
     enable_chunked_context: bool = True
+    """True if a text may take several iterations."""
     logits_dtype: str = "float32"
     medusa_choices: Choices = ()
+    """The tree that the engine's own heads propose; empty for an engine without heads."""
 
 
 def read_engine(

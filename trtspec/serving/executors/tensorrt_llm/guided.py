@@ -32,14 +32,14 @@ LOGITS_DTYPES = ("float32", "float16")
 
 @dataclass(frozen=True, slots=True)
 class GuidedVocabulary:
-    """The arguments of `GuidedDecodingConfig`: `encoded_vocab` has the tokenizer's own name of each token id.
-
-    Special tokens have none, so that no grammar allows them.
-    """
+    """The arguments of `GuidedDecodingConfig`."""
 
     encoded_vocab: list[str]
+    """The tokenizer's own name of each token id. Special tokens have none, so that no grammar allows them."""
     tokenizer_str: str
+    """The content of `tokenizer.json`."""
     stop_token_id: int
+    """The token at which TensorRT-LLM's matcher ends."""
 
 
 def guided_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> GuidedVocabulary | None:

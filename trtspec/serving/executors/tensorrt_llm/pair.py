@@ -20,16 +20,15 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class EngineLocation:
-    """An engine directory and the GPU that runs it, by CUDA's number of it.
-
-    With `enable_chunked_context` a text may take several iterations. `medusa_choices` are the tree of its own
-    heads, if it has any.
-    """
+    """An engine directory and the GPU that runs it."""
 
     folder: Path
     device_id: int
+    """CUDA's number of the GPU."""
     enable_chunked_context: bool = True
+    """True if a text may take several iterations."""
     medusa_choices: Choices = ()
+    """The tree of the engine's own heads; empty if it has none."""
 
 
 def load_engines(

@@ -14,21 +14,24 @@ WORTH_COPYING = 64
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A slot, of which the cache holds the first `length` tokens of `text[:prompt_len] + new`.
-
-    `new` is the sequence's own list, which may grow further. `reserved` is how long the sequence can become
-    while one runs, and 0 while none does. A head that lives in the engine has keys and values of its own for
-    `headed` positions: the first of them, each made of a position and the token behind it.
-    """
+    """A slot of the cache, which holds the beginning of one sequence, `text[:prompt_len] + new`."""
 
     number: int
     text: Text = field(default_factory=lambda: Text(()))
     prompt_len: int = 0
     new: list[int] = field(default_factory=list)
+    """The sequence's own list, which may grow further."""
     length: int = 0
+    """The cache holds the first `length` tokens of `text[:prompt_len] + new`."""
     headed: int = 0
+    """The number of positions for which a head that lives in the engine has keys and values of its own.
+
+    They are the first positions, each made of a position and the token behind it.
+    """
     reserved: int = 0
+    """The length that the running sequence can reach; 0 while none runs."""
     used: int = 0
+    """The time of the last use, on the clock of `CacheSlots`."""
 
     @property
     def is_busy(self) -> bool:
@@ -72,16 +75,18 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class SlotLease:
-    """The lease of a slot: `reused` tokens need not be computed, once `copy_from`, if any, has been copied.
-
-    The slot has the first `kept` of them already. The slots `dropped` no longer exist.
-    """
+    """The lease of a slot of the cache."""
 
     slot: int
+    """The number of the slot."""
     reused: int
+    """The number of tokens that need not be computed, once `copy_from`, if any, has been copied."""
     copy_from: int | None = None
+    """The number of the slot to copy from; None if nothing is to be copied."""
     dropped: tuple[int, ...] = ()
+    """The numbers of the slots that no longer exist."""
     kept: int = 0
+    """The slot has the first `kept` of the `reused` tokens already."""
 
 
 class CacheSlots:

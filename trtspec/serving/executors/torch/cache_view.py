@@ -11,9 +11,10 @@ from torch.nn import functional as F
 
 
 class CacheView(Protocol):
-    """The cache as one part of a flat batch sees it; `rows` counts all rows of the part."""
+    """The cache as one part of a flat batch sees it."""
 
     rows: int
+    """The number of all rows of the part."""
 
     def attend(self, layer: int, heads: Tensor) -> Tensor:
         """Stores new keys and values, and returns the attention `[rows, heads * head_size]` of new queries.

@@ -24,9 +24,10 @@ Hear = Callable[[Response], None]
 
 
 class Stepper(Protocol):
-    """An engine that makes steps; `longest_draft` is the length of draft that it verifies in one."""
+    """An engine that makes steps."""
 
     longest_draft: int
+    """The length of draft that the engine verifies in one step."""
 
     @property
     def has_work(self) -> bool: ...

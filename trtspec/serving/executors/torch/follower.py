@@ -32,15 +32,18 @@ MAX_STALL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """The tokens that rows of a step may choose: one row for each prefix of a draft up to the first forbidden
-    token.
+    """The tokens that rows of a step may choose.
 
-    `allowed` is `[rows, vocab_size]`, with the end tokens where the text may end; `is_complete` says that of
-    each row.
+    There is one row for each prefix of a draft up to the first forbidden token.
     """
 
     allowed: npt.NDArray[np.bool_]
+    """The tokens that each row may choose, `[rows, vocab_size]`.
+
+    The end tokens are among them where the text may end.
+    """
     is_complete: list[bool]
+    """For each row, True if the guide lets the text end there."""
     end_ids: frozenset[int]
 
     def read(self, chosen: list[int]) -> list[int]:

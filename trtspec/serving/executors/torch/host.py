@@ -17,18 +17,18 @@ _MEMORY = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.u
 
 @dataclass(frozen=True, slots=True)
 class ProcessShare:
-    """The part of a machine that a process may use.
-
-    `cpus` counts the processors that it may run on; `quota` is how many of them it may use at a time, None
-    for all. `memory` is the free memory in bytes. `omp_num_threads` is the environment variable of that name.
-    `busy` is how many processors other threads of the process keep busy.
-    """
+    """The part of a machine that a process may use."""
 
     cpus: int
+    """The number of processors that it may run on."""
     quota: float | None
+    """The number of processors that it may use at a time; None for all."""
     memory: int
+    """The free memory in bytes."""
     omp_num_threads: str | None = None
+    """The environment variable of that name."""
     busy: int = 0
+    """The number of processors that other threads of the process keep busy."""
 
     @property
     def threads(self) -> tuple[int, str]:

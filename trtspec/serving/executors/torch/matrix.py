@@ -14,14 +14,14 @@ from trtspec.serving.executors.torch.fp8 import E4M3
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """The weights of a product: `weight` `[out, in]` and `bias` `[out]`.
-
-    An FP8 model rounds the input with `quantize`.
-    """
+    """The weights of a product."""
 
     weight: Tensor
+    """`[out, in]`."""
     bias: Tensor | None = None
+    """`[out]`."""
     quantize: E4M3 | None = None
+    """An FP8 model rounds the input with it."""
 
     def reordered(self, reorder: Callable[[Tensor], Tensor]) -> Matrix:
         """Returns the same product with its outputs in another order."""

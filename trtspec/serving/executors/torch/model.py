@@ -45,13 +45,13 @@ class StepModel(Protocol):
 
 
 class Listens(Protocol):
-    """Receives the hidden states of a model as it computes them.
-
-    `depths` are those behind so many layers, in order: 0 is the embedding, and what is behind the last layer
-    is normalized.
-    """
+    """Receives the hidden states of a model as it computes them."""
 
     depths: Sequence[int]
+    """The numbers of layers behind which states are taken, in order.
+
+    0 is the embedding. The states behind the last layer are normalized.
+    """
 
     def hear(self, states: Sequence[Tensor], spans: Sequence[Span]) -> None:
         """Takes the states of each depth, `[rows, hidden_size]` for the rows of all spans."""

@@ -38,17 +38,18 @@ _DEVICE_ERROR = getattr(torch, "AcceleratorError", ())
 
 @dataclass(slots=True)
 class RunnerStats:
-    """The counts since the engine was loaded; `reused_tokens` of `asked_tokens` were already in the cache.
-
-    `kv_held` is how many tokens of the cache running requests reserve, `kv_most` the most since it was read.
-    """
+    """The counts since the engine was loaded."""
 
     steps: int = 0
     rows: int = 0
     asked_tokens: int = 0
+    """The number of tokens that requests began with."""
     reused_tokens: int = 0
+    """The number of these that were already in the cache."""
     kv_held: int = 0
+    """The number of tokens of the cache that running requests reserve."""
     kv_most: int = 0
+    """The largest `kv_held` since it was last read."""
 
 
 class Runner:

@@ -27,23 +27,23 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True)
 class TokenChoice:
-    """The choice of tokens for `rows` consecutive rows of logits; row j follows the text and `draft[:j]`.
-
-    `history(n)` is the last n tokens of the text, and the `penalties` have read all of it. `number` is the
-    number of the first row's draw, and `generated` how many tokens the request already has. Rows behind the
-    `masks` are free.
-    """
+    """The choice of tokens for `rows` consecutive rows of logits; row j follows the text and `draft[:j]`."""
 
     sampling: SamplingConfig
     number: int
+    """The number of the first row's draw."""
     generated: int
+    """The number of tokens that the request already has."""
     end_id: int | None
     history: Callable[[int], list[int]]
+    """Called with n, it returns the last n tokens of the text."""
     draft: list[int]
     bad_words: Sequence[Sequence[int]] = ()
     bias: Bias | None = None
     masks: Masks | None = None
+    """Rows behind these are free."""
     penalties: Penalties | None = None
+    """They have read all of the text."""
 
     @property
     def rows(self) -> int:

@@ -20,29 +20,32 @@ CHUNK = 512
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The `rows` new rows of a sequence in a step: the next tokens that the cache lacks, then the draft.
-
-    The logits of the last `choices` rows are wanted: one for each prefix of the draft, 0 for a prompt of
-    which more is to come.
-    """
+    """The new rows of a sequence in a step."""
 
     sequence: Sequence
     rows: int
+    """The number of new rows: the next tokens that the cache lacks, then the draft."""
     choices: int
+    """The number of rows, the last ones, whose logits are wanted: one for each prefix of the draft.
+
+    0 for a prompt of which more is to come.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class StepScheduler:
-    """Fills each step with `max_rows` rows, and with more where they would leave prompts too few.
+    """Fills each step with rows, those of sequences that are decoding first.
 
-    Sequences that lack at most `short` tokens are decoding, with a row or a verification each. They come
-    first, and all of them, since a batch of them is small. Prompts share the remaining rows, in chunks, first
-    come, first served. They get at least a quarter of `max_rows`, and as many as those that are decoding
-    have, so that long drafts of many sequences do not keep others waiting for their first token.
+    Sequences that are decoding have a row or a verification each. All of them come first, since a batch of
+    them is small. Prompts share the remaining rows, in chunks, first come, first served. They get at least a
+    quarter of `max_rows`, and as many as those that are decoding have, so that long drafts of many sequences
+    do not keep others waiting for their first token.
     """
 
     max_rows: int
+    """The number of rows that fill a step; it has more where these would leave prompts too few."""
     short: int
+    """A sequence that lacks at most this many tokens is decoding."""
 
     def schedule(self, running: Iterable[Sequence]) -> list[Work]:
         """Returns the work of a step by number of rows and then by length: neighbours share attention."""

@@ -9,28 +9,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The `rows` new positions of the sequence in `slot`, from `start` on; the cache has those before.
-
-    Behind the first `prompt_len` positions the sequence was generated.
-    """
+    """The new positions of one sequence; the cache has those before."""
 
     slot: int
+    """The number of the sequence's slot."""
     start: int
+    """The first new position."""
     rows: int
+    """The number of new positions."""
     prompt_len: int = 0
+    """Behind this many positions the sequence was generated."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """Spans with the same number of rows; together they look at the positions from `first` up to `end`.
-
-    `used` counts what each of them looks at by itself.
-    """
+    """Spans with the same number of rows, which go through attention together."""
 
     spans: list[Span]
     first: int
+    """The first position that they look at together."""
     end: int
+    """The position behind the last one that they look at together."""
     used: int
+    """The number of positions that each span looks at by itself, added up."""
 
     @property
     def tokens(self) -> int:
@@ -49,14 +50,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """The bounds of a batch, in bytes of one layer's keys and values.
-
-    `most` bounds all that is looked at, unless it is two texts, and `padding` that of texts which are not
-    alike.
-    """
+    """The bounds of a batch, in bytes of one layer's keys and values."""
 
     most: int
+    """The bound of all that a batch looks at, padding included. It does not hold for two texts."""
     padding: int
+    """The bound of the padding, which is needed where spans look at different positions."""
 
 
 # On a CPU the keys of a batch stay in caches near the processors until they are used, and padding costs as
