@@ -17,7 +17,9 @@ class _Wait:
     """The wait of one completion; times are on the loop's clock."""
 
     since: float
+    """The time when it began."""
     until: float
+    """The time when it ends at the latest."""
     admitted: asyncio.Future[None]
 
 

@@ -170,10 +170,11 @@ class Request:
 
 
 class LogProb(NamedTuple):
-    """The log-probability of a token (rule 9), and the likeliest tokens at its place, ids with their own."""
+    """The log-probability of a token (rule 9), and the likeliest tokens at its place."""
 
     value: float
     top: tuple[tuple[int, float], ...] = ()
+    """The ids of the likeliest tokens, each with its own log-probability."""
 
 
 @dataclass(frozen=True, slots=True)

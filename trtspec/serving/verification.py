@@ -10,10 +10,12 @@ from trtspec.serving.text import common_prefix
 
 @dataclass(frozen=True, slots=True)
 class VerificationCounts:
-    """The numbers of draft tokens that a verification looked at, as far as its answer tells, and accepted."""
+    """The numbers of draft tokens of one verification."""
 
     num_verified: int
+    """The number that it looked at, as far as its answer tells."""
     num_accepted: int
+    """The number that it accepted."""
 
 
 def has_ended(draft: list[int], response: Response) -> bool:

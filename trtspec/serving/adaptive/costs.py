@@ -29,10 +29,12 @@ NEVER = 16
 
 @dataclass(slots=True)
 class LogEstimate:
-    """The logarithm of seconds, and its variance."""
+    """An estimate of a time."""
 
     log: float
+    """The logarithm of the seconds."""
     variance: float
+    """The variance of `log`."""
 
     @property
     def seconds(self) -> float:

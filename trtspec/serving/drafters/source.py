@@ -15,10 +15,12 @@ ENGINE, LOOKUP, EARLIER = ORIGINS = ("engine", "lookup", "earlier_answers")
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """The name of a method of drafting and its options, numbers; `SOURCES` of `sources.py` has the names."""
+    """A method of drafting."""
 
     kind: str
+    """The name of the method, a key of `SOURCES` of `sources.py`."""
     options: Mapping[str, Any]
+    """The method's options, numbers."""
 
 
 DRAFT_MODEL = Drafting("draft_model", {})

@@ -10,10 +10,12 @@ from trtspec.serving.text import common_prefix
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The new tokens of a step, with `NOT_FINISHED` where another step follows."""
+    """The result of a step for one request."""
 
     token_ids: list[int]
+    """The new tokens."""
     finish_reason: FinishReason
+    """`NOT_FINISHED` where another step follows."""
 
 
 def decode(chosen: int, end_id: int | None, room: int) -> StepResult:

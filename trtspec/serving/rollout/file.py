@@ -22,10 +22,12 @@ _MOST_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class RolloutReading:
-    """The content of the file: a state, None where there is no file, or the problem with it."""
+    """The content of the file: a state, or the problem with it."""
 
     state: RolloutState | None = None
+    """None where there is no file, or a problem with it."""
     problem: str = ""
+    """Empty where there is none."""
 
 
 class RolloutFile:

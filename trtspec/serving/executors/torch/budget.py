@@ -23,11 +23,14 @@ AHEAD = 1.5
 
 @dataclass(frozen=True, slots=True)
 class KvNeed:
-    """The need of one engine's cache: bytes for a token, the number of texts and their greatest length."""
+    """The need of one engine's cache."""
 
     bytes_per_token: int
+    """The number of bytes for a token."""
     texts: int
+    """The number of texts."""
     max_seq_len: int
+    """The greatest length of a text."""
 
 
 def dependent_kv_bytes(method: str, hidden_size: int, own_kv_bytes: int, item: int) -> int:

@@ -50,12 +50,15 @@ def usable_threads(busy: int = 0) -> int:
 
 @dataclass
 class Try:
-    """A number of threads that is tried: the seconds that steps took, and took before, and all since."""
+    """A number of threads that is tried; times are in seconds."""
 
     threads: int
     took: float = 0.0
+    """The time that steps took whose usual time is known."""
     usual: float = 0.0
+    """The time that steps of the same kinds took before."""
     since: float = 0.0
+    """The time that all steps took since the try began."""
 
     @property
     def is_over(self) -> bool:

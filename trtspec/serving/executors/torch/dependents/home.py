@@ -12,9 +12,10 @@ from trtspec.serving.executors.torch.model import Decoder
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A loaded target, and the slots with the texts that it has read."""
+    """A loaded target, and the texts that it has read."""
 
     config: TorchEngineConfig
     model: Decoder
     cache: Cache
     slots: CacheSlots
+    """The slots with the texts that the target has read."""
