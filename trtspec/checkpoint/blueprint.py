@@ -24,21 +24,23 @@ from trtspec.models.tensors import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """A checkpoint that is to be written.
-
-    `config` is `config.json`; `ranks` has each rank's tensors; `scales` is empty if nothing is FP8. `tensors`
-    are the Hugging Face tensors of the weights, by name. `stored_scales` are the scales of those that are FP8
-    already, by module: a stored number times its scale is the real one. `dtype` is the safetensors name for
-    all weights that are not FP8 and have no dtype of their own.
-    """
+    """The plan of a checkpoint that is to be written."""
 
     config: Mapping[str, Any]
+    """The content of `config.json`."""
     weights: tuple[FamilyTensor, ...]
     ranks: tuple[tuple[Placed, ...], ...]
+    """The tensors of each rank."""
     scales: Mapping[FamilyTensor, Scales]
+    """Empty if nothing is FP8."""
     tensors: Mapping[str, Tensor]
+    """The Hugging Face tensors of the weights, by name."""
     stored_scales: Mapping[str, float]
+    """The scales of the weights that are FP8 already, by module. A stored number times its scale is the real
+    one.
+    """
     dtype: str
+    """The safetensors name for all weights that are not FP8 and have no dtype of their own."""
 
     def entries(self, rank: int) -> list[TensorEntry]:
         """Returns the tensors in the file of a rank, in order: each weight, followed by its scales, which are

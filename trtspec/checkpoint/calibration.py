@@ -45,16 +45,19 @@ class Quality:
 class CalibratedRanges:
     """The largest absolute values of a model, by Hugging Face's names of modules.
 
-    `linears` has those of linear layers, and `kv` those of keys and values, under the names of `k_proj` and
-    `v_proj` even if one module computes both. Measured values are float32. `kv` is empty if the KV cache is
-    not quantized. `provenance` says what the calibration was made of; `quality` is None if it was not
-    measured.
+    Measured values are float32.
     """
 
     linears: Mapping[str, Amax]
+    """The values of linear layers."""
     kv: Mapping[str, float]
+    """The values of keys and values, under the names of `k_proj` and `v_proj` even if one module computes
+    both. Empty if the KV cache is not quantized.
+    """
     provenance: Mapping[str, Any]
+    """Says what the calibration was made of."""
     quality: Quality | None = None
+    """None if it was not measured."""
 
 
 def of_layers(calibration: CalibratedRanges, layers: Sequence[int]) -> CalibratedRanges:

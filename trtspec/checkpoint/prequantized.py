@@ -33,18 +33,16 @@ _ZERO_POINTS = tuple(f"{of}_zero_point" for of in ("weight", "input", "output", 
 
 @dataclass(frozen=True, slots=True)
 class Prequantized:
-    """The scales of an FP8 model, as a conversion needs them.
-
-    `calibration` has amax = scale * 448, exact in float64. `stored_scales` has, by module, the number with
-    which the FP8 numbers of its weight are to be multiplied. If the model has no scales of keys and values,
-    `has_kv_scales` is False, and they are 1.0. `scale_tensors` names the tensors from which all of this was
-    read; they are no weights.
-    """
+    """The scales of an FP8 model, as a conversion needs them."""
 
     calibration: CalibratedRanges
+    """Has amax = scale * 448, exact in float64."""
     stored_scales: Mapping[str, float]
+    """The number with which the FP8 numbers of a module's weight are to be multiplied, by module."""
     has_kv_scales: bool
+    """False if the model has no scales of keys and values, which are then 1.0."""
     scale_tensors: frozenset[str]
+    """The names of the tensors from which all of this was read; they are no weights."""
 
 
 def read_prequantized(source: Source) -> Prequantized | None:

@@ -40,33 +40,37 @@ def rollout_file(build: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A build directory and the addresses that its Triton listens on.
-
-    `ranks` is how many ranks the engine with the most of them has. Loading the engines may take `start_s`
-    seconds, and requests in flight have `grace_s` seconds to end in. With `loads_one_by_one` no two engines
-    are loaded at once: two of one rank in NVIDIA's C++ backend would make MPI groups with the same tag.
-    `private_host` is where HTTP and the metrics are, if not on `host`; `key` opens the APIs that change the
-    server, and a key of the file `api_keys` OpenAI's API, which is open without. With `json_logs` what the
-    models log is lines of JSON; each of `trace_config` is an option of Triton's. The file of a
-    roll-out and the folder of the logs are in the build, if `rollout` and `logs` name no others.
-    """
+    """A build directory and the addresses that its Triton listens on."""
 
     name: str
     build: Path
     model_name: str
     ranks: int = 1
+    """The number of ranks of the engine that has the most."""
     host: str = LOOPBACK
     private_host: str | None = None
+    """The host of HTTP and the metrics, if they are not on `host`."""
     ports: Ports = field(default_factory=Ports)
     start_s: float = with_engines(()).seconds
+    """The seconds that loading the engines may take."""
     grace_s: float = GRACE_S
+    """The seconds that requests in flight have to end in."""
     loads_one_by_one: bool = False
+    """No two engines are loaded at once. Two of one rank in NVIDIA's C++ backend would make MPI groups with
+    the same tag.
+    """
     json_logs: bool = False
+    """The models log lines of JSON."""
     trace_config: tuple[str, ...] = ()
+    """Each is an option of Triton's."""
     api_keys: Path | None = None
+    """The file of keys, one of which opens OpenAI's API. Without it that API is open."""
     rollout: Path | None = None
+    """The file of a roll-out; it is in the build if this is None."""
     logs: Path | None = None
+    """The folder of the logs; they are in the build if this is None."""
     key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    """Opens the APIs that change the server."""
 
     @property
     def container_name(self) -> str:

@@ -59,28 +59,29 @@ PUBLISHED = HardwareShare(bandwidth=0.79, flops=0.53, layer_s=40e-6, all_reduce_
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The bytes and operations of one step of a model; all ranks together, copies counted.
-
-    `weight_bytes` are read once in every step: not the table of embeddings, of which a step reads a row.
-    `kv_bytes` are those of a token of context. `flops_8` and `flops_16` are spent on each row with weights
-    of either kind, `attention_flops` on each row for each token of its context. `row_bytes` are those of one
-    row between two layers.
-
-    Of a mixture of experts `expert_bytes` are those of the weights that a router chooses from, and `chosen`
-    is the share of them that it chooses for a row.
-    """
+    """The bytes and operations of one step of a model; all ranks together, copies counted."""
 
     weight_bytes: float
+    """The bytes that are read once in every step. The table of embeddings, of which a step reads a row, is
+    not among them.
+    """
     kv_bytes: float
+    """The bytes of a token of context."""
     flops_8: float
+    """The operations that each row takes with weights of 8 bits."""
     flops_16: float
+    """The operations that each row takes with weights of 16 bits."""
     attention_flops: float
+    """The operations that each row takes for each token of its context."""
     layers: int
     row_bytes: float
+    """The bytes of one row between two layers."""
     tensor: int = 1
     pipeline: int = 1
     expert_bytes: float = 0.0
+    """Of a mixture of experts, the bytes of the weights that a router chooses from."""
     chosen: float = 1.0
+    """Of a mixture of experts, the share of these weights that the router chooses for a row."""
 
     def weight_bytes_of(self, rows: float) -> float:
         """Returns the bytes of weights that a step of so many rows reads, 1 or more.

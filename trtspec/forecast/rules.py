@@ -58,27 +58,31 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class PairFacts:
-    """The facts of a plan's pair. `draft_*` are None where there is no draft model.
+    """The facts of a plan's pair.
 
-    Parameters are those that compute a token, which of a mixture of experts are not all.
-    `requests` of full length fit into the KV caches, of `max_batch_size` that may come at once; None where
-    that is not known. `problem` is why the engines do not fit. `length` is K, or the longest that a policy
-    may choose. `rollout` says where the roll-out of the build stands, None before it began; without
-    `rolls_out` what serves has none. An engine that drafts by itself has a `tree` of so many nodes in place
-    of a K.
+    Parameters are those that compute a token. A mixture of experts has more.
     """
 
     target_parameters: int
     draft_parameters: int | None
+    """None where there is no draft model."""
     draft_bytes: int | None
+    """None where there is no draft model."""
     length: int
+    """K, or the longest draft that a policy may choose."""
     max_batch_size: int
+    """The number of requests that may come at once."""
     requests: int | None
+    """The number of requests of full length that fit into the KV caches; None where that is not known."""
     problem: str | None = None
+    """The reason why the engines do not fit."""
     expected: Expected | None = None
     rollout: str | None = None
+    """The state of the build's roll-out; None before it began."""
     rolls_out: bool = True
+    """False where the server has no roll-outs."""
     tree: int | None = None
+    """The number of nodes of the tree of an engine that drafts by itself, which has no K."""
 
     @property
     def short(self) -> bool:

@@ -23,36 +23,38 @@ _ROPE = ("rope_scaling", "rope_parameters")
 
 @dataclass(frozen=True, slots=True)
 class Source(Sizes):
-    """A model, read from `config.json`, `generation_config.json` and the headers of the weights.
-
-    `config` is `config.json` itself, for keys that only one family needs. `dtype` is TensorRT-LLM's name
-    (`bfloat16`, `float16`, `float32`). `end_ids` are the tokens that end a text: the generation config's, or
-    else the model config's. `rotary_scaling` is `rope_scaling`, None for the default type, and
-    `partial_rotary_factor` the share of each head that rotary positions turn. `scheme` is None for a model
-    that is not quantized, or in a way that no engine is built of: `foreign` then says which, and why.
-    `tensors` are by Hugging Face's names. `layers` are those of the folder's model that this one
-    consists of, None for all of them.
-    """
+    """A model, read from `config.json`, `generation_config.json` and the headers of the weights."""
 
     folder: Path
     config: HfConfig
+    """The whole of `config.json`, for keys that only one family needs."""
     model_type: str
     dtype: str
+    """TensorRT-LLM's name: `bfloat16`, `float16` or `float32`."""
     hidden_act: str
     norm_epsilon: float
     max_position_embeddings: int
     rotary_base: float
     rotary_scaling: Mapping[str, Any] | None
+    """The section `rope_scaling`; None for the default type."""
     partial_rotary_factor: float
+    """The share of each head that rotary positions turn."""
     attention_bias: bool
     mlp_bias: bool
     bos_id: int | None
     pad_id: int | None
     end_ids: tuple[int, ...]
+    """The tokens that end a text: the generation config's, or else the model config's."""
     scheme: Scheme | None
+    """None for a model that is not quantized, and for one that is quantized in a way that no engine is built
+    of.
+    """
     foreign: ModelError | None
+    """Says which way that is, and why no engine is built of it; None otherwise."""
     tensors: Mapping[str, Tensor]
+    """The tensors by Hugging Face's names."""
     layers: tuple[int, ...] | None = None
+    """The layers of the folder's model that this one consists of; None for all of them."""
 
     @property
     def parameters(self) -> int:

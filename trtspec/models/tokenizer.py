@@ -39,21 +39,22 @@ class AddedToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerTraits:
-    """The traits by which two tokenizers are compared.
-
-    `kind` is the type of the model, such as BPE. `tokens` has the bytes of every id, added tokens among them.
-    `stages` (normalizer, pre_tokenizer, post_processor, decoder) and `merges` (the rules of the model itself)
-    are canonical JSON, equal exactly if the settings are. `named` has the ids of the bos, eos and pad tokens
-    that `tokenizer_config.json` names.
-    """
+    """The traits by which two tokenizers are compared."""
 
     file: Path
     kind: str
+    """The type of the model, such as BPE."""
     tokens: Mapping[int, bytes]
+    """The bytes of every id, added tokens among them."""
     added: Mapping[int, AddedToken]
     stages: Mapping[str, str]
+    """The normalizer, pre_tokenizer, post_processor and decoder as canonical JSON, equal exactly if the
+    settings are.
+    """
     merges: str
+    """The rules of the model itself as canonical JSON, equal exactly if the settings are."""
     named: Mapping[str, int | None]
+    """The ids of the bos, eos and pad tokens that `tokenizer_config.json` names."""
     chat_template: str | None
 
     @property

@@ -8,22 +8,27 @@ from difflib import get_close_matches
 
 @dataclass(frozen=True, slots=True)
 class GpuProduct:
-    """One kind of GPU. `name` is the recipe's word for it, and `sm` the compute capability times ten.
+    """The data of one kind of GPU.
 
-    The memory is what `nvidia-smi` reports; the rest is NVIDIA's data sheet of the product: the bandwidth of
-    the memory, TFLOPS of dense matrices of 16-bit floats and of FP8 (half of what a sheet says that counts
-    sparsity; those that sum up in float32, where a GeForce has two), and GB a second to other GPUs, both
-    ways together: over NVLink, or PCIe where there is none.
+    The rates are from NVIDIA's data sheet of the product. TFLOPS are those of dense matrices: half of what a
+    sheet says that counts sparsity. Where a GeForce has two numbers, they are those that sum up in float32.
     """
 
     name: str
+    """The recipe's word for it."""
     label: str
     sm: int
+    """The compute capability times ten."""
     memory_gib: float
+    """The memory that `nvidia-smi` reports."""
     bandwidth_gb_s: int
+    """The bandwidth of the memory."""
     tflops_16: float
+    """TFLOPS with 16-bit floats."""
     tflops_8: float | None
+    """TFLOPS with FP8."""
     link_gb_s: int
+    """GB a second to other GPUs, both ways together: over NVLink, or PCIe where there is none."""
 
     @property
     def fp8(self) -> bool:

@@ -18,22 +18,23 @@ FILE = "layers.json"
 
 @dataclass(frozen=True, slots=True)
 class ChosenLayers:
-    """Layers of a target of `of` layers, and how often a draft of them foresaw what it said.
-
-    `agreement` is the share of the `tokens` of its answers that the draft would have said behind the same
-    beginning; `spread` is that of as many layers spread evenly. `curve` has the agreement of the sets on the
-    way there that were tried, by how many layers they have; `tried` counts sets. `provenance` says what was
-    asked, and how.
-    """
+    """Some of a target's layers, and how often a draft of them foresaw what the target said."""
 
     layers: tuple[int, ...]
     of: int
+    """The number of layers that the target has."""
     agreement: float
+    """The share of the answers' tokens that the draft would have said behind the same beginning."""
     spread: float
+    """The same share for as many layers that are spread evenly."""
     tokens: int
+    """The number of tokens in the target's answers."""
     tried: int
+    """The number of sets that were tried."""
     curve: Mapping[int, float]
+    """The agreement of the sets that were tried on the way there, by how many layers they have."""
     provenance: Mapping[str, Any]
+    """Says what was asked, and how."""
 
 
 def write_layers(file: Path, chosen: ChosenLayers) -> None:

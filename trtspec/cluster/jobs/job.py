@@ -35,32 +35,37 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class ClusterJob:
-    """A call of trtspec that waits for `after`, the names of other jobs, to have succeeded.
-
-    `name` has letters, digits and dashes, at most 63, and is the same for the same work, whoever plans it.
-    `title` is for people. It builds what has a `key` of the recipe in `file`, in the folder `output`, for the
-    store at a URL; `words` say how much of it. `gpus` is how many of the recipe's GPUs it needs on its node,
-    0 for none, and `size` the bytes of the checkpoint that it makes or builds from. `image` has the recipe's
-    release of TensorRT-LLM, None for the torch backend. `folders` are those of the shared file system that
-    it uses, and `log` is the file on it that has, or is to have, its output. `product` is None for a job that
-    only prepares what another reads.
-    """
+    """A call of trtspec that builds a part of a recipe, as a job of a cluster."""
 
     name: str
+    """Letters, digits and dashes, at most 63. The same work has the same name, whoever plans it."""
     title: str
+    """The name for people."""
     file: Path
+    """The file of the recipe."""
     words: tuple[str, ...]
+    """The words of the call that say how much of the recipe is built, and with which backend."""
     output: Path
+    """The folder that it builds in."""
     store: str
+    """The URL of the store that it builds for."""
     key: str
+    """The key in the store of what it builds or prepares."""
     after: tuple[str, ...]
+    """The names of the jobs that must have succeeded before it starts."""
     gpus: int
+    """The number of the recipe's GPUs that it needs on its node; 0 for none."""
     size: int
+    """The bytes of the checkpoint that it makes or builds from."""
     recipe: Recipe
     image: str | None
+    """An image with the recipe's release of TensorRT-LLM; None for the torch backend."""
     folders: tuple[Path, ...]
+    """The folders of the shared file system that it uses."""
     log: Path
+    """The file on the shared file system that has its output, or is to have it."""
     product: Product | None
+    """None for a job that only prepares what another reads."""
 
     @property
     def memory(self) -> int:

@@ -13,41 +13,54 @@ from trtspec.serving.metrics import COUNTED, KV_FRACTION, STARTED
 
 @dataclass(frozen=True, slots=True)
 class ServerFigures:
-    """A deployment over the last `seconds`.
+    """The figures of a deployment over the last `seconds`.
 
-    Shares are 0 to 1, times in seconds, rates per second; None where nothing happened that could tell.
-    `acceptance` is of draft tokens, by where they came from `acceptance_by_origin`; `tokens_per_draft` counts
-    the target's own token too; `mean_k` counts bursts of the target alone as 0. `speculation_share` of the
-    requests has drafts; drafts of `shadow_share` are only scored, which gives `shadow_acceptance`. `errors`
-    are the model's, `refusals` those in front of it. Quantiles are 50 % and 95 %.
+    Shares are 0 to 1, times in seconds, rates per second. A figure is None where nothing happened that could
+    tell it.
     """
 
     model: str
     seconds: float
     running: int
     places: int
+    """The number of requests that can run at once."""
     waiting: int
     queue_size: int
+    """The number of requests that can wait."""
     longest_wait: float
     tokens_per_second: float
     prompt_tokens_per_second: float
     requests_per_second: float
     rounds_per_second: float
     acceptance: float | None
+    """The share of draft tokens that were accepted."""
     acceptance_by_origin: dict[str, float]
+    """The same, by where the draft tokens came from."""
     tokens_per_draft: float | None
+    """The mean number of tokens that a draft brings: the accepted ones, and the target's own."""
     mean_k: float | None
+    """The mean length of drafts; a burst of the target alone counts as 0."""
     rounds_by_k: dict[int, float]
+    """The share of rounds by the number of draft tokens."""
     time_to_first_token: tuple[float, float] | None
+    """The quantiles of 50 % and 95 %."""
     inter_token_latency: tuple[float, float] | None
+    """The quantiles of 50 % and 95 %."""
     kv_use: dict[str, float]
+    """The use of the KV caches by engine."""
     draft_available: bool
     speculation_share: float
+    """The share of requests that have drafts."""
     shadow_share: float
+    """The share of requests whose drafts are only scored."""
     shadow_acceptance: float | None
+    """The share of those drafts' tokens that would have been accepted."""
     fallbacks: dict[str, float]
+    """The rate by reason."""
     errors: dict[str, float]
+    """The rate of the model's errors by kind."""
     refusals: dict[str, float]
+    """The rate of refusals in front of the model by reason."""
 
 
 def models(scrape: Scrape) -> list[str]:

@@ -47,22 +47,23 @@ class TensorPart:
 
 @dataclass(frozen=True, slots=True)
 class FamilyTensor:
-    """A TensorRT-LLM tensor: a rank's shares of its parts, stacked along the first dimension in this order.
-
-    A weight of a decoder layer has that layer's number in the whole model, and a `name` within the layer;
-    pipeline ranks count their layers from zero. `linear` says whether it is a matrix that FP8 quantizes.
-    A weight of `experts` is a matrix for each of so many, [experts, out, in]. `dtype`, by its safetensors
-    name, is that of a weight which is stored in the same dtype in every checkpoint. `shift` is added to each
-    number.
-    """
+    """A TensorRT-LLM tensor: a rank's shares of its parts, stacked in order along the first dimension."""
 
     name: str
+    """The name within the layer for a weight of a decoder layer."""
     parts: tuple[TensorPart, ...]
     layer: int | None = None
+    """The layer's number in the whole model for a weight of a decoder layer. Pipeline ranks count their
+    layers from zero.
+    """
     linear: bool = False
+    """True for a matrix that FP8 quantizes."""
     experts: int | None = None
+    """The number of experts, with a matrix for each: [experts, out, in]. None for a weight of no experts."""
     dtype: str | None = None
+    """The dtype of a weight that is stored in the same one in every checkpoint, by its safetensors name."""
     shift: float = 0.0
+    """Added to each number."""
 
     @property
     def matrices(self) -> tuple[tuple[TensorPart, ...], ...]:
@@ -111,32 +112,36 @@ class ConfigKey:
 class ModelFamily:
     """All that trtspec knows of one family; other modules read these fields instead of comparing names.
 
-    `name` is Hugging Face's `model_type`, by which transformers chooses what the model computes. `check`
-    raises ModelError for a model that would be converted wrongly. `weights` are its tensors in layer order,
-    `config` and `keys` what only its `config.json` has. `ignored` matches Hugging Face tensors that carry no
-    weight of the model and may be left out. `window` is how many tokens a token attends to, itself counted;
-    None for all. `alternates` is true if only some layers have that window. `original` is how many tokens a
-    text may have before its positions turn otherwise; None if they never do. `experts` is true if they stand
-    in place of every layer's MLP.
-
-    The other fields describe TensorRT-LLM's class: `swiglu` is true if its MLP has a gated SiLU, `fused_gate`
-    if the two matrices before the activation are one there, `norms_heads` if it normalizes q and k,
-    `pipelines` if it can be divided among pipeline ranks, and `reduce_fusion` if the build option of this
-    name has an effect.
+    The fields from `swiglu` on describe TensorRT-LLM's class.
     """
 
     name: str
+    """Hugging Face's `model_type`, by which transformers chooses what the model computes."""
     check: Callable[[Source], None]
+    """Raises ModelError for a model that would be converted wrongly."""
     weights: Callable[[Sizes], Iterable[FamilyTensor]]
+    """Lists the family's tensors in layer order."""
     config: Callable[[Source], dict[str, Any]]
+    """Makes the keys that only this family's `config.json` has."""
     ignored: re.Pattern[str]
+    """Matches Hugging Face tensors that carry no weight of the model and may be left out."""
     keys: tuple[ConfigKey, ...] = ()
+    """The keys of `config.json` that tell this family from others."""
     window: Callable[[Source], int | None] = lambda _: None
+    """The number of tokens that a token attends to, itself counted; None for all."""
     alternates: bool = False
+    """True if only some layers have that window."""
     original: Callable[[Source], int | None] = lambda _: None
+    """The number of tokens that a text may have before its rotary factors change; None if they never do."""
     experts: bool = False
+    """True if experts stand in place of every layer's MLP."""
     swiglu: bool = True
+    """True if its MLP has a gated SiLU."""
     fused_gate: bool = False
+    """True if it has the two matrices before the activation as one."""
     norms_heads: bool = False
+    """True if it normalizes q and k."""
     pipelines: bool = True
+    """True if it can be divided among pipeline ranks."""
     reduce_fusion: bool = False
+    """True if the build option `reduce_fusion` has an effect."""

@@ -18,22 +18,26 @@ _KEY, _VERSION = "standing.json", 2
 
 @dataclass(frozen=True, slots=True)
 class CanaryState:
-    """The `share` of requests that the build `new` has, beside the build `old`, both by their digests.
-
-    `replicas` are those of the deployment, and `is_reached` is False while pods are moved to the share. What
-    they had counted at `since`, a time in ISO 8601, is `counted`, by their names. `revision` is that of
-    the release before the canary, which is gone back to; `mark` is the version of the ConfigMap that said so.
-    """
+    """The state of a canary: two builds that share the requests."""
 
     share: float
+    """The share of requests that the new build has."""
     new: str
+    """The digest of the new build."""
     old: str
+    """The digest of the build beside it."""
     replicas: int
+    """The replicas of the deployment."""
     is_reached: bool = False
+    """False while pods are moved to the share."""
     since: str | None = None
+    """The time of `counted` in ISO 8601."""
     counted: Mapping[str, Counted] = field(default_factory=dict)
+    """The counters of the pods at that time, by the pods' names."""
     revision: int | None = None
+    """The revision of the release before the canary, which is gone back to."""
     mark: str | None = None
+    """The version of the ConfigMap that said so."""
 
     @property
     def goes_on(self) -> bool:
