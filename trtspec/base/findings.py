@@ -18,19 +18,18 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found.
-
-    `subject` is empty if the problem is with the whole of what was looked at. `effect` says what follows from
-    the problem, if `problem` does not. `line` is the 1-based line of a recipe.
-    """
+    """One thing that was found."""
 
     subject: str
+    """Empty if the problem is with the whole of what was looked at."""
     problem: str
     repair: str | None = None
     _: KW_ONLY
     severity: Severity = Severity.ERROR
     effect: str | None = None
+    """Says what follows from the problem, if `problem` does not."""
     line: int | None = None
+    """The 1-based line of a recipe."""
 
 
 def ok(subject: str, found: str) -> Finding:

@@ -27,17 +27,18 @@ class Amax:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """The cost of quantization, measured on `texts` held-out texts with `tokens` next tokens in all.
-
-    `agreement` is the share of tokens at which both models' likeliest next token is the same, `kl` the mean
-    of KL(original || quantized) in nats. `perplexity` is the quantized model's.
-    """
+    """The cost of quantization, measured on held-out texts."""
 
     texts: int
+    """The number of held-out texts."""
     tokens: int
+    """The number of next tokens in all of these texts."""
     agreement: float
+    """The share of tokens at which both models' likeliest next token is the same."""
     kl: float
+    """The mean of KL(original || quantized) in nats."""
     perplexity: float
+    """The quantized model's."""
     original_perplexity: float
 
 

@@ -14,14 +14,15 @@ _FP8_UNIT = 16  # cuBLASLt's FP8 products need both sides of a weight to be mult
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """The parallelism of a model: `tp_size` ranks share each layer, and `pp_size` such groups share the
-    layers.
+    """The parallelism of a model.
 
     The rank is `pp_rank * tp_size + tp_rank`, as in TensorRT-LLM's `mapping.py` without context parallelism.
     """
 
     tp_size: int = 1
+    """The number of ranks that share each layer."""
     pp_size: int = 1
+    """The number of such groups of ranks, which share the layers."""
 
     @property
     def world_size(self) -> int:

@@ -91,17 +91,16 @@ class ContainerProcess:
 
 @dataclass(slots=True)
 class OneContainer:
-    """Runs at most one container at a time, whose output goes to `log` while this process runs.
-
-    `words` are those behind the program's name, and `secrets` the variables that they name without a value.
-    """
+    """Runs at most one container at a time, whose output goes to `log` while this process runs."""
 
     program: Program
     words: tuple[str, ...]
+    """The words behind the program's name."""
     name: str
     build: Path
     log: Path
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The variables that `words` name without a value."""
     container_id: str | None = None
     copy: ContainerLog | None = None
 

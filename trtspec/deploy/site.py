@@ -27,14 +27,12 @@ _HIDDEN = "$KEY"
 
 
 class Site(Protocol):
-    """A place to serve a build in.
-
-    `warning` is for whoever serves there, None if there is nothing to warn of; `left` is the name of the
-    container that runs on when `serve` has ended, None if none does.
-    """
+    """A place to serve a build in."""
 
     warning: str | None
+    """A warning for whoever serves there; None if there is nothing to warn of."""
     left: str | None
+    """The name of the container that runs on when `serve` has ended; None if none does."""
 
     def command_line(self) -> str:
         """Returns the line that starts the server, for a shell."""

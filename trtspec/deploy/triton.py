@@ -12,16 +12,16 @@ from trtspec.deploy.environment import for_server
 
 @dataclass(frozen=True, slots=True)
 class TritonInstall:
-    """A tritonserver: `server` is the executable, `backends` its backend directory, None for the default.
-
-    `variables` are the environment variables that it needs beside those of this process, or in their place;
-    `problem` is why other machines should not reach it, None if they may.
-    """
+    """A tritonserver that is installed on this machine."""
 
     server: Path
+    """The executable."""
     backends: Path | None = None
+    """The directory of its backends; None for the default."""
     variables: Mapping[str, str] = field(default_factory=dict)
+    """The environment variables that it needs beside those of this process, or in their place."""
     problem: str | None = None
+    """The reason why other machines should not reach it; None if they may."""
 
     def environment(self) -> dict[str, str]:
         """Returns the environment to start it in: that of this process without secrets, and `variables`.

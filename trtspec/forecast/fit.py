@@ -23,14 +23,18 @@ _COLUMNS = ("draft", "verified", "overhead", "draft begins", "verification begin
 class FittedSeconds:
     """Seconds that were measured at one load, by the length K of the draft; the best guess is a median.
 
-    `plain_s` is a step of the target alone, `rounds` whole rounds, of which there must be one. Without
-    `drafts` and `verifications`, where only rounds are seen, what a token costs is all the draft's.
+    Where only rounds are seen, `drafts` and `verifications` are empty. The fit then charges the whole cost of
+    a token to the draft.
     """
 
     plain_s: float
+    """The seconds of a step of the target alone."""
     rounds: Mapping[int, float]
+    """The seconds of whole rounds, of which there must be one."""
     drafts: Mapping[int, float] = field(default_factory=dict)
+    """The seconds of drafts."""
     verifications: Mapping[int, float] = field(default_factory=dict)
+    """The seconds of verifications."""
 
 
 def fit(calibration: FittedSeconds) -> RoundCosts:

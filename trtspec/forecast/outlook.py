@@ -12,17 +12,16 @@ _HALVINGS = 20
 
 @dataclass(frozen=True, slots=True)
 class ForecastPair:
-    """A target and what proposes for it on GPUs of one kind.
-
-    `draft` is None where drafts are looked up and cost nothing. `overhead_s` is what a round costs besides
-    the engines, and `longest` the longest draft that the target verifies.
-    """
+    """A target and what proposes for it on GPUs of one kind."""
 
     target: Network
     draft: Network | None
+    """None where drafts are looked up and cost nothing."""
     chip: Chip
     overhead_s: float
+    """The seconds that a round costs besides the engines."""
     longest: int
+    """The longest draft that the target verifies."""
 
     def costs(self, load: BatchLoad, length: int) -> RoundCosts:
         """Returns the costs of a round with a draft of `length` tokens."""

@@ -27,31 +27,30 @@ from trtspec.forecast.speedup import RoundCosts
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """The peak rates of one GPU by its data sheet.
-
-    `bandwidth` is bytes read from its memory, `link` bytes sent to other GPUs, `flops_16` and `flops_8`
-    operations on dense matrices of 16-bit and 8-bit floats; a GPU without FP8 has the former twice.
-    """
+    """The peak rates of one GPU by its data sheet, per second."""
 
     bandwidth: float
+    """Bytes read from its memory."""
     link: float
+    """Bytes sent to other GPUs."""
     flops_16: float
+    """Operations on dense matrices of 16-bit floats."""
     flops_8: float
+    """Operations on dense matrices of 8-bit floats. A GPU without FP8 has `flops_16` here."""
 
 
 @dataclass(frozen=True, slots=True)
 class HardwareShare:
-    """The shares of a data sheet's bandwidth and FLOPs that programs reach, and the seconds that it does not
-    mention.
-
-    `layer_s` is what a layer costs besides reading and multiplying, `all_reduce_s` what one exchange between
-    the ranks costs besides its bytes.
-    """
+    """The shares of a data sheet's rates that programs reach, and the seconds that it does not mention."""
 
     bandwidth: float
+    """The share of the bandwidth."""
     flops: float
+    """The share of the FLOPs."""
     layer_s: float
+    """The seconds that a layer costs besides reading and multiplying."""
     all_reduce_s: float
+    """The seconds that one exchange between the ranks costs besides its bytes."""
 
 
 PUBLISHED = HardwareShare(bandwidth=0.79, flops=0.53, layer_s=40e-6, all_reduce_s=6.5e-6)

@@ -24,36 +24,35 @@ _NO_RUN = "run trtspec bench, then plan --measured"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """The results of a run that the rules use; None for what it did not measure.
-
-    `gpu_use` is the share of time in which the GPUs were busy without drafts at the lowest load, and
-    `acceptance` that of each position where all before it were accepted. `accepted` is accepted over drafted
-    tokens. `decision` is that of the bench (`on`, `up_to`, `off`, `undecided`, `unmeasured`), `words` its
-    sentence.
-    """
+    """The results of a run that the rules use; None for what it did not measure."""
 
     answer_tokens: float | None = None
     gpu_use: float | None = None
+    """The share of time in which the GPUs were busy without drafts at the lowest load."""
     acceptance: tuple[float, ...] = ()
+    """The acceptance of each position where all positions before it were accepted."""
     accepted: float | None = None
+    """Accepted over drafted tokens."""
     tokens_per_second: float | None = None
     decision: str = "unmeasured"
+    """The bench's decision: `on`, `up_to`, `off`, `undecided` or `unmeasured`."""
     words: str = ""
+    """The sentence of the decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The roofline's expectation for one stream: one draft token costs `draft_cost` plain steps.
-
-    `usual_lengths` are the best lengths, without the recipe's limit, at acceptances of 0.6 and 0.8; drafts
-    gain from the acceptance `break_even` on, never if that is None. `limit` is what a plain step waits for.
-    """
+    """The roofline's expectation for one stream."""
 
     draft_cost: float
+    """The cost of one draft token in plain steps."""
     usual_lengths: tuple[int, int]
+    """The best lengths, without the recipe's limit, at acceptances of 0.6 and 0.8."""
     break_even: float | None
+    """The acceptance from which on drafts gain; None if they never do."""
     tokens_per_second: float
     limit: str
+    """The thing that a plain step waits for."""
 
 
 @dataclass(frozen=True, slots=True)

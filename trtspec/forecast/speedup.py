@@ -13,15 +13,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RoundCosts:
-    """The costs of a round, in steps of the target alone with as many running sequences.
-
-    `draft` is a token of the draft (Leviathan's c), `overhead` a round's own cost, `verified` what each
-    drafted token adds to the target's step.
-    """
+    """The costs of a round, in steps of the target alone with as many running sequences."""
 
     draft: float
+    """The cost of a token of the draft (Leviathan's c)."""
     overhead: float = 0.0
+    """The round's own cost."""
     verified: float = 0.0
+    """The cost that each drafted token adds to the target's step."""
 
     def of(self, length: int) -> float:
         """Returns the cost of a round with a draft of so many tokens; 1.0 for none, which is a plain step."""

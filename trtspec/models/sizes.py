@@ -8,16 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ExpertSizes:
-    """The experts that stand in place of each layer's MLP.
-
-    Of `count` experts, each `intermediate_size` wide, the router chooses `chosen` for each token. Beside them
-    there may be one that every token has, `shared_intermediate_size` wide; 0 stands for none.
-    """
+    """The experts that stand in place of each layer's MLP."""
 
     count: int
     chosen: int
+    """The number of experts that the router chooses for each token."""
     intermediate_size: int
+    """The width of each expert."""
     shared_intermediate_size: int = 0
+    """The width of the expert beside them that every token has; 0 if there is none."""
 
 
 @dataclass(frozen=True, slots=True)

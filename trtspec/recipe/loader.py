@@ -23,17 +23,17 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?\
 
 @dataclass(frozen=True, slots=True)
 class LoadedRecipe:
-    """A valid recipe and its file; `lines` has the 1-based line of each dotted key of the file.
-
-    `asked` is the backend that a flag or the environment names instead of the recipe's own, if one does:
-    `recipe` is one of it, and `digest` still that of the file's recipe.
-    """
+    """A valid recipe and its file."""
 
     recipe: Recipe
+    """The recipe, of the backend `asked` if there is one."""
     path: Path
     lines: Mapping[str, int]
+    """The 1-based line of each dotted key of the file."""
     digest: str
+    """The digest of the file's recipe, even where `asked` names another backend."""
     asked: str | None = None
+    """The backend that a flag or the environment names instead of the recipe's own, if one does."""
 
     def problem(self, key: str, problem: str, repair: str | None = None) -> Finding:
         """A finding at a dotted key, with the line of the key or of the section that should have it."""

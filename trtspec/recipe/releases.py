@@ -12,17 +12,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """One TensorRT-LLM release; `tags` (YY.MM) are the Triton images that have it, the one to use first.
-
-    `driver` is the oldest branch of NVIDIA's driver that runs the image's CUDA without the forward
-    compatibility package (CUDA Compatibility guide: 525 for CUDA 12, 580 for CUDA 13).
-    """
+    """One TensorRT-LLM release."""
 
     version: str
     tensorrt: str
     cuda: str
     driver: int
+    """The oldest branch of NVIDIA's driver that runs the image's CUDA without the forward compatibility
+    package (CUDA Compatibility guide: 525 for CUDA 12, 580 for CUDA 13).
+    """
     tags: tuple[str, ...]
+    """The tags (YY.MM) of the Triton images that have the release, the one to use first."""
 
     @property
     def image(self) -> str:

@@ -26,14 +26,14 @@ PACKAGES = ("transformers", "accelerate", "torch")  # of the extra `train`
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """The options of a search for layers: the model computes in `dtype`, and `count` layers stay.
-
-    With `shares_cache` the draft will read the target's keys and values. The others are the recipe's.
-    """
+    """The options of a search for layers; those without a description are the recipe's."""
 
     dtype: str
+    """The model computes in this dtype."""
     shares_cache: bool
+    """The draft will read the target's keys and values."""
     count: int
+    """The number of layers that stay."""
     samples: int
     max_length: int
     max_tokens: int

@@ -29,14 +29,14 @@ class Phase(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """A job as its scheduler tells of it.
-
-    `reason` says in words why it waits or how it ended, `repair` what helps. `node` is where it runs or ran.
-    `restarts` counts how often the scheduler has put it back into the queue.
-    """
+    """A job as its scheduler tells of it."""
 
     phase: Phase
     reason: str | None = None
+    """Says in words why it waits or how it ended."""
     repair: str | None = None
+    """Says what helps."""
     node: str | None = None
+    """The node where it runs or ran."""
     restarts: int = 0
+    """The number of times that the scheduler has put it back into the queue."""

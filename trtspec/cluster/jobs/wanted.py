@@ -23,18 +23,17 @@ from trtspec.pipeline.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class PendingBuild:
-    """A recipe's plan, and what of it is still to be made.
-
-    `entry` is the pair in the store, None if it is not there; nothing else is wanted of a pair that is.
-    `engines` are those that neither the store nor the build directory has, and `stages` what is left to do
-    for each of them in its work folder.
-    """
+    """A recipe's plan, and what of it is still to be made."""
 
     made: BuildPlan
     pair: Product
     entry: Entry | None
+    """The pair's entry in the store; None if it is not there. Nothing else is wanted of a pair that is there.
+    """
     engines: Mapping[Role, Product]
+    """The engines that neither the store nor the build directory has."""
     stages: Mapping[Role, tuple[Stage, ...]]
+    """The stages that are left to do for each of these engines in its work folder."""
 
 
 def work_folder(output: Path, role: Role) -> Path:

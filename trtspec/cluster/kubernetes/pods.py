@@ -9,10 +9,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class PodContainer:
-    """A container of a pod; `waiting` and `message` say what it waits for, if it does.
+    """A container of a pod.
 
-    `exit_code`, `ended_by` and `last_words` are those of its last end: of the container before the last
-    restart where it runs or waits again. None and empty where there was none.
+    Its last end is that of the container before the last restart where it runs or waits again.
     """
 
     name: str
@@ -21,10 +20,15 @@ class PodContainer:
     is_ready: bool
     restarts: int
     waiting: str
+    """The reason for which it waits, if it does."""
     message: str
+    """The message that goes with `waiting`."""
     exit_code: int | None
+    """The exit code of its last end; None where there was none."""
     ended_by: str
+    """The reason of its last end; empty where there was none."""
     last_words: str
+    """The message of its last end; empty where there was none."""
 
     @property
     def has_failed(self) -> bool:
@@ -43,20 +47,21 @@ class PodContainer:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod; `unscheduled` are the scheduler's words where no node has it, `reason` why the whole has failed.
-
-    `template` tells pods of different templates apart, and `created` is a time in ISO 8601.
-    """
+    """A pod as the API server tells of it."""
 
     name: str
     phase: str
     created: str
+    """A time in ISO 8601."""
     template: str
+    """Tells pods of different templates apart."""
     node: str
     is_ready: bool
     is_ending: bool
     unscheduled: str
+    """The scheduler's words where no node has the pod."""
     reason: str
+    """The reason why the whole pod has failed."""
     message: str
     containers: tuple[PodContainer, ...]
     labels: Mapping[str, str]

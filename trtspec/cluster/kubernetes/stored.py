@@ -17,18 +17,18 @@ from trtspec.serving.executors.limits import TORCH_VERSION
 
 @dataclass(frozen=True, slots=True)
 class BuildEngine:
-    """An engine of a stored build.
-
-    `weights` is the bytes of all its ranks, and `kv_per_token` those that a token takes in the KV caches of
-    all. It takes `max_batch_size` requests at once, each of `max_seq_len` tokens at most.
-    """
+    """An engine of a stored build."""
 
     backend: str
     ranks: int
     weights: int
+    """The bytes of all its ranks."""
     kv_per_token: int
+    """The bytes that a token takes in the KV caches of all ranks."""
     max_batch_size: int
+    """The most requests that it takes at once."""
     max_seq_len: int
+    """The most tokens of a request."""
 
 
 @dataclass(frozen=True, slots=True)

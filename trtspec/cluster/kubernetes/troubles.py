@@ -35,18 +35,17 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A problem of `subject`, and its repair; it may pass within `patience_s` seconds.
-
-    `kind` is the same at every look, whatever numbers the words have. `log` is the container whose log tells
-    more, and whether it is the one before the last restart.
-    """
+    """A problem of something in the cluster, and its repair."""
 
     kind: str
+    """The same at every look, whatever numbers the words have."""
     subject: str
     problem: str
     repair: str | None
     patience_s: float = 0.0
+    """The seconds within which the problem may pass."""
     log: tuple[str, bool] | None = None
+    """The container whose log tells more, and True if that log is the one before the last restart."""
 
 
 def trouble_of(pod: Pod, events: Sequence[Event], namespace: str) -> Trouble | None:

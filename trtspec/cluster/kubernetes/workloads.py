@@ -25,21 +25,24 @@ WORKLOADS: tuple[Resource, ...] = (DEPLOYMENT, LEADER_WORKER_SET, INFERENCE_SERV
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCounts:
-    """`wanted` replicas, of which `updated` are of the newest template and `ready` serve.
-
-    `total` counts those of older templates too. `is_seen` says whether the controller has seen the newest
-    manifest, and `denied` why it cannot make pods. `build` is the digest of what the newest template serves.
-    """
+    """The counts of a workload's replicas."""
 
     ref: Ref
     wanted: int
+    """The number of replicas that there should be."""
     updated: int
+    """The number of replicas that are of the newest template."""
     ready: int
+    """The number of replicas that serve."""
     total: int
+    """The number of all replicas, those of older templates too."""
     is_seen: bool
+    """True if the controller has seen the newest manifest."""
     denied: str = ""
+    """The reason why the controller cannot make pods."""
     image: str = ""
     build: str = ""
+    """The digest of what the newest template serves."""
 
     @property
     def is_done(self) -> bool:

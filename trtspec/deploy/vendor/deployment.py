@@ -17,25 +17,26 @@ from trtspec.gateway.ports import OPENAI
 
 @dataclass(frozen=True, slots=True)
 class VendorDeployment:
-    """A build directory with a launch configuration, and the address that its server listens on.
-
-    The server is that of `backend`. It has `start_s` seconds to be ready, and requests in flight `grace_s` to
-    end in. `key` opens its API, which is open without. With `is_plain` it is started without drafts. The log
-    is in the build, if `logs` names no other folder.
-    """
+    """A build directory with a launch configuration, and the address that its server listens on."""
 
     name: str
     build: Path
     backend: str
+    """The backend whose server it is."""
     model_name: str
     host: str = LOOPBACK
     port: int = OPENAI
     start_s: float = 1800.0
+    """The seconds that the server has to be ready."""
     grace_s: float = GRACE_S
+    """The seconds that requests in flight have to end in."""
     key: str | None = field(default=None, repr=False)
+    """Opens the server's API. Without a key the API is open."""
     is_plain: bool = False
+    """The server is started without drafts."""
     json_logs: bool = False
     logs: Path | None = None
+    """The folder of the log; it is in the build if this is None."""
 
     @property
     def manners(self) -> Manners:

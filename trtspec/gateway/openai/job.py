@@ -20,19 +20,18 @@ _USUAL_VERBOSITY = "medium"
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """The inputs of `speculative_llm`, for each of the prompts, and how the answer is to be told.
-
-    With `tokens_as_ids` log-probabilities name tokens by their ids. `calls` makes a reader of tool calls for
-    each choice; None where there are none to be read.
-    """
+    """A request for the model, and how its answer is to be told."""
 
     inputs: tuple[dict[str, Any], ...]
+    """The inputs of `speculative_llm`, for each of the prompts."""
     num_sequences: int
     stream: bool
     include_usage: bool
     log_probs: bool
     tokens_as_ids: bool = False
+    """Log-probabilities name tokens by their ids."""
     calls: Callable[[], Calls] | None = None
+    """Makes a reader of tool calls for each choice; None where there are no calls to be read."""
     several_calls: bool = True
 
     @property

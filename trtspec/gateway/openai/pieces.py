@@ -39,19 +39,21 @@ class TokenCounts:
 
 @dataclass(slots=True)
 class ChoicePiece:
-    """A piece of one choice: its text and, with log-probabilities asked for, its tokens.
+    """A piece of one choice.
 
-    The last piece of a choice has `finish_reason` and `counts`, and where it was asked for `speculation`:
-    vLLM's `metrics.speculative_decoding`.
+    The last piece of a choice has `finish_reason` and `counts`.
     """
 
     choice: int
     text: str
     finish_reason: str | None = None
     token_ids: tuple[int, ...] = ()
+    """The tokens of the text, where log-probabilities are asked for."""
     log_probs: tuple[LogProb, ...] = ()
+    """Empty where log-probabilities are not asked for."""
     counts: TokenCounts | None = None
     speculation: dict[str, Any] | None = None
+    """vLLM's `metrics.speculative_decoding`, in the last piece of a choice where it was asked for."""
 
 
 def piece(said: dict[str, Any], first: int) -> ChoicePiece:

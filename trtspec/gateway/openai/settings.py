@@ -9,17 +9,19 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ApiSettings:
-    """`tokenizer` is the folder of the model's tokenizer, `keys` a file with a key a line, if there is one.
-
-    More than `max_requests` prompts at once are refused with 429. Where `url` is None, the server is told by
-    lines (`trtspec.gateway.openai.control`) where the model is.
-    """
+    """The options that an API server gets at its start."""
 
     model_name: str
     url: str | None = None
+    """The URL of the model. Where it is None, the server is told by lines (`trtspec.gateway.openai.control`)
+    where the model is.
+    """
     tokenizer: str | None = None
+    """The folder of the model's tokenizer."""
     keys: str | None = None
+    """A file with a key a line, if there is one."""
     max_requests: int = 1024
+    """More prompts at once are refused with 429."""
 
     @classmethod
     def from_json(cls, text: str) -> ApiSettings:

@@ -95,17 +95,16 @@ def shapes(weights: Iterable[FamilyTensor]) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """A key of TensorRT-LLM's `config.json` that tells a family from others, with the family's `value`.
-
-    `default` is what TensorRT-LLM takes if the key is missing; `otherwise` is what it does wrong with any
-    other value.
-    """
+    """A key of TensorRT-LLM's `config.json` that tells a family from others."""
 
     name: str
     _: KW_ONLY
     value: Any
+    """The family's value."""
     default: Any
+    """The value that TensorRT-LLM takes if the key is missing."""
     otherwise: str
+    """Says what TensorRT-LLM does wrong with any other value."""
 
 
 @dataclass(frozen=True, slots=True)
