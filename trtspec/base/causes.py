@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A regular expression for a command's output, and the problem and the repair that it stands for.
-
-    `{0}` in `problem` stands for the pattern's first group.
-    """
+    """A cause that is known by a command's output."""
 
     pattern: str
+    """A regular expression for the output."""
     problem: str
+    """The problem that it stands for. `{0}` stands for the pattern's first group."""
     repair: str
+    """The repair of the problem."""
 
 
 DRIVER = Cause(

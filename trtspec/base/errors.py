@@ -14,15 +14,13 @@ from trtspec.base.findings import Finding
 
 
 class TrtspecError(Exception):
-    """A failure that the user can act on; anything else that is raised is a defect of trtspec.
-
-    `step` names the step of a plan that failed; None if no step was running.
-    """
+    """A failure that the user can act on; anything else that is raised is a defect of trtspec."""
 
     subject: str
     problem: str
     repair: str | None
     step: str | None = None
+    """The name of the step of a plan that failed; None if no step was running."""
 
     def __init__(self, subject: str | Path, problem: str, repair: str | None = None) -> None:
         super().__init__(f"{subject}: {problem}")
@@ -120,12 +118,10 @@ class RefusedError(TrtspecError):
 
 
 class ClusterError(TrtspecError):
-    """A Kubernetes cluster that cannot be asked, refuses, or whose pods do not come up.
-
-    `lines` are the last ones of the log that tells more.
-    """
+    """A Kubernetes cluster that cannot be asked, refuses, or whose pods do not come up."""
 
     lines: tuple[str, ...] = ()
+    """The last lines of the log that tells more."""
 
 
 class UnavailableError(TrtspecError):

@@ -13,7 +13,10 @@ from trtspec.base.extras import missing_extra
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The explanation of an error for a person: `lines` as they are, then `summary`, then `repair`."""
+    """The explanation of an error for a person.
+
+    The lines are shown first, as they are, then the summary, then the repair.
+    """
 
     summary: str
     repair: str | None = None

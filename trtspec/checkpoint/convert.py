@@ -40,11 +40,12 @@ FORMAT = 3  # version of what is written: raised when the same source and option
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """The place at which a share is written: `start` is the byte of the file at which its tensor begins."""
+    """The place at which a share is written."""
 
     share: TensorShare
     file: SafetensorsFile
     start: int
+    """The byte of the file at which its tensor begins."""
 
 
 @dataclass(frozen=True, slots=True)

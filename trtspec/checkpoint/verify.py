@@ -34,16 +34,17 @@ CONVERT_AGAIN = "remove the folder and convert again"
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A rectangle of an original that must stand in a rank's tensor, from row `at` on.
-
-    `rows` and `columns` are those of the original. If `original` is None, the rows must be zero.
-    """
+    """A rectangle of an original that must stand in a rank's tensor."""
 
     held: Tensor
     at: int
+    """The row of the rank's tensor from which on it must stand."""
     rows: range
+    """The rows of the original."""
     columns: range
+    """The columns of the original."""
     original: Tensor | None
+    """None if the rows must be zero."""
     cast: Caster
 
 

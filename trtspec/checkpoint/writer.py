@@ -19,10 +19,11 @@ from trtspec.models.tensors import ITEM_SIZE
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """A tensor that is to be written; `dtype` is its safetensors name."""
+    """A tensor that is to be written."""
 
     name: str
     dtype: str
+    """The safetensors name."""
     shape: tuple[int, ...]
 
     @property

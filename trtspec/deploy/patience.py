@@ -18,10 +18,14 @@ _OF_ENGINES_S, _OF_MODELS_S = 300, 1800
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """The time to read `size` bytes from a slow disk, and `beside_s` seconds for everything else."""
+    """The time for which a server is waited for: to read its files from a slow disk, and to do everything
+    else.
+    """
 
     beside_s: int
+    """The seconds for everything else."""
     size: float
+    """The bytes of the files."""
 
     @property
     def seconds(self) -> float:

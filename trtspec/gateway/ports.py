@@ -25,12 +25,13 @@ _TRIES = 100
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports; `openai` is that of OpenAI's API, None where there is none."""
+    """The ports of a server."""
 
     http: int = HTTP
     grpc: int = GRPC
     metrics: int = METRICS
     openai: int | None = None
+    """The port of OpenAI's API; None where there is none."""
 
 
 def check_free(host: str, ports: Ports) -> None:

@@ -14,16 +14,15 @@ _LOG_IN = "hf auth login, or set HF_TOKEN"
 
 @dataclass(frozen=True, slots=True)
 class HubKind:
-    """A kind of thing on the Hub.
-
-    `local` is the word for what it is on this machine, `path` its prefix in the Hub's URLs, and `error` what
-    is raised if it cannot be had.
-    """
+    """A kind of thing on the Hub."""
 
     name: str
     local: str
+    """The word for what it is on this machine."""
     path: str
+    """Its prefix in the Hub's URLs."""
     error: type[TrtspecError]
+    """Raised if it cannot be had."""
 
 
 MODEL = HubKind("model", "folder", "", ModelError)

@@ -26,11 +26,12 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One model of a pair, as far as it is compared; `family` is Hugging Face's `model_type`."""
+    """One model of a pair, as far as it is compared."""
 
     source: Source
     tokenizer: TokenizerTraits
     family: str
+    """Hugging Face's `model_type`."""
 
     @property
     def max_position(self) -> int:

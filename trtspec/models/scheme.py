@@ -21,13 +21,12 @@ _FORMATS = ("float-quantized", "naive-quantized")
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """Static FP8 with one scale for each tensor.
-
-    `method` is the tool's `quant_method`; `kv_cache` says whether the KV cache is to be FP8 too.
-    """
+    """Static FP8 with one scale for each tensor."""
 
     method: str
+    """The tool's `quant_method`."""
     kv_cache: bool
+    """True if the KV cache is to be FP8 too."""
 
 
 def read_scheme(file: Path, content: Mapping[str, Any]) -> Scheme:

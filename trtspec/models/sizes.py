@@ -21,21 +21,20 @@ class ExpertSizes:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes from which a family lists its weights: numbers of layers, of heads and of elements.
-
-    `experts` is None for a model whose layers have one MLP each, `intermediate_size` wide.
-    """
+    """The sizes from which a family lists its weights: numbers of layers, of heads and of elements."""
 
     architecture: str
     vocab_size: int
     hidden_size: int
     intermediate_size: int
+    """The width of the MLP where each layer has one."""
     num_hidden_layers: int
     num_attention_heads: int
     num_key_value_heads: int
     head_size: int
     tie_word_embeddings: bool
     experts: ExpertSizes | None
+    """None for a model whose layers have one MLP each."""
 
     @property
     def mlps(self) -> Mapping[str, int]:

@@ -30,17 +30,17 @@ PICKLES = (".bin", ".pt", ".pth")
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor of a safetensors file.
-
-    `dtype` is the safetensors name; `start` and `end` are bytes from the beginning of the file.
-    """
+    """One tensor of a safetensors file."""
 
     name: str
     file: Path
     dtype: str
+    """The safetensors name."""
     shape: tuple[int, ...]
     start: int
+    """The first byte, from the beginning of the file."""
     end: int
+    """The byte behind the last one, from the beginning of the file."""
 
     @property
     def elements(self) -> int:

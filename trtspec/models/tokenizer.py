@@ -27,14 +27,13 @@ _NAMED = ("bos_token", "eos_token", "pad_token")
 
 @dataclass(frozen=True, slots=True)
 class AddedToken:
-    """A token beside the trained vocabulary; text that equals `content` becomes this one id.
-
-    `flags` has the names of the settings that are on, separated by spaces.
-    """
+    """A token beside the trained vocabulary."""
 
     content: str
+    """Text that equals it becomes this one id."""
     special: bool
     flags: str
+    """The names of the settings that are on, separated by spaces."""
 
 
 @dataclass(frozen=True, slots=True)

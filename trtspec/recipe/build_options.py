@@ -16,7 +16,7 @@ Value = bool | int | float | str
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A value that is one of `words`; YAML's false stands for `disable`, and its true for `enable`."""
+    """A value that is one of some words; YAML's false stands for `disable`, and its true for `enable`."""
 
     words: tuple[str, ...]
 
@@ -29,9 +29,10 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number from `least` to the largest that a C++ int32 holds."""
+    """A whole number, up to the largest that a C++ int32 holds."""
 
     least: int = 1
+    """The smallest number."""
 
     def fits(self, value: Value) -> bool:
         return type(value) is int and self.least <= value <= 2**31 - 1
@@ -53,9 +54,10 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """Any text; if there are `words`, one or more of them, separated by spaces."""
+    """Any text, or one or more words of some that are given."""
 
     words: tuple[str, ...] = ()
+    """If there are any, the text is one or more of these, separated by spaces."""
 
     def fits(self, value: Value) -> bool:
         return isinstance(value, str) and (not self.words or set(value.split()) <= set(self.words))

@@ -27,7 +27,7 @@ HETEROGENEOUS_VOCAB = (
 
 
 class DraftMethod(Section):
-    """A place where drafts come from: what a method has beside its `kind`, its drafter is made with."""
+    """A place where drafts come from; the fields beside `kind` are the options of its drafter."""
 
     has_model: ClassVar[bool] = False
     is_head: ClassVar[bool] = False

@@ -15,15 +15,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServerRelease:
-    """One release of a server. `cpu_image` runs without a GPU; None where there is no such image.
-
-    `metrics_path` is where it tells what Prometheus reads; None where it tells nothing so.
-    """
+    """One release of a server."""
 
     version: str
     image: str
     cpu_image: str | None = None
+    """An image that runs without a GPU; None where there is no such image."""
     metrics_path: str | None = "/metrics"
+    """The path where the server tells what Prometheus reads; None where there is none."""
 
 
 def _vllm(version: str) -> ServerRelease:

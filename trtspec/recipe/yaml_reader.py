@@ -34,14 +34,13 @@ class Unreadable(Exception):
 
 @dataclass(slots=True)
 class Document:
-    """The content of a file, and its problems.
-
-    `lines` has the 1-based line of each dotted key, `written` the text of each scalar that is not quoted.
-    """
+    """The content of a file, and its problems."""
 
     values: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
+    """The 1-based line of each dotted key."""
     written: dict[str, str] = field(default_factory=dict)
+    """The text of each scalar that is not quoted."""
     findings: list[Finding] = field(default_factory=list)
 
 

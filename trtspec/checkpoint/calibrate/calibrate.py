@@ -35,9 +35,10 @@ _ZEROS = "leave fp8 out: numbers that are all zero have no scale"
 
 @dataclass(frozen=True, slots=True)
 class CalibrateOptions:
-    """The options of a calibration: the model computes in `dtype`, and the others are the recipe's."""
+    """The options of a calibration; those without a description are the recipe's."""
 
     dtype: str
+    """The model computes in this dtype."""
     kv_cache: bool
     samples: int
     max_length: int

@@ -18,11 +18,13 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A dataset's file: `name` is the recipe's, `revision` the commit on the Hub, None for a local file."""
+    """A dataset's file."""
 
     name: str
+    """The recipe's name for the dataset."""
     file: Path
     revision: str | None
+    """The commit on the Hub; None for a local file."""
 
     @property
     def is_ready(self) -> bool:

@@ -21,15 +21,15 @@ Agreement = Callable[[Layers], float]
 
 @dataclass(frozen=True, slots=True)
 class FoundLayers:
-    """The best set of layers, its agreement with the target, and how many sets were `tried`.
-
-    `curve` has the agreement of the sets on the way that were tried, by how many layers they have.
-    """
+    """The best set of layers that a search has found."""
 
     layers: Layers
     agreement: float
+    """The set's agreement with the target."""
     tried: int
+    """The number of sets that were tried."""
     curve: dict[int, float]
+    """The agreement of the sets on the way that were tried, by how many layers they have."""
 
 
 def search(of: int, count: int, agreement: Agreement, tries: int, seed: int) -> FoundLayers:

@@ -13,14 +13,17 @@ from trtspec.recipe.loader import LoadedRecipe
 
 @dataclass(frozen=True, slots=True)
 class CiJob:
-    """The build of one recipe: its runner has `gpus` GPUs of the kind `gpu`, and `image` has the release."""
+    """The build of one recipe."""
 
     name: str
     recipe: str
     gpu: str
+    """The kind of GPU that its runner has."""
     gpus: int
+    """The number of these GPUs."""
     release: str
     image: str
+    """The image that has the release."""
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -37,10 +37,12 @@ def plan_jobs(wanted: Sequence[PendingBuild], store: str, *, shares_files: bool)
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Stages that one job does, up to `last`, with so many GPUs."""
+    """Stages that one job does."""
 
     last: Stage
+    """The last of the stages."""
     gpus: int
+    """The number of GPUs that the job has."""
 
 
 class _Planner:

@@ -25,12 +25,13 @@ _LOOK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class DeployedWorkload:
-    """A workload of ours; `trouble` is what is wrong with a pod that is not ready, empty if nothing is."""
+    """A workload of ours."""
 
     name: str
     workload: ReplicaCounts
     stages: str
     trouble: str
+    """Says what is wrong with the workload or with a pod that is not ready; empty if nothing is."""
 
     @property
     def condition(self) -> str:

@@ -35,7 +35,7 @@ IMAGE_S = 900
 
 @dataclass(frozen=True, slots=True)
 class ServedRecipe:
-    """A served recipe, `engines` or another engine's `server`, with the values that follow from it."""
+    """A served recipe, with the values that follow from it; either `engines` or `server` is set."""
 
     image: str
     model_name: str
@@ -45,7 +45,9 @@ class ServedRecipe:
     times: ServerTimes
     monitoring: Monitoring
     engines: EngineValues | None = None
+    """The values of TensorRT-LLM's engines."""
     server: VendorServerValues | None = None
+    """The values of another engine's server."""
 
 
 def derive(loaded: LoadedRecipe, served: ServedRecipe, namespace: str | None) -> Values:

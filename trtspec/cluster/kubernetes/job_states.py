@@ -20,11 +20,7 @@ _DENIED = "FailedCreate"
 
 @dataclass(frozen=True, slots=True)
 class JobObject:
-    """A job as the API server tells of it.
-
-    `failed` counts the pods that have failed, `ended` is the condition that it ended by, `Complete` or
-    `Failed`, with its reason and message.
-    """
+    """A job as the API server tells of it."""
 
     name: str
     uid: str
@@ -32,9 +28,13 @@ class JobObject:
     is_suspended: bool
     is_ending: bool
     failed: int
+    """The number of pods that have failed."""
     ended: str
+    """The condition that it ended by: `Complete` or `Failed`. Empty while it has not ended."""
     reason: str
+    """The reason of that condition."""
     message: str
+    """The message of that condition."""
 
     @property
     def is_over(self) -> bool:

@@ -9,12 +9,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind of object; `owner` is the project that brings it to a cluster, None for Kubernetes itself."""
+    """A kind of object."""
 
     api_version: str
     kind: str
     plural: str
     owner: str | None = None
+    """The project that brings the kind to a cluster; None for Kubernetes itself."""
 
     def path(self, namespace: str, name: str = "") -> str:
         """Returns the path of one object at the API server, or of all in the namespace."""

@@ -19,9 +19,10 @@ _LATEST_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """The values of one moment, `at` in seconds of any one clock."""
+    """The values of one moment."""
 
     at: float
+    """The moment in seconds of any one clock."""
     rows: tuple[tuple[str, Labels, float], ...]
 
     def of(self, name: str, **labels: str) -> Iterator[tuple[Labels, float]]:

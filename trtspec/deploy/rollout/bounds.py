@@ -41,13 +41,14 @@ class BoundState(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One bound and what was found; `needed` is about how many more requests of the arm it takes to tell."""
+    """One bound and what was found."""
 
     name: str
     bound: str
     found: str
     verdict: BoundState
     needed: int = 0
+    """The number of further requests of the arm that it takes to tell, about."""
 
 
 def overall(checks: list[Check]) -> BoundState:

@@ -27,11 +27,14 @@ _OVERALL = (
 
 @dataclass(frozen=True, slots=True)
 class MeanTimes:
-    """The mean of `count` times in seconds, and the standard error of that mean; 0.0 where there are none."""
+    """The mean of some times; 0.0 where there are none."""
 
     count: int
+    """The number of times."""
     mean: float
+    """The mean in seconds."""
     error: float
+    """The standard error of the mean in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,11 +73,12 @@ class RolloutView:
 
 @dataclass(frozen=True, slots=True)
 class RolloutMove:
-    """A move between two states; `is_followed` says whether the server was seen to go by the new one."""
+    """A move between two states."""
 
     before: RolloutState
     after: RolloutState
     is_followed: bool
+    """True if the server was seen to go by the new state."""
 
 
 class RunningDeployment:

@@ -19,14 +19,15 @@ from trtspec.serving.rollout.state import VERSION, RolloutState, parse
 
 @dataclass(frozen=True, slots=True)
 class RolloutRecord:
-    """A state, `since` when it stands so, a time in ISO 8601, and the server's counters at that time.
-
-    `counted` are values by the names of `evidence.py`; None where the server could not be asked.
-    """
+    """A state, and what the server had counted when it began."""
 
     state: RolloutState
     since: str | None = None
+    """The time from which it stands so, in ISO 8601."""
     counted: Mapping[str, float] | None = field(default_factory=dict)
+    """The server's counters at that time, by the names of `evidence.py`; None where the server could not be
+    asked.
+    """
 
 
 def now() -> str:

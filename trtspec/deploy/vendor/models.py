@@ -18,10 +18,11 @@ from trtspec.recipe.schema import Recipe
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """The models of a launch; `hub` is the cache of the Hugging Face Hub, None where all have folders."""
+    """The models of a launch."""
 
     launch: ServerLaunch
     hub: Path | None
+    """The cache of the Hugging Face Hub; None where all models have folders."""
 
     @property
     def variables(self) -> Mapping[str, str]:

@@ -59,14 +59,13 @@ _REFUSALS = {
 
 @dataclass(frozen=True, slots=True)
 class ModelText:
-    """The template and tokenizer of the model; without a `tokenizer` tokens have no names.
-
-    `problem` says more of why there is no template.
-    """
+    """The template and tokenizer of the model."""
 
     template: ChatTemplate | None = None
     tokenizer: Tokenizer | None = None
+    """Without it tokens have no names."""
     problem: str = ""
+    """Says more of why there is no template."""
 
 
 def make_app(

@@ -10,10 +10,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """A template; `source` is Jinja, and `tokens` has the special tokens by their names (`bos_token`, …)."""
+    """A template that makes the prompt of a chat."""
 
     source: str
+    """The template in Jinja."""
     tokens: dict[str, str]
+    """The special tokens by their names (`bos_token`, …)."""
 
     @classmethod
     def load(cls, folder: Path) -> ChatTemplate | None:

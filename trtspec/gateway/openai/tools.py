@@ -29,14 +29,12 @@ class ParsedCall:
 
 @dataclass(slots=True)
 class ParsedText:
-    """The content and the calls that were read from some text of an answer.
-
-    `more` belongs to the arguments of the last call that was found before.
-    """
+    """The content and the calls that were read from some text of an answer."""
 
     content: str = ""
     calls: list[ParsedCall] = field(default_factory=list)
     more: str = ""
+    """More of the arguments of the last call that was found before."""
 
 
 class TaggedCalls:

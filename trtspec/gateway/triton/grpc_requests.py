@@ -43,12 +43,14 @@ Metadata = Iterable[tuple[str, str | bytes]]
 
 @dataclass(frozen=True, slots=True)
 class InferProblem:
-    """The reason why a request is refused, with the request's own `id` and `model_name`."""
+    """The reason why a request is refused."""
 
     message: str
     code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT
     id: str = ""
+    """The request's own."""
     model_name: str = ""
+    """The request's own."""
 
     def in_stream(self) -> bytes:
         """Returns the message that says so in a stream, as Triton itself does."""

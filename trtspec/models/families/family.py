@@ -24,15 +24,17 @@ class Split(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TensorPart:
-    """The rows of a Hugging Face tensor from `first` on, with the shape that the configuration demands.
+    """Some rows of a Hugging Face tensor.
 
     Most tensors are one part; a tensor that stacks several matrices has a part for each.
     """
 
     name: str
     shape: tuple[int, ...]
+    """The shape that the configuration demands."""
     split: Split = Split.WHOLE
     first: int = 0
+    """The first of the rows."""
 
     @property
     def rows(self) -> range:

@@ -12,10 +12,12 @@ _SLIDING, _FULL = "sliding_attention", "full_attention"
 
 @dataclass(frozen=True, slots=True)
 class Alternating:
-    """The sliding window in tokens of all layers but each `pattern`th, which sees the whole text."""
+    """The sliding window of all layers but some, which see the whole text."""
 
     window: int
+    """The number of tokens in the window."""
     pattern: int
+    """One layer in so many, the last of them, sees the whole text."""
 
 
 def of_all_layers(source: Source, default: int | None) -> int | None:

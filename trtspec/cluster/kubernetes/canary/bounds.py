@@ -24,16 +24,14 @@ _NAMES = ("new", "old")
 
 @dataclass(frozen=True, slots=True)
 class CanaryEvidence:
-    """The counters of both builds since the step began, and the pods of the new one.
-
-    `silent` of these are ready and tell no metrics.
-    """
+    """The counters of both builds since the step began, and the pods of the new one."""
 
     canary: Counted
     stable: Counted
     pods: Sequence[Pod]
     wanted: int
     silent: int = 0
+    """The number of these pods that are ready and tell no metrics."""
 
 
 def check(evidence: CanaryEvidence) -> list[Check]:

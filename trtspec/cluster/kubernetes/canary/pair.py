@@ -23,10 +23,11 @@ _WHOLE = 1000  # of the weights of a route
 
 @dataclass(slots=True)
 class CanaryPair:
-    """The release that serves and that of the canary beside it; `values` are those of the new build."""
+    """The release that serves, and that of the canary beside it."""
 
     cluster: Cluster
     values: Values
+    """The values of the new build."""
     listener: PodListener
     helm: Helm = field(init=False)
 
