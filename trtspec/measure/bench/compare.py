@@ -14,30 +14,34 @@ _COMPARED = ("pairs", "block_requests", "max_tokens", "temperature", "seed", "lo
 
 @dataclass(frozen=True, slots=True)
 class ComparedLoad:
-    """One load that both have; `ratio` says how many times as fast the second run was as the first.
-
-    Of streams that is tokens a second, of a rate, from which these follow, the mean time of a request. It is
-    None where too few blocks tell it, or too many requests failed.
-    """
+    """A load that both runs have, with the result of each."""
 
     load: OfferedLoad
     first: LoadResult
     second: LoadResult
     ratio: Interval | None
+    """The speed of the second run over that of the first.
+
+    At streams, the speed is tokens a second. At a rate, which fixes the tokens a second, it is the mean time
+    of a request, the first run's over the second's. None where there are too few blocks to tell, or where too
+    many requests failed.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class BenchComparison:
-    """Two results, the loads that both have, and what else differs between them.
+    """Two results beside each other.
 
-    The runs were made at two times, so what the machine did meanwhile is in the ratios; `differences` says
-    what should have been the same.
+    The runs were made at different times. So the ratios also contain what else the machine did during each
+    run.
     """
 
     first: BenchResult
     second: BenchResult
     rows: tuple[ComparedLoad, ...]
+    """The loads that both results have."""
     differences: tuple[str, ...]
+    """Each thing, in words, that should have been the same in both runs and was not."""
 
 
 def compare(first: BenchResult, second: BenchResult) -> BenchComparison:

@@ -28,15 +28,14 @@ _LOOK_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class BenchTarget:
-    """The addresses of a served model, and whether clients can send it chats, which takes a chat template.
-
-    `url` is OpenAI's API, or Triton's where the model has no template.
-    """
+    """The addresses of a served model."""
 
     url: str
+    """OpenAI's API, or Triton's where the model has no chat template or no chats are wanted."""
     metrics_url: str
     model_name: str
     has_chats: bool
+    """True if clients can send the model chats, for which it needs a chat template."""
 
 
 @contextmanager

@@ -27,26 +27,28 @@ _IDLE_S, _LOOK_S = 3.0, 0.1
 
 @dataclass(frozen=True, slots=True)
 class BenchArm:
-    """The endpoint that one arm asks, and its number of draft tokens; None leaves that to the server."""
+    """The endpoint of one arm, and how it is asked."""
 
     endpoint: Endpoint
     num_draft_tokens: int | None
+    """None leaves the number to the server."""
 
 
 @dataclass(slots=True)
 class LoadSamples:
-    """The samples of one load: `pairs` are complete pairs of blocks, `broken_off` are samples of an
-    incomplete one.
-
-    `meanwhile` is what the server's metrics said of all blocks, `kv_reuse` of each arm's, `gpu_use` the GPUs.
-    """
+    """The samples of one load."""
 
     load: OfferedLoad
     pairs: list[dict[ArmName, Block]] = field(default_factory=list)
+    """Complete pairs of blocks."""
     broken_off: list[tuple[ArmName, RequestSample]] = field(default_factory=list)
+    """The samples of an incomplete pair."""
     meanwhile: Meanwhile | None = None
+    """The growth of the server's metrics over all blocks."""
     kv_reuse: dict[ArmName, KvReuseShare] = field(default_factory=dict)
+    """For each arm, by the server's metrics."""
     gpu_use: dict[ArmName, float | None] = field(default_factory=dict)
+    """For each arm, the share of time in which the GPUs were busy; None where it is not known."""
 
     def blocks(self, arm: ArmName) -> list[Block]:
         return [pair[arm] for pair in self.pairs]

@@ -18,18 +18,18 @@ _STREAM_PROMPTS, _FEWEST_PROMPTS, _RATE_S = 3, 4, 10
 
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
-    """Says what a run measures; the fields are those of the result's settings and of the command line.
-
-    Without `paired` there is no plain arm. `pairs` is even, so that each arm begins as often as the other.
-    `block_prompts` and `warm_up` are numbers of prompts, None for what goes with the load.
-    """
+    """The plan of a run; its fields are those of the result's settings and of the command line."""
 
     workload: Workload
     loads: tuple[OfferedLoad, ...]
     paired: bool
+    """False leaves out the plain arm."""
     pairs: int = 6
+    """An even number, so that each arm begins as often as the other."""
     block_prompts: int | None = None
+    """The number of prompts in a block; None derives it from the load."""
     warm_up: int | None = None
+    """The number of prompts of a warm-up; None derives it from the load."""
     max_tokens: int = 128
     temperature: float = 0.0
     seed: int = 0

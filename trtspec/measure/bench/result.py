@@ -26,7 +26,7 @@ RESULT = "result.json"
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value with the ends of its confidence interval, whose level is `Settings.confidence`."""
+    """A value with the ends of its confidence interval, whose level is `BenchSettings.confidence`."""
 
     value: float
     low: float
@@ -40,9 +40,10 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """The distribution of `count` times."""
+    """The distribution of times."""
 
     count: int
+    """The number of times."""
     mean: float
     p50: float
     p90: float
@@ -61,23 +62,22 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """The requests that met the targets. `share` is of all requests, failed ones included."""
+    """The requests that met the targets."""
 
     requests_per_second: float
     share: float
+    """Their share of all requests, failed ones included."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftAcceptance:
-    """Counts of draft tokens over a number of `verifications`: how many were drafted, and how many accepted.
-
-    `accepted_per_position[i]` counts the drafts whose token i, from 0, was accepted.
-    """
+    """Counts of draft tokens over a number of verifications."""
 
     verifications: int
     drafted: int
     accepted: int
     accepted_per_position: tuple[int, ...]
+    """Item i counts the drafts whose token i, from 0, was accepted."""
 
     @property
     def rate(self) -> float:
@@ -120,57 +120,60 @@ class MeanRoundTimes:
 
 @dataclass(frozen=True, slots=True)
 class DraftFigures:
-    """The acceptance of an arm's drafts, counted from its answers or, with `source` "metrics", by the server.
-
-    The metrics count every request that the server had meanwhile, also those of others. `by_category` is
-    empty where only they tell.
-    """
+    """The acceptance of an arm's drafts."""
 
     source: Literal["answers", "metrics"]
+    """The origin of the counts.
+
+    Those of "metrics" are the server's. They include every request of the time, also those of other clients.
+    """
     acceptance: DraftAcceptance
     by_category: dict[str, DraftAcceptance] = field(default_factory=dict)
+    """Empty where the counts come from metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """The reports of the server's metrics and of the GPU while an arm was measured.
-
-    `kv_reuse` is the share of prompt tokens that were found in the target's KV cache, `gpu_use` the mean
-    share of time in which the GPUs were busy, by NVML.
-    """
+    """The reports of the server's metrics and of the GPU while an arm was measured."""
 
     round_times: MeanRoundTimes | None = None
     kv_reuse: float | None = None
+    """The share of prompt tokens that were found in the target's KV cache."""
     gpu_use: float | None = None
+    """The mean share of time in which the GPUs were busy, by NVML."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArmFigures:
     """The measurements of one arm at one load, without the warm-up.
 
-    `errors` are requests without a whole answer, by kind; they are among `requests`. `seconds` is the time
-    in which the requests ran, over all blocks. Latencies are of the others: from the intended beginning to
-    the first text (`time_to_first_token`) and to the end (`end_to_end`); `inter_token` is the mean time of a
-    token after the first text, one value a request; `between_pieces` is the time from one piece of text to
-    the next, however many tokens it has. `blocks` has the tokens a second of each block; where one has none,
-    the ends of `tokens_per_second` are the least and the most of them.
+    Latencies are those of the requests without an error.
     """
 
     requests: int
+    """Those with an error included."""
     errors: dict[str, int]
+    """The number of requests without a whole answer, by kind of error."""
     seconds: float
+    """The time in which the requests ran, over all blocks."""
     input_tokens: int
     output_tokens: int
     tokens_per_second: Interval
+    """Its ends are the least and the most of the blocks where these have no confidence interval."""
     requests_per_second: float
     time_to_first_token: Percentiles | None = None
+    """From the intended beginning to the first text."""
     inter_token: Percentiles | None = None
+    """The mean time of a token after the first text, one value a request."""
     between_pieces: Percentiles | None = None
+    """From one piece of text to the next, however many tokens it has."""
     end_to_end: Percentiles | None = None
+    """From the intended beginning to the end."""
     goodput: Goodput | None = None
     drafts: DraftFigures | None = None
     inside: Inside = field(default_factory=Inside)
     blocks: tuple[float, ...] = ()
+    """The tokens a second of each block."""
 
     @property
     def failed(self) -> int:
@@ -179,12 +182,12 @@ class ArmFigures:
 
 @dataclass(frozen=True, slots=True)
 class OfferedLoad:
-    """A load: either `streams` clients that each ask again when answered, or a `rate` of requests a second
-    that does not wait for the server.
-    """
+    """A load that a server is offered."""
 
     kind: Literal["streams", "rate"]
+    """Clients that each ask again when answered, or requests that come without waiting for the server."""
     value: float
+    """The number of clients, or requests a second."""
 
     def __str__(self) -> str:
         if self.kind == "streams":
@@ -194,48 +197,50 @@ class OfferedLoad:
 
 @dataclass(frozen=True, slots=True)
 class Arms:
-    """The server with drafts, and without; `plain` is None where nobody could be asked without."""
+    """The server with drafts, and without."""
 
     speculative: ArmFigures
     plain: ArmFigures | None = None
+    """None where no server could be asked without drafts."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """One load, measured in both arms.
-
-    `speedup` is tokens a second with drafts over those without, or, where the load is a rate and tokens a
-    second follow from it, the mean time of a request without drafts over that with. It comes of `pairs`:
-    these two values, with drafts and without, of each pair of blocks. None where there is no plain arm,
-    fewer than six pairs, or a rate of which an arm did not answer more than 1 % of the requests.
-    """
+    """One load, measured in both arms."""
 
     load: OfferedLoad
     arms: Arms
     speedup: Interval | None = None
+    """Tokens a second with drafts over those without; at a rate, the mean time of a request without drafts
+    over that with.
+
+    None without a plain arm, with fewer than six pairs, with a block that has no answer, or where an arm
+    did not answer more than 1 % of the requests of a rate.
+    """
     pairs: tuple[tuple[float, float], ...] = ()
+    """For each pair of blocks the values that are compared, with drafts and without."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchedServer:
-    """The server that was measured. `plain_by` says how the plain arm was made: by `num_draft_tokens` 0 in
-    each request, by another server at `baseline_url`, or not at all.
-    """
+    """The server that was measured."""
 
     url: str
     api: Literal["triton", "openai"]
     plain_by: Literal["request", "baseline", "none"]
+    """How the plain arm was made: by `num_draft_tokens` 0 in each request, by the server at `baseline_url`,
+    or not at all.
+    """
     baseline_url: str | None = None
     software: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BenchedModel:
-    """The model that was served, as far as it is known. Requests use `name`; the other fields are the
-    recipe's.
-    """
+    """The model that was served, as far as it is known; all fields but the name are the recipe's."""
 
     name: str
+    """The name in requests."""
     recipe: str | None = None
     target: str | None = None
     draft: str | None = None
@@ -244,7 +249,7 @@ class BenchedModel:
 
 @dataclass(frozen=True, slots=True)
 class BenchMachine:
-    """The machine that ran `bench`, which need not be the server's. `gpus` are the names of its GPUs."""
+    """The machine that ran `bench`, which need not be the server's."""
 
     processor: str
     cores: int
@@ -252,32 +257,33 @@ class BenchMachine:
     system: str
     python: str
     gpus: tuple[str, ...] = ()
+    """The names of its GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSummary:
-    """A summary of the prompts: `digest` identifies them, `categories` counts the prompts of each
-    category.
-    """
+    """A summary of the prompts."""
 
     name: str
     source: str
     prompts: int
     categories: dict[str, int]
+    """The number of prompts of each category."""
     digest: str
+    """Identifies the prompts."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchSettings:
-    """The settings of a run. `block_requests` and `pairs` are per arm and load; `started` is ISO 8601.
-
-    `command` measures it again.
-    """
+    """The settings of a run."""
 
     started: str
+    """ISO 8601."""
     version: str
     pairs: int
+    """Pairs of blocks for each load."""
     block_requests: int
+    """The requests of a block, which has one arm and one load; the most of all loads."""
     warm_up: int
     max_tokens: int
     temperature: float
@@ -288,28 +294,31 @@ class BenchSettings:
     load_generator: str = "trtspec"
     num_draft_tokens: int | None = None
     command: str = ""
+    """The command line that repeats the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchVerdict:
-    """The answer to the question whether drafts are worth it.
-
-    `words` says it in a sentence; `decision` in one word: "on" at every load that has a speed-up, "up_to" the
-    load `switch_off_above`, "off", "undecided" where the intervals leave it open, "unmeasured" without a
-    plain arm. `break_even` is the load at which the speed-up passes 1, between two levels. `notes` are what a
-    reader must know beside it.
-    """
+    """The answer to the question whether drafts are worth it."""
 
     words: str
+    """The answer in a sentence."""
     decision: Literal["on", "up_to", "off", "undecided", "unmeasured"]
+    """The answer in a word: "on" or "off" is for every load that has a speed-up.
+
+    "up_to" is on up to the load `switch_off_above`. "undecided" is for intervals that leave it open, and
+    "unmeasured" for a run without a speed-up.
+    """
     break_even: float | None = None
+    """The load at which the speed-up passes 1, between two levels."""
     switch_off_above: float | None = None
     notes: tuple[str, ...] = ()
+    """Facts that a reader must know beside it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """All of it; `is_partial` where it was stopped before its end, and has what was measured until then."""
+    """The result of a run."""
 
     server: BenchedServer
     model: BenchedModel
@@ -319,6 +328,7 @@ class BenchResult:
     levels: tuple[LoadResult, ...]
     verdict: BenchVerdict
     is_partial: bool = False
+    """True if the run was stopped before its end; the result has what was measured until then."""
     schema_version: int = SCHEMA_VERSION
 
     @property

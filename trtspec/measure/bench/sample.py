@@ -12,29 +12,30 @@ ArmName = Literal["speculative", "plain"]
 
 @dataclass(frozen=True, slots=True)
 class RequestSample:
-    """One request; times are seconds since its block began.
-
-    `intended` is when it was to be sent, which its latencies count from, and `sent` when it was. `pieces` has
-    when each piece of its text came. `output_tokens` is the number of pieces where the server does not say
-    (`tokens_told`). `error` is a kind of `AskError`, with `problem` in the server's words; None for a whole
-    answer.
-    """
+    """A request that was measured; times are seconds since its block began."""
 
     prompt: str
     category: str
     turn: int
     intended: float
+    """The time at which it was to be sent. Latencies count from here."""
     sent: float
+    """The time at which it was sent."""
     ended: float
     pieces: tuple[float, ...] = ()
+    """The time at which each piece of its text came."""
     characters: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    """The number of pieces where the server does not report the number of tokens."""
     tokens_told: bool = True
+    """True if the server reports the number of output tokens."""
     finish_reason: str | None = None
     counts: DraftCounts | None = None
     error: str | None = None
+    """A kind of `AskError`; None for a whole answer."""
     problem: str = ""
+    """The error in the server's words."""
 
     @property
     def time_to_first_token(self) -> float | None:
@@ -54,14 +55,15 @@ class RequestSample:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The requests that ran together; `seconds` is how long until the last had its answer.
-
-    Until `full_until` the load was what it is called: all streams were at work, or requests still came.
-    """
+    """The requests that ran together."""
 
     samples: tuple[RequestSample, ...]
     seconds: float
+    """The time until the last request had its answer."""
     full_until: float
+    """The time, in seconds since the block began, until which its load was the nominal one: all streams were
+    at work, or requests still came.
+    """
 
     @property
     def tokens_per_second(self) -> float:

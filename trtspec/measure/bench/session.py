@@ -40,14 +40,13 @@ Each is made of all blocks until then, so that those of hundreds of pairs would 
 class BenchTargets:
     """The servers that a run asks, and the files that it keeps.
 
-    `baseline` is the URL of the same engine without drafts, where it cannot be asked for plain decoding.
-    Keys are sent as bearer tokens to the server that they belong to, and are kept nowhere. `command` is what
-    asks for all this, without what is secret in it.
+    A key is sent as a bearer token to its own server only, and is stored nowhere.
     """
 
     url: str
     model_name: str | None
     baseline: str | None
+    """The URL of the same engine without drafts, for a server that cannot be asked for plain decoding."""
     metrics_url: str | None
     timeout_s: float
     folder: Path
@@ -55,8 +54,11 @@ class BenchTargets:
     keeps_answers: bool
     model: BenchedModel | None = None
     key: str | None = None
+    """The key of the server at `url`."""
     baseline_key: str | None = None
+    """The key of the server at `baseline`."""
     command: str = ""
+    """The command line that asks for this run, without its secrets."""
 
 
 class Watcher(Protocol):
@@ -81,11 +83,12 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BenchOutcome:
-    """The last result, and the files that were written; `is_interrupted` after Ctrl-C or SIGTERM."""
+    """The last result of a run, and the files that were written."""
 
     result: BenchResult
     files: tuple[Path, ...]
     is_interrupted: bool
+    """True after Ctrl-C or SIGTERM."""
 
 
 def run(

@@ -47,11 +47,14 @@ def gain_of_second(pairs: Sequence[tuple[float, float]], confidence: float) -> I
 
 @dataclass(frozen=True, slots=True)
 class _Crossover:
-    """The means of the log ratios of two groups, and the error of half their sum or their difference."""
+    """The log ratios of two groups of pairs, one for each order of the arms."""
 
     means: tuple[float, float]
+    """The mean log ratio of each group."""
     error: float
+    """The standard error of half the sum of the two means, which is also that of half their difference."""
     freedom: int
+    """The degrees of freedom of the error."""
 
 
 def _crossover(pairs: Sequence[tuple[float, float]]) -> _Crossover | None:

@@ -29,10 +29,7 @@ from trtspec.measure.bench.verdict import fails_often, verdict
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """The facts that are known of a run before its first request.
-
-    `is_one_tenant` says that both arms ask one server as the same tenant.
-    """
+    """The facts about a run that are known before its first request."""
 
     server: BenchedServer
     model: BenchedModel
@@ -42,6 +39,7 @@ class Circumstances:
     load_generator: str = "trtspec"
     command: str = ""
     is_one_tenant: bool = False
+    """True if both arms ask one server as the same tenant."""
 
 
 def summary(

@@ -19,10 +19,7 @@ Heard = Callable[[RequestSample, EndpointRequest, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """The options with which every prompt is sent; the fields are those of an endpoint's request.
-
-    `heard` is told of each request that is over, with its question and the text of its answer.
-    """
+    """The options with which every prompt is sent; the fields are those of an endpoint's request."""
 
     max_tokens: int
     temperature: float
@@ -31,6 +28,7 @@ class Manner:
     num_draft_tokens: int | None
     tenant: str | None
     heard: Heard
+    """Called for each request that is over, with its sample, the request, and the text of its answer."""
 
     def question(self, prompt: Prompt, messages: Sequence[ChatMessage], number: int) -> EndpointRequest:
         return EndpointRequest(
@@ -45,9 +43,10 @@ class Manner:
 
 
 class Traffic(Protocol):
-    """Sends the prompts of a block; `name` says who does."""
+    """Sends the prompts of a block."""
 
     name: str
+    """The name of the load generator."""
 
     async def block(
         self,
