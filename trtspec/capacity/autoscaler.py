@@ -18,15 +18,16 @@ PODS = 4
 
 @dataclass(frozen=True, slots=True)
 class ReplicaScaling:
-    """Between `least` and `most` replicas, so many that each has `target` requests on average.
-
-    A new one serves `start_s` after it was asked for. Times are in seconds.
-    """
+    """The options of an autoscaler; times are in seconds."""
 
     target: float
+    """The mean number of requests that each replica is to have."""
     least: int
+    """The least number of replicas."""
     most: int
+    """The largest number of replicas."""
     start_s: float
+    """The time from the request for a replica until it serves."""
     scrape_s: float = 15.0
     sync_s: float = 15.0
     stabilization_s: float = 300.0

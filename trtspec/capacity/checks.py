@@ -29,26 +29,31 @@ _MOST_BURSTS = 20
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The latencies of simulated requests, with the mean number of `replicas` that the whole fleet had."""
+    """The latencies of simulated requests."""
 
     time_to_first_token: Percentiles
     inter_token: Percentiles | None
     end_to_end: Percentiles
     replicas: float
+    """The mean number of replicas of the whole fleet."""
 
 
 @dataclass(frozen=True, slots=True)
 class InBurst:
-    """Those that came during a burst, to as many replicas as usual, with an autoscaler, or enough for it.
-
-    `ready_after` is when the first replica that the burst called for was ready, in seconds from its
-    beginning; None where none was before it was over and all were answered.
-    """
+    """The requests that came during a burst, for each of three ways to bear it."""
 
     usual: Seen
+    """With as many replicas as usual."""
     scaled: Seen
+    """With an autoscaler."""
     peak: Seen
+    """With enough replicas for the burst."""
     ready_after: float | None
+    """The time from the burst's beginning until the first replica that it called for was ready, in seconds.
+
+    It is the mean of the simulated runs in which there was one. None where none was ready before the burst
+    was over and all requests were answered.
+    """
 
 
 def at_usual_rate(replica: Replica, sized: Sized, demand: Demand, seed: int, advance: Advance) -> Seen:

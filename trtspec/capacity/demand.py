@@ -29,18 +29,22 @@ class SimulatedRequest:
 
 @dataclass(frozen=True, slots=True)
 class DemandBurst:
-    """So many times the usual rate for `seconds`, beginning anew `every` so many seconds."""
+    """A burst of requests, which comes again and again."""
 
     factor: float
+    """The rate of the burst over the usual rate."""
     seconds: float
+    """The duration of a burst."""
     every: float
+    """The seconds from the beginning of a burst to the beginning of the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """The lengths of requests, each of `pairs` as likely as any other."""
+    """The lengths of requests."""
 
     pairs: tuple[Pair, ...]
+    """The tokens of a prompt and of its answer. Each pair is as likely as any other."""
 
     @property
     def input(self) -> float:
@@ -74,11 +78,13 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """`rate` requests a second as usual; `burstiness` as in `trtspec.measure.workloads.arrivals`."""
+    """The load of a fleet or of a part of it."""
 
     rate: float
+    """The usual number of requests a second."""
     lengths: Lengths
     burstiness: float = 1.0
+    """As in `trtspec.measure.workloads.arrivals`."""
     burst: DemandBurst | None = None
 
     @property

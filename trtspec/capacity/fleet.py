@@ -21,52 +21,53 @@ _TRIES, _STEP, _CHANCE = 10, 1.04, 1.05
 
 @dataclass(frozen=True, slots=True)
 class FleetRequirements:
-    """The load of a fleet, and the bounds that it must keep.
-
-    Its autoscaler has requests take the share `places` of the places. `price` is of a GPU's hour, None where
-    it is unknown.
-    """
+    """The load of a fleet, and the bounds that it must keep."""
 
     demand: Demand
     bounds: LatencyBounds
     rates: Rates
     places: float = 0.8
+    """The share of the slots that the autoscaler has requests take."""
     price: float | None = None
+    """The price of a GPU's hour; None where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetArm:
-    """One kind of replica and how many of them the question takes.
-
-    `each` is how many requests a second one bears. `peak` is the fleet of a burst, and the usual one where
-    there is no burst. Where no number of replicas keeps the bounds, `problem` says why, and the rest is None.
-    """
+    """One kind of replica, and the number of them that the load needs."""
 
     replica: Replica
     weight: EngineBytes
     each: float
+    """The requests a second that one replica bears."""
     usual: Sized | None = None
+    """The fleet for the usual rate."""
     peak: Sized | None = None
+    """The fleet for a burst; the usual one where there is no burst."""
     start: ColdStart | None = None
+    """The start of the whole usual fleet at once."""
     one_more: ColdStart | None = None
+    """The start of a single replica."""
     cost: Cost | None = None
     problem: str | None = None
+    """The reason why no number of replicas keeps the bounds. The other optional fields are None then."""
     seen: Seen | None = None
     burst: InBurst | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FleetResult:
-    """Both arms; `plain` is None where nothing is known of it.
-
-    Drafts bear more than none from the acceptance `break_even` on; None where they never do, or where the
-    acceptance was measured with the rest.
-    """
+    """The fleets with drafts and without."""
 
     question: FleetRequirements
     plain: FleetArm | None
+    """None where nothing is known of it."""
     drafts: FleetArm
     break_even: float | None
+    """The acceptance from which a replica with drafts bears more requests than one without.
+
+    None where it never does, or where the acceptance was measured with the rest.
+    """
 
 
 def arm(question: FleetRequirements, replica: Replica, weight: EngineBytes) -> FleetArm:

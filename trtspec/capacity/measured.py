@@ -29,13 +29,14 @@ class LatencyPoint:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLatency:
-    """A line through what was measured, from the least to the most texts; beyond it goes on as it ended.
+    """A line through the measured points, from the fewest to the most sequences.
 
-    `prompt_token_s` is what a token of a prompt takes, and with it the request's own way to the engines.
+    Beyond the last point it goes on with its last slope.
     """
 
     points: tuple[LatencyPoint, ...]
     prompt_token_s: float
+    """The time of one token of a prompt. It includes the request's own way to the engines."""
 
     def turn(self, texts: int, context: float) -> Turn:
         points = self.points
@@ -99,19 +100,21 @@ def _arm(level: LoadResult, has_drafts: bool) -> ArmFigures | None:
 
 @dataclass(frozen=True, slots=True)
 class _Cycle:
-    """One request after another of a stream, while `texts` streams are at work: `seconds` each, on average.
-
-    An answer takes `turns`, and its first tokens come after `first_s`; prompts have `prompt` tokens. The
-    share `drafting` of a turn goes to drafts.
-    """
+    """The mean cycle of a stream that sends one request after another."""
 
     texts: int
+    """The number of streams at work."""
     seconds: float
+    """The mean time of a request."""
     turns: float
+    """The iterations of an answer."""
     first_s: float
+    """The time to the first tokens of an answer."""
     prompt: float
+    """The tokens of a prompt."""
     survival: tuple[float, ...]
     drafting: float
+    """The share of an iteration that its drafts take."""
 
     @property
     def prompt_token_s(self) -> float:

@@ -12,21 +12,23 @@ from trtspec.measure.bench.statistics import percentiles
 
 @dataclass(frozen=True, slots=True)
 class FleetOutcome:
-    """All requests that came until the last was answered, after `seconds`.
-
-    `present` is the mean number of requests that were there, and `replicas` that of replicas, starting ones
-    among them; `use` is the share of time in which a ready one was at work. `started` are the moments at
-    which more replicas became ready.
-    """
+    """The result of a simulation, which ends when the last request is answered."""
 
     done: tuple[Done, ...]
+    """The requests that were answered."""
     refused: int
+    """The number of requests that were refused."""
     seconds: float
+    """The time until the last answer."""
     present: float
+    """The mean number of requests in the fleet."""
     replicas: float
+    """The mean number of replicas, starting ones included."""
     most_replicas: int
     use: float
+    """The share of time in which a ready replica was at work."""
     started: tuple[float, ...] = ()
+    """The times at which further replicas became ready."""
 
     @property
     def time_to_first_token(self) -> Percentiles | None:

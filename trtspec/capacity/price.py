@@ -11,11 +11,14 @@ _HOUR, _MILLION = 3600, 10**6
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """GPU hours and, where a price is known, money, for a million tokens of answers; `hour` is of all."""
+    """The cost of a fleet; money is None where no price is known."""
 
     gpu_hours: float
+    """GPU hours for a million tokens of answers."""
     hour: float | None
+    """The price of an hour of all GPUs."""
     million: float | None
+    """The price of a million tokens of answers."""
 
 
 def cost(gpus: int, demand: Demand, price: float | None) -> Cost:

@@ -20,17 +20,19 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class QueueStates:
-    """The probabilities of each number of requests in a replica: `shares[n]` for n below the number of slots.
-
-    All places are taken with probability `full`, which is also that of having to wait (arrivals of a Poisson
-    process see time averages). `drain` is the rate at which the line gets shorter, and `use` the share of
-    what the replica could bear.
-    """
+    """The probabilities of each number of requests in a replica."""
 
     shares: tuple[float, ...]
+    """Item n is the probability of n requests, for each n below the number of slots."""
     full: float
+    """The probability that all slots are taken.
+
+    It is also that of having to wait: arrivals of a Poisson process see time averages.
+    """
     drain: float
+    """The rate at which the line gets shorter."""
     use: float
+    """The requests that come over those that the replica could bear."""
 
     @property
     def mean_wait(self) -> float:

@@ -25,16 +25,16 @@ _ARRIVAL, _TURN, _READY, _SCRAPE, _SYNC = range(5)
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """So many equal replicas from the beginning; with `scaling` more or fewer later.
-
-    Each lets `most_waiting` requests wait and refuses the rest.
-    """
+    """The fleet of a simulation: equal replicas."""
 
     replica: Replica
     replicas: int
+    """The number of replicas at the beginning."""
     routing: Routing = "random"
     scaling: ReplicaScaling | None = None
+    """None keeps the number of replicas."""
     most_waiting: int = MOST_WAITING
+    """The number of requests that may wait at each replica. Further ones are refused."""
 
 
 def simulate(

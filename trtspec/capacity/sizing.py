@@ -16,11 +16,14 @@ _HALVINGS, _FINE = 8, 14
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """So many `replicas` bear a load of `rate` requests a second; `steady` is each of them."""
+    """A fleet that bears a load."""
 
     rate: float
+    """Requests a second."""
     replicas: int
+    """The number of replicas."""
     steady: Steady
+    """The state of each replica."""
 
 
 def size(replica: Replica, demand: Demand, bounds: LatencyBounds) -> Sized | None:

@@ -9,10 +9,7 @@ from trtspec.base.units import three_digits
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Bytes a second, and seconds, as `trtspec.recipe.fleet.Start` describes them.
-
-    `verify` is of all cores that read what is pulled.
-    """
+    """Rates in bytes a second, and times in seconds, as `trtspec.recipe.fleet.Start` describes them."""
 
     node_s: float
     image_bytes: float
@@ -20,6 +17,7 @@ class Rates:
     pull: float
     store: float
     verify: float
+    """The rate of all cores together that read what is pulled."""
     load: float
     warm_up_s: float
 
@@ -35,10 +33,12 @@ class StartPhase:
 
 @dataclass(frozen=True, slots=True)
 class ColdStart:
-    """The start of so many replicas at once; each reads `pulled` bytes from the store."""
+    """The start of several replicas at once."""
 
     replicas: int
+    """The number of replicas."""
     pulled: float
+    """The bytes that each replica reads from the store."""
     parts: tuple[StartPhase, ...]
 
     @property

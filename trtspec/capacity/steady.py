@@ -30,50 +30,58 @@ _OTHERS = 5
 
 @dataclass(frozen=True, slots=True)
 class LatencyBounds:
-    """Bounds in seconds that 95 of 100 requests must keep: on the first token, and on each token after it.
-
-    `use` is the most of what a replica could bear that is asked of it, whatever the latencies.
-    """
+    """Bounds that a replica must keep."""
 
     time_to_first_token: float | None = None
+    """Seconds to the first token, for 95 of 100 requests."""
     inter_token: float | None = None
+    """Seconds for each token after the first, for 95 of 100."""
     use: float = 0.85
+    """The largest share of what a replica could bear that may be asked of it, whatever the latencies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """A replica at one rate: its use, the texts at work on average, latencies of 95 of 100 in seconds.
-
-    `end_to_end` is a mean. `draft_length` is the K of a turn with as many texts as there are on average.
-    """
+    """The state of a replica at one rate; times are in seconds."""
 
     use: float
+    """The share of what the replica could bear."""
     texts: float
+    """The mean number of sequences at work."""
     waiting: float
+    """The mean number of requests in line."""
     time_to_first_token: float
+    """For 95 of 100 requests it is at most this."""
     inter_token: float
+    """For 95 of 100 sequences at work it is at most this."""
     end_to_end: float
+    """The mean."""
     draft_length: int
+    """The K of an iteration with the mean number of sequences."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLatency:
-    """A replica with requests of these lengths: for 1, 2, … texts at work, up to its places, in seconds.
+    """The times of a replica with requests of given lengths, in seconds.
 
-    `answers_s[n - 1]` is the time of a whole answer while n are at work, without what they wait for prompts,
-    each of which takes `reads_s[n - 1]`. `turns_s` and `lengths` are of a turn and its draft. `prompts_s` are
-    times of prompts, short ones and long ones, each as likely. Of 95 answers in 100 none is slower than
-    `unlucky[n - 1]` times the others because less was accepted. `variability` is the squared coefficient of
-    variation of answers.
+    Item n - 1 of a field is for n sequences at work, up to the number of slots, unless the field says
+    otherwise.
     """
 
     answers_s: tuple[float, ...]
+    """The time of a whole answer, without the waits for prompts of others."""
     reads_s: tuple[float, ...]
+    """The wait for each prompt."""
     turns_s: tuple[float, ...]
+    """The time of an iteration."""
     lengths: tuple[int, ...]
+    """The draft length of an iteration."""
     prompts_s: tuple[float, ...]
+    """The times of prompts, from short to long ones. Each is as likely as the others."""
     unlucky: tuple[float, ...]
+    """The factor by which 95 of 100 answers are at most slower than the mean because less was accepted."""
     variability: float
+    """The squared coefficient of variation of an answer's tokens."""
 
     @property
     def places(self) -> int:

@@ -10,14 +10,16 @@ from typing import Protocol
 class Turn:
     """One iteration of the engines for all running sequences: a step without drafts, or a round with them.
 
-    It takes `seconds`, and gives each text one token of the target's own and the drafted ones that are
-    accepted: more than i of them with the probability `survival[i]`, which never grows with i. It begins with
-    `drafting_s` seconds of drafts, for which a text may still come.
+    It gives each sequence one token of the target's own, and the draft tokens that are accepted.
     """
 
     seconds: float
     survival: tuple[float, ...] = ()
+    """Item i is the probability that more than i draft tokens are accepted. It never grows with i."""
     drafting_s: float = 0.0
+    """The seconds of drafts, with which the iteration begins. A sequence that comes in them still gets
+    drafts.
+    """
 
     @property
     def tokens(self) -> float:
@@ -49,18 +51,21 @@ class Tempo(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A server and its limits: `places` texts at once, of so many tokens in all as the KV cache holds.
-
-    `kv_tokens` is None where that is not known, and then not counted. `longest_draft` tokens are reserved
-    behind each text. An iteration reads at most `most_rows` tokens of prompts. `gpus` is how many it has.
-    """
+    """A server and its limits."""
 
     tempo: Tempo
     places: int
+    """The number of slots for sequences."""
     kv_tokens: int | None
+    """The tokens of all sequences that the KV cache holds. None where that is not known, and then not
+    counted.
+    """
     longest_draft: int
+    """The tokens that are reserved behind each sequence."""
     most_rows: int
+    """The most tokens of prompts that an iteration reads."""
     gpus: int
+    """The number of GPUs."""
 
     def places_for(self, tokens: float) -> int:
         """Returns how many texts of so many tokens are at work at most, and at least one."""

@@ -17,12 +17,13 @@ _STEPS = 32
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A request that was answered; times are in seconds. `refused` ones found the line full."""
+    """A request that was answered; times are in seconds."""
 
     job: SimulatedRequest
     first: float
     ended: float
     refused: bool = False
+    """True if the request found the line full."""
 
     @property
     def time_to_first_token(self) -> float:
@@ -48,16 +49,17 @@ class _Text:
 
 @dataclass(slots=True)
 class _Run:
-    """The iterations in progress: `steps` of them, `seconds` each, the first of which began at `begin`.
-
-    Until `drafting_s` after that drafts are proposed.
-    """
+    """The iterations in progress."""
 
     begin: float
+    """The time at which the first iteration began."""
     seconds: float
+    """The time of each iteration."""
     steps: int
+    """The number of iterations."""
     turn: Turn
     drafting_s: float
+    """The seconds from the beginning in which drafts are proposed."""
 
     @property
     def end(self) -> float:

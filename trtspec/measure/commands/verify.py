@@ -185,11 +185,7 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class _Built:
-    """The facts about a built recipe's target; `numbers` is the dtype that it computes in.
-
-    `launch` is how the server of others is started that has no engines. `longest_draft` is None there, and
-    where the engine itself drafts, since no request says how much.
-    """
+    """The facts about a built recipe's target."""
 
     folder: Path
     model_name: str
@@ -197,10 +193,16 @@ class _Built:
     revision: str | None
     dtype: str
     numbers: str
+    """The dtype in which the target computes."""
     longest_draft: int | None
+    """None where no request can set the draft length: on another vendor's server, and where the engine itself
+    drafts.
+    """
     build: DeployedBuild
     launch: ServerLaunch | None = None
+    """The start of another vendor's server; None for a build with engines."""
     drafts_inside: bool = False
+    """True if the engine itself drafts."""
 
 
 def _built(recipe: Path, output: str | None) -> _Built:

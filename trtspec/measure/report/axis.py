@@ -13,15 +13,14 @@ _STEPS = (1, 2, 2.5, 5, 10)
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The values from `low` to `high`; `ticks` are those that are named, each with its words.
-
-    `logarithmic` gives each doubling the same room.
-    """
+    """An axis of a plot, from its lowest to its highest value."""
 
     low: float
     high: float
     ticks: tuple[tuple[float, str], ...]
+    """The values that are labelled, each with its words."""
     logarithmic: bool = False
+    """True gives each doubling the same room."""
 
     def place(self, value: float) -> float:
         """Returns where a value lies, 0.0 at `low` and 1.0 at `high`; never outside."""

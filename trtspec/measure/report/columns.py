@@ -14,11 +14,13 @@ from trtspec.measure.report.numbers import percent
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """One kind of share, 0 to 1, at each position that it has; `kind` is the class of its looks."""
+    """The columns of one kind of share."""
 
     name: str
     kind: str
+    """The style class."""
     shares: tuple[float, ...]
+    """One share, 0 to 1, for each position."""
 
 
 def draw(words: str, kinds: Sequence[Columns], names: Sequence[str], x_title: str, y_title: str) -> Markup:

@@ -19,11 +19,13 @@ Known = tuple[OfferedLoad, ReportArm, Percentiles]
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A kind of time: what it is called, what it is from and to, and which of an arm's figures it is."""
+    """A kind of time that somebody waits."""
 
     title: str
     meaning: str
+    """The beginning and the end of the time, in words."""
     of: Of
+    """Returns this time from the figures of an arm."""
 
 
 WAITS = (

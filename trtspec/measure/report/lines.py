@@ -18,22 +18,25 @@ _ROOMY = 8
 
 @dataclass(frozen=True, slots=True)
 class PlotPoint:
-    """A measured value at `x`, with its interval where there is one; `words` say it in full."""
+    """A measured value, with its interval where there is one."""
 
     x: float
     y: float
     words: str
+    """The value in full."""
     low: float | None = None
     high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Points in the order of their load; `kind` is the class of its looks, which the legend names too."""
+    """A line of a plot."""
 
     name: str
     kind: str
+    """The style class. The legend uses it too."""
     points: tuple[PlotPoint, ...]
+    """In the order of their load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +49,11 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A value that lines are judged by; `words` say what it means to lie above it and below."""
+    """A value by which lines are judged."""
 
     y: float
     words: str
+    """The meaning of a point above it, and of one below."""
 
 
 def draw(

@@ -14,13 +14,18 @@ from trtspec.measure.report.axis import Axis
 
 @dataclass(frozen=True, slots=True)
 class ReportArm:
-    """One of them: its name, also for tables and in sentences, the class of its looks, and what it did."""
+    """An arm of a comparison, with its figures."""
 
     name: str
+    """The full name."""
     short: str
+    """The name in tables."""
     phrase: str
+    """The name in sentences."""
     kind: str
+    """The style class."""
     figures: tuple[tuple[OfferedLoad, ArmFigures], ...]
+    """Each load with the figures of the arm at it."""
 
     @property
     def drafts(self) -> list[DraftFigures]:
@@ -31,14 +36,12 @@ class ReportArm:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredArms:
-    """Arms that have at least one load, at most two of them.
-
-    `label` is the head of a table's column that names the arm, `base` the place of the one that the other is
-    compared to.
-    """
+    """The arms of a comparison. There are at most two of them, and each has at least one load."""
 
     label: str
+    """The head of the table column that names the arm."""
     base: int
+    """The index of the arm that the other is compared to."""
     arms: tuple[ReportArm, ...]
 
     @property

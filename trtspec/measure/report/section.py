@@ -18,17 +18,18 @@ class LegendKey:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under a header; a cell is text, which the page escapes, or a drawing.
-
-    The first `names` columns are words, the others numbers, which stand to the right. `keys` are those of the
-    drawings in it.
-    """
+    """Rows under a header."""
 
     caption: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    """A cell is text, which the page escapes, or a drawing."""
     names: int = 1
+    """The number of columns, from the first, that hold words. The others hold numbers, which are aligned to
+    the right.
+    """
     keys: tuple[LegendKey, ...] = ()
+    """The legend of the drawings in the table."""
     note: str = ""
 
     @property
@@ -66,11 +67,12 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A whole report. `tone` is good, mixed, bad or open: what the verdict amounts to."""
+    """A whole report."""
 
     title: str
     subject: str
     tone: str
+    """The verdict's tone: good, mixed, bad or open."""
     verdict: str
     because: str
     advice: tuple[str, ...]

@@ -16,11 +16,12 @@ from trtspec.measure.report.section import Figure, LegendKey, ReportSection, Tab
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """The ratio of two speeds at a load; `single` are observations of it."""
+    """The ratio of two speeds at a load."""
 
     load: OfferedLoad
     ratio: Interval
     single: tuple[float, ...] = ()
+    """Single observations of the ratio."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,12 +35,15 @@ MOST_OUTCOMES = 25
 
 @dataclass(frozen=True, slots=True)
 class DrawPlan:
-    """The plan of the draws: `draws` of each prompt on either side, in turns over the draft lengths."""
+    """The plan of the draws."""
 
     draws: int
+    """The number of draws of each prompt, on either side."""
     temperature: float
     lengths: Sequence[int | None]
+    """The draft lengths, which take turns; None leaves the length to the deployment."""
     concurrency: int
+    """The number of requests at once."""
     seed: int
 
     @property

@@ -32,24 +32,28 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """The answers of the target alone: `alone`, one prompt at a time, and `again`, several at once."""
+    """The answers of the target alone, in two runs."""
 
     alone: tuple[SubjectAnswer, ...]
+    """The answers to one prompt at a time."""
     again: tuple[SubjectAnswer, ...]
+    """The answers to several prompts at once."""
     concurrency: int
+    """The number of prompts at once in the second run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Greedy:
-    """The result of the greedy check; `prompts` are those that the server tokenized otherwise than the
-    tokenizer.
-    """
+    """The result of the greedy check."""
 
     tolerance: Tolerance
     noise: GreedyComparison
+    """The second plain run against the first."""
     comparisons: tuple[GreedyComparison, ...]
     prompts: tuple[Difference, ...]
+    """The prompts that the server tokenized otherwise than the tokenizer."""
     answers: tuple[SubjectAnswer, ...]
+    """The answers of the target alone, to one prompt at a time."""
 
 
 class GreedyCheck:

@@ -61,7 +61,7 @@ class ServerTurns:
 
 
 class ServedSide:
-    """One side: a subject whose server is started when it is asked, and the other's is ended then."""
+    """A subject whose server is started when it is asked, for which the other side's server is ended."""
 
     longest_draft: int | None = None
 

@@ -15,14 +15,13 @@ LEAST_BIAS, LARGEST_BIAS = 2.0**-10, 64.0
 
 @dataclass(frozen=True, slots=True)
 class Margins:
-    """The likeliest token, and by how many nats each token that was asked about is less likely.
-
-    A margin with `is_at_least` is no smaller than what stands there.
-    """
+    """The likeliest token at one place, and how much less likely others are."""
 
     likeliest: int
     behind: dict[int, float]
+    """For each token that was asked about, the nats by which it is less likely."""
     is_at_least: bool = False
+    """True if a margin may be larger than stated."""
 
     def within(self, tolerance: Tolerance) -> bool:
         """Says whether rounding alone may choose between all the tokens."""

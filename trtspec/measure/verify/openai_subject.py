@@ -31,10 +31,10 @@ SGLang 0.5.23, `entrypoints/openai/serving_completions.py`; TensorRT-LLM 1.2, `s
 
 
 class OpenAiSubject:
-    """A model behind OpenAI's API, of its `owner`; with its log-probabilities tokens are named by their ids.
+    """A model behind OpenAI's API, of its `owner`.
 
-    That is vLLM's way, and trtspec's. SGLang and trtllm-serve tell no log-probabilities of ids, the latter
-    none of the text either where it tells ids.
+    Its log-probabilities name tokens by their ids, as vLLM and trtspec do. SGLang and trtllm-serve report no
+    log-probabilities by id. trtllm-serve also reports no text where it reports ids.
     """
 
     longest_draft: int | None = None

@@ -16,10 +16,11 @@ from trtspec.measure.verify.subject import Sides, Subject
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """A server; `model` is None for the usual one, or the only one."""
+    """The address of a server."""
 
     url: str
     model: str | None
+    """None for the usual model, or the only one."""
     key: str | None = None
     timeout_s: float = 300.0
 

@@ -25,14 +25,15 @@ class VerifyPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The tokenizer of the target, apart from the one that serves: it judges what the server makes of text.
+    """The tokenizer of the target.
 
-    `end_ids` end a text. `begin_ids` are what the tokenizer puts before every text.
+    It is read apart from the one that serves, and judges what the server makes of text.
     """
 
     inner: tokenizers.Tokenizer
     words: Tokenizer
     begin_ids: tuple[int, ...]
+    """The token ids that the tokenizer puts before every text."""
 
     @classmethod
     def load(cls, folder: Path) -> Vocabulary:
@@ -47,6 +48,7 @@ class Vocabulary:
 
     @property
     def end_ids(self) -> tuple[int, ...]:
+        """The token ids that end a text."""
         return self.words.end_ids
 
     def encode(self, text: str) -> tuple[int, ...]:

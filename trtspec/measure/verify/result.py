@@ -12,44 +12,49 @@ Kind = Literal["near tie", "fault"]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A place where two answers part, or their numbers do.
-
-    `what` is "tokens", "text", "numbers" or "prompt". `position` is that of the token in the answer, from 0.
-    `expected` is what plain decoding said, `found` the other, both for a person. `margin` is by how many nats
-    the target prefers its likeliest token to the less likely of both, or how far the numbers are apart;
-    `is_at_least` where it may be larger. `context` is the text before.
-    """
+    """A place where two answers, or their numbers, differ."""
 
     prompt: str
+    """The prompt's name."""
     what: str
+    """One of "tokens", "text", "numbers" and "prompt"."""
     kind: Kind
     position: int
+    """The index of the token in the answer, from 0. For "text" it counts characters. For "prompt" it is 0."""
     context: str
+    """The text before the place."""
     expected: str
+    """The result of plain decoding, for a person."""
     found: str
+    """The other result, for a person."""
     meaning: str
     margin: float | None = None
+    """The nats by which the target prefers its likeliest token to the less likely of both; for "numbers", how
+    far they are apart.
+    """
     is_at_least: bool = False
+    """True if the margin may be larger than stated."""
 
 
 @dataclass(frozen=True, slots=True)
 class GreedyComparison:
-    """All prompts answered in one way, against plain decoding of one prompt at a time.
-
-    `num_draft_tokens` is K, 0 for plain decoding and None for what the deployment does by itself;
-    `concurrency` says how many were asked at once. `moved` is the largest move of the numbers, in nats, None
-    where there are none. `drafted` and `accepted` are None where the server does not count.
-    """
+    """The comparison of one way to answer all prompts with plain decoding of one prompt at a time."""
 
     num_draft_tokens: int | None
+    """K; 0 is plain decoding, and None leaves K to the deployment."""
     concurrency: int
+    """The number of prompts asked at once."""
     texts: int
     tokens: int
     differences: tuple[Difference, ...]
     moved: float | None
+    """The largest move of the numbers, in nats; None without numbers."""
     drafted: int | None = None
+    """None where the server does not count."""
     accepted: int | None = None
+    """None where the server does not count."""
     by: str = ""
+    """The name of the other engine, for a second opinion."""
 
     @property
     def faults(self) -> list[Difference]:
@@ -62,35 +67,38 @@ class GreedyComparison:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """The continuations of one prompt, with drafts and without, counted by outcome.
-
-    `p_value` is the chance of counts at least as different where both come from one distribution, and
-    `distance` the total variation between the counts.
-    """
+    """The continuations of one prompt, with drafts and without, counted by outcome."""
 
     prompt: str
     outcomes: int
+    """The number of outcomes."""
     statistic: float
     p_value: float
+    """The probability of counts at least as different where both sides have one distribution."""
     distance: float
+    """The total variation between the counts."""
     most_different: str
+    """The outcome whose two counts differ most, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class DistributionTest:
-    """One way to tell continuations apart, and the test of it.
-
-    `of` is "text", how they begin, or "repeats", which of their tokens are the same: random numbers that are
-    used twice repeat tokens, whatever they are. `p_value` is that of all prompts together. With the power of
-    the test a total variation of `found_everywhere` between the outcomes of every prompt that has several
-    would have been found, or of `found_in_one` in one of them.
-    """
+    """One way to tell continuations apart, and the test of it."""
 
     of: Literal["text", "repeats"]
+    """The property that is compared: how continuations begin, or which of their tokens are the same.
+
+    Random numbers that are used twice repeat tokens, whatever they are.
+    """
     prompts: tuple[Draws, ...]
     p_value: float
+    """The p-value of all prompts together."""
     found_everywhere: float
+    """The least total variation that the test would have found, with its power, between the outcomes of every
+    prompt that has several.
+    """
     found_in_one: float
+    """The same for a total variation in one prompt alone."""
 
     @property
     def tells(self) -> bool:
@@ -105,17 +113,17 @@ class DistributionTest:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The test of the distribution. `draws` are each side's for each prompt, of `tokens` tokens each.
-
-    `limit` is the bound below which any p-value is a fault, and `power` how often the views find what they
-    say that they find.
-    """
+    """The test of the distribution."""
 
     temperature: float
     draws: int
+    """The draws of each side for each prompt."""
     tokens: int
+    """The tokens of each draw."""
     limit: float
+    """Any p-value below it is a fault."""
     power: float
+    """The probability with which each test finds the total variation that it states."""
     views: tuple[DistributionTest, ...]
 
     @property
@@ -125,15 +133,20 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """The whole of a verification; `sampling` is None where it was left out."""
+    """The result of a verification."""
 
     plain: str
+    """The name of the side that decodes plainly."""
     speculative: str
+    """The name of the side that speculates."""
     tolerance: Tolerance
     noise: GreedyComparison
+    """Plain decoding of several prompts at once, against that of one at a time."""
     comparisons: tuple[GreedyComparison, ...]
     prompts: tuple[Difference, ...] = ()
+    """The prompts that the server tokenized otherwise than the tokenizer."""
     sampling: Sampling | None = None
+    """None where the check was left out."""
     second_opinion: GreedyComparison | None = None
     command: str = ""
 

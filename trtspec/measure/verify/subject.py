@@ -20,52 +20,51 @@ Row = Mapping[int, float]
 
 @dataclass(frozen=True, slots=True)
 class SubjectRequest:
-    """A request to continue `prompt`, which is text or token ids.
-
-    `num_draft_tokens` is K: 0 decodes with the target alone, None takes what the deployment does by itself.
-    `top_log_probs` asks for so many of the likeliest tokens at each place. `bias` is added to the logits of
-    its token ids. With `ignores_end` no end token ends the text, and one may be among the tokens.
-    """
+    """A request to continue a prompt."""
 
     prompt: str | tuple[int, ...]
+    """Text or token ids."""
     max_tokens: int
     num_draft_tokens: int | None = PLAIN
+    """K; 0 decodes with the target alone, and None leaves K to the deployment."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     top_log_probs: int = 0
+    """The number of likeliest tokens to report at each place."""
     bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to the logits of its token ids."""
     ignores_end: bool = False
+    """True lets no end token end the text. One may then be among the tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubjectAnswer:
-    """The answer to a request: `token_ids`, closed with `END` where an end token ended the text.
-
-    `rows` has one row for each token without `END`, and is empty where none were asked for.
-    `num_input_tokens` is None where the server does not say what it made of the prompt, and so are `drafted`
-    and `accepted`, counts of draft tokens.
-    """
+    """The answer to a request."""
 
     token_ids: tuple[int, ...]
+    """Closed with `END` where an end token ended the text."""
     text: str
     rows: tuple[Row, ...] = ()
+    """One row for each token without `END`; empty where none were asked for."""
     num_input_tokens: int | None = None
+    """None where the server does not say what it made of the prompt."""
     drafted: int | None = None
+    """The number of drafted tokens; None where the server does not say."""
     accepted: int | None = None
+    """The number of accepted draft tokens; None where the server does not say."""
 
 
 class Subject(Protocol):
-    """A deployment, or engines in this process, that answers many questions at once.
-
-    `name` is how a person is told of it. `top_log_probs` is the most likely tokens that it tells at a place:
-    0 for engines that say no log-probabilities. `longest_draft` is the greatest K that it takes, None where
-    that is not known.
-    """
+    """A deployment, or engines in this process, that answers many requests at once."""
 
     name: str
+    """The name for people."""
     longest_draft: int | None
+    """The greatest K that it takes; None where that is not known."""
 
     @property
-    def top_log_probs(self) -> int: ...
+    def top_log_probs(self) -> int:
+        """The number of likeliest tokens that it reports at a place; 0 for engines without log-probabilities."""
+        ...
 
     async def ask(self, question: SubjectRequest) -> SubjectAnswer:
         """Returns the whole answer; raises `TrtspecError` where there is none."""
@@ -76,15 +75,17 @@ class Subject(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The two sides that are compared: who decodes plainly, and who speculates; mostly the same.
-
-    `plain` of a server that cannot be asked for plain decoding is another server, without drafts, of which K
-    is not asked (None).
-    """
+    """The two sides that are compared, which are mostly the same subject."""
 
     plain: Subject
+    """The side that decodes plainly.
+
+    For a server that cannot be asked for plain decoding, it is another server, without drafts.
+    """
     speculative: Subject
+    """The side that drafts."""
     plain_k: int | None = PLAIN
+    """The K of plain requests; None for a server without drafts that cannot be asked for K."""
 
     @property
     def top_log_probs(self) -> int:

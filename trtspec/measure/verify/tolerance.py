@@ -32,16 +32,17 @@ is no tie with it, whatever the type.
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """The bound, in nats: `value`, and where it comes from.
-
-    `noise` is the largest move that plain decoding showed by itself, None where the engine says no
-    log-probabilities.
-    """
+    """The bound of a near tie, and where it comes from."""
 
     value: float
+    """The bound in nats."""
     dtype: str
     noise: float | None
+    """The largest move that plain decoding showed by itself, in nats; None where the engine reports no
+    log-probabilities.
+    """
     is_given: bool = False
+    """True if the user asked for this bound."""
 
     @property
     def reason(self) -> str:

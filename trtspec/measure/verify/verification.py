@@ -19,19 +19,19 @@ EVERY_UP_TO = 8
 
 @dataclass(frozen=True, slots=True)
 class VerificationSettings:
-    """The options of a verification. `lengths` are the Ks; None leaves K to the deployment.
-
-    `concurrency` requests are asked at once. `dtype` is the type of the target's numbers, None where nobody
-    says; `near_tie` is the bound in nats, None for the one that follows from the type and the noise. No
-    `draws` leave the sampling check out.
-    """
+    """The options of a verification."""
 
     lengths: tuple[int | None, ...]
+    """The Ks to try; None leaves K to the deployment."""
     max_tokens: int = 64
     concurrency: int = 8
+    """The number of requests at once."""
     dtype: str | None = None
+    """The type of the target's numbers; None where it is not known."""
     near_tie: float | None = None
+    """The bound in nats; None derives it from the type and the noise."""
     draws: int = 500
+    """0 leaves the sampling check out."""
     temperature: float = 1.0
     seed: int = 0
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt; `name` identifies it in its workload, `category` says what kind it is.
-
-    `turns` are what the user says, one after another, each after the answer to the one before. `max_tokens`
-    is how long the answer may be; None leaves that to who asks.
-    """
+    """A prompt of a workload."""
 
     name: str
+    """Identifies the prompt in its workload."""
     turns: tuple[str, ...]
+    """The messages of the user. Each is sent after the answer to the one before."""
     category: str = ""
+    """The kind of prompt."""
     max_tokens: int | None = None
+    """The most tokens of the answer; None leaves that to the caller."""
 
     @property
     def text(self) -> str:

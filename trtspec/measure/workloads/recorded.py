@@ -22,12 +22,7 @@ _REASONS: tuple[FinishReason, ...] = ("stop", "length")
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A prompt and what the target answered to it; token ids, text, or both of each.
-
-    `sampling` has the options that were not left out, by TensorRT-LLM's names (`temperature`, `top_p`, `seed`
-    and so on); none is greedy. `finish_reason` is `stop` where an end token came behind the answer, which is
-    not in it, and `length` where the answer was cut. `model` says whose answer it is.
-    """
+    """A prompt and the target's answer to it, in token ids, text, or both."""
 
     name: str
     category: str = ""
@@ -36,8 +31,14 @@ class Recorded:
     text: str | None = None
     answer_token_ids: tuple[int, ...] | None = None
     finish_reason: FinishReason = "length"
+    """By `stop`, an end token came behind the answer, which does not contain it; by `length`, it was cut."""
     model: str = ""
+    """The model that gave the answer."""
     sampling: Mapping[str, float] = field(default_factory=dict)
+    """The options that were not left out, by TensorRT-LLM's names (`temperature`, `top_p`, `seed` and so on).
+
+    Without any, the answer is greedy.
+    """
 
 
 def read_recorded(path: Path) -> list[Recorded]:

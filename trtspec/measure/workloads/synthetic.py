@@ -27,15 +27,16 @@ _WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of synthetic prompts: about `input` tokens, with an answer of `output` tokens.
-
-    `spread` is the standard deviation of both lengths over their mean.
-    """
+    """The shape of synthetic prompts."""
 
     input: int = 512
+    """The mean tokens of a prompt, approximately."""
     output: int = 128
+    """The mean tokens of an answer."""
     spread: float = 0.0
+    """The standard deviation of both lengths over their mean."""
     prompts: int = 64
+    """The number of prompts."""
 
 
 def read_shape(text: str) -> Shape:

@@ -12,10 +12,11 @@ from trtspec.measure.workloads.prompt import Prompt
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """At least one prompt; `source` says where they come from: a file, or how they were made."""
+    """At least one prompt, with where they come from."""
 
     name: str
     source: str
+    """A file, or how the prompts were made."""
     prompts: tuple[Prompt, ...]
 
     @property

@@ -16,26 +16,25 @@ from trtspec.train.tune.score import acceptance as acceptance_of
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Counts of one answer: tokens `accepted`, tokens `drafted`, and tokens `reached`, before which none was
-    refused.
-    """
+    """Counts of draft tokens of one answer."""
 
     accepted: int
     reached: int
+    """The draft tokens before which none was refused."""
     drafted: int
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceEstimate:
-    """The acceptance of a draft on some answers, which are thought a random choice of such answers.
-
-    `per_token` and `of_drafted` are those of `acceptance`, with their intervals.
-    """
+    """The acceptance of a draft on some answers, which are taken to be a random choice of such answers."""
 
     acceptance: AcceptanceScore
     per_token: IntervalEstimate
+    """That of `acceptance`, with its interval."""
     of_drafted: IntervalEstimate
+    """That of `acceptance`, with its interval."""
     tallies: tuple[Tally, ...]
+    """One for each answer."""
 
 
 def measure(

@@ -35,16 +35,17 @@ _LEAST = 2  # held-out answers: one says nothing of how much answers differ
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The answers to learn from, and the `held_out` ones, each with a prompt of its own; `left_out` counts
-    the rest.
-
-    They are answers without a token, repeated ones, those behind prompts that leave no room for them, and
-    those to prompts that are held out.
-    """
+    """The answers that a distillation uses."""
 
     learned: tuple[RecordedAnswer, ...]
+    """The answers to learn from."""
     held_out: tuple[RecordedAnswer, ...]
+    """The answers to measure on, each to a prompt of its own."""
     left_out: int
+    """The number of other answers.
+
+    They have no token, are repeated, or are to a prompt that leaves no room for them, or that is held out.
+    """
 
 
 def gather(wanted: DistillationOptions, pair: TrainingPair, show: Show, watch: Progress) -> Answers:

@@ -16,10 +16,11 @@ _WIDTH, _HEIGHT, _MARGIN = 640, 240, 40
 
 @dataclass(frozen=True, slots=True)
 class LossPoint:
-    """One step of the optimizer: the loss is the mean of its batch, in nats a token of an answer."""
+    """One step of the optimizer."""
 
     step: int
     loss: float
+    """The mean of its batch, in nats a token of an answer."""
     learning_rate: float
 
 

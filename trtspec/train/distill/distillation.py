@@ -41,19 +41,22 @@ _PACKAGES = ("torch", "transformers", "accelerate")
 
 @dataclass(frozen=True, slots=True)
 class Distilled:
-    """The new draft's folder, what it learned from, how the loss fell, and what came of it.
-
-    It was measured with K = `num_draft_tokens`; `before` and `after` are None where it said nothing at all.
-    """
+    """The result of a distillation."""
 
     folder: Path
+    """The new draft's folder."""
     training: Path
     pair: TrainingPair
     num_draft_tokens: int
+    """The K with which the acceptance was measured."""
     answers: Answers
+    """The answers that it learned from, and those that it was measured on."""
     points: Sequence[LossPoint]
+    """The course of the loss."""
     before: AcceptanceEstimate | None
+    """The acceptance before the training; None where nothing was drafted."""
     after: AcceptanceEstimate | None
+    """The acceptance after the training; None where nothing was drafted."""
 
     @property
     def per_token_ratio(self) -> IntervalEstimate | None:

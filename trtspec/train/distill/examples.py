@@ -19,10 +19,12 @@ IGNORED = -100  # the label that the losses of PyTorch and transformers leave ou
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A prompt and its answer in token ids, of which the first `num_prompt` were asked."""
+    """A prompt and its answer."""
 
     token_ids: tuple[int, ...]
+    """The prompt and behind it the answer."""
     num_prompt: int
+    """The number of tokens of the prompt."""
 
 
 def examples_of(answers: Sequence[RecordedAnswer], tokenizer: Tokenizer, max_length: int) -> list[Example]:

@@ -22,11 +22,13 @@ from trtspec.train.distill.model import check_trainable
 
 @dataclass(frozen=True, slots=True)
 class TrainingPair:
-    """A target, and the draft that is trained; None where a head is, for which the target has its weights."""
+    """A target, and the draft that is trained."""
 
     loaded: LoadedRecipe
     target: Source
+    """It has its weights where a head is trained."""
     draft: Source | None
+    """None where a head is trained."""
     tokenizer: Tokenizer
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TrainingSettings:
-    """The settings of a training, by transformers' names; `max_length` is of prompt and answer, in tokens.
+    """The settings of a training, by transformers' names.
 
     Batch, epochs and learning rate are those with which fine-tuning a draft of a billion parameters is
     reported to raise acceptance by 20 to 40 %. The rate falls to 0 in a straight line, without decay of the
@@ -19,4 +19,5 @@ class TrainingSettings:
     epochs: int = 3
     learning_rate: float = 2e-5
     max_length: int = 2048
+    """The most tokens of a prompt and its answer together."""
     seed: int = 0

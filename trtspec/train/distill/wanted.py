@@ -12,27 +12,27 @@ from trtspec.train.distill.settings import TrainingSettings
 
 @dataclass(frozen=True, slots=True)
 class DistillationOptions:
-    """A recipe, what its draft shall learn from, and where everything goes.
-
-    Either `workload` names prompts that the target answers, at a `deployment` or here; or `answers` is a file
-    of answers that it gave. `held_out` is of the same kind and is not learned; without it a share of the
-    others is kept. `chat` wraps prompts that are text in the target's chat template. An answer has at most
-    `max_tokens`, unless its prompt says how many, and is greedy with `temperature` 0. With a `head` a new one
-    is trained for the target instead of the recipe's draft.
-    """
+    """The options of a distillation. Either `workload` or `answers` is given."""
 
     recipe: Path
     output: Path
     workload: str | None = None
+    """Prompts that the target answers, at `deployment` or in this process."""
     answers: Path | None = None
+    """A file of answers that the target gave."""
     held_out: str | None = None
+    """More of the same kind, which is not learned. None holds out a share of the others."""
     held_out_share: float = 0.1
     deployment: TargetDeployment | None = None
     chat: bool = False
+    """True wraps prompts that are text in the target's chat template."""
     max_tokens: int = 256
+    """The most tokens of an answer, unless its prompt has a limit of its own."""
     temperature: float = 0.0
+    """0 is greedy."""
     settings: TrainingSettings = field(default_factory=TrainingSettings)
     head: HeadSettings | None = None
+    """The new head to train for the target; None trains the recipe's draft."""
 
     @property
     def folder(self) -> Path:

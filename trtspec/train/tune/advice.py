@@ -20,15 +20,18 @@ BETTER = 1.05
 
 @dataclass(frozen=True, slots=True)
 class CategoryAdvice:
-    """A category, empty for all, in which less than `bound` of the drafts are accepted; and what helps."""
+    """A category in which too few draft tokens are accepted, and what helps."""
 
     category: str
+    """Empty for all answers."""
     answers: int
     per_token: float
     of_drafted: float
     bound: float
+    """The acceptance per token that the category does not reach."""
     speedup: float
     repairs: tuple[str, ...]
+    """The remedies, in words."""
 
     def __str__(self) -> str:
         where = f"{self.category} ({self.answers} answers)" if self.category else "in all"

@@ -19,18 +19,20 @@ _WHOLE = {"top_k", "seed", "min_tokens"}
 
 @dataclass(frozen=True, slots=True)
 class RecordedAnswer:
-    """The target's answer to `prompt`: `tokens`, and behind them an end token where it `stopped` by itself.
-
-    With a `sampling` that is not greedy, token i was drawn with number `seed + i`. Without a seed that number
-    is unknown, and a draft draws independently of the target.
-    """
+    """The target's answer to a prompt."""
 
     name: str
     category: str
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
+    """The answer without an end token."""
     stopped: bool
+    """True if an end token followed, so that the answer ended by itself."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    """Unless it is greedy, token i was drawn with number `seed + i`.
+
+    Without a seed that number is unknown, and a draft draws independently of the target.
+    """
 
     @property
     def steps(self) -> int:

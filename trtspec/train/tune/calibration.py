@@ -53,13 +53,14 @@ Way = tuple[Drafting, int]
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The engines to time, and the texts of `streams` sequences that run at once."""
+    """The engines to time, and the texts that they run."""
 
     target: Executor
     draft: Executor | None
     tokenizer: Tokenizer
     texts: Sequence[Sequence[int]]
     streams: int
+    """The number of sequences that run at once."""
 
     def costs(self, longest: int, advance: Advance) -> DraftLengthCosts:
         """Returns the costs of rounds with drafts of the engine, if there is one, and of the text itself."""

@@ -22,15 +22,16 @@ _METHODS: tuple[Method, ...] = ("ngram", "suffix", "draft_model", "hybrid")
 
 @dataclass(frozen=True, slots=True)
 class CandidateDraft:
-    """A draft: a folder or a Hub id, and its precision, None where the recipe's stays.
-
-    `layers` are those of the target of which it consists, if it does; `location` is where they are written.
-    """
+    """A draft model of a candidate."""
 
     location: Path | str
+    """A folder or a Hub id. For layers of the target it is where they are written."""
     precision: Precision | None = None
+    """None keeps the recipe's."""
     is_own: bool = False
+    """True for the recipe's own draft."""
     layers: tuple[int, ...] = ()
+    """The layers of the target of which the draft consists, if it does."""
 
     @property
     def name(self) -> str:

@@ -12,16 +12,16 @@ from trtspec.train.tune.replay import Replay
 
 @dataclass(frozen=True, slots=True)
 class DraftLengthCosts:
-    """The cost of a round with a draft of 1, 2, … tokens: `drafted` by the engine, or `looked_up`.
-
-    `plain_s` is a step of the target alone, in seconds. `error` is one standard error, relative, of all costs
-    together; 0 for what was not measured.
-    """
+    """The costs of rounds, in steps of the target alone; item n - 1 is for a draft of n tokens."""
 
     drafted: tuple[float, ...]
+    """Rounds whose draft is the engine's."""
     looked_up: tuple[float, ...]
+    """Rounds whose draft is looked up."""
     plain_s: float
+    """A step of the target alone, in seconds."""
     error: float = 0.0
+    """One standard error of all costs together, relative; 0 for what was not measured."""
 
     def of(self, origin: str, length: int) -> float:
         """Returns the cost of one round; a draft that says nothing takes the time of one token."""

@@ -20,18 +20,18 @@ from trtspec.train.tune.standing import CandidateResult, against, ranked, winner
 
 @dataclass(frozen=True, slots=True)
 class TuneOutcome:
-    """The standings, the fastest first, and the best of them; None where the target alone is faster than all.
-
-    Speed-ups are with `streams` texts at once. `is_measured` says whether rounds were timed on this machine,
-    or their costs are a plan's.
-    """
+    """The result of a tuning."""
 
     standings: tuple[CandidateResult, ...]
+    """The fastest first."""
     best: CandidateResult | None
+    """None where the target alone is faster than all."""
     advice: tuple[CategoryAdvice, ...]
     answers: int
     streams: int
+    """The number of sequences at once, for which the speed-ups are."""
     is_measured: bool
+    """True if rounds were timed on this machine; False if their costs are a plan's."""
 
     @property
     def level_lengths(self) -> list[int]:

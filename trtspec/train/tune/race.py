@@ -24,18 +24,18 @@ Measure = Callable[[Sequence[RecordedAnswer]], Replays]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The progress of a candidate: its scores, one for each K, the best first.
-
-    It was measured on so many `answers`; where they are not all of them, `bound` is what its best speed-up
-    cannot exceed, and `lead` what the leader's was not below.
-    """
+    """The progress of a candidate."""
 
     scores: tuple[Score, ...]
+    """One for each K, the best first."""
     answers: int
+    """The number of answers on which the candidate was measured."""
     replays: Replays
     costs: DraftLengthCosts
     bound: float | None = None
+    """The value that its best speed-up cannot exceed; None where it was measured on all answers."""
     lead: float | None = None
+    """The value that the leader's speed-up was not below; None where it was measured on all answers."""
 
     @property
     def best(self) -> Score:

@@ -25,16 +25,15 @@ Encode = Callable[[str], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The options with which prompts are sent: `encode` makes tokens of a text, and answers have at most
-    `max_tokens`.
-
-    With a `temperature` above 0 the tokens are drawn, with seeds that are the same each time.
-    """
+    """The options with which prompts are sent."""
 
     model: str
     encode: Encode
+    """Returns the tokens of a text."""
     max_tokens: int
+    """The most tokens of an answer."""
     temperature: float
+    """Above 0 the tokens are drawn, with seeds that are the same each time."""
 
     def sampling(self, prompt: str) -> dict[str, float]:
         """Returns the options with which a prompt is answered, whose text says the seed."""

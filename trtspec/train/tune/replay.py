@@ -35,22 +35,23 @@ _END = -2
 
 
 class Round(NamedTuple):
-    """A round with a draft of `length` tokens, of which the first `accepted` were the answer's.
-
-    One of length 0 is a round in which the draft said nothing, and the target one token.
-    """
+    """A round of a replay."""
 
     origin: str
     length: int
+    """The number of draft tokens. With 0 the draft said nothing, and the target one token."""
     accepted: int
+    """The number of draft tokens, from the first, that were the answer's."""
 
 
 @dataclass(slots=True)
 class Replay:
-    """The replay of an answer: its rounds, counted, and the steps that the target decoded `alone`."""
+    """The replay of an answer."""
 
     rounds: Counter[Round] = field(default_factory=Counter)
+    """How often each round came."""
     alone: int = 0
+    """The steps that the target decoded alone."""
 
 
 def replay(

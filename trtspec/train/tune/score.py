@@ -13,18 +13,19 @@ from trtspec.train.tune.replay import Replay
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceScore:
-    """The acceptance of drafts. `per_token` is the share of draft tokens that were accepted once all before
-    them were.
-
-    `by_position` is the same for each position of a draft; `of_drafted` is accepted by drafted tokens, which
-    falls with K, since what stands behind a wrong token is drafted and not looked at. All are None where
-    nothing was drafted. `tokens_per_round` counts the target's own.
-    """
+    """The acceptance of drafts; shares are None where nothing was drafted."""
 
     per_token: float | None
+    """The share of draft tokens that were accepted once all before them were."""
     of_drafted: float | None
+    """Accepted by drafted tokens.
+
+    It falls with K, since what stands behind a wrong token is drafted and not looked at.
+    """
     by_position: tuple[float | None, ...]
+    """The same as `per_token` for each position of a draft."""
     tokens_per_round: float
+    """The mean tokens of a round, the target's own included."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,20 +34,22 @@ LONGEST = 8
 
 @dataclass(frozen=True, slots=True)
 class TuneOptions:
-    """The candidates to try: `drafts` beside the recipe's own, `layers` of the target, and so on; all if left
-    out.
-
-    With `is_measured` None rounds are timed here, on the torch backend, if that is the recipe's or the recipe
-    is for a CPU, of which no plan knows the times.
-    """
+    """The candidates to try; an option that is left out takes all."""
 
     drafts: tuple[str, ...] = ()
+    """Drafts beside the recipe's own."""
     layers: tuple[str, ...] = ()
+    """Layers of the target that make a draft."""
     precisions: tuple[Precision, ...] = ()
     methods: tuple[Method, ...] = ()
     longest: int | None = None
     streams: int = 1
     is_measured: bool | None = None
+    """True times rounds here; False takes a plan's costs.
+
+    None times them on the torch backend if that is the recipe's, or if the recipe is for a CPU, of which no
+    plan knows the times.
+    """
 
 
 class Session:

@@ -13,11 +13,12 @@ from trtspec.train.tune.score import Score
 
 @dataclass(frozen=True, slots=True)
 class CandidateResult:
-    """A candidate and how far it came; `refused` says why it could not be measured."""
+    """A candidate and its progress."""
 
     candidate: Candidate
     run: Run | None = None
     refused: str | None = None
+    """The reason why it could not be measured."""
 
     @property
     def was_stopped(self) -> bool:

@@ -26,11 +26,14 @@ _ENGINE = (choose_layers.KIND, CALIBRATE, convert.KIND, build.KIND)
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """An engine directory in a build `folder`, and the digest of what it was made of."""
+    """An engine that was built."""
 
     folder: Path
+    """The build folder."""
     engine: Path
+    """The engine's directory in the build folder."""
     digest: str
+    """The digest of what the engine was made of."""
 
 
 class Workshop:

@@ -18,18 +18,20 @@ EAGLE's trainer (`eagle/traineagle3/main.py`) and Medusa's paper (arXiv 2401.107
 
 @dataclass(frozen=True, slots=True)
 class HeadSettings:
-    """The shape of a head, and how it is trained.
-
-    `ttt_steps` is how many tokens EAGLE-3 is trained to propose one after the other, from its own states:
-    "training-time test" (arXiv 2503.01840, section 3.2; 7 in EAGLE's trainer and in SpecForge 0.2).
-    `draft_vocab_size` is how many tokens of the target the head may say, the most frequent ones of the
-    answers; all if None. `medusa_heads` is how many tokens Medusa proposes (3 in its README).
-    """
+    """The shape of a head, and how it is trained."""
 
     method: HeadMethod
     ttt_steps: int = 7
+    """The number of tokens that EAGLE-3 is trained to propose one after the other, from its own states.
+
+    This is "training-time test" (arXiv 2503.01840, section 3.2; 7 in EAGLE's trainer and in SpecForge 0.2).
+    """
     draft_vocab_size: int | None = None
+    """The number of the target's tokens that the head may say: the most frequent ones of the answers. None is
+    all.
+    """
     medusa_heads: int = 3
+    """The number of tokens that Medusa proposes (3 in its README)."""
 
 
 PUBLISHED: Mapping[HeadMethod, TrainingSettings] = {

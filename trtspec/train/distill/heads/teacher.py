@@ -15,14 +15,14 @@ from trtspec.train.distill.model import load
 
 @dataclass(frozen=True, slots=True)
 class Taught:
-    """The target's outputs for texts in tokens `[texts, length]`.
-
-    `states` are those behind so many of its layers, `[texts, length, hidden]`, the last one behind its last
-    norm; `logits` are of the tokens behind each, `[texts, length, vocabulary]`.
-    """
+    """The target's outputs for texts in tokens `[texts, length]`."""
 
     states: tuple[Tensor, ...]
+    """The states behind the embedding and behind each layer, `[texts, length, hidden]`. The last one is
+    behind the last norm.
+    """
     logits: Tensor
+    """The logits of the token behind each, `[texts, length, vocabulary]`."""
 
 
 class Teacher:
