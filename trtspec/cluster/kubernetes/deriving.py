@@ -45,7 +45,7 @@ class ServedRecipe:
     times: ServerTimes
     monitoring: Monitoring
     engines: EngineValues | None = None
-    """The values of TensorRT-LLM's engines."""
+    """The values of engines that a store has."""
     server: VendorServerValues | None = None
     """The values of another engine's server."""
 

@@ -63,7 +63,7 @@ class Subject(Protocol):
 
     @property
     def top_log_probs(self) -> int:
-        """The number of likeliest tokens that it reports at a place; 0 for engines without log-probabilities."""
+        """The number of likeliest tokens that it reports at a place; 0 without log-probabilities."""
         ...
 
     async def ask(self, question: SubjectRequest) -> SubjectAnswer:
