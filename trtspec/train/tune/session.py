@@ -34,15 +34,18 @@ LONGEST = 8
 
 @dataclass(frozen=True, slots=True)
 class TuneOptions:
-    """The candidates to try; an option that is left out takes all."""
+    """The candidates to try, and how they are timed."""
 
     drafts: tuple[str, ...] = ()
     """Drafts beside the recipe's own."""
     layers: tuple[str, ...] = ()
     """Layers of the target that make a draft."""
     precisions: tuple[Precision, ...] = ()
+    """Empty leaves each draft as it is."""
     methods: tuple[Method, ...] = ()
+    """Empty tries all that the recipe's backend runs."""
     longest: int | None = None
+    """The longest draft; None takes the recipe's, or else `LONGEST`."""
     streams: int = 1
     is_measured: bool | None = None
     """True times rounds here; False takes a plan's costs.
