@@ -10,29 +10,16 @@ of pairs counts.
 from __future__ import annotations
 
 import json
-import re
 import socket
 import statistics
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-from pathlib import Path
 
-from tests.e2e.conftest import RECIPE, TRTSPEC, Deploy, Deployer, wait_until
-from tests.processes import command_line
+from tests.e2e.conftest import Deploy, wait_until
+from tests.perf.deployment import deployed, port_behind, processor_s
 
 BODY = {"text_input": "class A:\n", "max_tokens": 200, "num_draft_tokens": 4, "end_id": -1, "stream": True}
 SECONDS, PAIRS = 3.0, 4
-
-
-def behind(deploy: Deploy) -> int:
-    """The port of Triton itself."""
-    line = " ".join(command_line(min(deploy.server_pids())))
-    found = re.search(r"--http-port=(\d+)", line)
-    assert found is not None
-    return int(found[1])
 
 
 def events(port: int, model: str, streams: int) -> float:
@@ -62,30 +49,16 @@ def events(port: int, model: str, streams: int) -> float:
     return sum(counts) / SECONDS
 
 
-def processor_s(pid: int) -> float:
-    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / 100
-
-
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        build = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(folder, "build")
-        if len(sys.argv) == 1:
-            subprocess.run([TRTSPEC, "build", RECIPE, "--output", build], check=True, capture_output=True)
-        deployer = Deployer(Path(folder))
-        deploy = deployer(build)
-        try:
-            wait_until(lambda: deploy.is_ready, "the server ready")
-            print(json.dumps([measured(deploy, streams) for streams in (1, 16)], indent=2))
-        finally:
-            deployer.end_all()
+    with deployed() as deploy:
+        print(json.dumps([measured(deploy, streams) for streams in (1, 16)], indent=2))
 
 
 def measured(deploy: Deploy, streams: int) -> dict[str, float]:
     straight, through, spent = [], [], 0.0
     for number in range(2 * PAIRS):
         if number % 4 in (0, 3):
-            straight.append(events(behind(deploy), deploy.model, streams))
+            straight.append(events(port_behind(deploy, "http"), deploy.model, streams))
         else:
             before = processor_s(deploy.process.pid)
             through.append(events(deploy.ports[0], deploy.model, streams))

@@ -10,35 +10,22 @@ to a whole request for one token; `port_us` is the processor time of the whole d
 from __future__ import annotations
 
 import json
-import re
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import grpc
 import numpy as np
 import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2 as pb
 
-from tests.e2e.conftest import RECIPE, TRTSPEC, Deploy, Deployer, wait_until
-from tests.perf.front import processor_s
-from tests.processes import command_line
+from tests.e2e.conftest import Deploy
+from tests.perf.deployment import deployed, port_behind, processor_s
 from trtspec.client.grpc import WIRE
 from trtspec.serving.triton.tensors import INPUTS
 
 PAIRS, TOKENS, FIRSTS = 8, 200, 20
-
-
-def behind(deploy: Deploy) -> int:
-    """The gRPC port of Triton itself."""
-    found = re.search(r"--grpc-port=(\d+)", " ".join(command_line(min(deploy.server_pids()))))
-    assert found is not None
-    return int(found[1])
 
 
 def request(model: str, tokens: int) -> bytes:
@@ -111,20 +98,11 @@ def first(deploy: Deploy, straight: int) -> list[float]:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        build = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(folder, "build")
-        if len(sys.argv) == 1:
-            subprocess.run([TRTSPEC, "build", RECIPE, "--output", build], check=True, capture_output=True)
-        deployer = Deployer(Path(folder))
-        deploy = deployer(build)
-        try:
-            wait_until(lambda: deploy.is_ready, "the server ready")
-            straight = behind(deploy)
-            at_once(deploy, straight, 1)
-            levels = [at_once(deploy, straight, streams) for streams in (1, 16)]
-            more = first(deploy, straight)
-        finally:
-            deployer.end_all()
+    with deployed() as deploy:
+        straight = port_behind(deploy, "grpc")
+        at_once(deploy, straight, 1)
+        levels = [at_once(deploy, straight, streams) for streams in (1, 16)]
+        more = first(deploy, straight)
     spread = [round(1e3 * min(more), 2), round(1e3 * max(more), 2)]
     found = {"first_ms_more": round(1e3 * statistics.median(more), 2), "first_spread": spread}
     print(json.dumps({**found, "levels": levels}, indent=2))

@@ -12,9 +12,6 @@ from __future__ import annotations
 import json
 import socket
 import statistics
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -22,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.conftest import RECIPE, TRTSPEC, Deploy, Deployer, wait_until
-from tests.perf.front import behind, processor_s
+from tests.e2e.conftest import Deploy, wait_until
+from tests.perf.deployment import deployed, port_behind, processor_s
 from tests.processes import command_lines
 
 STREAMS = (1, 16, 64)
@@ -47,7 +44,7 @@ class Way:
 def straight(deploy: Deploy) -> Way:
     shared = {"text_input": "class A:\n", "num_draft_tokens": 0, "end_id": -1, "stream": True}
     path = f"/v2/models/{deploy.model}/generate_stream"
-    return Way(behind(deploy), path, lambda tokens: {**shared, "max_tokens": tokens})
+    return Way(port_behind(deploy, "http"), path, lambda tokens: {**shared, "max_tokens": tokens})
 
 
 def through(deploy: Deploy) -> Way:
@@ -151,17 +148,8 @@ def measured(deploy: Deploy) -> dict[str, Any]:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        build = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(folder, "build")
-        if len(sys.argv) == 1:
-            subprocess.run([TRTSPEC, "build", RECIPE, "--output", build], check=True, capture_output=True)
-        deployer = Deployer(Path(folder))
-        deploy = deployer(build, with_api=True)
-        try:
-            wait_until(lambda: deploy.is_ready, "the server ready")
-            found = measured(deploy)
-        finally:
-            deployer.end_all()
+    with deployed(with_api=True) as deploy:
+        found = measured(deploy)
     print(json.dumps(found, indent=2))
 
 
