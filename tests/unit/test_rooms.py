@@ -16,6 +16,7 @@ import trtspec
 HOUSE = Path(trtspec.__path__[0])
 CORE = (
     {"base", "serving"},
+    {"methods"},
     {"recipe", "forecast"},
     {"models"},
     {"checkpoint"},

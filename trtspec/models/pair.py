@@ -13,12 +13,12 @@ from pathlib import Path
 
 from trtspec.base.errors import ModelError, PairError
 from trtspec.base.findings import Finding, Severity, errors, note
+from trtspec.methods.method import HETEROGENEOUS
 from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.heads.reading import is_head, read_head
 from trtspec.models.source import Source, read_source
 from trtspec.models.tokenizer import TokenizerTraits, read_tokenizer
 from trtspec.models.vocabularies import translated
-from trtspec.recipe.methods import HETEROGENEOUS
 from trtspec.recipe.server_limits import allows_translation
 
 _SHOWN = 3

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from trtspec.base.findings import Finding, note
-from trtspec.recipe.methods import HETEROGENEOUS
+from trtspec.methods.method import HETEROGENEOUS
 
 if TYPE_CHECKING:
     from trtspec.models.pair import Member

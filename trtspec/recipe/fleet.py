@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trtspec.recipe.section import Amount, GpuName, Positive, Section, Share, Text
+from trtspec.base.section import Section
+from trtspec.recipe.section import Amount, GpuName, Positive, Share, Text
 
 Rate = Annotated[int | float, Field(ge=0.001, le=10**6, allow_inf_nan=False)]
 Speed = Annotated[int | float, Field(ge=0.001, le=10**5, allow_inf_nan=False)]

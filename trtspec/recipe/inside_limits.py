@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trtspec.base.findings import Finding
-from trtspec.recipe.methods import MEDUSA_NODES
+from trtspec.methods.medusa import NODES
 from trtspec.recipe.schema import Recipe
 
 _BY_ITSELF = "an engine with Medusa's heads drafts by itself, as much in every step of every request"
@@ -27,9 +27,9 @@ def inside_contradictions(recipe: Recipe) -> Iterator[Finding]:
         if recipe.written(key) is not None:
             yield Finding(key, reason, "remove this line")
     longest = recipe.speculation.max_draft_len
-    if longest is not None and longest > MEDUSA_NODES:
-        problem = f"is the size of the tree, which has {MEDUSA_NODES} nodes at most"
-        yield Finding("speculation.max_draft_len", problem, f"at most {MEDUSA_NODES}")
+    if longest is not None and longest > NODES:
+        problem = f"is the size of the tree, which has {NODES} nodes at most"
+        yield Finding("speculation.max_draft_len", problem, f"at most {NODES}")
     if recipe.target.parallel.pipeline > 1:
         problem = "TensorRT-LLM's Medusa has no pipeline ranks"
         yield Finding("target.parallel.pipeline", problem, "write tensor ranks instead")

@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from trtspec.recipe.section import Positive, Section, Text
+from trtspec.base.section import Section
+from trtspec.recipe.section import Positive, Text
 
 LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 SERVICE = r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"

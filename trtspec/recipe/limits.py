@@ -12,7 +12,6 @@ from trtspec.recipe.build_limits import build_contradictions
 from trtspec.recipe.build_options import SIZES, option_problem
 from trtspec.recipe.inside_limits import inside_contradictions
 from trtspec.recipe.layers import AUTO, LayerSearch
-from trtspec.recipe.methods import Hybrid, Ngram
 from trtspec.recipe.schema import BLS_MODELS, NOT_OF_HEADS, OF_TARGET, Draft, Recipe, RecipeModel
 from trtspec.recipe.server_limits import server_contradictions
 from trtspec.recipe.support import ENGINES, SERVERS, refusal
@@ -90,10 +89,8 @@ def _draft(recipe: Recipe) -> Iterator[Finding]:
     if not method.has_model and recipe.serving.draft_timeout_microseconds is not None:
         problem = f"no draft is waited for: speculation.method is {method.kind}"
         yield Finding("serving.draft_timeout_microseconds", problem, "remove this line")
-    if isinstance(method, Ngram | Hybrid) and method.prompt_lookup_min > method.prompt_lookup_max:
-        least, most = method.prompt_lookup_min, method.prompt_lookup_max
-        problem = f"{least} is more than prompt_lookup_max, which is {most}"
-        yield Finding("speculation.method.prompt_lookup_min", problem, f"at most {most}")
+    for found in method.contradictions():
+        yield replace(found, subject=f"speculation.method.{found.subject}")
 
 
 def _layers(recipe: Recipe) -> Iterator[Finding]:

@@ -14,12 +14,14 @@ from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_v
 
 from trtspec.base.digest import digest_of
 from trtspec.base.roles import Role
+from trtspec.base.section import Section
+from trtspec.methods.draft_model import DraftModelMethod
+from trtspec.methods.table import WITHOUT_MODEL, AnyMethod
 from trtspec.recipe import devices, gpus, releases, server_releases
 from trtspec.recipe.fleet import FleetSection
 from trtspec.recipe.kubernetes import Kubernetes
 from trtspec.recipe.layers import LayerSearch, LayersOfTarget
-from trtspec.recipe.methods import HETEROGENEOUS, METHODS, DraftModelMethod, Method
-from trtspec.recipe.section import GpuName, Positive, Section, Share, Text, TextSelection
+from trtspec.recipe.section import GpuName, Positive, Share, Text, TextSelection
 from trtspec.recipe.slurm import SlurmSection
 from trtspec.recipe.support import SERVERS
 
@@ -121,7 +123,7 @@ class Draft(RecipeModel):
 class Speculation(Section):
     """The source of drafts, and their length."""
 
-    method: Method = Field(
+    method: AnyMethod = Field(
         default=DraftModelMethod(),
         description="Where drafts come from: the name of a method, or its section.",
     )
@@ -241,7 +243,7 @@ class Recipe(Section):
     target: RecipeModel = Field(description="The large model, whose text is served.")
     draft: Draft | None = Field(
         default=None,
-        description="The small model that proposes tokens; ngram and suffix have none.",
+        description=f"The small model that proposes tokens; {' and '.join(WITHOUT_MODEL)} have none.",
     )
     hardware: Hardware = Field(description="Where the engines run.")
     speculation: Speculation = Field(
@@ -316,11 +318,10 @@ class Recipe(Section):
         A key that was added later is left out if its value is what was so before: old digests stay valid. So
         is a section that changes nothing of what is built.
         """
-        values = self.model_dump(mode="json", exclude=_NOT_BUILT)
+        values, usual = self.model_dump(mode="json", exclude=_NOT_BUILT), Speculation().method
         for *sections, key, before in (
-            ("speculation", "method", "earlier_answers", None),
-            ("speculation", "method", HETEROGENEOUS, False),
-            ("speculation", "method", DraftModelMethod().model_dump(exclude={HETEROGENEOUS})),
+            *(("speculation", "method", *option) for option in self.speculation.method.added.items()),
+            ("speculation", "method", usual.model_dump(exclude=set(usual.added))),
             ("speculation", "policy", None),
             ("speculation", "share", None),
             ("draft", "device", None),
@@ -371,7 +372,7 @@ def json_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **Recipe.model_json_schema(),
         "title": "trtspec recipe",
-        "if": _is_any_of(name for name, method in METHODS.items() if not method.has_model),
+        "if": _is_any_of(WITHOUT_MODEL),
         "then": {"properties": {"draft": {"type": "null"}}},
         "else": {"required": ["draft"], "properties": {"draft": {"$ref": "#/$defs/Draft"}}},
     }

@@ -1,11 +1,12 @@
-"""Defines the base of every section of a recipe, and the kinds of values that several sections have."""
+"""Defines the kinds of values that several sections of a recipe have."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, Field, WithJsonSchema
 
+from trtspec.base.section import Section
 from trtspec.recipe import gpus
 
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -15,12 +16,6 @@ Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1
 GpuName = Annotated[
     str, AfterValidator(gpus.check), WithJsonSchema({"type": "string", "enum": list(gpus.NAMES)})
 ]
-
-
-class Section(BaseModel):
-    """Any part of a recipe: immutable, no key that the schema lacks, no silent conversion between types."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
 
 
 class TextSelection(Section):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trtspec.base.findings import Finding
+from trtspec.methods.method import TRANSLATES
 from trtspec.recipe import gpus
-from trtspec.recipe.methods import TRANSLATES
 from trtspec.recipe.schema import Recipe
 from trtspec.recipe.support import SERVERS
 

@@ -9,7 +9,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from trtspec.recipe.section import Section, Text
+from trtspec.base.section import Section
+from trtspec.recipe.section import Text
 
 WORD = r"^[^\s\x00-\x1f\x7f]+$"
 Word = Annotated[str, Field(max_length=256, pattern=WORD)]

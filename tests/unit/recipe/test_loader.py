@@ -8,8 +8,8 @@ import yaml
 
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
+from trtspec.methods.table import METHODS
 from trtspec.recipe.loader import load, model_location
-from trtspec.recipe.methods import METHODS
 from trtspec.recipe.schema import Recipe
 from trtspec.recipe.starter import STARTER
 

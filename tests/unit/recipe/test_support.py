@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from trtspec.recipe.methods import METHODS
+from trtspec.methods.table import METHODS
 from trtspec.recipe.schema import Backend
 from trtspec.recipe.server_releases import SERVER_RELEASES, release_of
 from trtspec.recipe.support import BACKENDS, SERVERS, SUPPORT

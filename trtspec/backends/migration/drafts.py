@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from trtspec.backends.migration.reading import FlagReading
-from trtspec.recipe.methods import METHODS
+from trtspec.methods.table import METHODS
 
 
 @dataclass(slots=True)

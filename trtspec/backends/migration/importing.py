@@ -16,9 +16,9 @@ from trtspec.backends.migration.settling import settle
 from trtspec.backends.migration.tool import MigrationTool, tell_before
 from trtspec.backends.migration.writing import recipe_text
 from trtspec.base.errors import TrtspecError
+from trtspec.methods.table import METHODS
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.methods import METHODS
 
 _DEFAULT_GPU = "h100"
 _BATCH = "engine.max_batch_size"

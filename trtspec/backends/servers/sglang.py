@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trtspec.backends.servers.launch import ServerLaunch
 from trtspec.backends.servers.wanted import LaunchInputs, words
-from trtspec.recipe.methods import Ngram
+from trtspec.methods.ngram import Ngram
 
 METHODS = {"draft_model": "STANDALONE", "ngram": "NGRAM", "eagle3": "EAGLE3", "eagle": "EAGLE"}
 """SGLang's name of each method (`SpeculativeAlgorithm` in sglang/srt/speculative/spec_info.py)."""

@@ -12,7 +12,7 @@ from typing import Any
 from trtspec.backends.servers.launch import ServerLaunch
 from trtspec.backends.servers.wanted import LaunchInputs, words
 from trtspec.base import yaml11
-from trtspec.recipe.methods import Ngram
+from trtspec.methods.ngram import Ngram
 
 METHODS = {"draft_model": "DraftTarget", "ngram": "NGram", "eagle3": "Eagle"}
 """The `decoding_type` of each method (`DecodingBaseConfig.from_dict`)."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from trtspec.backends.servers.launch import ServerLaunch
 from trtspec.backends.servers.wanted import LaunchInputs, words
-from trtspec.recipe.methods import HETEROGENEOUS
+from trtspec.methods.method import HETEROGENEOUS
 
 METHODS = {name: name for name in ("draft_model", "ngram", "suffix", "eagle3", "eagle")}
 """vLLM's name of each method (`SpeculativeMethod` in vllm/config/speculative.py)."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.recipe.methods import DraftMethod
+from trtspec.methods.method import Method
 from trtspec.recipe.server_releases import ServerRelease
 
 
@@ -35,7 +35,7 @@ class LaunchInputs:
     """The name that clients call the model by, where the server has names."""
     target: LaunchModel
     draft: LaunchModel | None
-    method: DraftMethod
+    method: Method
     num_draft_tokens: int
     dtype: str
     """The dtype of the unquantized weights of all models."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from trtspec.base.section import Section
 from trtspec.recipe.kubernetes import (
     Claim,
     EmptyDir,
@@ -24,7 +25,7 @@ from trtspec.recipe.kubernetes import (
     Quantity,
     Seconds,
 )
-from trtspec.recipe.section import Positive, Section, Text
+from trtspec.recipe.section import Positive, Text
 
 Servers = Annotated[int, Field(ge=0, le=1000)]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from math import prod
 
-from trtspec.recipe.methods import MEDUSA_NODES
+from trtspec.methods.medusa import NODES
 
 _RANKS = 16
 """TensorRT-LLM tells paths apart by four bits a rank (`runtime/utils/speculativeChoicesUtils.cpp`)."""
@@ -17,7 +17,7 @@ _RANKS = 16
 Path = tuple[int, ...]
 
 
-def choices(heads: int, size: int = MEDUSA_NODES) -> list[Path]:
+def choices(heads: int, size: int = NODES) -> list[Path]:
     """Returns the tree of so many nodes in which an accepted path is the longest on average.
 
     That is the greedy construction of the paper (Cai et al. 2024, arXiv 2401.10774, section 2.3.3): always

@@ -8,13 +8,13 @@ from pathlib import Path
 from trtspec.base.errors import EngineError, ModelError, RecipeError
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
+from trtspec.methods.method import TRANSLATES
 from trtspec.models.headers_only import fetch_headers
 from trtspec.models.hub import fetch
 from trtspec.models.pair import compare, read_member, refuse
 from trtspec.models.source import Source
 from trtspec.pipeline.plan.resolve import MAX_DRAFT_LEN
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.methods import TRANSLATES
 from trtspec.serving.errors import TokenizerError
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.train.distill.model import check_trainable

@@ -8,16 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from trtspec.methods.table import METHODS
 from trtspec.recipe.loader import LoadedRecipe, model_location
-from trtspec.recipe.methods import METHODS, DraftMethod
 from trtspec.recipe.places import written
 from trtspec.recipe.schema import Recipe
 from trtspec.recipe.support import refusal
 from trtspec.serving.drafters.source import Drafting
 
-Method = Literal["draft_model", "ngram", "suffix", "hybrid"]
+MethodName = Literal["draft_model", "ngram", "suffix", "hybrid"]
 Precision = Literal["float32", "float16", "bfloat16", "fp8"]
-_METHODS: tuple[Method, ...] = ("ngram", "suffix", "draft_model", "hybrid")
+_METHODS: tuple[MethodName, ...] = ("ngram", "suffix", "draft_model", "hybrid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class CandidateDraft:
 class Candidate:
     """A method with its draft; `ngram` and `suffix` have none."""
 
-    method: Method
+    method: MethodName
     draft: CandidateDraft | None
 
     @property
@@ -58,7 +58,7 @@ class Candidate:
 
     def drafting(self, recipe: Recipe) -> Drafting:
         """Returns the method with its options: the recipe's, where that has the same method."""
-        method: DraftMethod = recipe.speculation.method
+        method = recipe.speculation.method
         if method.kind != self.method:
             method = METHODS[self.method](kind=self.method)
         return Drafting(self.method, method.options)
@@ -88,7 +88,7 @@ def candidates(
     loaded: LoadedRecipe,
     drafts: Sequence[CandidateDraft],
     precisions: Sequence[Precision],
-    methods: Sequence[Method],
+    methods: Sequence[MethodName],
 ) -> list[Candidate]:
     """Returns every combination: the recipe's own first, and before the others what needs no draft.
 

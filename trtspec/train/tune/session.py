@@ -10,16 +10,16 @@ from trtspec.base.errors import DatasetError, RecipeError
 from trtspec.base.progress import Progress
 from trtspec.measure.workloads.prompt import Prompt
 from trtspec.measure.workloads.recorded import read_recorded
+from trtspec.methods.method import TRANSLATES
 from trtspec.models.layers import spread
 from trtspec.models.source import read_source
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.methods import TRANSLATES
 from trtspec.serving.executors.torch.device import find_device
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.train.tune.answer import RecordedAnswer, in_tokens, mixed
-from trtspec.train.tune.candidate import Candidate, CandidateDraft, Method, Precision, candidates, named
+from trtspec.train.tune.candidate import Candidate, CandidateDraft, MethodName, Precision, candidates, named
 from trtspec.train.tune.forecasted import Forecasted
 from trtspec.train.tune.kept import Kept
 from trtspec.train.tune.measured import MeasuredCosts
@@ -42,7 +42,7 @@ class TuneOptions:
     """Layers of the target that make a draft."""
     precisions: tuple[Precision, ...] = ()
     """Empty leaves each draft as it is."""
-    methods: tuple[Method, ...] = ()
+    methods: tuple[MethodName, ...] = ()
     """Empty tries all that the recipe's backend runs."""
     longest: int | None = None
     """The longest draft; None takes the recipe's, or else `LONGEST`."""

@@ -10,14 +10,16 @@ import pytest
 from trtspec.backends.migration.importing import recipe_of
 from trtspec.backends.servers.servers import LAUNCHES
 from trtspec.backends.servers.wanted import LaunchInputs, LaunchModel
+from trtspec.methods.draft_model import DraftModelMethod
+from trtspec.methods.method import Method
+from trtspec.methods.ngram import Ngram
 from trtspec.recipe.loader import loads
-from trtspec.recipe.methods import DraftMethod, DraftModelMethod, Ngram
 from trtspec.recipe.server_releases import release_of
 
 PATH = Path("recipe.yaml")
 
 
-def wanted(backend: str, method: DraftMethod) -> LaunchInputs:
+def wanted(backend: str, method: Method) -> LaunchInputs:
     return LaunchInputs(
         release=release_of(backend, None),
         name="served",
@@ -41,7 +43,7 @@ def wanted(backend: str, method: DraftMethod) -> LaunchInputs:
     "method", [DraftModelMethod(), Ngram(kind="ngram", prompt_lookup_max=6)], ids=lambda m: m.kind
 )
 @pytest.mark.parametrize("backend", LAUNCHES)
-def test_a_launch_is_read_back(backend: str, method: DraftMethod, tmp_path: Path) -> None:
+def test_a_launch_is_read_back(backend: str, method: Method, tmp_path: Path) -> None:
     launch = LAUNCHES[backend](wanted(backend, method))
     launch.write(tmp_path)
     words = [word.replace("{build}", str(tmp_path)) for word in launch.arguments]

@@ -11,8 +11,9 @@ from trtspec.backends.servers.wanted import LaunchInputs, LaunchModel
 from trtspec.cluster.kubernetes.deriving import derive
 from trtspec.cluster.kubernetes.of_server import of_server
 from trtspec.cluster.kubernetes.values import Values
+from trtspec.methods.draft_model import DraftModelMethod
+from trtspec.methods.ngram import Ngram
 from trtspec.recipe.loader import LoadedRecipe, loads
-from trtspec.recipe.methods import DraftModelMethod, Ngram
 from trtspec.recipe.server_releases import release_of
 from trtspec.recipe.support import PINNING
 

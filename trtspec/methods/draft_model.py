@@ -1,0 +1,18 @@
+"""Drafts of a small model."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from trtspec.methods.method import HETEROGENEOUS, HETEROGENEOUS_VOCAB, Method
+
+
+class DraftModelMethod(Method):
+    """A small model, the recipe's draft, proposes what the target verifies."""
+
+    has_model = True
+    added = {HETEROGENEOUS: False}  # noqa: RUF012
+    kind: Literal["draft_model"] = Field(default="draft_model", description="The name of this method.")
+    use_heterogeneous_vocab: bool = Field(default=False, description=HETEROGENEOUS_VOCAB)

@@ -1,0 +1,20 @@
+"""Drafts of the text itself where it repeats itself, and of a small model elsewhere."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from trtspec.methods.lookup import LEAST, LookupMethod, LookupTokens
+from trtspec.methods.method import HETEROGENEOUS, HETEROGENEOUS_VOCAB
+
+
+class Hybrid(LookupMethod):
+    """The text itself proposes where a long ending of it stood before, and the draft model elsewhere."""
+
+    has_model = True
+    added = {**LookupMethod.added, HETEROGENEOUS: False}  # noqa: RUF012
+    kind: Literal["hybrid"] = Field(description="The name of this method.")
+    prompt_lookup_min: LookupTokens = Field(default=4, description=LEAST)
+    use_heterogeneous_vocab: bool = Field(default=False, description=HETEROGENEOUS_VOCAB)

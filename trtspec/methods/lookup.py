@@ -1,0 +1,35 @@
+"""The options of methods that look the last tokens up in the text so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from pydantic import Field
+
+from trtspec.base.findings import Finding
+from trtspec.methods.method import Method
+
+LookupTokens = Annotated[int, Field(ge=1, le=64)]
+LEAST = "The fewest of the last tokens that must have stood there before."
+
+
+class LookupMethod(Method):
+    """A method that proposes what followed the last tokens where they stood before."""
+
+    added = {"earlier_answers": None}  # noqa: RUF012
+    prompt_lookup_min: LookupTokens = Field(default=2, description=LEAST)
+    prompt_lookup_max: LookupTokens = Field(
+        default=8, description="How many of the last tokens are looked up; the longest match counts."
+    )
+    earlier_answers: Annotated[int, Field(ge=1, le=10**6)] | None = Field(
+        default=None,
+        description="How many tokens of earlier answers are looked up too, each by the tenant that it was "
+        "given to; some 300 bytes each. None are if left out.",
+    )
+
+    def contradictions(self) -> Iterator[Finding]:
+        least, most = self.prompt_lookup_min, self.prompt_lookup_max
+        if least > most:
+            problem = f"{least} is more than prompt_lookup_max, which is {most}"
+            yield Finding("prompt_lookup_min", problem, f"at most {most}")

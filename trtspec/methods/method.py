@@ -1,0 +1,41 @@
+"""Defines what every method of drafting tells of itself; `table.py` has all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from trtspec.base.findings import Finding
+from trtspec.base.section import Section
+
+HETEROGENEOUS = "use_heterogeneous_vocab"
+TRANSLATES = f"speculation.method.{HETEROGENEOUS}"
+HETEROGENEOUS_VOCAB = (
+    "Whether the draft may have another vocabulary than the target: texts and drafts are then translated."
+)
+
+
+class Method(Section):
+    """A place where drafts come from; the fields beside `kind` are the options of its drafter."""
+
+    has_model: ClassVar[bool] = False
+    """True if the recipe names a draft, a model or a head."""
+    is_head: ClassVar[bool] = False
+    """True if the draft reads what its target computes, and so runs in the target's engine."""
+    added: ClassVar[Mapping[str, object]] = {}
+    """The options that recipes did not always have, and the value of each that changes nothing."""
+    kind: str
+
+    @property
+    def options(self) -> dict[str, int | float]:
+        """The options of the drafter that the recipe writes, or that have a default."""
+        return self.model_dump(exclude={"kind", HETEROGENEOUS}, exclude_none=True)
+
+    @property
+    def translates(self) -> bool:
+        """True if the draft has a vocabulary of its own, so that its tokens are translated."""
+        return bool(getattr(self, HETEROGENEOUS, False))
+
+    def contradictions(self) -> Iterator[Finding]:
+        """Finds options that contradict each other; each subject is the name of the option to change."""
+        yield from ()

@@ -1,0 +1,15 @@
+"""Drafts of the text itself."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from trtspec.methods.lookup import LookupMethod
+
+
+class Ngram(LookupMethod):
+    """The text itself proposes what followed its last tokens where they stood before."""
+
+    kind: Literal["ngram"] = Field(description="The name of this method.")
