@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import or_
-from typing import TYPE_CHECKING, Annotated, Literal
-
-from pydantic import BeforeValidator, Field
-
 from trtspec.methods.draft_model import DraftModelMethod
 from trtspec.methods.eagle import EagleMethod
 from trtspec.methods.eagle3 import Eagle3Method
@@ -27,21 +21,3 @@ METHODS: dict[str, type[Method]] = {
     "medusa": MedusaMethod,
 }
 """The methods by their names."""
-WITHOUT_MODEL = tuple(name for name, method in METHODS.items() if not method.has_model)
-"""The methods whose recipe names no draft."""
-
-
-def _named(method: object) -> object:
-    """A method by its name alone is that method with its defaults."""
-    return {"kind": method} if isinstance(method, str) else method
-
-
-if TYPE_CHECKING:
-    AnyMethod = Method
-else:
-    _SECTIONS = reduce(or_, METHODS.values())
-    AnyMethod = Annotated[
-        _SECTIONS,
-        Field(discriminator="kind"),
-        BeforeValidator(_named, json_schema_input_type=Literal[tuple(METHODS)] | _SECTIONS),
-    ]

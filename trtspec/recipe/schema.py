@@ -15,8 +15,8 @@ from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_v
 from trtspec.base.digest import digest_of
 from trtspec.base.roles import Role
 from trtspec.base.section import Section
+from trtspec.methods.any_method import WITHOUT_MODEL, AnyMethod
 from trtspec.methods.draft_model import DraftModelMethod
-from trtspec.methods.table import WITHOUT_MODEL, AnyMethod
 from trtspec.recipe import devices, gpus, releases, server_releases
 from trtspec.recipe.fleet import FleetSection
 from trtspec.recipe.kubernetes import Kubernetes

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trtspec.methods.table import METHODS
+
 ENGINES = ("tensorrt_llm", "torch")
 """The backends whose engines trtspec builds and coordinates itself."""
 
@@ -102,5 +104,12 @@ SUPPORT: Mapping[str, Mapping[str, Cell]] = {
 
 
 def refusal(method: str, backend: str) -> Unsupported | None:
-    """Returns why the backend does not run the method; None where it does."""
-    return SUPPORT[method][backend]
+    """Returns why the backend does not run the method; None where it does.
+
+    A method that has no row is run by the engines that trtspec coordinates, whose drafters are its own.
+    """
+    if method in SUPPORT:
+        return SUPPORT[method][backend]
+    if backend in SERVERS or METHODS[method].is_head:
+        return Unsupported(f"trtspec does not start {backend} with {method}", "trtspec/recipe/support.py")
+    return None
