@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
-from trtspec.serving.executors.torch.turn_order import TurnOrder
+from trtspec.serving.executors.torch.device_thread import TurnOrder
 
 VOCAB_SIZE = 256
 

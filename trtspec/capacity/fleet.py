@@ -9,12 +9,35 @@ from dataclasses import dataclass, replace
 from trtspec.base.progress import Advance
 from trtspec.capacity.checks import InBurst, Seen, at_usual_rate, in_burst
 from trtspec.capacity.demand import Demand
-from trtspec.capacity.price import Cost, cost
 from trtspec.capacity.replicas import EngineBytes
 from trtspec.capacity.sizing import Sized, break_even, capacity, obstacle, of_size, size
 from trtspec.capacity.start import ColdStart, Rates, cold_start
 from trtspec.capacity.steady import LatencyBounds
 from trtspec.capacity.tempo import Replica, Tempo
+
+_HOUR, _MILLION = 3600, 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The cost of a fleet; money is None where no price is known."""
+
+    gpu_hours: float
+    """GPU hours for a million tokens of answers."""
+    hour: float | None
+    """The price of an hour of all GPUs."""
+    million: float | None
+    """The price of a million tokens of answers."""
+
+
+def cost(gpus: int, demand: Demand, price: float | None) -> Cost:
+    """Returns what `gpus` cost that serve the usual rate; a `price` is of an hour of one."""
+    tokens = demand.rate * demand.lengths.output * _HOUR
+    gpu_hours = gpus / tokens * _MILLION
+    if price is None:
+        return Cost(gpu_hours, None, None)
+    return Cost(gpu_hours, gpus * price, gpu_hours * price)
+
 
 _TRIES, _STEP, _CHANCE = 10, 1.04, 1.05
 

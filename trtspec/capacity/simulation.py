@@ -7,17 +7,41 @@ The same seed gives the same numbers. Nothing is measured here: what a turn take
 from __future__ import annotations
 
 import heapq
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Literal
 
 from trtspec.base.progress import Advance
 from trtspec.capacity.autoscaler import Autoscaler, ReplicaScaling
 from trtspec.capacity.demand import SimulatedRequest
 from trtspec.capacity.outcome import FleetOutcome
-from trtspec.capacity.routing import Router, Routing
 from trtspec.capacity.tempo import Replica
 from trtspec.capacity.worker import Done, Worker
+
+Routing = Literal["random", "round_robin", "least_requests"]
+"""`random` is what a Service of Kubernetes does with connections (kube-proxy with iptables); `least_requests`
+what gateways do that count."""
+
+
+class Router:
+    """Chooses among the replicas that are ready; there is at least one."""
+
+    def __init__(self, routing: Routing, seed: int) -> None:
+        self._routing, self._next = routing, 0
+        self._dice = random.Random(f"routing {seed}")  # noqa: S311
+
+    def choose(self, ready: Sequence[Worker]) -> Worker:
+        if self._routing == "random":
+            return ready[self._dice.randrange(len(ready))]
+        self._next += 1
+        turn = self._next % len(ready)
+        if self._routing == "round_robin":
+            return ready[turn]
+        # Of those with as few, the next in turn.
+        return min((*ready[turn:], *ready[:turn]), key=lambda worker: worker.present)
+
 
 MOST_WAITING = 10**9
 _ARRIVAL, _TURN, _READY, _SCRAPE, _SYNC = range(5)

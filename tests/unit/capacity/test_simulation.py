@@ -12,8 +12,7 @@ from tests.unit.capacity.tempos import STEP_S, Flat, exponential, replica
 from trtspec.capacity.autoscaler import ReplicaScaling
 from trtspec.capacity.demand import Demand, Lengths, SimulatedRequest, jobs
 from trtspec.capacity.queueing import states
-from trtspec.capacity.routing import Routing
-from trtspec.capacity.simulation import Setup, simulate
+from trtspec.capacity.simulation import Routing, Setup, simulate
 from trtspec.capacity.tempo import Replica
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.capacity.tempos import STEP_S, Flat, exponential, replica
 from trtspec.capacity.demand import Demand, jobs, lognormal
+from trtspec.capacity.fleet import cost
 from trtspec.capacity.planned import Planned
-from trtspec.capacity.price import cost
 from trtspec.capacity.queueing import states
 from trtspec.capacity.simulation import Setup, simulate
 from trtspec.capacity.sizing import break_even, capacity, obstacle, size

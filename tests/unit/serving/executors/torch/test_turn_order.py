@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from trtspec.serving.executors.torch.turn_order import TurnOrder
+from trtspec.serving.executors.torch.device_thread import TurnOrder
 
 
 def run(order: TurnOrder, work: dict[str, int], arrivals: dict[int, tuple[str, int]] | None = None) -> str:
