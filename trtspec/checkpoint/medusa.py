@@ -18,6 +18,7 @@ from trtspec.models.families.family import FamilyTensor, Split, TensorPart
 from trtspec.models.heads.check import check_head
 from trtspec.models.heads.choices import Path
 from trtspec.models.heads.head import HeadDescription
+from trtspec.models.heads.medusa import MedusaDescription
 from trtspec.models.heads.reading import head_tensors
 from trtspec.models.source import Source
 
@@ -34,7 +35,7 @@ class MedusaCheckpoint:
     A head that no path uses is left out: the runtime would ask it for no tokens at all.
     """
 
-    head: HeadDescription
+    head: MedusaDescription
     choices: tuple[Path, ...]
 
     @property
@@ -99,12 +100,13 @@ def weights_of(medusa: MedusaCheckpoint) -> Iterator[FamilyTensor]:
         yield FamilyTensor(f"{ours}.lm_head.weight", (logits,))
 
 
-def check_medusa(source: Source, head: HeadDescription) -> None:
-    """Raises ModelError for heads or a target that the engine cannot have."""
-    if head.method != "medusa":
+def check_medusa(source: Source, head: HeadDescription) -> MedusaDescription:
+    """Returns the heads; raises ModelError for those, or a target, that the engine cannot have."""
+    if not isinstance(head, MedusaDescription):
         raise ModelError(head.folder, f"is a head of {head.method}, not Medusa's", "name Medusa's heads")
     for found in errors(check_head(head, source)):
         raise ModelError(head.folder, f"{found.subject}: {found.problem}", found.repair)
     if source.model_type not in _FAMILIES:
         problem = f"TensorRT-LLM has Medusa for {', '.join(_FAMILIES)}, not for {source.model_type}"
         raise ModelError(source.folder / "config.json", problem, "take another method")
+    return head

@@ -20,16 +20,16 @@ import torch
 from safetensors.torch import load_file
 
 from tests.fakes.engine_dir import tiny_model
-from tests.fakes.heads import write_head_for
+from tests.fakes.heads import write_head, write_head_for
 from tests.unit.checkpoint.fp8_folders import AUTO_FP8, quantize
 from trtspec.base.errors import ModelError
 from trtspec.checkpoint.convert import checkpoint_size, convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
-from trtspec.checkpoint.medusa import MedusaCheckpoint, draw_medusa
+from trtspec.checkpoint.medusa import MedusaCheckpoint, check_medusa, draw_medusa
 from trtspec.checkpoint.verify import verify
 from trtspec.models.heads.choices import choices
-from trtspec.models.heads.head import HeadDescription
+from trtspec.models.heads.medusa import MedusaDescription
 from trtspec.models.heads.reading import read_head
 from trtspec.models.source import Source, read_source
 
@@ -37,18 +37,20 @@ HEADS, BLOCKS = 3, 1
 TREE = tuple(choices(HEADS))
 SIZES: dict[str, Any] = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4}
 FAMILIES = ["llama", "mistral", "qwen2"]
-Target = Callable[..., tuple[Source, HeadDescription]]
+Target = Callable[..., tuple[Source, MedusaDescription]]
 
 
 @pytest.fixture
 def target(tmp_path: Path) -> Target:
     """A random model of a family in `target`, and heads for it in `heads`."""
 
-    def save(family: str = "llama") -> tuple[Source, HeadDescription]:
+    def save(family: str = "llama") -> tuple[Source, MedusaDescription]:
         model = tiny_model(family, **SIZES, head_dim=16, rope_theta=1e6)
         model.save_pretrained(tmp_path / "target")
         write_head_for(tmp_path / "target", tmp_path / "heads", "medusa")
-        return read_source(tmp_path / "target"), read_head(tmp_path / "heads")
+        heads = read_head(tmp_path / "heads")
+        assert isinstance(heads, MedusaDescription)
+        return read_source(tmp_path / "target"), heads
 
     return save
 
@@ -165,9 +167,9 @@ def test_heads_of_another_target_are_refused(llama_folder: Callable[..., Path], 
         draw_medusa(read_source(llama_folder()), MedusaCheckpoint(head, TREE), ConvertOptions("float16"))
 
 
-def test_what_the_engine_cannot_have_is_refused(target: Target) -> None:
+def test_what_the_engine_cannot_have_is_refused(target: Target, tmp_path: Path) -> None:
     (source, head), options = target(), ConvertOptions("float16")
     with pytest.raises(ModelError, match="not Medusa's"):
-        draw_medusa(source, MedusaCheckpoint(replace(head, method="eagle"), TREE), options)
+        check_medusa(source, read_head(write_head(tmp_path / "other", "eagle")))
     with pytest.raises(ModelError, match="Medusa for llama, mistral, qwen2, not for qwen3"):
         draw_medusa(replace(source, model_type="qwen3"), MedusaCheckpoint(head, TREE), options)

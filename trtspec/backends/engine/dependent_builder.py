@@ -1,7 +1,7 @@
 """Engine directories of drafts that live in their target, for the torch backend: heads, and layers of it.
 
 `config.json` has the keys of every engine directory (`torch_builder.py`), and `pretrained_config.draft` says
-what it is: its `method` (`eagle3`, `eagle`, `medusa` or `layers`) and that method's options. The limits are
+what it is: its `method`, that of a recipe or `layers`, and that method's options. The limits are
 the target's, which must be built before. `rank0.safetensors` has a head's tensors in the target's dtype:
 decoder layers under TensorRT-LLM's names, all else under the head's own. Layers have none there.
 """
@@ -19,18 +19,11 @@ from trtspec.base.errors import EngineError
 from trtspec.checkpoint.cast import DTYPES, caster
 from trtspec.checkpoint.reader import Reader, chunks
 from trtspec.checkpoint.writer import SafetensorsFile, TensorEntry
-from trtspec.models.heads.head import HeadDescription, default_aux_layers
+from trtspec.models.heads.head import HeadDescription
 from trtspec.models.tensors import Tensor
 from trtspec.serving.executors.limits import TORCH_VERSION
 
 FORMAT = 1  # version of what is written: raised when the same head and target give other bytes
-ARCHITECTURES = {
-    "eagle3": "Eagle3LlamaForCausalLM",
-    "eagle": "EagleLlamaForCausalLM",
-    "medusa": "MedusaModel",
-}
-"""vLLM's names, since TensorRT-LLM has none for a head alone."""
-
 _CHUNK = 16 << 20
 _MAPPINGS = {"d2t", "t2d"}
 _OTHER_HEAD = "take a head that was trained for this target"
@@ -62,10 +55,10 @@ def build_head(
     flaw = _misfit(head, tensors, model)
     if flaw is not None:
         raise EngineError(target_engine, flaw, _OTHER_HEAD)
-    config = _medusa(head, model) if head.method == "medusa" else _eagle(head, tensors, model)
+    config = _config(head, tensors, model)
     parts = {name: [tensor] for name, tensor in tensors.items() if name not in _MAPPINGS}
     if head.layer is not None:
-        parts = _renamed(parts, head.layer["num_hidden_layers"], keeps_norm=head.method == "eagle3")
+        parts = _renamed(parts, head.layer["num_hidden_layers"], keeps_norm=head.has_first_norm)
     if head.draft_vocab_size < head.vocab_size:
         parts["d2t"] = [tensors["d2t"]]
     _write(output, target, config, parts)
@@ -105,31 +98,35 @@ def _misfit(head: HeadDescription, tensors: Mapping[str, Tensor], model: Mapping
         return (
             f"has an embedding that is {head.hidden_size} wide, and the head, {width} wide, none of its own"
         )
-    depths, count = _aux_layers(head, model), model["num_hidden_layers"]
-    if head.method == "eagle3" and depths != sorted({*depths} & {*range(count + 1)}):
-        return f"has {count} layers, and the head reads the states behind {', '.join(map(str, depths))}"
-    return None
+    lacking = next(head.misfits(model["num_hidden_layers"]), None)
+    return f"is no target of it: {lacking.problem}" if lacking else None
 
 
-def _aux_layers(head: HeadDescription, model: Mapping[str, Any]) -> list[int]:
-    return sorted(head.aux_layers or default_aux_layers(model["num_hidden_layers"]))
+def _config(head: HeadDescription, tensors: Mapping[str, Tensor], model: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the configuration of a head, and the target's where they share it."""
+    return {
+        "architecture": head.architecture,
+        "dtype": model["dtype"],
+        "logits_dtype": "float32",
+        "vocab_size": model["vocab_size"],
+        "hidden_size": head.hidden_size,
+        "hidden_act": "silu",
+        "position_embedding_type": "rope_gpt_neox",
+        "quantization": {"quant_algo": None, "kv_cache_quant_algo": None},
+        "draft": {"method": head.method, **head.engine_draft(tensors, model["num_hidden_layers"])},
+        **(_unlayered(model) if head.layer is None else _layered(head.layer)),
+    }
 
 
-def _eagle(head: HeadDescription, tensors: Mapping[str, Tensor], model: Mapping[str, Any]) -> dict[str, Any]:
-    layer = head.layer or {}
-    draft: dict[str, Any] = {"method": head.method, "own_embedding": "embed_tokens.weight" in tensors}
-    if head.method == "eagle3":
-        draft |= {
-            "aux_layers": _aux_layers(head, model),
-            "target_hidden_size": head.hidden_size,
-            "vocab_size": head.draft_vocab_size,
-            "own_lm_head": "lm_head.weight" in tensors,
-            "norm_before_residual": head.norm_before_residual,
-            "extra_norms": list(head.extra_norms),
-        }
-    else:
-        draft["fc_bias"] = "fc.bias" in tensors
-    return _config(head, model, draft) | {
+def _unlayered(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the sizes of a head without decoder layers, which are its target's."""
+    same = ("intermediate_size", "num_attention_heads", "num_key_value_heads", "head_size", "norm_epsilon")
+    return {"num_hidden_layers": 0} | {key: model[key] for key in same}
+
+
+def _layered(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the sizes of a head's decoder layers."""
+    return {
         "hidden_size": layer["hidden_size"],
         "intermediate_size": layer["intermediate_size"],
         "num_hidden_layers": layer["num_hidden_layers"],
@@ -142,28 +139,6 @@ def _eagle(head: HeadDescription, tensors: Mapping[str, Tensor], model: Mapping[
         "rotary_scaling": layer["rope_scaling"],
         "attn_bias": layer["attention_bias"],
         **({"qwen_type": "qwen3"} if layer["model_type"] == "qwen3" else {}),
-    }
-
-
-def _medusa(head: HeadDescription, model: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the configuration of heads without decoder layers."""
-    same = ("intermediate_size", "num_attention_heads", "num_key_value_heads", "head_size", "norm_epsilon")
-    draft = {"method": head.method, "count": head.count, "num_layers": head.num_layers}
-    return _config(head, model, draft) | {"num_hidden_layers": 0} | {key: model[key] for key in same}
-
-
-def _config(head: HeadDescription, model: Mapping[str, Any], draft: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what the configurations of all heads have, and the target's where they share it."""
-    return {
-        "architecture": ARCHITECTURES[head.method],
-        "dtype": model["dtype"],
-        "logits_dtype": "float32",
-        "vocab_size": model["vocab_size"],
-        "hidden_size": head.hidden_size,
-        "hidden_act": "silu",
-        "position_embedding_type": "rope_gpt_neox",
-        "quantization": {"quant_algo": None, "kv_cache_quant_algo": None},
-        "draft": dict(draft),
     }
 
 

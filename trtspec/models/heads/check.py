@@ -13,11 +13,9 @@ from pathlib import PurePath
 import numpy as np
 
 from trtspec.base.findings import Finding, Severity, note
-from trtspec.models.heads.head import HeadDescription, default_aux_layers
+from trtspec.models.heads.head import TRAINED_FOR_IT, HeadDescription
 from trtspec.models.heads.reading import head_tensors
 from trtspec.models.source import DTYPES, Source
-
-_TRAINED_FOR_IT = "take a head that was trained for this target, or train one: trtspec distill"
 
 
 def check_head(head: HeadDescription, target: Source) -> list[Finding]:
@@ -28,7 +26,7 @@ def check_head(head: HeadDescription, target: Source) -> list[Finding]:
     findings = [
         *_sizes(head, target),
         *_vocabulary(head),
-        *_layers(head, target),
+        *head.misfits(target.num_hidden_layers),
         *_dtype(head, target),
         *_verifier(head, target),
     ]
@@ -40,14 +38,14 @@ def _sizes(head: HeadDescription, target: Source) -> Iterator[Finding]:
         problem = (
             f"the head reads states of {head.hidden_size} numbers, the target's have {target.hidden_size}"
         )
-        yield Finding("hidden size", problem, _TRAINED_FOR_IT, effect="the head cannot read them")
+        yield Finding("hidden size", problem, TRAINED_FOR_IT, effect="the head cannot read them")
     if head.vocab_size != target.vocab_size:
         problem = f"{head.vocab_size} tokens in the head's target, {target.vocab_size} in this one"
-        yield Finding("vocabulary", problem, _TRAINED_FOR_IT, effect="their tokens are not the same")
+        yield Finding("vocabulary", problem, TRAINED_FOR_IT, effect="their tokens are not the same")
     own = head.layer and head.layer["hidden_size"]
     if own and own != target.hidden_size and "embed_tokens.weight" not in head_tensors(head):
         problem = f"the head has none of its own, and is {own} wide; the target's is {target.hidden_size}"
-        yield Finding("embedding", problem, _TRAINED_FOR_IT, effect="the head cannot read its tokens")
+        yield Finding("embedding", problem, TRAINED_FOR_IT, effect="the head cannot read its tokens")
 
 
 def _vocabulary(head: HeadDescription) -> Iterator[Finding]:
@@ -74,21 +72,6 @@ def _vocabulary(head: HeadDescription) -> Iterator[Finding]:
         yield note("t2d", problem, again, effect=effect)
 
 
-def _layers(head: HeadDescription, target: Source) -> Iterator[Finding]:
-    if head.method != "eagle3":
-        return
-    count = target.num_hidden_layers
-    read = head.aux_layers or default_aux_layers(count)
-    beyond = [number for number in read if not 0 <= number <= count]
-    if beyond or len(set(read)) < len(read):
-        says = "the head reads" if head.aux_layers else "the head names none, so that by default it reads"
-        problem = f"{says} the states behind layers {', '.join(map(str, read))} of a target with {count}"
-        repair = (
-            _TRAINED_FOR_IT if head.aux_layers else "name eagle_aux_hidden_state_layer_ids in config.json"
-        )
-        yield Finding("auxiliary layers", problem, repair, effect="the head cannot read them")
-
-
 def _dtype(head: HeadDescription, target: Source) -> Iterator[Finding]:
     dtypes = {DTYPES[tensor.dtype] for tensor in head_tensors(head).values() if tensor.dtype in DTYPES}
     for dtype in sorted(dtypes - {target.dtype}):
@@ -98,7 +81,7 @@ def _dtype(head: HeadDescription, target: Source) -> Iterator[Finding]:
 
 def _verifier(head: HeadDescription, target: Source) -> Iterator[Finding]:
     if head.verifier is None:
-        if head.method == "eagle3" and head.form == "speculators":
+        if head.form == "speculators":
             effect = "vLLM does not start with the head alone, which should name its target"
             yield note("verifier", "the head names no target", effect=effect)
         return

@@ -9,8 +9,9 @@ before its first layer and behind its last one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from trtspec.models.heads.eagle3 import eagle3_head
 from trtspec.models.heads.head import HeadDescription
@@ -20,6 +21,17 @@ from trtspec.models.hf_config import HfConfig
 from trtspec.models.tensors import PICKLES, Tensor, read_tensors
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagleDescription(HeadDescription):
+    """An EAGLE head, which reads the target's last states."""
+
+    method: ClassVar[str] = "eagle"
+    architecture: ClassVar[str] = "EagleLlamaForCausalLM"
+
+    def engine_draft(self, tensors: Mapping[str, Tensor], num_layers: int) -> dict[str, Any]:
+        return {"own_embedding": "embed_tokens.weight" in tensors, "fc_bias": "fc.bias" in tensors}
 
 
 def recognises(folder: Path, config: Mapping[str, Any]) -> bool:
@@ -58,9 +70,8 @@ def read(folder: Path, config: HfConfig) -> HeadDescription:
         if number:
             shapes[f"layers.{number}.input_layernorm.weight"] = (hidden,)
     check_shapes(folder, found, shapes, {"fc.bias", "embed_tokens.weight"})
-    return HeadDescription(
+    return EagleDescription(
         folder=folder,
-        method="eagle",
         form="eagle",
         hidden_size=hidden,
         vocab_size=vocab_size,

@@ -9,11 +9,13 @@ its target's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from trtspec.models.heads.head import Form, HeadDescription
+from trtspec.base.findings import Finding, note
+from trtspec.models.heads.head import TRAINED_FOR_IT, Form, HeadDescription
 from trtspec.models.heads.layer import layer_shapes
 from trtspec.models.heads.weights import check_count, check_shapes
 from trtspec.models.tensors import Tensor
@@ -22,6 +24,68 @@ NUM_AUX = 3
 """How many states of the target a head reads that does not say which."""
 NORMS = ("norm_before_fc", "fc_norm", "norm_output")
 MAPPING = {"d2t": "I64", "t2d": "BOOL"}
+
+
+def default_aux_layers(num_hidden_layers: int) -> tuple[int, int, int]:
+    """Returns the states that EAGLE-3 reads where a head does not say which (EAGLE's own, and vLLM's)."""
+    return 2, num_hidden_layers // 2, num_hidden_layers - 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eagle3Description(HeadDescription):
+    """An EAGLE-3 head, which reads the target's states behind several layers."""
+
+    method: ClassVar[str] = "eagle3"
+    architecture: ClassVar[str] = "Eagle3LlamaForCausalLM"
+    has_first_norm: ClassVar[bool] = True
+
+    aux_layers: tuple[int, ...] | None
+    """The states of the target that the head reads. 2 is the state behind the target's second layer, which
+    the third one reads, as Speculators, vLLM and transformers' `hidden_states` count. None where the folder
+    leaves the choice to the reader: `default_aux_layers`.
+    """
+    norm_before_residual: bool
+    """Speculators' option."""
+    extra_norms: tuple[str, ...]
+    """Those of Speculators' options `norm_before_fc`, `fc_norm` and `norm_output` that are on."""
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "aux_layers": list(self.aux_layers or ()) or None,
+            "extra_norms": list(self.extra_norms) or None,
+        }
+
+    def oddities(self) -> Iterator[Finding]:
+        if self.aux_layers is None:
+            problem = "the head names none; engines read those behind layers 2, N/2 and N-3 of N"
+            yield note("aux_layers", problem)
+        elif self.form == "specforge":
+            problem = "are counted as SGLang does; vLLM, which adds no 1, reads those of a layer before"
+            yield note("aux_layers", problem, "hand it to vLLM in Speculators' format")
+
+    def misfits(self, num_layers: int) -> Iterator[Finding]:
+        read = self.aux_layers or default_aux_layers(num_layers)
+        beyond = [number for number in read if not 0 <= number <= num_layers]
+        if beyond or len(set(read)) < len(read):
+            says = "the head reads" if self.aux_layers else "the head names none, so that by default it reads"
+            problem = (
+                f"{says} the states behind layers {', '.join(map(str, read))} of a target with {num_layers}"
+            )
+            repair = (
+                TRAINED_FOR_IT if self.aux_layers else "name eagle_aux_hidden_state_layer_ids in config.json"
+            )
+            yield Finding("auxiliary layers", problem, repair, effect="the head cannot read them")
+
+    def engine_draft(self, tensors: Mapping[str, Tensor], num_layers: int) -> dict[str, Any]:
+        return {
+            "own_embedding": "embed_tokens.weight" in tensors,
+            "aux_layers": sorted(self.aux_layers or default_aux_layers(num_layers)),
+            "target_hidden_size": self.hidden_size,
+            "vocab_size": self.draft_vocab_size,
+            "own_lm_head": "lm_head.weight" in tensors,
+            "norm_before_residual": self.norm_before_residual,
+            "extra_norms": list(self.extra_norms),
+        }
 
 
 def eagle3_head(
@@ -37,11 +101,10 @@ def eagle3_head(
     norm_before_residual: bool = False,
     extra_norms: tuple[str, ...] = (),
     verifier: str | None = None,
-) -> HeadDescription:
+) -> Eagle3Description:
     """Returns the head whose weights are `tensors`; raises ModelError for one that is not as it must be."""
-    head = HeadDescription(
+    head = Eagle3Description(
         folder=folder,
-        method="eagle3",
         form=form,
         hidden_size=hidden_size or layer["hidden_size"],
         vocab_size=vocab_size,
@@ -61,7 +124,7 @@ def eagle3_head(
     return head
 
 
-def _shapes(head: HeadDescription) -> dict[str, tuple[int, ...]]:
+def _shapes(head: Eagle3Description) -> dict[str, tuple[int, ...]]:
     assert head.layer is not None
     hidden, count = head.layer["hidden_size"], len(head.aux_layers or ()) or NUM_AUX
     shapes: dict[str, tuple[int, ...]] = {

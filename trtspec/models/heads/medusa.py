@@ -9,8 +9,9 @@ TensorRT-LLM reads exactly this (`tensorrt_llm/models/medusa/weight.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from trtspec.base.errors import ModelError
 from trtspec.models.heads.head import HeadDescription
@@ -21,11 +22,30 @@ from trtspec.models.tensors import Tensor
 WEIGHTS = "medusa_lm_head.safetensors"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MedusaDescription(HeadDescription):
+    """Medusa's heads, each of which proposes one token."""
+
+    method: ClassVar[str] = "medusa"
+    architecture: ClassVar[str] = "MedusaModel"
+
+    count: int
+    """The number of heads, and so of tokens that they propose."""
+    num_layers: int
+    """The number of residual blocks that each head has."""
+
+    def facts(self) -> dict[str, Any]:
+        return {"num_heads": self.count, "num_layers": self.num_layers}
+
+    def engine_draft(self, tensors: Mapping[str, Tensor], num_layers: int) -> dict[str, Any]:
+        return {"count": self.count, "num_layers": self.num_layers}
+
+
 def recognises(folder: Path, config: Mapping[str, Any]) -> bool:
     return "medusa_num_heads" in config
 
 
-def read(folder: Path, config: HfConfig) -> HeadDescription:
+def read(folder: Path, config: HfConfig) -> MedusaDescription:
     """Reads the heads; raises ModelError for those that have no logits of their own."""
     count, blocks, found = (
         config.size("medusa_num_heads"),
@@ -47,9 +67,8 @@ def read(folder: Path, config: HfConfig) -> HeadDescription:
             shapes[f"{head}.{block}.linear.bias"] = (hidden,)
         shapes[f"{head}.{blocks}.weight"] = (vocab_size, hidden)
     check_shapes(folder, found, shapes)
-    return HeadDescription(
+    return MedusaDescription(
         folder=folder,
-        method="medusa",
         form="medusa",
         hidden_size=hidden,
         vocab_size=vocab_size,

@@ -15,7 +15,6 @@ from trtspec.base.roles import Role
 from trtspec.checkpoint.calibrate.dataset import find_dataset
 from trtspec.models.common import num_common
 from trtspec.models.headers_only import digests_of_blobs, digests_of_weights, fetch_headers
-from trtspec.models.heads.head import HEADS
 from trtspec.models.heads.reading import head_tensors, read_head
 from trtspec.models.hub import fetch
 from trtspec.models.layers import draft_of
@@ -41,7 +40,7 @@ def gather(
     no file of a model is hashed, and the facts do not tell whether a step is done. Raises ModelError,
     TensorError or DatasetError for what cannot be read, and UnavailableError for a disk without room.
     """
-    has_head = loaded.recipe.speculation.method.kind in HEADS
+    has_head = loaded.recipe.speculation.method.is_head
     models = {
         role: _model(loaded, model, digests, fetch if role in weights else fetch_headers, watch)
         for role, model in loaded.recipe.models.items()

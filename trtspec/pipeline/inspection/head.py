@@ -40,7 +40,6 @@ def inspect_head(folder: Path) -> Report:
 
 def _facts(head: HeadDescription) -> dict[str, Any]:
     layer = {f"layer_{name}": value for name, value in (head.layer or {}).items() if name in _LAYER}
-    medusa = {"num_heads": head.count, "num_layers": head.num_layers} if head.method == "medusa" else {}
     return {
         "method": head.method,
         "format": head.form,
@@ -49,21 +48,17 @@ def _facts(head: HeadDescription) -> dict[str, Any]:
         "hidden_size": head.hidden_size,
         "vocab_size": head.vocab_size,
         "draft_vocab_size": head.draft_vocab_size,
-        "aux_layers": list(head.aux_layers) if head.aux_layers else None,
-        "extra_norms": list(head.extra_norms) or None,
-        **medusa,
+        "aux_layers": None,
+        "extra_norms": None,
+        **head.facts(),
         **layer,
     }
 
 
 def _oddities(head: HeadDescription) -> Iterator[Finding]:
     names = set(head_tensors(head))
-    if head.method == "eagle3" and head.aux_layers is None:
-        yield note("aux_layers", "the head names none; engines read those behind layers 2, N/2 and N-3 of N")
-    if head.form == "specforge" and head.aux_layers:
-        problem = "are counted as SGLang does; vLLM, which adds no 1, reads those of a layer before"
-        yield note("aux_layers", problem, "hand it to vLLM in Speculators' format")
-    if head.method != "medusa" and "embed_tokens.weight" not in names:
+    yield from head.oddities()
+    if head.layer is not None and "embed_tokens.weight" not in names:
         yield note("embed_tokens.weight", "is missing; the target's is used")
     read = {tensor.file for tensor in head_tensors(head).values()}
     for path in sorted(head.folder.iterdir()):

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
 
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.models.heads.check import check_head
-from trtspec.models.heads.head import HeadDescription, HeadMethod
+from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_head
 from trtspec.models.hub import cached_folder
 from trtspec.models.layers import draft_of
@@ -39,7 +38,7 @@ class PairReport:
 
 def inspect_pair(loaded: LoadedRecipe) -> PairReport:
     """Compares what this machine has, without a download; raises ModelError for a folder that is no model."""
-    method = loaded.recipe.speculation.method.kind
+    method = loaded.recipe.speculation.method
     sides, unseen, head = dict[Role, Member](), dict[Role, str](), None
     for role, model in loaded.recipe.models.items():
         location = loaded.model_location(model)
@@ -48,7 +47,7 @@ def inspect_pair(loaded: LoadedRecipe) -> PairReport:
             unseen[role] = f"{location} is on the Hub and not on this machine"
             continue
         try:
-            if role is Role.DRAFT and method in get_args(HeadMethod):
+            if role is Role.DRAFT and method.is_head:
                 head = read_head(folder)
                 continue
             sides[role] = read_member(folder, for_engines=loaded.recipe.backend_of(role) in ENGINES)
@@ -60,14 +59,14 @@ def inspect_pair(loaded: LoadedRecipe) -> PairReport:
             unseen[role] = f"{location} is not whole in this machine's Hub cache: {error.problem}"
     findings = []
     if not unseen and head:
-        findings = [*_method(head, method), *check_head(head, sides[Role.TARGET].source)]
+        findings = [*_method(head, method.kind), *check_head(head, sides[Role.TARGET].source)]
     elif not unseen and Role.DRAFT in sides:
         recipe = loaded.recipe
         findings = compare(
             sides[Role.TARGET],
             sides[Role.DRAFT],
             recipe.engine.max_seq_len,
-            translates=recipe.speculation.method.translates,
+            translates=method.translates,
         )
     return PairReport(loaded, sides, unseen, findings, head)
 

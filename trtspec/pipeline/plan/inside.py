@@ -21,16 +21,16 @@ def choose_inside(choose: Chooser, facts: PlanFacts, backend: str) -> InsidePlan
     method, found = choose.loaded.recipe.speculation.method.kind, facts.head
     if backend != "tensorrt_llm" or method != "medusa" or found is None:
         return None
-    check_medusa(facts.target.source, found.head)
-    usual = choices(found.head.count)
-    reason = "the tree's nodes, as many as Medusa's authors use" if found.head.count > 1 else "all paths"
+    head = check_medusa(facts.target.source, found.head)
+    usual = choices(head.count)
+    reason = "the tree's nodes, as many as Medusa's authors use" if head.count > 1 else "all paths"
     size: int = choose("speculation.max_draft_len", len(usual), reason)
-    tree = choices(found.head.count, size)
+    tree = choices(head.count, size)
     if len(tree) < size:
-        problem = f"{size} is more than the nodes of {found.head.count} head's tree: {len(tree)}"
+        problem = f"{size} is more than the nodes of {head.count} head's tree: {len(tree)}"
         raise choose.error("speculation.max_draft_len", problem, f"at most {len(tree)}")
     model = ModelFacts(found.name, found.revision, found.source, found.digests)
-    return InsidePlan(model, MedusaCheckpoint(found.head, tuple(tree)))
+    return InsidePlan(model, MedusaCheckpoint(head, tuple(tree)))
 
 
 def check_cyclic(choose: Chooser, source: Source, options: BuildOptions) -> None:

@@ -10,6 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.fakes.heads import write_head, written
 from trtspec.base.errors import ModelError, TensorError
+from trtspec.models.heads.eagle3 import Eagle3Description
+from trtspec.models.heads.medusa import MedusaDescription
 from trtspec.models.heads.reading import head_tensors, is_head, read_head
 
 WRITTEN = {
@@ -34,8 +36,14 @@ def test_what_its_own_tool_wrote(tmp_path: Path, name: str) -> None:
     assert head.parameters == sum(tensor.numel() for tensor in weights)
 
 
+def read_eagle3(folder: Path) -> Eagle3Description:
+    head = read_head(folder)
+    assert isinstance(head, Eagle3Description)
+    return head
+
+
 def test_speculators(tmp_path: Path) -> None:
-    head = read_head(write_head(tmp_path / "head", "speculators"))
+    head = read_eagle3(write_head(tmp_path / "head", "speculators"))
     assert (head.form, head.draft_vocab_size, head.aux_layers) == ("speculators", 12, (1, 2, 3))
     assert (head.norm_before_residual, head.extra_norms, head.verifier) == (False, (), "./target")
     assert head.layer is not None
@@ -44,7 +52,7 @@ def test_speculators(tmp_path: Path) -> None:
 
 
 def test_options_of_speculators(tmp_path: Path) -> None:
-    head = read_head(write_head(tmp_path / "head", "speculators_qwen3"))
+    head = read_eagle3(write_head(tmp_path / "head", "speculators_qwen3"))
     assert (head.draft_vocab_size, head.aux_layers) == (24, (1, 3))
     assert (head.norm_before_residual, head.extra_norms) == (True, ("fc_norm", "norm_output"))
     assert head.layer is not None
@@ -52,10 +60,10 @@ def test_options_of_speculators(tmp_path: Path) -> None:
 
 
 def test_specforge_counts_the_targets_layers_from_0(tmp_path: Path) -> None:
-    head = read_head(write_head(tmp_path / "head", "specforge"))
+    head = read_eagle3(write_head(tmp_path / "head", "specforge"))
     assert written("specforge")["config"]["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [0, 1, 2]
     assert (head.form, head.draft_vocab_size, head.aux_layers) == ("specforge", 12, (1, 2, 3))
-    assert read_head(write_head(tmp_path / "other", "specforge", eagle_config=None)).aux_layers is None
+    assert read_eagle3(write_head(tmp_path / "other", "specforge", eagle_config=None)).aux_layers is None
 
 
 @pytest.mark.parametrize("name", ["specforge", "eagle3"])
@@ -161,6 +169,7 @@ def test_specforge_without_its_last_norm(tmp_path: Path) -> None:
 
 def test_medusa(tmp_path: Path) -> None:
     head = read_head(write_head(tmp_path / "head", "medusa"))
+    assert isinstance(head, MedusaDescription)
     assert (head.count, head.num_layers, head.layer, head.verifier) == (3, 1, None, "./target")
 
 

@@ -20,6 +20,7 @@ from tests.unit.train.distill.conftest import Run
 from trtspec.base.errors import ModelError
 from trtspec.measure.workloads.recorded import Recorded, append_recorded
 from trtspec.models.heads.check import check_head
+from trtspec.models.heads.eagle3 import Eagle3Description
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_head
 from trtspec.models.source import read_source
@@ -135,6 +136,7 @@ def eagle3_round(
     most: int,
 ) -> list[int]:
     """One round as an engine runs it: a prefix at once, then a token at a time behind it."""
+    assert isinstance(head, Eagle3Description)
     assert head.aux_layers
     assert head.layer
     layer = head.layer

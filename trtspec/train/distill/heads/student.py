@@ -15,7 +15,7 @@ from transformers import LlamaConfig
 from trtspec.base.errors import ModelError
 from trtspec.base.progress import Advance
 from trtspec.models.families import longrope
-from trtspec.models.heads.head import default_aux_layers
+from trtspec.models.heads.eagle3 import default_aux_layers
 from trtspec.models.heads.reading import head_tensors, read_head
 from trtspec.models.source import Source
 from trtspec.train.distill.examples import Example

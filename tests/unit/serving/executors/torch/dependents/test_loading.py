@@ -60,7 +60,7 @@ def test_a_head_in_another_dtype_takes_the_targets(tmp_path: Path) -> None:
     [
         ({"hidden_size": 32, "head_dim": 8}, "has hidden_size 32, and the head is for a target with 16"),
         ({"vocab_size": 25}, "has vocab_size 25, and the head is for a target with 24"),
-        ({"num_hidden_layers": 2}, "has 2 layers, and the head reads the states behind 1, 2, 3"),
+        ({"num_hidden_layers": 2}, "the head reads the states behind layers 1, 2, 3 of a target with 2"),
     ],
 )
 def test_a_head_of_another_target(tmp_path: Path, sizes: dict[str, Any], flaw: str) -> None:
