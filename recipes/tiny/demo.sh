@@ -8,7 +8,7 @@ grpc=${GRPC_PORT:-8001}
 
 build=$(trtspec build "$recipe")
 # The kernel sends it SIGTERM, 15, when this shell is killed.
-"$(dirname "$(command -v trtspec)")/python" -m trtspec.deploy.die_with_parent $$ 15 trtspec deploy "$recipe" --timeout 60 \
+"$(dirname "$(command -v trtspec)")/python" -m trtspec.base.child $$ 15 trtspec deploy "$recipe" --timeout 60 \
     --http-port "${HTTP_PORT:-8000}" --grpc-port "$grpc" --metrics-port "${METRICS_PORT:-8002}" \
     --openai-port "${OPENAI_PORT:-9000}" &
 server=$!

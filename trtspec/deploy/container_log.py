@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from trtspec.backends.containers.program import Program
+from trtspec.base.child import ChildProcess
 
 # A command that fails at once is not started again before.
 _AGAIN_S = 5.0
@@ -35,14 +34,12 @@ class ContainerLog:
 
     def wait(self, seconds: float) -> None:
         """Waits for its end, which is that of the container."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
+        self._process.wait(seconds)
 
     def close(self) -> None:
         self._process.kill()
-        self._process.wait()
 
-    def _start(self, *since: str) -> subprocess.Popen[bytes]:
+    def _start(self, *since: str) -> ChildProcess:
         self._begin, self._seen = time.monotonic(), time.time()
         with self._file.open("ab") as file:
             return self._program.start(("logs", "--follow", *since, self._id), file)

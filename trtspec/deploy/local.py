@@ -14,10 +14,10 @@ from pathlib import Path
 
 from yarl import URL
 
+from trtspec.base.child import ChildProcess
 from trtspec.base.errors import UnavailableError
 from trtspec.base.progress import Progress
 from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.group import ProcessGroup
 from trtspec.deploy.launch import SERVER, LaunchCommand, launch
 from trtspec.deploy.openai import Doors, OpenAi
 from trtspec.deploy.processes import Stubs
@@ -148,7 +148,7 @@ class _Local:
         self._regions.remove()
 
 
-class _Triton(ProcessGroup):
+class _Triton(ChildProcess):
     """The process of a Triton, whose model is told to drain by the file `stopping`."""
 
     def __init__(
@@ -157,7 +157,10 @@ class _Triton(ProcessGroup):
         # Triton would wait for requests and connections, with its ports taken, though its front is gone. Its
         # stubs end with it; the processes of mpirun do only if that is told to end.
         orphaned = signal.SIGKILL if deployment.ranks == 1 else signal.SIGTERM
-        super().__init__(command, deployment.build, environment, deployment.log, orphaned)
+        with deployment.log.open("ab") as log:
+            super().__init__(
+                command, log, folder=deployment.build, environment=environment, orphaned=orphaned
+            )
         self._stopping, self._grace_s = stopping, deployment.grace_s
         self._stubs = Stubs(self.pid)
 

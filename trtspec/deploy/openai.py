@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import shlex
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from trtspec.base.child import ChildProcess, without_secrets
 from trtspec.base.errors import UnavailableError
 from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.environment import for_server
 from trtspec.deploy.server import Door, how_ended
 from trtspec.gateway.openai.control import ASKED, left, opened, shut
 from trtspec.gateway.openai.keys import read_keys
@@ -122,15 +121,13 @@ class _Process:
         self._channel, theirs = socket.socketpair()
         self._channel.settimeout(_ASK_S)
         with log.open("ab") as output, theirs:
-            self._process = subprocess.Popen(  # noqa: S603
+            dockers = {name: os.environ[name] for name in _DOCKERS if name in os.environ}
+            self._child = ChildProcess(
                 command,
+                output,
+                environment=without_secrets(os.environ) | dockers,
                 stdin=theirs.fileno(),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=for_server(os.environ)
-                | {name: os.environ[name] for name in _DOCKERS if name in os.environ},
-                pass_fds=(listener,),
-                start_new_session=True,
+                keeps=(listener,),
             )
         self.say(ASKED)
 
@@ -161,20 +158,18 @@ class _Process:
                 except ConnectionError:
                     heard = b""
                 if not heard:
-                    return how_ended(self._process.wait())
+                    status = self._child.wait()
+                    assert status is not None, "it is waited for without a limit"
+                    return how_ended(status)
                 owed, self.has_answered = 0, True
         if not is_over.is_set():
-            self._process.kill()
-            self._process.wait()
+            self._child.kill()
         return f"has not answered {_MOST_OWED} times in a row"
 
     def end(self) -> None:
         """Waits for the process, which has been told to end, and kills it if that takes too long."""
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        if self._child.wait(_END_S) is None:
+            self._child.kill()
 
 
 class Doors:

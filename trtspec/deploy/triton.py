@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trtspec.deploy.environment import for_server
+from trtspec.base.child import without_secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,4 +28,4 @@ class TritonInstall:
 
         Python writes no compiled files, so that a build stays as it was built.
         """
-        return {**for_server(os.environ), **self.variables, "PYTHONDONTWRITEBYTECODE": "1"}
+        return {**without_secrets(os.environ), **self.variables, "PYTHONDONTWRITEBYTECODE": "1"}

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,10 +104,3 @@ def test_a_start_does_not_wait_for_the_ports_of_others(taken: tuple[Deployment, 
         pytest.fail("it waits")
 
     local.wait_for_ports(taken[0], watch)
-
-
-def test_it_finds_a_command_on_path(tmp_path: Path) -> None:
-    """As it must find mpirun."""
-    words = ["-m", "trtspec.deploy.die_with_parent", str(os.getpid()), "15", "echo", "a b"]
-    said = subprocess.check_output([sys.executable, *words], text=True)
-    assert said == "a b\n"

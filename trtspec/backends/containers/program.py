@@ -14,6 +14,7 @@ from typing import IO
 
 from trtspec.backends.containers.dialect import DOCKER, PODMAN, Dialect
 from trtspec.base.causes import find_cause
+from trtspec.base.child import ChildProcess
 from trtspec.base.errors import UnavailableError
 
 CHOICE = "TRTSPEC_CONTAINERS"
@@ -51,15 +52,9 @@ class Program:
             return None
         raise self.explained(result.stderr)
 
-    def start(self, words: tuple[str, ...], output: IO[bytes] | int) -> subprocess.Popen[bytes]:
+    def start(self, words: tuple[str, ...], output: IO[bytes]) -> ChildProcess:
         """Starts a command that the terminal's Ctrl-C does not reach; what it says goes to `output`."""
-        return subprocess.Popen(  # noqa: S603
-            [self.executable(), *words],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        return ChildProcess([self.executable(), *words], output)
 
     @contextmanager
     def lines(self, *words: str) -> Iterator[Iterator[str]]:
@@ -68,7 +63,13 @@ class Program:
         An exception in the block ends the command.
         """
         said: list[str] = []
-        with self.start(words, subprocess.PIPE) as process:
+        with subprocess.Popen(  # noqa: S603
+            [self.executable(), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as process:
             try:
                 yield _heard(process.stdout, said)
             except BaseException:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -12,6 +11,7 @@ from trtspec.backends.containers.engine import ContainerEngine
 from trtspec.backends.containers.program import Program, signalled
 from trtspec.backends.containers.state import remove
 from trtspec.base.causes import Cause
+from trtspec.base.child import ChildProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +45,14 @@ class ContainerLauncher:
 class _Attached:
     """A container, and the process of `docker run`, or `podman run`, that passes its output on."""
 
-    def __init__(self, program: Program, name: str, client: subprocess.Popen[bytes]) -> None:
+    def __init__(self, program: Program, name: str, client: ChildProcess) -> None:
         self._program, self._name, self._client = program, name, client
 
     def wait(self, seconds: float) -> int | None:
-        try:
-            status = self._client.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        return signalled(status)
+        status = self._client.wait(seconds)
+        return None if status is None else signalled(status)
 
     def kill(self) -> None:
         # A container outlives the client that started it.
         self._client.kill()
-        self._client.wait()
         remove(self._program, self._name)

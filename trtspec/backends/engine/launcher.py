@@ -6,14 +6,12 @@ The launcher for a container is in `container_launcher.py`.
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
 from trtspec.base.causes import Cause
+from trtspec.base.child import ChildProcess
 
 
 class RunningCommand(Protocol):
@@ -60,34 +58,11 @@ class LocalLauncher:
 
     def start(self, argv: tuple[str, ...], output: IO[bytes], folder: Path) -> RunningCommand:
         visible = {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus)} if self.gpus else {}
-        process = subprocess.Popen(  # noqa: S603
+        return ChildProcess(
             [self.executable, *argv[1:]],
-            cwd=folder,
-            env={**os.environ, **visible},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+            output,
+            folder=folder,
+            environment={**os.environ, **visible},
             # It inherits the lock of the build directory; the other descriptors are closed by themselves.
-            close_fds=False,
+            keeps_all=True,
         )
-        return _Process(process)
-
-
-class _Process:
-    """A process that leads a session of its own."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-
-    def wait(self, seconds: float) -> int | None:
-        try:
-            return self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-
-    def kill(self) -> None:
-        # Its workers may outlive it, and are still in its process group then.
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()

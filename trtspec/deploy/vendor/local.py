@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from trtspec.deploy.environment import for_server
-from trtspec.deploy.group import ProcessGroup
+from trtspec.base.child import ChildProcess, without_secrets
 from trtspec.deploy.logs import begin_log
 from trtspec.deploy.vendor.deployment import VendorDeployment
 from trtspec.deploy.vendor.server import VendorServer
@@ -27,7 +27,7 @@ def serve(
     """
     listen(deployment.host, deployment.port, "openai").close()
     begin_log(deployment.log)
-    running: list[ProcessGroup] = []
+    running: list[ChildProcess] = []
 
     def end() -> None:
         while running:
@@ -35,8 +35,16 @@ def serve(
 
     def start() -> VendorServer:
         end()
-        environment = {**for_server(os.environ), **variables, **deployment.secrets}
-        running.append(ProcessGroup(command, deployment.build, environment, deployment.log))
+        environment = {**without_secrets(os.environ), **variables, **deployment.secrets}
+        with deployment.log.open("ab") as log:
+            child = ChildProcess(
+                command,
+                log,
+                folder=deployment.build,
+                environment=environment,
+                orphaned=signal.SIGTERM,
+            )
+        running.append(child)
         return VendorServer(deployment, running[0])
 
     try:
