@@ -40,7 +40,7 @@ def weight(resolved: Resolved, *, has_drafts: bool) -> EngineBytes:
     """Returns the bytes of the engines, which are those of their checkpoints but for a little."""
     sizes: dict[int, int] = {}
     for role, engine in _engines(resolved, has_drafts).items():
-        ranks = rank_sizes(engine.model.source, engine.checkpoint, engine.medusa)
+        ranks = rank_sizes(engine.model.source, engine.checkpoint, engine.draft_inside)
         places: Sequence[int] = resolved.placement.of(role) or range(len(ranks))
         for place, size in zip(places, ranks, strict=False):
             sizes[place] = sizes.get(place, 0) + size

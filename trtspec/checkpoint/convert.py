@@ -25,7 +25,7 @@ from trtspec.base.units import mb_or_gb
 from trtspec.checkpoint.blueprint import Blueprint
 from trtspec.checkpoint.cast import DTYPES, FP8, Caster
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.medusa import MedusaCheckpoint, draw_whole, weights_of
+from trtspec.checkpoint.inside import DraftInside, draw_whole
 from trtspec.checkpoint.placement import Placed, TensorShare, place
 from trtspec.checkpoint.reader import Reader, chunks
 from trtspec.checkpoint.writer import SafetensorsFile, TensorEntry
@@ -63,14 +63,14 @@ def convert(
     options: ConvertOptions,
     folder: Path,
     advance: Callable[[int], None] = lambda _: None,
-    medusa: MedusaCheckpoint | None = None,
+    inside: DraftInside | None = None,
 ) -> None:
     """Writes a model's checkpoint into `folder`, which must not exist; the same source gives the same bytes.
 
     Nothing is written before every tensor's presence, dtype and shape has been checked. Raises what
     `draw_whole` and `write` raise.
     """
-    write(draw_whole(source, options, medusa), folder, advance)
+    write(draw_whole(source, options, inside), folder, advance)
 
 
 def write(blueprint: Blueprint, folder: Path, advance: Callable[[int], None] = lambda _: None) -> None:
@@ -94,15 +94,15 @@ def write(blueprint: Blueprint, folder: Path, advance: Callable[[int], None] = l
         in_threads(partial(_copy, reader, blueprint.config["dtype"]), _pieces(blueprint, files), advance)
 
 
-def checkpoint_size(source: Source, options: ConvertOptions, medusa: MedusaCheckpoint | None = None) -> int:
+def checkpoint_size(source: Source, options: ConvertOptions, inside: DraftInside | None = None) -> int:
     """Bytes of all weights on all ranks, the sum of what `convert` calls `advance` with."""
-    return sum(rank_sizes(source, options, medusa))
+    return sum(rank_sizes(source, options, inside))
 
 
-def rank_sizes(source: Source, options: ConvertOptions, medusa: MedusaCheckpoint | None = None) -> list[int]:
+def rank_sizes(source: Source, options: ConvertOptions, inside: DraftInside | None = None) -> list[int]:
     """Bytes of the weights on each rank, without the scales of FP8."""
     weights, mapping = list(family_of(source).weights(source)), options.mapping
-    weights += weights_of(medusa) if medusa else ()
+    weights += inside.weights() if inside else ()
     dtype = DTYPES[options.dtype]
 
     def size(tensor: Placed) -> int:

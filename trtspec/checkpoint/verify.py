@@ -19,7 +19,7 @@ from trtspec.base.threads import in_threads
 from trtspec.checkpoint.blueprint import Blueprint
 from trtspec.checkpoint.cast import Caster
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.medusa import MedusaCheckpoint, draw_whole
+from trtspec.checkpoint.inside import DraftInside, draw_whole
 from trtspec.checkpoint.reader import Reader, chunks
 from trtspec.checkpoint.scales import shape_of
 from trtspec.models.families.family import FamilyTensor, Split, TensorPart
@@ -53,14 +53,14 @@ def verify(
     options: ConvertOptions,
     folder: Path,
     advance: Callable[[int], None] = lambda _: None,
-    medusa: MedusaCheckpoint | None = None,
+    inside: DraftInside | None = None,
 ) -> None:
     """Compares a checkpoint with its model; raises TensorError for what is missing, superfluous or different.
 
     `advance` is called with the number of bytes of the checkpoint after each piece. Raises ModelError for a
     model that cannot be converted.
     """
-    blueprint = draw_whole(source, options, medusa)
+    blueprint = draw_whole(source, options, inside)
     _check_config(blueprint, folder / "config.json")
     files = [folder / f"rank{rank}.safetensors" for rank in range(options.mapping.world_size)]
     ranks = _Ranks(files, options.mapping.tp_size)

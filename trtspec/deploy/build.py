@@ -100,7 +100,7 @@ class DeployedBuild:
     def _roles(self) -> tuple[Role, ...]:
         """The models that have an engine here: no draft has, where the target's engine has it inside."""
         target = read_engine(self.folder / Role.TARGET / "engine")
-        return (Role.TARGET,) if target.mode == "medusa" else tuple(self.recipe.models)
+        return (Role.TARGET,) if target.drafts_inside else tuple(self.recipe.models)
 
     @property
     def _manifest(self) -> Path:

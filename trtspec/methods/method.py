@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import ClassVar
 
 from trtspec.base.findings import Finding
@@ -22,6 +22,14 @@ class Method(Section):
     """True if the recipe names a draft, a model or a head."""
     is_head: ClassVar[bool] = False
     """True if the draft reads what its target computes, and so runs in the target's engine."""
+    inside_of: ClassVar[Collection[str]] = ()
+    """The backends whose engine of the target is built with the draft in it. Each has a module of the
+    method's name in its folder, which says what is built (`checkpoint/inside.py`).
+    """
+    lacking_inside: ClassVar[Mapping[str, str]] = {}
+    """The keys that a recipe with such an engine has not, and the reason for each."""
+    most_inside: ClassVar[int | None] = None
+    """The most tokens that such an engine proposes and verifies in a step; None where nothing bounds them."""
     added: ClassVar[Mapping[str, object]] = {}
     """The options that recipes did not always have, and the value of each that changes nothing."""
     kind: str

@@ -303,8 +303,8 @@ class Recipe(Section):
 
     @property
     def drafts_inside(self) -> bool:
-        """True if the target's engine has the draft inside: Medusa's heads in one of TensorRT-LLM."""
-        return self.backend == "tensorrt_llm" and self.speculation.method.kind == "medusa"
+        """True if the target's engine has the draft inside."""
+        return self.backend in self.speculation.method.inside_of
 
     @property
     def draft_gpus(self) -> tuple[int, ...] | None:

@@ -3,11 +3,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.made_up_method import NAME
+from trtspec.checkpoint.inside import DraftInside
 from trtspec.methods.table import METHODS
 from trtspec.recipe.support import SERVERS
 
@@ -18,6 +20,13 @@ HOUSE = Path(__file__).parents[3]
 def test_a_method_is_its_module_with_its_defaults(name: str) -> None:
     assert METHODS[name](kind=name).kind == name
     assert METHODS[name].__module__ == f"trtspec.methods.{name}"
+
+
+def test_a_backend_with_the_draft_inside_has_a_module_of_the_method() -> None:
+    inside = [(backend, name) for name, method in METHODS.items() for backend in method.inside_of]
+    assert inside
+    for backend, name in inside:
+        assert issubclass(import_module(f"trtspec.backends.{backend}.{name}").INSIDE, DraftInside)
 
 
 class TestAMadeUpMethod:

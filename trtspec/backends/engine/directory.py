@@ -50,6 +50,11 @@ class EngineConfig:
         return next((name for name, found in MODES.items() if found == self.speculative_decoding_mode), None)
 
     @property
+    def drafts_inside(self) -> bool:
+        """True if the engine has its draft inside, and verifies no other."""
+        return self.mode not in (None, EXTERNAL)
+
+    @property
     def backend(self) -> str:
         return "torch" if self.version.startswith(TORCH_VERSION) else "tensorrt_llm"
 

@@ -65,7 +65,7 @@ class _Planner:
                 ("--only", role.value, "--until", group.last.value),
                 work_folder(self._output, role),
                 gpus=group.gpus,
-                size=checkpoint_size(engine.model.source, engine.checkpoint, engine.medusa),
+                size=checkpoint_size(engine.model.source, engine.checkpoint, engine.draft_inside),
                 after=before,
                 product=product if is_last else None,
             )

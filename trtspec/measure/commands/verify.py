@@ -229,9 +229,9 @@ def _built(recipe: Path, output: str | None) -> _Built:
         revision,
         engine.dtype,
         "fp8" if engine.quant_algo else engine.dtype,
-        None if engine.mode == "medusa" else engine.max_draft_len,
+        None if engine.drafts_inside else engine.max_draft_len,
         build,
-        drafts_inside=engine.mode == "medusa",
+        drafts_inside=engine.drafts_inside,
     )
 
 

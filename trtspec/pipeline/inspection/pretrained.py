@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from trtspec.backends.tensorrt_llm.medusa import ARCHITECTURE as WITH_HEADS
 from trtspec.base.findings import Finding, note
 from trtspec.checkpoint.mapping import misfit
-from trtspec.checkpoint.medusa import ARCHITECTURE as MEDUSA
 from trtspec.models.families import FAMILIES
 from trtspec.models.hf_config import LARGEST
 from trtspec.pipeline.inspection.model import (
@@ -96,7 +96,7 @@ def oddities(config: Mapping[str, Any]) -> Iterator[Finding]:
 def _family(config: Mapping[str, Any]) -> Iterator[Finding]:
     """Finds keys that are missing or wrong, with which TensorRT-LLM would build another model."""
     architecture = str(config.get("architecture"))
-    if architecture == MEDUSA:  # a model of the family that `model_type` names, with heads
+    if architecture == WITH_HEADS:  # a model of the family that `model_type` names, with heads
         named = (name for name, family in FAMILIES.items() if family.name == config.get("model_type"))
         architecture = next(named, architecture)
     if architecture not in FAMILIES:

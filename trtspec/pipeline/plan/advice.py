@@ -45,7 +45,7 @@ def advice(
         expected=_expected(speed) if speed else None,
         rollout=rollout,
         rolls_out=resolved.launch is None,
-        tree=len(target.medusa.choices) if target.medusa else None,
+        tree=target.inside.draft.num_drafted if target.inside else None,
     )
     return advise(facts, measured)
 
@@ -73,5 +73,5 @@ def _bytes(engine: EnginePlan) -> int:
     """Returns the bytes of the weights: of a checkpoint, or as another server loads them."""
     source = engine.model.source
     if engine.backend in ENGINES:
-        return checkpoint_size(source, engine.checkpoint, engine.medusa)
+        return checkpoint_size(source, engine.checkpoint, engine.draft_inside)
     return source.size

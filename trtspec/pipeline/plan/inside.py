@@ -1,11 +1,12 @@
-"""The choices for heads that a target's engine of TensorRT-LLM has inside: Medusa's; pure."""
+"""The choices for a draft that a target's engine has inside; pure."""
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from trtspec.backends.engine.engine_options import BuildOptions
-from trtspec.checkpoint.medusa import MedusaCheckpoint, check_medusa
+from trtspec.checkpoint.inside import DraftInside
 from trtspec.models.families import family_of
-from trtspec.models.heads.choices import choices
 from trtspec.models.source import Source
 from trtspec.pipeline.plan.choices import Chooser
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
@@ -18,19 +19,17 @@ def choose_inside(choose: Chooser, facts: PlanFacts, backend: str) -> InsidePlan
     Raises RecipeError for a tree of more nodes than the heads have paths, and ModelError for heads or a
     target that the engine cannot have.
     """
-    method, found = choose.loaded.recipe.speculation.method.kind, facts.head
-    if backend != "tensorrt_llm" or method != "medusa" or found is None:
+    method, found = choose.loaded.recipe.speculation.method, facts.head
+    if backend not in method.inside_of or found is None:
         return None
-    head = check_medusa(facts.target.source, found.head)
-    usual = choices(head.count)
-    reason = "the tree's nodes, as many as Medusa's authors use" if head.count > 1 else "all paths"
-    size: int = choose("speculation.max_draft_len", len(usual), reason)
-    tree = choices(head.count, size)
-    if len(tree) < size:
-        problem = f"{size} is more than the nodes of {head.count} head's tree: {len(tree)}"
-        raise choose.error("speculation.max_draft_len", problem, f"at most {len(tree)}")
-    model = ModelFacts(found.name, found.revision, found.source, found.digests)
-    return InsidePlan(model, MedusaCheckpoint(head, tuple(tree)))
+    module = import_module(f"trtspec.backends.{backend}.{method.kind}")
+    usual: DraftInside = module.INSIDE.usual(facts.target.source, found.head)
+    size: int = choose("speculation.max_draft_len", usual.num_drafted, usual.reason)
+    try:
+        draft = usual.of_size(size)
+    except ValueError as error:
+        raise choose.error("speculation.max_draft_len", *error.args) from error
+    return InsidePlan(ModelFacts(found.name, found.revision, found.source, found.digests), draft)
 
 
 def check_cyclic(choose: Chooser, source: Source, options: BuildOptions) -> None:

@@ -47,7 +47,7 @@ def repository_spec(resolved: Resolved) -> RepositorySpec:
         tensorrt_llm=in_process,
         admission=admission,
         engines=engines,
-        medusa_choices=resolved.target.medusa.choices if resolved.target.medusa else (),
+        inside=_parameters(resolved.target, of_engine=False),
     )
 
 
@@ -68,8 +68,13 @@ def _engine(resolved: Resolved, role: Role, engine: EnginePlan) -> EngineModel:
         engine.enable_chunked_context,
         _window(engine),
         tokenizer=vocabulary_path(name) if is_guided else None,
-        medusa_choices=engine.medusa.choices if engine.medusa else (),
+        inside=_parameters(engine, of_engine=True),
     )
+
+
+def _parameters(engine: EnginePlan, *, of_engine: bool) -> dict[str, str]:
+    """Returns the parameters of the draft that the engine has inside, if it has one."""
+    return engine.inside.draft.parameters(of_engine=of_engine) if engine.inside else {}
 
 
 def _window(engine: EnginePlan) -> int | None:

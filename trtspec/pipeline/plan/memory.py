@@ -137,13 +137,13 @@ def engine_memory(engine: EnginePlan) -> EngineMemory:
     layers = len(mapping.layers(0, source.num_hidden_layers))
     dtype = DTYPES[engine.checkpoint.dtype]
     rows = options.num_verified_tokens
-    copies = _LOGIT_COPIES + (engine.medusa.count if engine.medusa else 0)
+    copies = _LOGIT_COPIES + (engine.inside.draft.count if engine.inside else 0)
     logits = copies * rows * source.vocab_size * _LOGIT_SIZE
     # Activations are widest in the MLP: the residual, its norm and what was added to it; gate, up and their
     # product.
     width = 3 * source.hidden_size + 3 * source.computed_width // mapping.tp_size
     return EngineMemory(
-        weights=max(rank_sizes(source, engine.checkpoint, engine.medusa)),
+        weights=max(rank_sizes(source, engine.checkpoint, engine.draft_inside)),
         workspace=_RUNTIME + options.max_num_tokens * width * ITEM_SIZE[dtype] + logits,
         kv_per_token=layers * kv_of_layer(engine),
     )

@@ -99,7 +99,7 @@ def _options(choose: Chooser, facts: PlanFacts, inside: InsidePlan | None) -> Bu
     """Returns the sizes that all engines share: the coordinator sends each the whole text in every round."""
     on_cpu = choose.loaded.recipe.hardware.gpu == gpus.NONE
     drafts = (
-        len(inside.medusa.choices)
+        inside.draft.num_drafted
         if inside
         else choose(
             "speculation.max_draft_len",

@@ -13,8 +13,8 @@ from trtspec.backends.servers.launch import ServerLaunch
 from trtspec.base.roles import Role
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
 from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.checkpoint.inside import DraftInside
 from trtspec.checkpoint.layers.choose import SearchOptions
-from trtspec.checkpoint.medusa import MedusaCheckpoint
 from trtspec.models.heads.head import HeadDescription
 from trtspec.pipeline.plan.choices import Choice
 from trtspec.pipeline.plan.facts import DatasetFacts, ModelFacts
@@ -54,8 +54,8 @@ class InsidePlan:
 
     model: ModelFacts
     """The files of the heads."""
-    medusa: MedusaCheckpoint
-    """The heads, and the paths of the tree that they propose."""
+    draft: DraftInside
+    """The heads, and what they propose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +82,17 @@ class EnginePlan:
     is_dependent: bool = False
     """True if it lives in the target's engine: a head, or layers that are no copies."""
     inside: InsidePlan | None = None
-    """The heads that a target of TensorRT-LLM is built with, as its draft."""
+    """The heads that a target is built with, as its draft."""
 
     @property
-    def medusa(self) -> MedusaCheckpoint | None:
-        """The heads inside, and the tree that they propose."""
-        return self.inside.medusa if self.inside else None
+    def draft_inside(self) -> DraftInside | None:
+        """The heads inside, and what they propose."""
+        return self.inside.draft if self.inside else None
 
     @property
     def mode(self) -> str:
         """TensorRT-LLM's speculative_decoding_mode of an engine that verifies drafts."""
-        return "medusa" if self.inside else EXTERNAL
+        return self.inside.draft.mode if self.inside else EXTERNAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from trtspec.pipeline.repository.spec import RepositorySpec
-from trtspec.serving.executors.tensorrt_llm.choices import as_parameter
 from trtspec.serving.triton.tensors import INPUTS, OUTPUTS
 
 
@@ -23,7 +22,7 @@ def model_config(spec: RepositorySpec) -> pb.ModelConfig:
     config = pb.ModelConfig(name=spec.model_name, backend="python", max_batch_size=1)
     config.model_transaction_policy.decoupled = True
     for tensor in INPUTS:
-        if spec.medusa_choices and tensor.name == "num_draft_tokens":
+        if spec.inside and tensor.name == "num_draft_tokens":
             continue
         datatype = pb.DataType.Value(f"TYPE_{tensor.datatype.value}")
         dims = [-1 if tensor.is_list else 1]
@@ -77,8 +76,7 @@ def _parameters(spec: RepositorySpec) -> dict[str, str]:
             (gpu,) = engines.placement.of(role)
             parameters[f"{role}_gpu_device_id"] = str(gpu)
             parameters[f"{role}_enable_chunked_context"] = str(enabled).lower()
-        if spec.medusa_choices:
-            parameters["medusa_choices"] = as_parameter(spec.medusa_choices)
+        parameters |= spec.inside
     return parameters
 
 

@@ -10,7 +10,6 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from trtspec.pipeline.repository.spec import EngineModel
-from trtspec.serving.executors.tensorrt_llm.choices import as_parameter
 from trtspec.serving.triton.engine_tensors import INPUTS, OUTPUTS
 
 _KV_FRACTION = "0.9"
@@ -101,6 +100,4 @@ def _tensorrtllm(model: EngineModel) -> dict[str, str]:
         parameters["max_tokens_in_paged_kv_cache"] = str(model.kv_tokens)
     if model.max_attention_window is not None:
         parameters["max_attention_window_size"] = str(model.max_attention_window)
-    if model.medusa_choices:
-        parameters |= {"decoding_mode": "medusa", "medusa_choices": as_parameter(model.medusa_choices)}
-    return parameters
+    return {**parameters, **model.inside}

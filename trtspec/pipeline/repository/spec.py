@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trtspec.base.roles import Role
 from trtspec.pipeline.repository.placement import Placement
 from trtspec.serving.drafters.source import Drafting
-from trtspec.serving.executors.tensorrt_llm.choices import Choices
 from trtspec.serving.pace import Policy
 
 
@@ -44,8 +43,8 @@ class EngineModel:
     """The path that the model follows guides by, relative as `engine_dir` is: a folder for torch, the file of
     `guided_vocabulary.py` for the C++ backend. None where the model follows no guides.
     """
-    medusa_choices: Choices = ()
-    """The tree of heads that the engine has inside."""
+    inside: Mapping[str, str] = field(default_factory=dict)
+    """The parameters of the draft that the engine has inside. Only the C++ backend reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +120,7 @@ class RepositorySpec:
     """None where the serving side's own defaults hold."""
     engines: tuple[EngineModel, ...] = ()
     """The models of the bls layout. Empty where the coordinator runs the engines in its own process."""
-    medusa_choices: Choices = ()
-    """The tree of heads that the target's engine has inside. With one, no request can have another draft, or
-    none.
+    inside: Mapping[str, str] = field(default_factory=dict)
+    """The parameters of the draft that the target's engine has inside. With one, no request can have another
+    draft, or none.
     """

@@ -61,8 +61,8 @@ def step(resolved: Resolved, facts: PlanFacts, role: Role, gpus: tuple[str, ...]
 
 def _purpose(plan: EnginePlan) -> str:
     drafts = plan.options.max_draft_len
-    if plan.medusa:
-        return f"drafts with {plan.medusa.count} heads and verifies {drafts} tokens of theirs"
+    if plan.inside:
+        return f"drafts with {plan.inside.draft.count} heads and verifies {drafts} tokens of theirs"
     return f"verifies up to {drafts} draft tokens" if drafts else "proposes tokens"
 
 

@@ -12,8 +12,8 @@ from trtspec.base.roles import Role
 from trtspec.checkpoint.calibration import FILE as CALIBRATION
 from trtspec.checkpoint.convert import FORMAT, checkpoint_size, convert
 from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.checkpoint.inside import DraftInside
 from trtspec.checkpoint.layers.chosen import with_layers
-from trtspec.checkpoint.medusa import MedusaCheckpoint
 from trtspec.models.headers_only import check_weights
 from trtspec.models.source import Source
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
@@ -31,8 +31,8 @@ def step(resolved: Resolved, role: Role) -> Step:
     calibration, after = scales(resolved, role)
     layers, before = choose_layers.chosen(resolved, role)
     own, inside = choose_layers.written(resolved, role), resolved.engines[role].inside
-    medusa = resolved.engines[role].medusa
-    with_heads = f" with {medusa.count} heads of Medusa" if medusa else ""
+    draft = inside.draft if inside else None
+    with_heads = f" with {draft.title}" if draft else ""
     return Step(
         kind=KIND,
         role=role,
@@ -45,9 +45,9 @@ def step(resolved: Resolved, role: Role) -> Step:
         output=checkpoint(role),
         command=("trtspec", "convert", recipe, "--only", role.value, "--output", output),
         digest=digest_of_checkpoint(resolved.engines[role], format=FORMAT, **own),
-        action=partial(run, model.source, layers, options, calibration, medusa),
+        action=partial(run, model.source, layers, options, calibration, draft),
         after=(*before, *after),
-        size=checkpoint_size(model.source, options, medusa),
+        size=checkpoint_size(model.source, options, draft),
     )
 
 
@@ -59,7 +59,7 @@ def digest_of_checkpoint(engine: EnginePlan, **values: Any) -> str | None:
     models = [engine.model]
     if engine.inside:
         models.append(engine.inside.model)
-        values["choices"] = engine.inside.medusa.choices
+        values |= engine.inside.draft.digested()
     return digest_of_files(is_weight, *models, options=asdict(engine.checkpoint), **values)
 
 
@@ -80,9 +80,9 @@ def run(
     layers: Path | None,
     options: ConvertOptions,
     calibration: Path | None,
-    medusa: MedusaCheckpoint | None,
+    inside: DraftInside | None,
     output: Path,
     advance: Advance,
 ) -> None:
     check_weights(source)
-    convert(with_layers(source, layers), with_scales(options, calibration), output, advance, medusa)
+    convert(with_layers(source, layers), with_scales(options, calibration), output, advance, inside)

@@ -9,8 +9,8 @@ from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert import checkpoint_size
 from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.checkpoint.inside import DraftInside
 from trtspec.checkpoint.layers.chosen import with_layers
-from trtspec.checkpoint.medusa import MedusaCheckpoint
 from trtspec.checkpoint.verify import FORMAT, verify
 from trtspec.models.headers_only import check_weights
 from trtspec.models.source import Source
@@ -27,7 +27,7 @@ def step(resolved: Resolved, role: Role) -> Step:
     model, options = resolved.engines[role].model, resolved.engines[role].checkpoint
     calibration, after = scales(resolved, role)
     layers, before = choose_layers.chosen(resolved, role)
-    own, medusa = choose_layers.written(resolved, role), resolved.engines[role].medusa
+    own, inside = choose_layers.written(resolved, role), resolved.engines[role].draft_inside
     return Step(
         kind=KIND,
         role=role,
@@ -36,9 +36,9 @@ def step(resolved: Resolved, role: Role) -> Step:
         output=None,
         command=("trtspec", "convert", recipe, "--only", role.value, "--verify", "--output", output),
         digest=convert.digest_of_checkpoint(resolved.engines[role], format=FORMAT, **own),
-        action=partial(run, model.source, layers, options, calibration, medusa, resolved.output / checkpoint),
+        action=partial(run, model.source, layers, options, calibration, inside, resolved.output / checkpoint),
         after=(*before, *after, name_of(convert.KIND, role)),
-        size=checkpoint_size(model.source, options, medusa),
+        size=checkpoint_size(model.source, options, inside),
     )
 
 
@@ -47,10 +47,10 @@ def run(
     layers: Path | None,
     options: ConvertOptions,
     calibration: Path | None,
-    medusa: MedusaCheckpoint | None,
+    inside: DraftInside | None,
     checkpoint: Path,
     _: Path,
     advance: Advance,
 ) -> None:
     check_weights(source)
-    verify(with_layers(source, layers), with_scales(options, calibration), checkpoint, advance, medusa)
+    verify(with_layers(source, layers), with_scales(options, calibration), checkpoint, advance, inside)

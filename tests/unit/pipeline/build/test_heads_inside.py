@@ -25,11 +25,11 @@ from tests.fakes.gpu_machine import H200
 from tests.fakes.heads import write_head_for
 from tests.unit.pipeline.build.test_heads import Bench
 from trtspec.backends.engine.loading import Runtime
+from trtspec.backends.tensorrt_llm.medusa import choices
 from trtspec.base.errors import ModelError, RecipeError, UnavailableError
 from trtspec.base.progress import no_progress
 from trtspec.cli.app import app
 from trtspec.deploy.build import DeployedBuild
-from trtspec.models.heads.choices import choices
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.inspection.folder import inspect
 from trtspec.pipeline.plan.memory import engine_memory

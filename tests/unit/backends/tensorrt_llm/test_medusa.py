@@ -22,13 +22,12 @@ from safetensors.torch import load_file
 from tests.fakes.engine_dir import tiny_model
 from tests.fakes.heads import write_head, write_head_for
 from tests.unit.checkpoint.fp8_folders import AUTO_FP8, quantize
+from trtspec.backends.tensorrt_llm.medusa import MedusaInside, choices, fitting
 from trtspec.base.errors import ModelError
 from trtspec.checkpoint.convert import checkpoint_size, convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
-from trtspec.checkpoint.medusa import MedusaCheckpoint, check_medusa, draw_medusa
 from trtspec.checkpoint.verify import verify
-from trtspec.models.heads.choices import choices
 from trtspec.models.heads.medusa import MedusaDescription
 from trtspec.models.heads.reading import read_head
 from trtspec.models.source import Source, read_source
@@ -74,7 +73,7 @@ def test_names_shapes_and_numbers_are_nvidias(
     target: Target, tmp_path: Path, family: str, tp_size: int
 ) -> None:
     (source, head), told = target(family), list[int]()
-    options, medusa = ConvertOptions("float16", Mapping(tp_size)), MedusaCheckpoint(head, TREE)
+    options, medusa = ConvertOptions("float16", Mapping(tp_size)), MedusaInside(head, TREE)
     convert(source, options, tmp_path / "both", told.append, medusa)
     convert(source, options, tmp_path / "alone")
     stored = load_file(tmp_path / "heads/medusa_lm_head.safetensors")
@@ -86,7 +85,7 @@ def test_names_shapes_and_numbers_are_nvidias(
         for name, tensor in (alone | wanted).items():
             torch.testing.assert_close(both[name], tensor, rtol=0, atol=0)
     assert sum(told) == checkpoint_size(source, options, medusa)
-    verify(source, options, tmp_path / "both", medusa=medusa)
+    verify(source, options, tmp_path / "both", inside=medusa)
 
 
 def nvidias(model: Any, dtype: str) -> dict[str, Any]:
@@ -126,7 +125,7 @@ def test_the_configuration_is_nvidias_and_that_of_the_target(
 ) -> None:
     (source, head), options = target(family), ConvertOptions("bfloat16")
     model = tiny_model(family, **SIZES, head_dim=16, rope_theta=1e6).config
-    convert(source, options, tmp_path / "both", medusa=MedusaCheckpoint(head, TREE))
+    convert(source, options, tmp_path / "both", inside=MedusaInside(head, TREE))
     convert(source, options, tmp_path / "alone")
     alone, both = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("alone", "both"))
     theirs = nvidias(model, "bfloat16")
@@ -140,7 +139,7 @@ def test_the_heads_of_an_fp8_target_stay_as_they_are(target: Target, tmp_path: P
     _, head = target()
     quantize(tmp_path / "target", AUTO_FP8)
     source, options = read_source(tmp_path / "target"), ConvertOptions("float16", fp8=True)
-    convert(source, options, tmp_path / "both", medusa=MedusaCheckpoint(head, TREE))
+    convert(source, options, tmp_path / "both", inside=MedusaInside(head, TREE))
     tensors = load_file(tmp_path / "both/rank0.safetensors")
     of_heads = [name for name in tensors if name.startswith("medusa_heads.")]
     assert len(of_heads) == 3 * HEADS
@@ -148,13 +147,13 @@ def test_the_heads_of_an_fp8_target_stay_as_they_are(target: Target, tmp_path: P
     assert tensors["transformer.layers.0.mlp.fc.weight"].dtype == torch.float8_e4m3fn
     config = json.loads((tmp_path / "both/config.json").read_text())
     assert config["quantization"]["exclude_modules"] == ["lm_head", "*medusa_heads*"]
-    verify(source, options, tmp_path / "both", medusa=MedusaCheckpoint(head, TREE))
+    verify(source, options, tmp_path / "both", inside=MedusaInside(head, TREE))
 
 
 def test_a_head_that_the_tree_never_asks_is_left_out(target: Target, tmp_path: Path) -> None:
     source, head = target()
-    medusa = MedusaCheckpoint(head, ((0,), (1,), (0, 0)))
-    convert(source, ConvertOptions("float16"), tmp_path / "both", medusa=medusa)
+    medusa = MedusaInside(head, ((0,), (1,), (0, 0)))
+    convert(source, ConvertOptions("float16"), tmp_path / "both", inside=medusa)
     config = json.loads((tmp_path / "both/config.json").read_text())
     assert (config["num_medusa_heads"], config["max_draft_len"]) == (2, 3)
     names = load_file(tmp_path / "both/rank0.safetensors")
@@ -164,12 +163,12 @@ def test_a_head_that_the_tree_never_asks_is_left_out(target: Target, tmp_path: P
 def test_heads_of_another_target_are_refused(llama_folder: Callable[..., Path], target: Target) -> None:
     _, head = target()
     with pytest.raises(ModelError, match="hidden size"):
-        draw_medusa(read_source(llama_folder()), MedusaCheckpoint(head, TREE), ConvertOptions("float16"))
+        MedusaInside(head, TREE).draw(read_source(llama_folder()), ConvertOptions("float16"))
 
 
 def test_what_the_engine_cannot_have_is_refused(target: Target, tmp_path: Path) -> None:
     (source, head), options = target(), ConvertOptions("float16")
     with pytest.raises(ModelError, match="not Medusa's"):
-        check_medusa(source, read_head(write_head(tmp_path / "other", "eagle")))
+        fitting(source, read_head(write_head(tmp_path / "other", "eagle")))
     with pytest.raises(ModelError, match="Medusa for llama, mistral, qwen2, not for qwen3"):
-        draw_medusa(replace(source, model_type="qwen3"), MedusaCheckpoint(head, TREE), options)
+        MedusaInside(head, TREE).draw(replace(source, model_type="qwen3"), options)

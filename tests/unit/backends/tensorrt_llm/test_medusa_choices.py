@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtspec.models.heads.choices import choices
+from trtspec.backends.tensorrt_llm.medusa import choices
 
 
 @pytest.mark.parametrize("size", [1, 8, 63])

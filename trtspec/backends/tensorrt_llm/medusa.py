@@ -1,0 +1,177 @@
+"""Medusa's heads in an engine of TensorRT-LLM: its `MedusaForCausalLM`, and the tree that they propose.
+
+Names and shapes are those of NVIDIA's converter (`examples/medusa/convert_checkpoint.py`, and `weight.py` and
+`model.py` of `tensorrt_llm/models/medusa`). The target's own tensors are as in any checkpoint.
+
+The tree is of paths from its root. A path has a rank for each head that it uses: (0, 2) is the likeliest
+token of the first head, and then the third likeliest of the second.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, ClassVar
+
+from trtspec.base.errors import ModelError
+from trtspec.base.findings import errors
+from trtspec.checkpoint.blueprint import Blueprint, draw
+from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.checkpoint.inside import DraftInside
+from trtspec.checkpoint.placement import place
+from trtspec.methods.medusa import NODES
+from trtspec.models.families.family import FamilyTensor, Split, TensorPart
+from trtspec.models.heads.check import check_head
+from trtspec.models.heads.head import HeadDescription
+from trtspec.models.heads.medusa import MedusaDescription
+from trtspec.models.heads.reading import head_tensors
+from trtspec.models.source import Source
+from trtspec.serving.executors.tensorrt_llm.choices import Choices, as_parameter
+
+ARCHITECTURE = "MedusaForCausalLM"
+_FAMILIES = ("llama", "mistral", "qwen2")
+_HEADS = "*medusa_heads*"
+"""What stays as it is in an FP8 target (`combine_medusa_weight` of quantize_by_modelopt.py)."""
+_RANKS = 16
+"""TensorRT-LLM tells paths apart by four bits a rank (`runtime/utils/speculativeChoicesUtils.cpp`)."""
+
+Path = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MedusaInside(DraftInside):
+    """Medusa's heads, and the paths of the tree that they propose in each step.
+
+    A head that no path uses is left out: the runtime would ask it for no tokens at all.
+    """
+
+    mode: ClassVar[str] = "medusa"
+
+    head: MedusaDescription
+    choices: Choices
+
+    @classmethod
+    def usual(cls, source: Source, head: HeadDescription) -> MedusaInside:
+        heads = fitting(source, head)
+        return cls(heads, tuple(choices(heads.count)))
+
+    def of_size(self, size: int) -> MedusaInside:
+        tree = choices(self.head.count, size)
+        if len(tree) < size:
+            problem = f"{size} is more than the nodes of {self.head.count} head's tree: {len(tree)}"
+            raise ValueError(problem, f"at most {len(tree)}")
+        return MedusaInside(self.head, tuple(tree))
+
+    @property
+    def reason(self) -> str:
+        return "the tree's nodes, as many as Medusa's authors use" if self.head.count > 1 else "all paths"
+
+    @property
+    def num_drafted(self) -> int:
+        return len(self.choices)
+
+    @property
+    def count(self) -> int:
+        """The number of heads that the tree uses."""
+        return max(map(len, self.choices))
+
+    @property
+    def title(self) -> str:
+        return f"{self.count} heads of Medusa"
+
+    def digested(self) -> dict[str, Any]:
+        return {"choices": self.choices}
+
+    def draw(self, source: Source, options: ConvertOptions) -> Blueprint:
+        fitting(source, self.head)
+        blueprint, mapping = draw(source, options), options.mapping
+        weights = tuple(self.weights())
+        size = source.num_hidden_layers, source.head_size
+        ranks = tuple(
+            (*placed, *place(weights, *size, mapping, rank)) for rank, placed in enumerate(blueprint.ranks)
+        )
+        config = {
+            **blueprint.config,
+            "architecture": ARCHITECTURE,
+            # By which `MedusaForCausalLm` chooses its base class.
+            "model_type": source.model_type,
+            "max_draft_len": len(self.choices),
+            "num_medusa_heads": self.count,
+            "num_medusa_layers": self.head.num_layers,
+        }
+        if options.fp8:
+            quantization = blueprint.config["quantization"]
+            left_out = [*quantization["exclude_modules"], _HEADS]
+            config["quantization"] = {**quantization, "exclude_modules": left_out}
+        return replace(
+            blueprint,
+            config=config,
+            weights=(*blueprint.weights, *weights),
+            ranks=ranks,
+            tensors={**blueprint.tensors, **head_tensors(self.head)},
+        )
+
+    def weights(self) -> Iterator[FamilyTensor]:
+        head = self.head
+        hidden, vocab = head.hidden_size, head.vocab_size
+        for number in range(self.count):
+            ours = f"medusa_heads.{number}"
+            for layer in range(head.num_layers):
+                linear, theirs = f"{ours}.medusa_layers.{layer}.linear", f"{number}.{layer}.linear"
+                yield FamilyTensor(
+                    f"{linear}.weight", (TensorPart(f"{theirs}.weight", (hidden, hidden), Split.ROWS),)
+                )
+                yield FamilyTensor(f"{linear}.bias", (TensorPart(f"{theirs}.bias", (hidden,), Split.ROWS),))
+            logits = TensorPart(f"{number}.{head.num_layers}.weight", (vocab, hidden), Split.VOCAB)
+            yield FamilyTensor(f"{ours}.lm_head.weight", (logits,))
+
+    def parameters(self, *, of_engine: bool) -> dict[str, str]:
+        tree = {"medusa_choices": as_parameter(self.choices)}
+        return {"decoding_mode": self.mode, **tree} if of_engine else tree
+
+
+INSIDE = MedusaInside
+
+
+def fitting(source: Source, head: HeadDescription) -> MedusaDescription:
+    """Returns the heads; raises ModelError for those, or a target, that the engine cannot have."""
+    if not isinstance(head, MedusaDescription):
+        raise ModelError(head.folder, f"is a head of {head.method}, not Medusa's", "name Medusa's heads")
+    for found in errors(check_head(head, source)):
+        raise ModelError(head.folder, f"{found.subject}: {found.problem}", found.repair)
+    if source.model_type not in _FAMILIES:
+        problem = f"TensorRT-LLM has Medusa for {', '.join(_FAMILIES)}, not for {source.model_type}"
+        raise ModelError(source.folder / "config.json", problem, "take another method")
+    return head
+
+
+def choices(heads: int, size: int = NODES) -> list[Path]:
+    """Returns the tree of so many nodes in which an accepted path is the longest on average.
+
+    That is the greedy construction of the paper (Cai et al. 2024, arXiv 2401.10774, section 2.3.3): always
+    the likeliest path that is not there yet. How likely a head's token is by its rank would have to be
+    measured; `_accuracy` assumes it. It has fewer nodes where the heads have no more paths: one has 16.
+    """
+    found: list[Path] = []
+    waiting: list[tuple[float, Path]] = [(-_likelihood((0,)), (0,))]
+    while waiting and len(found) < size:
+        _, path = heapq.heappop(waiting)
+        found.append(path)
+        following = [(*path[:-1], path[-1] + 1), (*path, 0)]
+        for other in following:
+            if len(other) <= heads and other[-1] < _RANKS:
+                heapq.heappush(waiting, (-_likelihood(other), other))
+    return sorted(found, key=lambda path: (len(path), path))
+
+
+def _likelihood(path: Path) -> float:
+    return prod(_accuracy(head, rank) for head, rank in enumerate(path))
+
+
+def _accuracy(head: int, rank: int) -> float:
+    """Returns the assumed probability that this token of a head is the target's: each head is worse than the
+    one before.
+    """
+    return float(0.7 * 0.85**head * 0.35**rank)

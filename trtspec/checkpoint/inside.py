@@ -1,0 +1,81 @@
+"""Defines what a draft is that lives in its target's engine, so that the target's checkpoint has it too."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from trtspec.checkpoint.blueprint import Blueprint, draw
+from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.models.families.family import FamilyTensor
+from trtspec.models.heads.head import HeadDescription
+from trtspec.models.source import Source
+
+
+class DraftInside(ABC):
+    """A draft inside, which a module of a backend's folder, named as the method is, has as its `INSIDE`."""
+
+    mode: ClassVar[str]
+    """TensorRT-LLM's speculative_decoding_mode of the engine."""
+
+    @classmethod
+    @abstractmethod
+    def usual(cls, source: Source, head: HeadDescription) -> DraftInside:
+        """Returns the draft that a head usually is; raises ModelError for a head or target that it cannot
+        be in.
+        """
+
+    @abstractmethod
+    def of_size(self, size: int) -> DraftInside:
+        """Returns the draft that proposes so many tokens in each step; raises ValueError for too many.
+
+        `error.args` has the problem and the repair.
+        """
+
+    @property
+    @abstractmethod
+    def num_drafted(self) -> int:
+        """The number of tokens that it proposes, and the target verifies, in each step."""
+
+    @property
+    @abstractmethod
+    def reason(self) -> str:
+        """The reason for `num_drafted` where a recipe does not say it."""
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """The number of its heads, each of which computes logits."""
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The name for people."""
+
+    @abstractmethod
+    def digested(self) -> dict[str, Any]:
+        """Returns what a checkpoint depends on beside the files of target and head."""
+
+    @abstractmethod
+    def draw(self, source: Source, options: ConvertOptions) -> Blueprint:
+        """Plans the checkpoint of the target with the draft in it.
+
+        Raises ModelError for a draft or a target that the engine cannot have, and what `draw` raises.
+        """
+
+    @abstractmethod
+    def weights(self) -> Iterator[FamilyTensor]:
+        """Yields what the checkpoint has beside the target's weights."""
+
+    @abstractmethod
+    def parameters(self, *, of_engine: bool) -> dict[str, str]:
+        """Returns the parameters of the Triton model that loads the engine.
+
+        That is the engine's own model, or else the one in front, which has the engines in its process.
+        """
+
+
+def draw_whole(source: Source, options: ConvertOptions, inside: DraftInside | None) -> Blueprint:
+    """Plans the checkpoint of a model, with a draft in it if it has one; raises what both ways raise."""
+    return inside.draw(source, options) if inside else draw(source, options)
