@@ -23,7 +23,7 @@ from tests.fakes.docker_daemon import DockerDaemon
 from tests.fakes.gpu_machine import GpuMachine
 from tests.processes import command_lines
 from trtspec.backends.servers.launch import ServerLaunch
-from trtspec.cli import generate
+from trtspec.client import client as clients
 
 ROOT = Path(__file__).parents[2]
 FAKE = "tests.fakes.openai_server"
@@ -299,9 +299,9 @@ def test_generate_finds_it(
 ) -> None:
     """With the words that ask a Triton: `trtspec generate PROMPT`; SGLang's API counts drafts if asked."""
     deploy, (free, *_) = vendor(written(tmp_path / "build", FAKE_OWNER="sglang")), free_ports()
-    monkeypatch.setattr(generate, "GRPC", free)
-    monkeypatch.setattr(generate, "OPENAI", deploy.port)
-    monkeypatch.setattr(generate, "_API", f"http://127.0.0.1:{deploy.port}/v1")
+    monkeypatch.setattr(clients, "GRPC", free)
+    monkeypatch.setattr(clients, "OPENAI", deploy.port)
+    monkeypatch.setattr(clients, "API", f"http://127.0.0.1:{deploy.port}/v1")
     said = trtspec("generate", "--wait", 60, "--max-tokens", 4, "a")
     assert (said.returncode, said.stdout) == (0, " 0 1 2 3\n"), said.stderr
     assert said.stderr.endswith("tokens/s, 2 of 8 draft tokens accepted (25%)\n")

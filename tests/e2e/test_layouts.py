@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import BLS, TINY, TRTSPEC, Deploy, Deployer, Until, at_work
-from trtspec.deploy.monitoring.scrape import parse
+from trtspec.client.scrape import parse
 from trtspec.serving.triton.request_id import NOT_UNICODE
 
 LIBRARY = Path(sysconfig.get_paths()["stdlib"])

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Deploy, free_ports, wait_until
-from trtspec.base.progress import no_progress
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.local import serve
 from trtspec.deploy.wheel import find_wheel
@@ -51,7 +50,7 @@ def nvidias(
     if "bls" not in tiny_recipe.read_text().rpartition("layout")[2]:
         pytest.skip("the engines are no models of their own")
     folder = tmp_path_factory.mktemp("nvidia")
-    spec = repository_spec(make_plan(tiny_recipe, {}, no_progress, to_run=False).resolved)
+    spec = repository_spec(make_plan(tiny_recipe).resolved)
     engines = tuple(
         replace(engine, engine_dir=str(tiny_build / engine.engine_dir.removeprefix("../../")))
         for engine in spec.engines

@@ -18,7 +18,7 @@ import pytest
 from tests.e2e.conftest import IN_PROCESS, ONLY_IN_PROCESS, Deploy, Deployer, Until, free_ports
 from tests.e2e.openai_requests import CHAT, GOOD, LONG, MODEL, ROUTES, ask, begin, error_of, read, serving
 from tests.processes import command_lines
-from trtspec.deploy.monitoring.scrape import parse
+from trtspec.client.scrape import parse
 
 # Qwen's form, with nothing but what the tests need.
 TOOL_TEMPLATE = (

@@ -23,7 +23,7 @@ from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Until, free_ports, wait_un
 from tests.fakes.kubelet import Pod, needs_sandbox
 from tests.processes import command_line
 from tests.prometheus import Prometheus
-from trtspec.deploy.monitoring.scrape import parse
+from trtspec.client.scrape import parse
 
 NODE = "/var/lib/trtspec"
 SECTION = f"""

@@ -25,9 +25,9 @@ from tests.e2e.openai_requests import ask
 from tests.prometheus import Prometheus
 from tests.promql import names
 from trtspec.base.errors import ServerError
+from trtspec.client.scrape import parse
 from trtspec.deploy.monitoring.figures import quantile
 from trtspec.deploy.monitoring.files import alerts, dashboard
-from trtspec.deploy.monitoring.scrape import parse
 from trtspec.gateway.client_bounds import MAX_BODY
 from trtspec.gateway.refusals import Refusal
 

@@ -27,7 +27,6 @@ from trtspec.backends.containers.dialect import PODMAN, Dialect
 from trtspec.backends.containers.engine import ContainerEngine, read_info
 from trtspec.backends.containers.program import Program
 from trtspec.backends.containers.surroundings import ContainerHost
-from trtspec.base.progress import no_progress
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.in_container import container
 from trtspec.deploy.one_container import words
@@ -78,7 +77,7 @@ def lines(name: str, release: str, folder: Path, by: ContainerEngine) -> dict[st
     text = (RECIPES / f"{name}.yaml").read_text()
     recipe = folder / f"{name}.yaml"
     recipe.write_text(text.replace("\nengine:\n", f"\nengine:\n  release: {release}\n"))
-    plan = make_plan(recipe, {"output": f"/builds/{name}"}, no_progress, to_run=False, container=True)
+    plan = make_plan(recipe, output=f"/builds/{name}", container=True)
     loaded = plan.resolved.loaded.recipe
     gpus = tuple(
         Gpu(index, f"GPU-{index}", "NVIDIA H100", 90, "590", "Default", False, 80 << 30, 80 << 30)

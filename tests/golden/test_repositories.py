@@ -19,7 +19,6 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from tests.fakes.heads import write_head_for
 from tests.releases import each_release
-from trtspec.base.progress import no_progress
 from trtspec.deploy.launch import SERVER, launch
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.plan.layout import repository_spec
@@ -46,7 +45,7 @@ def planned(path: Path, folder: Path, release: str, layout: str = "bls", draft: 
     text = text.replace("\ndraft:\n", f"\ndraft:\n  {draft}\n")
     recipe = folder / path.name
     recipe.write_text(text)
-    return make_plan(recipe, {}, no_progress, to_run=False).resolved
+    return make_plan(recipe).resolved
 
 
 @each_release(RECIPES)

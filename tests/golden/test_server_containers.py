@@ -18,7 +18,6 @@ from tests.golden.test_containers import DOCKER_OF_ROOT, KINDS, engine, options_
 from trtspec.backends.containers.engine import ContainerEngine
 from trtspec.backends.servers import triton_vllm
 from trtspec.backends.servers.launch import ServerLaunch
-from trtspec.base.progress import no_progress
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.in_container import container as triton
 from trtspec.deploy.one_container import words
@@ -57,8 +56,7 @@ def launched(llama_folder: Callable[..., Path], tmp_path: Path) -> Callable[[str
     def plan(backend: str) -> ServerLaunch:
         named = "" if backend == "tensorrt_llm_pytorch" else "serving: {model_name: code}\n"
         (tmp_path / "recipe.yaml").write_text(RECIPE + named)
-        flags = {"engine.backend": backend}
-        launch = make_plan(tmp_path / "recipe.yaml", flags, no_progress, to_run=False).resolved.launch
+        launch = make_plan(tmp_path / "recipe.yaml", backend=backend).resolved.launch
         assert launch
         return launch
 

@@ -15,7 +15,6 @@ import pytest
 from tests.fakes.heads import write_head
 from tests.unit.pipeline.inspection.test_heads import TARGET
 from trtspec.base.errors import RecipeError
-from trtspec.base.progress import no_progress
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.recipe.support import SERVERS
 
@@ -85,9 +84,8 @@ def golden(name: str, output: str) -> None:
 
 def shown(recipe: Path, backend: str) -> str:
     """The command line and its files, or why there is none."""
-    flags = {"engine.backend": backend, "output": str(recipe.parent / "build")}
     try:
-        launch = make_plan(recipe, flags, no_progress, to_run=False).resolved.launch
+        launch = make_plan(recipe, backend=backend, output=recipe.parent / "build").resolved.launch
     except RecipeError as error:
         return "\n".join(
             f"{backend} refuses {found.subject}: {found.problem}\n    {found.repair}"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.base.progress import no_progress
 from trtspec.cluster.jobs.planning import plan_jobs
 from trtspec.cluster.jobs.wanted import look
 from trtspec.cluster.slurm.scheduler import SlurmScheduler
@@ -62,9 +61,7 @@ def test_scripts(llama_folder: Callable[..., Path], tmp_path: Path, name: str) -
     (tmp_path / "texts.txt").write_text("one\ntwo\n")
     recipe, store = tmp_path / "100% llama.yaml", Store(str(tmp_path / "store"))
     recipe.write_text(RECIPE + SECTIONS[name])
-    made = make_plan(
-        recipe, {"output": str(tmp_path / "build/llama")}, no_progress, to_run=False, store=store
-    )
+    made = make_plan(recipe, output=tmp_path / "build/llama", store=store)
     jobs = plan_jobs([look(store, made)], "s3://engines", shares_files=True)
     slurm = SlurmScheduler(
         "/opt/trtspec/bin/python", {"HF_HUB_CACHE": Path("/hub"), "TRTSPEC_CACHE": Path("/cache")}

@@ -42,7 +42,7 @@ from trtspec.capacity.steady import pace
 from trtspec.capacity.tempo import Replica
 from trtspec.client.endpoint import Api, Endpoint, EndpointRequest, TimedAnswer
 from trtspec.client.finding import find
-from trtspec.deploy.monitoring.scrape import Scrape, parse, read
+from trtspec.client.scrape import Scrape, parse, read
 from trtspec.measure.bench.figures import figures
 from trtspec.measure.bench.inside import Meanwhile
 from trtspec.measure.bench.result import Arms, Inside, LoadResult, OfferedLoad, Percentiles, Targets

@@ -10,7 +10,6 @@ import pytest
 from tests.servers.judges import ROOT
 from tests.servers.serving import Deployer, deploying
 from trtspec.backends.servers.launch import ServerLaunch
-from trtspec.base.progress import no_progress
 from trtspec.pipeline.build.plan import make_plan
 
 
@@ -29,7 +28,7 @@ def launched(tmp_path: Path) -> Callable[..., ServerLaunch]:
         }
         recipe = tmp_path / "recipe.yaml"
         recipe.write_text("".join(f"{key}: {value}\n" for key, value in values.items() if value))
-        found = make_plan(recipe, {}, no_progress, to_run=False).resolved.launch
+        found = make_plan(recipe).resolved.launch
         assert found
         return found
 

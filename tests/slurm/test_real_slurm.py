@@ -88,8 +88,7 @@ def held(folder: Path) -> Callable[[str, Role], AbstractContextManager[None]]:
     @contextmanager
     def hold(name: str, role: Role) -> Iterator[None]:
         store = Store(str(folder / "store"))
-        flags = {"output": str(folder / "nowhere")}
-        made = make_plan(folder / f"{name}.yaml", flags, no_progress, to_run=False, store=store)
+        made = make_plan(folder / f"{name}.yaml", output=folder / "nowhere", store=store)
         product = look(store, made).engines[role]
         with leased(store, product.platform, product.key, "it", no_progress):
             yield

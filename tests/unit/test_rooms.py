@@ -20,9 +20,10 @@ CORE = (
     {"recipe", "forecast"},
     {"models"},
     {"checkpoint"},
-    {"backends", "client"},
+    {"backends"},
     {"pipeline"},
     {"gateway"},
+    {"client"},
     {"deploy"},
     {"cli"},
 )

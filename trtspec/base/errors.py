@@ -50,6 +50,14 @@ class RecipeError(TrtspecError):
         return self._findings
 
 
+class OptionError(TrtspecError):
+    """An option that does not go with the recipe; `option` is its name, as Python's keyword has it."""
+
+    def __init__(self, option: str, problem: str) -> None:
+        super().__init__(option, problem)
+        self.option = option
+
+
 class PairError(TrtspecError):
     """A target and a draft that would give wrong output together."""
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from importlib.metadata import version as version_of
 from typing import Annotated
 
 import typer
 
+import trtspec
 from trtspec.base.explanation import explain
 from trtspec.cli.commands import Root, examples, typer_app
 from trtspec.cli.terminal.output import INTERRUPTED, out
@@ -27,7 +27,7 @@ app = typer_app("trtspec", Root)
 
 def _version(asked: bool) -> None:
     if asked:
-        out.result(f"trtspec {version_of('trtspec')}")
+        out.result(f"trtspec {trtspec.__version__}")
         raise typer.Exit
 
 

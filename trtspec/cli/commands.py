@@ -1,18 +1,23 @@
 """The table of commands. A command's module is imported when the command is asked for.
 
 A module has a function of the command's last words and a tuple `EXAMPLES`. A group of commands has a tuple of
-functions `COMMANDS` instead; an underscore in a function's name is a space on the command line.
+functions `COMMANDS` instead; an underscore in a function's name is a space on the command line. A function's
+parameters are the command's options, or the one parameter is a dataclass of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
+
+from trtspec.base.errors import OptionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,16 @@ TABLE = (
 _ENTRIES = {entry.name: entry for entry in TABLE}
 
 
+class Command(TyperCommand):
+    """Explains an option that does not go with the recipe as wrong usage."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OptionError as error:
+            raise typer.BadParameter(error.problem, param_hint=f"--{error.option}") from None
+
+
 class Commands(TyperGroup):
     """Finds commands of one word or two: `deploy status` is a command, and so is `deploy`."""
 
@@ -111,11 +126,39 @@ def load(entry: CommandEntry) -> Any:
         group = typer_app(entry.name)
         for one in (module, *(import_module(f"trtspec.{name}") for name in entry.also)):
             for command in one.COMMANDS:
-                group.command(command.__name__.rstrip("_").replace("_", " "))(command)
+                group.command(command.__name__.rstrip("_").replace("_", " "), cls=Command)(_flat(command))
         app.add_typer(group, help=module.HELP, epilog=epilog)
     else:
-        app.command(entry.name, epilog=epilog)(getattr(module, entry.name.replace(" ", "_")))
+        command = getattr(module, entry.name.replace(" ", "_"))
+        app.command(entry.name, cls=Command, epilog=epilog)(_flat(command))
     return get_group(app).commands[entry.name]
+
+
+def _flat(command: Callable[..., None]) -> Callable[..., None]:
+    """Returns a command whose parameters are the fields of its dataclass of options, as Typer reads them."""
+    kinds: list[Any] = [kind for kind in get_type_hints(command).values() if is_dataclass(kind)]
+    if not kinds:
+        return command
+    (options,) = kinds
+    hints = get_type_hints(options, include_extras=True)
+
+    def run(**values: Any) -> None:
+        command(options(**values))
+
+    run.__doc__ = command.__doc__
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if field.default is MISSING else field.default,
+                annotation=hints[field.name],
+            )
+            for field in fields(options)
+        ]
+    )
+    run.__annotations__ = hints
+    return run
 
 
 def examples(*lines: str) -> str:

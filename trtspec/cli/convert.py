@@ -6,10 +6,16 @@ from typing import Annotated
 
 import typer
 
+import trtspec
 from trtspec.base.roles import Role
+from trtspec.cli.terminal.engines import require_engines
 from trtspec.cli.terminal.options import JsonOption, OutputOption, RecipeArgument
 from trtspec.cli.terminal.output import out
-from trtspec.cli.terminal.steps import run_steps
+from trtspec.cli.terminal.steps import print_steps_run
+from trtspec.pipeline.build.build import run_steps
+from trtspec.pipeline.steps import calibrate
+from trtspec.pipeline.steps import convert as converting
+from trtspec.pipeline.steps import verify as verifying
 
 EXAMPLES = (
     "trtspec convert recipe.yaml",
@@ -29,16 +35,10 @@ def convert(
     json: JsonOption = False,
 ) -> None:
     """Convert a recipe's models to TensorRT-LLM checkpoints."""
-    from trtspec.cli.terminal.engines import require_engines
-    from trtspec.pipeline.build.plan import make_plan
-    from trtspec.pipeline.steps import calibrate
-    from trtspec.pipeline.steps import convert as converting
-    from trtspec.pipeline.steps import verify as verifying
-
     loaded = require_engines(recipe, "no checkpoint to convert")
     if only and only not in loaded.recipe.engines:
         raise typer.BadParameter(f"{recipe} has no {only}", param_hint="--only")
-    made = make_plan(recipe, {"output": output}, out.watch, to_run=True)
+    made = trtspec.plan(recipe, output=output, to_run=True, progress=out.watch)
     kinds = {calibrate.KIND, converting.KIND, *([verifying.KIND] if verify else [])}
     chosen = [step for step in made.steps if step.kind in kinds and only in (step.role, None)]
-    run_steps(made, chosen, json=json)
+    print_steps_run(run_steps(made, chosen, out.watch), json=json)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import trtspec
 from trtspec.base.errors import UnavailableError
 from trtspec.cli.terminal.advice import advice_as_json, alternatives_as_json, print_advice, print_alternatives
 from trtspec.cli.terminal.forecast import print_speed, speed_as_json
@@ -86,14 +87,12 @@ def plan(
     json: JsonOption = False,
 ) -> None:
     """Show a build's values, its steps and what to expect."""
-    from trtspec.pipeline.build.plan import make_plan
     from trtspec.pipeline.plan.outlook import look_ahead
     from trtspec.serving.executors.torch.host import look
 
     if commands and json:
         raise typer.BadParameter("the steps of --json have them", param_hint="--commands")
-    flags = {"output": output, "engine.backend": backend}
-    made = make_plan(recipe, flags, out.watch, to_run=False)
+    made = trtspec.plan(recipe, output=output, backend=backend, progress=out.watch)
     if fleet:
         from trtspec.capacity.commands.plan_fleet import FleetOptions, show_fleet
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import trtspec
 from trtspec.base.errors import RefusedError, UnavailableError
 from trtspec.cli.terminal.bounds import print_checks
 from trtspec.cli.terminal.options import JsonOption, OutputOption, RecipeArgument
@@ -98,13 +99,12 @@ def plan(
     from trtspec.deploy.rollout.plan import make
     from trtspec.measure.bench.measured import measured as told
     from trtspec.measure.bench.result import read
-    from trtspec.pipeline.build.plan import make_plan
     from trtspec.pipeline.plan.outlook import look_ahead
     from trtspec.serving.executors.torch.host import look
 
     require_coordinator(recipe)
     known = told(read(measured)) if measured else None
-    made = make_plan(recipe, {"output": output}, out.watch, to_run=False)
+    made = trtspec.plan(recipe, output=output, progress=out.watch)
     found = make(look_ahead(made.resolved, look(), None, known).advice)
     if json:
         out.json(asdict(found))

@@ -39,7 +39,7 @@ def serve(
     in the build directory; without it there is no chat template, and prompts alone are answered.
     """
     from trtspec.base.errors import ModelError, UnavailableError
-    from trtspec.deploy.monitoring.scrape import read
+    from trtspec.client.scrape import read
     from trtspec.deploy.openai import check_keys
     from trtspec.gateway.addresses import in_url, is_loopback
     from trtspec.gateway.openai import server

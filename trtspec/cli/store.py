@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+import trtspec
 from trtspec.base.errors import StoreError, UnavailableError
 from trtspec.base.findings import as_json
 from trtspec.base.units import mb_or_gb
@@ -37,12 +38,10 @@ EntryArgument = Annotated[
 def push(url: UrlArgument, recipe: RecipeArgument, output: OutputOption = None) -> None:
     """Put a finished build into the store."""
     from trtspec.cli.terminal.engines import require_engines
-    from trtspec.pipeline.build.plan import make_plan
     from trtspec.pipeline.build.stored import push_build
-    from trtspec.pipeline.store.store import Store
 
     require_engines(recipe, "no engine to store")
-    store, made = Store(url), make_plan(recipe, {"output": output}, out.watch, to_run=False)
+    store, made = trtspec.Store(url), trtspec.plan(recipe, output=output, progress=out.watch)
     if undone := made.pending():
         problem = f"is not a finished build of {recipe}: {sorted(undone)[0]} is to be done"
         raise UnavailableError(made.output, problem, f"trtspec build {recipe} --store URL")
@@ -66,9 +65,8 @@ def pull(
     from trtspec.pipeline.machine.runtime import this_runtime
     from trtspec.pipeline.store.kept import keep, remembered
     from trtspec.pipeline.store.lookup import find_entry
-    from trtspec.pipeline.store.store import Store
 
-    store, folder = Store(url), Path(output)
+    store, folder = trtspec.Store(url), Path(output)
     if folder.exists() and not reuse:
         raise UnavailableError(folder, "is there already", "choose another --output, or --reuse it")
     try:
@@ -90,9 +88,8 @@ def pull(
 def list_(url: UrlArgument, json: JsonOption = False) -> None:
     """Show what is in the store, the newest first, and who builds for it."""
     from trtspec.pipeline.store.lease import builders
-    from trtspec.pipeline.store.store import Store
 
-    store = Store(url)
+    store = trtspec.Store(url)
     store.require()
     entries = store.entries()
     if json:
@@ -120,9 +117,8 @@ def show(
     """Show what an entry is made of, and with what."""
     from trtspec.pipeline.store.lookup import find_entry
     from trtspec.pipeline.store.sbom import cyclonedx
-    from trtspec.pipeline.store.store import Store
 
-    entry = find_entry(Store(url), name)
+    entry = find_entry(trtspec.Store(url), name)
     if sbom:
         out.json(cyclonedx(entry.manifest, entry.digest, entry.created))
         return
@@ -168,9 +164,8 @@ def prune(
     """Remove entries by age and number, and what no entry needs."""
     from trtspec.pipeline.store.prune import PruneRules
     from trtspec.pipeline.store.prune import prune as clean
-    from trtspec.pipeline.store.store import Store
 
-    store = Store(url)
+    store = trtspec.Store(url)
     store.require()
     days = None if older_than is None else timedelta(days=older_than)
     with out.watch("prune", None) as advance:
@@ -195,9 +190,8 @@ def verify(
     The exit status is 1 if something in it cannot be used.
     """
     from trtspec.pipeline.store import verify as check
-    from trtspec.pipeline.store.store import Store
 
-    store = Store(url)
+    store = trtspec.Store(url)
     store.require()
     found = check.verify(store, out.watch)
     if remove and found.findings:

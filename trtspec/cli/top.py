@@ -40,8 +40,8 @@ def top(
     It reads the server's metrics, and nothing else. On a terminal the figures change in place; elsewhere
     each look is printed, with --json as one line of JSON.
     """
+    from trtspec.client.scrape import parse, read
     from trtspec.deploy.monitoring.figures import between, choose
-    from trtspec.deploy.monitoring.scrape import parse, read
 
     before = parse(read(url), time.monotonic())
     model = choose(before, model_name, url)

@@ -8,7 +8,7 @@ from typing import Any
 from yarl import URL
 
 from trtspec.base.errors import UnavailableError
-from trtspec.client.endpoint import AskError
+from trtspec.client.endpoint import AskError, Endpoint
 from trtspec.client.http import Streams
 from trtspec.client.openai import OpenAiEndpoint
 from trtspec.client.triton import TritonEndpoint
@@ -17,11 +17,14 @@ from trtspec.client.triton_vllm import INPUT, TritonVllmEndpoint
 _DEFAULT_MODEL = "speculative_llm"
 
 
+StreamingEndpoint = OpenAiEndpoint | TritonEndpoint | TritonVllmEndpoint
+
+
 @dataclass(frozen=True, slots=True)
 class FoundServer:
     """A server that was found."""
 
-    endpoint: OpenAiEndpoint | TritonEndpoint | TritonVllmEndpoint
+    endpoint: StreamingEndpoint
     """The way to ask the server."""
     software: str | None
     """The name and version of its software, where it tells."""
@@ -106,6 +109,11 @@ async def _openai(base: URL, model: str | None, streams: Streams, chat: bool) ->
     owner = models[model].get("owned_by")
     software = " ".join(filter(None, (owner, version.get("version") if version else None)))
     return FoundServer(OpenAiEndpoint(url, model, streams, chat=chat, owner=owner), software or None, owner)
+
+
+def metrics_beside(endpoint: Endpoint) -> str | None:
+    """Returns where servers of OpenAI's API have their metrics: beside it, as vLLM does."""
+    return str(URL(endpoint.url).parent / "metrics") if endpoint.api == "openai" else None
 
 
 def shown(url: str) -> str:

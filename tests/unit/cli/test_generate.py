@@ -17,9 +17,9 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc as services
 
 from tests.command_line import trtspec
-from trtspec.cli import generate
+from trtspec.client import client as clients
 from trtspec.client import grpc as client
-from trtspec.client.endpoint import EndpointRequest, TimedAnswer
+from trtspec.client.client import Client, GeneratedText
 from trtspec.gateway.ports import free_ports
 
 
@@ -118,13 +118,11 @@ def test_a_port_that_takes_connections_and_says_nothing_is_no_server(
 def test_a_prompt_comes_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
 
-    async def ask(
-        url: str, model: Any, key: Any, question: EndpointRequest, wait: float, timeout: float, *, show: bool
-    ) -> TimedAnswer:
-        heard.append(question.messages[0].text)
-        return TimedAnswer(sent=0.0, ended=1.0)
+    def hear(client: Client, prompt: str, **options: Any) -> GeneratedText:
+        heard.append(prompt)
+        return GeneratedText()
 
-    monkeypatch.setattr(generate, "_ask", ask)
+    monkeypatch.setattr(Client, "generate", hear)
     monkeypatch.setattr("sys.stdin", StringIO("def fib(\n    n"))
     for prompt in ("-", "--"):
         assert trtspec("generate", "--url", "http://127.0.0.1:1/v1", "--", prompt).returncode == 0
@@ -133,9 +131,9 @@ def test_a_prompt_comes_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nobody_serves_here(monkeypatch: pytest.MonkeyPatch) -> None:
     grpc_port, api_port = free_ports(2)
-    monkeypatch.setattr(generate, "GRPC", grpc_port)
-    monkeypatch.setattr(generate, "OPENAI", api_port)
-    monkeypatch.setattr(generate, "_API", f"http://127.0.0.1:{api_port}/v1")
+    monkeypatch.setattr(clients, "GRPC", grpc_port)
+    monkeypatch.setattr(clients, "OPENAI", api_port)
+    monkeypatch.setattr(clients, "API", f"http://127.0.0.1:{api_port}/v1")
     said = trtspec("generate", "a")
     assert said.returncode == 1
     assert f"nobody listens on port {grpc_port}, Triton's gRPC, or {api_port}" in " ".join(

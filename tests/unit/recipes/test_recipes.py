@@ -102,7 +102,7 @@ def test_the_tests_of_clusters_know_the_engines(hub_cache: Path) -> None:
     """`tests/data/stored_engines.json` is what the plan says of the engines that a store would have."""
     known = json.loads((FOLDER.parent / "tests/data/stored_engines.json").read_text())
     for path in (*RECIPES, FOLDER / "tiny/recipe.yaml"):
-        resolved = make_plan(path, {}, out.watch, to_run=False).resolved
+        resolved = make_plan(path, progress=out.watch).resolved
         for role, engine in resolved.engines.items():
             source, options = engine.model.source, engine.options
             sizes = rank_sizes(source, engine.checkpoint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trtspec.base.units import mb_or_gb
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from trtspec.pipeline.store.entry import Entry
 
 
-def print_pushed(entries: list[Entry]) -> None:
+def print_pushed(entries: Sequence[Entry]) -> None:
     """Prints what a push has put into the store."""
     for entry in entries:
         out.status(f"pushed {entry.role} {entry.digest[:12]}, {mb_or_gb(entry.size)}")

@@ -1,18 +1,17 @@
-"""Runs and shows the steps of a plan, for people and for machines."""
+"""Prints the steps of a plan, for people and for machines."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from trtspec.cli.terminal.output import out
 
 if TYPE_CHECKING:
-    from trtspec.base.progress import Progress
     from trtspec.base.roles import Role
+    from trtspec.pipeline.build.build import BuildResult
     from trtspec.pipeline.build.plan import BuildPlan
     from trtspec.pipeline.run.step import Step
 
@@ -47,19 +46,19 @@ def steps_as_json(made: BuildPlan) -> dict[str, Any]:
     return {"output": str(made.output), "backend": made.resolved.backend, "steps": steps}
 
 
-def run_steps(made: BuildPlan, steps: Sequence[Step], watch: Progress = out.watch, *, json: bool) -> None:
-    """Runs those of these steps that are not done, shows progress, and prints the build directory or JSON."""
-    from trtspec.pipeline.run.runner import run
-
-    start = monotonic()
-    ran = run(steps, made.output, made.digests, watch)
-    _print_costs(made, steps)
+def print_steps_run(done: BuildResult, *, json: bool) -> None:
+    """Prints what the steps of a build have cost, and the build directory or JSON."""
+    _print_costs(done.plan, done.steps)
     if json:
-        out.json({"output": str(made.output), "ran": ran, "seconds": round(monotonic() - start, 3)})
+        out.json({"output": str(done.output), "ran": list(done.ran), "seconds": round(done.seconds, 3)})
         return
-    done = f"{len(ran)} of {len(steps)} steps run in {monotonic() - start:.1f} s" if ran else "nothing to do"
-    out.status(f"{made.resolved.loaded.recipe.name}: {done}")
-    out.result(str(made.output))
+    said = (
+        f"{len(done.ran)} of {len(done.steps)} steps run in {done.seconds:.1f} s"
+        if done.ran
+        else "nothing to do"
+    )
+    out.status(f"{done.plan.resolved.loaded.recipe.name}: {said}")
+    out.result(str(done.output))
 
 
 def _print_costs(made: BuildPlan, steps: Sequence[Step]) -> None:

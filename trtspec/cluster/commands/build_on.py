@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+import trtspec
 from trtspec.base.errors import JobError, StoreError, TrtspecError
+from trtspec.cli.build import BuildCommandOptions
 from trtspec.cli.terminal.output import INTERRUPTED, out
 from trtspec.cli.terminal.signals import ended_by_sigterm
 from trtspec.cluster.commands.jobs import (
@@ -19,40 +20,32 @@ from trtspec.cluster.commands.jobs import (
     scripts_as_json,
 )
 from trtspec.cluster.commands.schedulers import Place, scheduler_of
+from trtspec.cluster.jobs.following import cancel, follow
+from trtspec.cluster.jobs.planning import plan_jobs
+from trtspec.cluster.jobs.standing import JobStatus
+from trtspec.cluster.jobs.wanted import PendingBuild, look
+from trtspec.pipeline.store.address import StoreAddress
 
 if TYPE_CHECKING:
     from trtspec.cluster.jobs.scheduler import JobScheduler
-    from trtspec.cluster.jobs.standing import JobStatus
-    from trtspec.cluster.jobs.wanted import PendingBuild
     from trtspec.pipeline.store.store import Store
 
 
-def build_on(
-    cluster: str,
-    recipes: Sequence[Path],
-    flags: Mapping[str, str | None],
-    url: str,
-    *,
-    place: Place,
-    cancels: bool,
-    dry_run: bool,
-    json: bool,
-) -> None:
-    """Builds in jobs what the store at `url` lacks of these recipes, and shows them until the last is over.
+def build_on(options: BuildCommandOptions) -> None:
+    """Builds in jobs what the store lacks of the recipes, and shows them until the last is over.
 
-    The jobs are left as they are on Ctrl-C and SIGTERM, which CI systems send, unless it `cancels` them.
-    Raises JobError if one has failed.
+    The jobs are left as they are on Ctrl-C and SIGTERM, which CI systems send, unless the options cancel
+    them. Raises JobError if one has failed.
     """
-    from trtspec.cluster.jobs.following import follow
-    from trtspec.cluster.jobs.planning import plan_jobs
-    from trtspec.cluster.jobs.standing import JobStatus
-    from trtspec.pipeline.store.store import Store
-
-    scheduler, store = scheduler_of(cluster, recipes, url, place), Store(_plain(url))
-    wanted = _look(recipes, flags, store, keeps=not dry_run)
+    assert options.on
+    assert options.store
+    place = Place(options.context, options.namespace)
+    scheduler = scheduler_of(options.on, options.recipes, options.store, place)
+    store = trtspec.Store(_plain(options.store))
+    wanted = _look(options, store)
     jobs = plan_jobs(wanted, store.address.url, shares_files=scheduler.shares_files)
-    if dry_run:
-        out.json(scripts_as_json(jobs, scheduler)) if json else print_scripts(jobs, scheduler)
+    if options.dry_run:
+        out.json(scripts_as_json(jobs, scheduler)) if options.json else print_scripts(jobs, scheduler)
         return
     for each in wanted:
         if each.entry:
@@ -64,12 +57,12 @@ def build_on(
                 follow(standing, scheduler, store, listener)
         except (KeyboardInterrupt, SystemExit) as end:
             listener.close()
-            _interrupted(standing, scheduler, cancels=cancels)
+            _interrupted(standing, scheduler, cancels=options.on_interrupt == "cancel")
             if isinstance(end, SystemExit):
                 raise
             raise typer.Exit(INTERRUPTED) from None
     pairs = {_name(each): store.find(each.pair.platform, each.pair.key) for each in wanted}
-    if json:
+    if options.json:
         out.json(result_as_json(pairs, standing))
     else:
         for name, entry in pairs.items():
@@ -81,33 +74,28 @@ def build_on(
         raise JobError(scheduler.name, problem, "the same command goes on where they broke off")
 
 
-def _look(
-    recipes: Sequence[Path], flags: Mapping[str, str | None], store: Store, *, keeps: bool
-) -> list[PendingBuild]:
-    """Returns what is wanted of each recipe; with `keeps`, digests of large files are kept for the next call.
+def _look(options: BuildCommandOptions, store: Store) -> list[PendingBuild]:
+    """Returns what is wanted of each recipe; but for a dry run, digests of large files are kept.
 
     Raises TrtspecError for two recipes that would build into one folder.
     """
-    from trtspec.cluster.jobs.wanted import PendingBuild, look
-    from trtspec.pipeline.build.plan import make_plan
-
     found, folders = list[PendingBuild](), dict[Path, Path]()
-    for recipe in recipes:
-        made = make_plan(recipe, flags, out.watch, to_run=False, store=store)
+    for recipe in options.recipes:
+        made = trtspec.plan(
+            recipe, output=options.output, backend=options.backend, store=store, progress=out.watch
+        )
         other = folders.setdefault(made.output.absolute(), recipe)
         if other != recipe:
             problem = f"would be built into the folder of {other}: {made.output}"
             raise TrtspecError(recipe, problem, "give each recipe a name of its own, and leave out --output")
         found.append(look(store, made))
-        if keeps:
+        if not options.dry_run:
             made.digests.save()
     return found
 
 
 def _plain(url: str) -> str:
     """Returns the URL as every node can use it; raises StoreError for one with a secret in it."""
-    from trtspec.pipeline.store.address import StoreAddress
-
     address = StoreAddress(url)
     if address.has_secret:
         problem = "has a secret, which whoever reads a job's script would see"
@@ -116,8 +104,6 @@ def _plain(url: str) -> str:
 
 
 def _interrupted(standing: JobStatus, scheduler: JobScheduler, *, cancels: bool) -> None:
-    from trtspec.cluster.jobs.following import cancel
-
     if cancels:
         out.status(f"cancelled: {', '.join(cancel(standing, scheduler)) or 'no job'}")
         return

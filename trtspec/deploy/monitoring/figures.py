@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from trtspec.base.errors import UnavailableError
-from trtspec.deploy.monitoring.scrape import Scrape
+from trtspec.client.scrape import Scrape
 from trtspec.gateway.refusals import NAME as REFUSALS
 from trtspec.serving.metrics import COUNTED, KV_FRACTION, STARTED
 

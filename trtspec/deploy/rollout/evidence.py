@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trtspec.deploy.monitoring.scrape import Scrape
+from trtspec.client.scrape import Scrape
 from trtspec.serving.metrics import COUNTED, STARTED
 from trtspec.serving.rollout.state import ARMS
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.base.errors import RefusedError, UnavailableError
+from trtspec.client import scrape
+from trtspec.client.scrape import Scrape
 from trtspec.deploy.deployment import rollout_file
-from trtspec.deploy.monitoring import scrape
 from trtspec.deploy.monitoring.figures import choose
-from trtspec.deploy.monitoring.scrape import Scrape
 from trtspec.deploy.rollout import standing, steps
 from trtspec.deploy.rollout.bounds import BoundState, Check, check, overall
 from trtspec.deploy.rollout.evidence import RolloutEvidence, between, counted

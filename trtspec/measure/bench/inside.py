@@ -1,20 +1,14 @@
-"""Computes rates and shares from two looks at a server's metrics; pure.
-
-Names are trtspec's, and those of vLLM's server where it has the same thing.
-"""
+"""Computes rates and shares from two looks at a server's metrics; pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trtspec.deploy.monitoring.scrape import Scrape
+from trtspec.client.counters import VERIFICATIONS, Growth, names
+from trtspec.client.scrape import Scrape
 from trtspec.measure.bench.result import DraftAcceptance, DraftFigures, MeanRoundTimes
 from trtspec.serving.drafters.source import EARLIER
 
-_DRAFTS = "spec_decode_num_drafts"
-_DRAFTED = "spec_decode_num_draft_tokens"
-_ACCEPTED = "spec_decode_num_accepted_tokens"
 _PER_POSITION = "spec_decode_num_accepted_tokens_per_pos"
 _QUERIES, _HITS = "prefix_cache_queries", "prefix_cache_hits"
 _DRAFT_S, _VERIFY_S, _OVERHEAD_S = (f"round_{part}_seconds" for part in ("draft", "verification", "overhead"))
@@ -41,31 +35,32 @@ class Meanwhile:
     """The growth of counters between two scrapes of one server."""
 
     def __init__(self, before: Scrape, after: Scrape) -> None:
-        self._before, self._after = before, after
+        self._before, self._after, self._growth = before, after, Growth(before, after)
 
     @property
     def drafts(self) -> DraftFigures | None:
         """Returns what all requests drafted in between; None if nothing was drafted, or the server does not
         report it.
         """
-        if not (verifications := self._grown(_DRAFTS)):
+        if not (found := self._growth.drafts):
             return None
-        positions = self._positions()
-        drafted, accepted = round(self._grown(_DRAFTED)), round(self._grown(_ACCEPTED))
-        return DraftFigures("metrics", DraftAcceptance(round(verifications), drafted, accepted, positions))
+        acceptance = DraftAcceptance(found.verifications, found.drafted, found.accepted, self._positions())
+        return DraftFigures("metrics", acceptance)
 
     @property
     def round_times(self) -> MeanRoundTimes | None:
         """The mean times of rounds with a draft."""
-        if not (rounds := self._grown(_DRAFTS)) or not self._has(_DRAFT_S):
+        if not (rounds := self._growth.of(VERIFICATIONS)) or not self._growth.has(_DRAFT_S):
             return None
-        draft, verify, overhead = (self._grown(name) / rounds for name in (_DRAFT_S, _VERIFY_S, _OVERHEAD_S))
+        draft, verify, overhead = (
+            self._growth.of(name) / rounds for name in (_DRAFT_S, _VERIFY_S, _OVERHEAD_S)
+        )
         return MeanRoundTimes(draft, verify, overhead)
 
     @property
     def kv_reuse(self) -> KvReuseShare:
-        labels = {"engine": "target"} if self._has(_QUERIES, engine="target") else {}
-        return KvReuseShare(self._grown(_QUERIES, **labels), self._grown(_HITS, **labels))
+        labels = {"engine": "target"} if self._growth.has(_QUERIES, engine="target") else {}
+        return KvReuseShare(self._growth.of(_QUERIES, **labels), self._growth.of(_HITS, **labels))
 
     @property
     def speculation_share(self) -> float:
@@ -76,27 +71,18 @@ class Meanwhile:
     @property
     def is_without_earlier_answers(self) -> bool:
         """True if the server reports that it drafted nothing from earlier answers."""
-        return self._has(_DRAFTS, origin=EARLIER) and not self._grown(_DRAFTS, origin=EARLIER)
-
-    def _grown(self, name: str, **labels: str) -> float:
-        """Returns the growth; a server that was started anew in between counts from its start."""
-        new, old = (
-            sum(scrape.total(each, **labels) for each in _names(name))
-            for scrape in (self._after, self._before)
+        return self._growth.has(VERIFICATIONS, origin=EARLIER) and not self._growth.of(
+            VERIFICATIONS, origin=EARLIER
         )
-        return new - old if new >= old else new
-
-    def _has(self, name: str, **labels: str) -> bool:
-        return any(True for each in _names(name) for _ in self._after.of(each, **labels))
 
     def _positions(self) -> tuple[int, ...]:
         found = {
             int(labels["position"])
-            for name in _names(_PER_POSITION)
+            for name in names(_PER_POSITION)
             for labels, _ in self._after.of(name)
             if "position" in labels
         }
-        counts = [round(self._grown(_PER_POSITION, position=str(position))) for position in sorted(found)]
+        counts = [round(self._growth.of(_PER_POSITION, position=str(position))) for position in sorted(found)]
         while counts and not counts[-1]:
             counts.pop()
         return tuple(counts)
@@ -104,8 +90,4 @@ class Meanwhile:
 
 def is_idle(scrape: Scrape) -> bool:
     """Says whether no request is at work; trtspec's counters then have all that was."""
-    return not any(scrape.total(each) for name in _AT_WORK for each in _names(name))
-
-
-def _names(name: str) -> Iterable[str]:
-    return (f"trtspec:{name}", f"vllm:{name}", f"vllm:{name}_total")
+    return not any(scrape.total(each) for name in _AT_WORK for each in names(name))

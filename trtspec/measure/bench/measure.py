@@ -12,7 +12,7 @@ from typing import Protocol
 
 from trtspec.base.errors import TrtspecError
 from trtspec.client.endpoint import Endpoint, EndpointRequest
-from trtspec.deploy.monitoring.scrape import Scrape, parse, read
+from trtspec.client.scrape import Scrape, parse, read
 from trtspec.measure.bench.gpu import GpuMeter
 from trtspec.measure.bench.inside import KvReuseShare, Meanwhile, is_idle
 from trtspec.measure.bench.plan import BenchPlan

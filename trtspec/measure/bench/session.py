@@ -13,11 +13,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Protocol
 
-from yarl import URL
-
 from trtspec.base.atomic import remove
 from trtspec.client.endpoint import Endpoint, EndpointRequest
-from trtspec.client.finding import find, shown
+from trtspec.client.finding import find, metrics_beside, shown
 from trtspec.measure.bench.machine import this_machine
 from trtspec.measure.bench.measure import BenchArm, LoadSamples, measure
 from trtspec.measure.bench.plan import BenchPlan
@@ -217,11 +215,6 @@ def _recorded(sample: RequestSample, question: EndpointRequest, text: str, model
         model=model,
         sampling=sampling,
     )
-
-
-def metrics_beside(endpoint: Endpoint) -> str | None:
-    """Returns where servers of OpenAI's API have their metrics: beside it, as vLLM does."""
-    return str(URL(endpoint.url).parent / "metrics") if endpoint.api == "openai" else None
 
 
 @contextmanager

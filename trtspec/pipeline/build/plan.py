@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trtspec.base.progress import Progress
+from trtspec.base.errors import OptionError
+from trtspec.base.progress import Progress, no_progress
 from trtspec.base.roles import Role
 from trtspec.models.headers_only import is_headers_only
 from trtspec.models.hub import cached_folder
@@ -56,39 +57,53 @@ class BuildPlan:
 
 
 def make_plan(
-    recipe: Path,
-    flags: Mapping[str, str | None],
-    watch: Progress,
+    recipe: str | Path,
     *,
-    to_run: bool,
+    output: str | Path | None = None,
+    backend: str | None = None,
+    layout: str | None = None,
     container: bool = False,
     store: Store | None = None,
     only: Role | None = None,
+    to_run: bool = False,
     digests: FileDigests | None = None,
+    progress: Progress = no_progress,
 ) -> BuildPlan:
-    """Reads the recipe, this machine and the models, and returns the plan.
+    """Reads the recipe, this machine and the models, and returns the plan of a build. It is `trtspec.plan`.
 
-    `flags` has values by their key in the recipe. The weights of a pair that was never built are read only
-    with `to_run` or a `store`, and downloaded only with `to_run`, if a step will read them. With `container`
-    the engines are built in a container of NVIDIA's image, and not by what is installed here. With `only`
-    the steps are those of one engine. `digests` are those of an earlier plan. Raises RecipeError, what
-    `gather` raises, and StoreError.
+    `output` is the build directory, and `backend` and `layout` come before the recipe's own. With `container`
+    the engines are built in a container of NVIDIA's image, and not by what is installed here. Engines that
+    the `store` has are pulled from it. With `only` the steps are those of one engine.
+
+    The weights of a pair that was never built are read only with `to_run` or a `store`, and downloaded only
+    with `to_run`, if a step will read them. `digests` are those of an earlier plan. `progress` is told of
+    long work. Raises RecipeError, OptionError for an option that does not go with the recipe, what `gather`
+    raises, and StoreError.
     """
-    loaded = load(recipe, asked_backend(flags, os.environ))
-    output = build_folder(loaded, flags, os.environ)
-    digests = digests or FileDigests(output / FOLDER / "digests.json", watch)
+    flags = {
+        "output": None if output is None else str(output),
+        "engine.backend": backend,
+        "serving.layout": layout,
+    }
+    loaded = load(Path(recipe), asked_backend(flags, os.environ))
+    if only and only not in loaded.recipe.engines:
+        raise OptionError("only", f"{recipe} has no {only}")
+    folder = build_folder(loaded, flags, os.environ)
+    digests = digests or FileDigests(folder / FOLDER / "digests.json", progress)
     # The release of a recipe may be one of a server of others.
     is_trtllm = loaded.recipe.backend == "tensorrt_llm"
     host = find_host(release_of(loaded.recipe.engine.release if is_trtllm else None), container=container)
-    known = digests if to_run or store or has_records(output) else None
+    known = digests if to_run or store or has_records(folder) else None
     weights: set[Role] = set()
     while True:
-        facts = gather(loaded, host, known, weights, watch)
+        facts = gather(loaded, host, known, weights, progress)
         resolved = resolve(loaded, facts, flags, os.environ)
+        if container and resolved.release is None:
+            raise OptionError("container", f"the {resolved.backend} backend builds without one")
         own = steps = make_steps(resolved, facts, only=only)
         found = dict[Role, StoredEngine]()
         if store:
-            found = look(store, own, pending(own, output, digests), resolved, host.versions.get("tensorrt"))
+            found = look(store, own, pending(own, folder, digests), resolved, host.versions.get("tensorrt"))
             steps = make_steps(resolved, facts, found, only)
         made = BuildPlan(facts, resolved, steps, own, digests, found)
         undone = made.pending() if to_run else set[str]()
@@ -99,12 +114,12 @@ def make_plan(
         weights |= missing
 
 
-def check_host(recipe: Path, flags: Mapping[str, str | None], *, container: bool) -> None:
+def check_host(recipe: Path, backend: str | None, *, container: bool) -> None:
     """Raises the obstacle that would end a build, before hundreds of gigabytes are downloaded for it.
 
     A build whose models are all here is not checked: the steps that this machine cannot run may be done.
     """
-    loaded = load(recipe, asked_backend(flags, os.environ))
+    loaded = load(recipe, asked_backend({"engine.backend": backend}, os.environ))
     is_built_anywhere = loaded.recipe.backend != "tensorrt_llm"
     if is_built_anywhere or loaded.recipe.hardware.gpu == gpus.NONE or _has_models(loaded):
         return

@@ -32,7 +32,7 @@ REST_S, LONGEST_REST_S = 0.002, 0.03
 _UNSENT = TextChunk(failure=Failure("a response could not be sent", Code.INTERNAL))
 
 
-class Client(Protocol):
+class RequestClient(Protocol):
     """The client of one request, as Triton gives it; used on the sending thread alone."""
 
     def send(self, chunk: TextChunk) -> None: ...
@@ -49,7 +49,7 @@ class Outbox:
     send and `wake`, and whenever a completion or failure comes. A failure is sent behind the text that waits.
     """
 
-    def __init__(self, client: Client, ready: Callable[[Outbox], None]) -> None:
+    def __init__(self, client: RequestClient, ready: Callable[[Outbox], None]) -> None:
         self._client, self._ready = client, ready
         self._lock = threading.Lock()
         self._waiting: dict[int | None, TextChunk] = {}  # by sequence, the latest last; a failure has none
@@ -107,7 +107,7 @@ class Sender:
         self._thread = threading.Thread(target=self._run, name="trtspec-sender", daemon=True)
         self._thread.start()
 
-    def open(self, client: Client, on_leave: Callable[[], object]) -> Outbox:
+    def open(self, client: RequestClient, on_leave: Callable[[], object]) -> Outbox:
         """Returns a new outbox; `on_leave` is called on the sending thread when the client leaves."""
         outbox = Outbox(client, self._ready.put)
         self._open[outbox] = on_leave

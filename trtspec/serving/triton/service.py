@@ -18,7 +18,7 @@ from trtspec.serving.rollout.file import LOOK_S, RolloutFile, RolloutReading
 from trtspec.serving.stats import Stats
 from trtspec.serving.triton.engines import EnginePair
 from trtspec.serving.triton.loop import LoopThread
-from trtspec.serving.triton.outbox import Client, Outbox, Sender
+from trtspec.serving.triton.outbox import Outbox, RequestClient, Sender
 from trtspec.serving.triton.request_log import RequestLog, kind_of
 from trtspec.serving.triton.requests import ResponseOptions, explain
 from trtspec.serving.triton.responses import Code, Failure, TextChunk
@@ -66,7 +66,7 @@ class CoordinatorService:
             self._loop.every(BEAT_S, watchdog.beat)
 
     def submit(
-        self, request: CompletionRequest, wanted: ResponseOptions, client: Client, request_id: str = ""
+        self, request: CompletionRequest, wanted: ResponseOptions, client: RequestClient, request_id: str = ""
     ) -> None:
         """Starts a request and returns immediately; `client` gets the responses.
 
@@ -74,7 +74,7 @@ class CoordinatorService:
         """
         self._loop.post(self._begin, request, wanted, client, RequestLog(request_id))
 
-    def refuse(self, client: Client, failure: Failure, request_id: str = "") -> None:
+    def refuse(self, client: RequestClient, failure: Failure, request_id: str = "") -> None:
         """Sends the failure, which is the request's own fault, as the only response."""
         self._sender.open(client, lambda: None).put(TextChunk(failure=failure))
         self._loop.post(self._note, RequestLog(request_id, failure="invalid_request"))
@@ -115,7 +115,7 @@ class CoordinatorService:
     # On the loop.
 
     def _begin(
-        self, request: CompletionRequest, wanted: ResponseOptions, client: Client, course: RequestLog
+        self, request: CompletionRequest, wanted: ResponseOptions, client: RequestClient, course: RequestLog
     ) -> None:
         # The client may have left already, which the sending thread may notice before there is a task.
         outbox = self._sender.open(client, lambda: self._loop.post(lambda: task.cancel()))

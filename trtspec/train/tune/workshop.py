@@ -48,7 +48,7 @@ class Workshop:
 
     def plan(self, candidate: Candidate) -> BuildPlan:
         """Returns the plan of a candidate as its recipe would be, engines and all; builds nothing."""
-        return make_plan(self._recipe(candidate), {}, self._watch, to_run=False)
+        return make_plan(self._recipe(candidate), progress=self._watch)
 
     def target(self) -> Built:
         """Builds the target's engine; raises what a build raises."""
@@ -66,10 +66,15 @@ class Workshop:
         if candidate in self._known:
             return self._known[candidate]
         recipe = self._recipe(candidate)
-        output = str(recipe.with_suffix(""))
         # In the bls layout no engine lives in another, so that each can be asked alone.
-        flags = {"engine.backend": "torch", "serving.layout": "bls", "output": output}
-        made = make_plan(recipe, flags, self._watch, to_run=True)
+        made = make_plan(
+            recipe,
+            output=recipe.with_suffix(""),
+            backend="torch",
+            layout="bls",
+            to_run=True,
+            progress=self._watch,
+        )
         own = [step for step in made.steps if step.role is role and step.kind in _ENGINE]
         steps = [step for step in made.steps if step in own or step.kind == other]
         run(steps, made.output, made.digests, self._watch)

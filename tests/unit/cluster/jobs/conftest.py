@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.base.progress import no_progress
 from trtspec.cluster.jobs.wanted import PendingBuild, look
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.store.store import Store
@@ -23,7 +22,6 @@ def wanted(tmp_path: Path, store: Store) -> Look:
     """What the store lacks of a recipe whose build directory is `build/<name>`."""
 
     def of(recipe: Path, name: str = "pair") -> PendingBuild:
-        flags = {"output": str(tmp_path / "build" / name)}
-        return look(store, make_plan(recipe, flags, no_progress, to_run=False, store=store))
+        return look(store, make_plan(recipe, output=tmp_path / "build" / name, store=store))
 
     return of

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tests.unit.deploy.rollout.metrics import text_of
+from trtspec.client import scrape
 from trtspec.cluster.kubernetes.canary.evidence import arm, counted, grown
 from trtspec.cluster.kubernetes.canary.steps import PodCounts, counts_of, moves, steps_for
-from trtspec.deploy.monitoring import scrape
 from trtspec.serving.stats import Stats
 
 

@@ -18,8 +18,8 @@ from tests.command_line import trtspec
 from tests.prometheus import tool
 from trtspec.base.errors import UnavailableError
 from trtspec.cli.terminal.live import drawn, rows
+from trtspec.client.scrape import Scrape, parse, read
 from trtspec.deploy.monitoring.figures import between, choose, quantile
-from trtspec.deploy.monitoring.scrape import Scrape, parse, read
 from trtspec.gateway.refusals import Refusal, Refusals
 from trtspec.serving.metrics import KV_FRACTION, MetricSample, counters, gauges, histograms
 from trtspec.serving.stats import Stats

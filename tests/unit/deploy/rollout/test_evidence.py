@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from tests.unit.deploy.rollout.metrics import text_of
-from trtspec.deploy.monitoring.scrape import parse
+from trtspec.client.scrape import parse
 from trtspec.deploy.rollout.evidence import RolloutEvidence, ScoredDrafts, between, counted
 from trtspec.serving.stats import Stats
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trtspec.client.endpoint import DraftCounts
-from trtspec.deploy.monitoring.scrape import parse
+from trtspec.client.scrape import parse
 from trtspec.measure.bench.figures import figures, keeps
 from trtspec.measure.bench.inside import Meanwhile, is_idle
 from trtspec.measure.bench.measure import LoadSamples

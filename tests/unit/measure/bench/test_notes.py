@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.measure.bench.results import figures
-from trtspec.deploy.monitoring.scrape import parse
+from trtspec.client.scrape import parse
 from trtspec.measure.bench.inside import Meanwhile
 from trtspec.measure.bench.measure import LoadSamples
 from trtspec.measure.bench.notes import notes, notes_of_order

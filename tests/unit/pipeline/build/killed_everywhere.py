@@ -43,7 +43,7 @@ def build(recipe: Path, folder: Path, kill_at: int | None) -> None:
         yield lambda *_: moment()
 
     sys.addaudithook(hook)
-    made = make_plan(recipe, {"output": str(folder)}, watch, to_run=True)
+    made = make_plan(recipe, output=folder, to_run=True, progress=watch)
     run([step for step in made.steps if not step.obstacle], made.output, made.digests, watch)
 
 

@@ -27,7 +27,6 @@ from tests.unit.pipeline.build.test_heads import Bench
 from trtspec.backends.engine.loading import Runtime
 from trtspec.backends.tensorrt_llm.medusa import choices
 from trtspec.base.errors import ModelError, RecipeError, UnavailableError
-from trtspec.base.progress import no_progress
 from trtspec.cli.app import app
 from trtspec.deploy.build import DeployedBuild
 from trtspec.pipeline.build.plan import make_plan
@@ -89,7 +88,7 @@ def built(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 
 def planned(recipe: Path) -> Resolved:
-    return make_plan(recipe, {}, no_progress, to_run=False).resolved
+    return make_plan(recipe).resolved
 
 
 def config(folder: Path, model: str = "speculative_llm") -> tuple[set[str], dict[str, str]]:
@@ -176,7 +175,7 @@ class TestServed:
 
 def test_what_the_heads_and_their_tree_are_is_in_the_digests(recipe: Path) -> None:
     def digests(*lines: str) -> dict[str, str | None]:
-        found = make_plan(write(recipe.parent, *lines), {}, no_progress, to_run=True).steps
+        found = make_plan(write(recipe.parent, *lines), to_run=True).steps
         return {step.name: step.digest for step in found}
 
     usual, smaller = digests(), digests("speculation: {method: medusa, max_draft_len: 8}")

@@ -10,7 +10,6 @@ import pytest
 
 from tests.command_line import trtspec
 from tests.fakes.gpu_machine import GpuMachine
-from trtspec.base.progress import no_progress
 from trtspec.base.roles import Role
 from trtspec.pipeline.build.keys import key_of
 from trtspec.pipeline.build.plan import make_plan
@@ -83,7 +82,7 @@ def test_only_what_was_asked_for_by_its_key_is_made(
     pair_recipe: Path, store: Path, role: Role | None
 ) -> None:
     output = pair_recipe.parent / "out"
-    made = make_plan(pair_recipe, {}, no_progress, to_run=False, store=Store(str(store)))
+    made = make_plan(pair_recipe, store=Store(str(store)))
     key, only = key_of(made, role), ("--only", role) if role else ()
     pair_recipe.write_text(pair_recipe.read_text() + "speculation: {max_draft_len: 3}\n")
     words = ("build", pair_recipe, *only, "--output", output, "--store", store, "--key", key)

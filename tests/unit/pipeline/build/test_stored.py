@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from trtspec.base.errors import StoreError, UnavailableError
 from trtspec.cli.app import app
-from trtspec.cli.terminal.steps import run_steps
+from trtspec.pipeline.build.build import BuildResult, run_steps
 from trtspec.pipeline.run.build_lock import only_build
 from trtspec.pipeline.store import push as store_push
 
@@ -133,12 +133,13 @@ def test_what_another_build_has_replaced_is_not_pushed(
     other = pair_recipe.with_name("other.yaml")
     other.write_text(pair_recipe.read_text().replace("float32", "float16"))
 
-    def run_both(*args: Any, **options: Any) -> None:
-        run_steps(*args, **options)
+    def run_both(*args: Any) -> BuildResult:
+        done = run_steps(*args)
         monkeypatch.undo()
         assert run("build", other, "--output", output).exit_code == 0
+        return done
 
-    monkeypatch.setattr("trtspec.cli.build.run_steps", run_both)
+    monkeypatch.setattr("trtspec.pipeline.build.build.run_steps", run_both)
     result = run("build", pair_recipe, "--output", output, "--store", store)
     assert isinstance(result.exception, StoreError)
     assert "has changed since it was built" in str(result.exception)

@@ -255,9 +255,7 @@ class TestTwoRanks:
         return recipe.parent / "out/target/engine"
 
     def build(self, engine: Path) -> None:
-        plan = make_plan(
-            engine.parents[2] / "pair.yaml", {"output": str(engine.parents[1])}, no_progress, to_run=True
-        )
+        plan = make_plan(engine.parents[2] / "pair.yaml", output=engine.parents[1], to_run=True)
         wanted = ("convert target", "build target")
         run([step for step in plan.steps if step.name in wanted], plan.output, plan.digests, no_progress)
 

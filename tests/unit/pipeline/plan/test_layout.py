@@ -27,7 +27,7 @@ def spec(recipe: Path, changes: dict[str, str]) -> RepositorySpec:
         assert old in text
         text = text.replace(old, new)
     recipe.write_text(text)
-    return repository_spec(make_plan(recipe, {}, no_progress, to_run=False).resolved)
+    return repository_spec(make_plan(recipe).resolved)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_recipe_without_a_draft_model_reaches_its_repository(
     pair_recipe.write_text(alone)
     monkeypatch.setattr("trtspec.recipe.loader.contradictions", lambda recipe: [])
 
-    made = make_plan(pair_recipe, {"output": str(pair_recipe.parent / "out")}, no_progress, to_run=True)
+    made = make_plan(pair_recipe, output=pair_recipe.parent / "out", to_run=True)
     run(made.steps, made.output, made.digests, no_progress)
 
     assert [step.role for step in made.steps if step.role] == [Role.TARGET] * 3

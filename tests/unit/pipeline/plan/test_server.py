@@ -10,7 +10,6 @@ import pytest
 
 from trtspec.backends.servers.launch import ServerLaunch
 from trtspec.base.errors import RecipeError
-from trtspec.base.progress import no_progress
 from trtspec.base.roles import Role
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.plan.memory import budget
@@ -40,7 +39,7 @@ def planned(llama_folder: Callable[..., Path], tmp_path: Path) -> Planned:
         }
         recipe = tmp_path / "recipe.yaml"
         recipe.write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))
-        return make_plan(recipe, {"engine.backend": flag}, no_progress, to_run=False).resolved
+        return make_plan(recipe, backend=flag).resolved
 
     return plan
 

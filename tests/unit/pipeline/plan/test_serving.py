@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.suffix import SUFFIX
-from trtspec.base.progress import no_progress
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.plan.choices import Choice
 from trtspec.pipeline.plan.layout import repository_spec
@@ -26,7 +25,7 @@ def resolved(recipe: Path, serving: str = "{}", engine: str = "backend: torch") 
         .replace("engine: {backend: torch}", f"engine: {{{engine}}}")
     )
     recipe.write_text(f"{text}\nserving: {serving}\n")
-    return make_plan(recipe, {}, no_progress, to_run=False).resolved
+    return make_plan(recipe).resolved
 
 
 def coordination(found: Resolved) -> Coordination:

@@ -8,7 +8,6 @@ import pytest
 
 from tests.fakes.published import CONFIGS, QWEN3_30B_A3B, write_weights
 from trtspec.backends.engine.engine_options import BuildOptions
-from trtspec.base.progress import no_progress
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.forecast.roofline import Network
@@ -24,7 +23,7 @@ VOCABULARY, HIDDEN, INNER, LAYERS = 128256, 8192, 28672, 80
 
 
 def resolved(recipe: Path) -> Resolved:
-    return make_plan(recipe, {}, no_progress, to_run=False).resolved
+    return make_plan(recipe).resolved
 
 
 def test_llama_70b_in_fp8(hub_cache: Path) -> None:

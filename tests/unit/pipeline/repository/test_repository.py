@@ -14,7 +14,6 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from trtspec.base.progress import no_progress
 from trtspec.base.roles import Role
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.plan.layout import repository_spec
@@ -150,9 +149,7 @@ def test_tensors_are_nvidias() -> None:
 
 def test_the_checked_in_repository_is_in_step(tmp_path: Path) -> None:
     """It is what the tiny recipe generates; UPDATE_GOLDEN=1 writes it anew."""
-    spec = repository_spec(
-        make_plan(ROOT / "recipes/tiny/recipe.yaml", {}, no_progress, to_run=False).resolved
-    )
+    spec = repository_spec(make_plan(ROOT / "recipes/tiny/recipe.yaml").resolved)
     write_repository(tmp_path / "repository", spec)
     model = tmp_path / "repository" / spec.model_name
     if os.environ.get("UPDATE_GOLDEN"):

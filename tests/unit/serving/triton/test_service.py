@@ -25,7 +25,7 @@ from trtspec.serving.rollout.file import RolloutFile
 from trtspec.serving.stats import Stats
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.engines import EnginePair
-from trtspec.serving.triton.outbox import Client, Outbox
+from trtspec.serving.triton.outbox import Outbox, RequestClient
 from trtspec.serving.triton.requests import ResponseOptions
 from trtspec.serving.triton.responses import Code, Failure
 from trtspec.serving.triton.service import CoordinatorService
@@ -204,7 +204,7 @@ def test_a_client_that_leaves_before_anything_runs_is_told_and_ends_nothing_else
     service, _ = serve()
     open_outbox = service._sender.open
 
-    def open_and_leave(client: Client, on_leave: Callable[[], object]) -> Outbox:
+    def open_and_leave(client: RequestClient, on_leave: Callable[[], object]) -> Outbox:
         outbox = open_outbox(client, on_leave)
         on_leave()
         return outbox

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from trtspec.deploy.monitoring.scrape import Scrape
+from trtspec.client.scrape import Scrape
 from trtspec.deploy.rollout.evidence import ArmCounts, MeanTimes, ScoredDrafts, is_of_one_process
 from trtspec.serving.metrics import COUNTED, STARTED
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from trtspec.base.errors import ClusterError, UnavailableError
+from trtspec.client import scrape
+from trtspec.client.scrape import Scrape
 from trtspec.cluster.kubernetes.canary.evidence import Counted, counted
 from trtspec.cluster.kubernetes.cluster import Cluster, UnreachableError
 from trtspec.cluster.kubernetes.refusals import RefusedByCluster
-from trtspec.deploy.monitoring import scrape
-from trtspec.deploy.monitoring.scrape import Scrape
 from trtspec.deploy.pod import PORTS
 
 MOST_PODS = 50

@@ -1,0 +1,259 @@
+"""A client for notebooks and scripts: a prompt to a server, its completion back, whatever the API."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from trtspec.base.errors import ServerError, UnavailableError
+from trtspec.client.counters import Growth
+from trtspec.client.endpoint import (
+    AskError,
+    ChatMessage,
+    DraftCounts,
+    Endpoint,
+    EndpointRequest,
+    Hear,
+    TimedAnswer,
+    unheard,
+)
+from trtspec.client.finding import StreamingEndpoint, find, metrics_beside
+from trtspec.client.grpc import GrpcClient, overdue
+from trtspec.client.scrape import Scrape, parse, read
+from trtspec.gateway.addresses import LOOPBACK
+from trtspec.gateway.ports import GRPC, HTTP, OPENAI, listens
+
+API = f"http://{LOOPBACK}:{OPENAI}/v1"
+"""OpenAI's API of what `trtspec deploy` serves on this machine."""
+
+_T = TypeVar("_T")
+_LOOK_S = 0.2
+_MODEL = "speculative_llm"
+_OF_VLLM = "sampling_parameters"
+
+
+@dataclass(slots=True)
+class GeneratedText:
+    """A text that goes on after a prompt, and what the server says of it."""
+
+    text: str = ""
+    seconds: float = 0.0
+    """The time from the request to the last piece of the text."""
+    first_text_s: float | None = None
+    """The time from the request to the first piece; None where there is no text."""
+    num_input_tokens: int | None = None
+    num_output_tokens: int | None = None
+    finish_reason: str | None = None
+    drafts: DraftCounts | None = None
+    """None where the server says nothing of drafts."""
+    tensors: Mapping[str, Any] = field(default_factory=dict)
+    """The outputs of Triton's model beside the text, by their names; empty where it was asked over HTTP."""
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """None where the server does not count its tokens."""
+        return self.num_output_tokens / self.seconds if self.num_output_tokens else None
+
+
+class Client:
+    """Asks one model of a server for completions.
+
+    `url` is Triton's gRPC (HOST:PORT), Triton's HTTP, or OpenAI's API (http://HOST:PORT/v1) of any server.
+    Without it the client asks what `trtspec deploy` serves on this machine. `model_name` is `speculative_llm`
+    or, with OpenAI's API, the only model if it is left out. `api_key` is for OpenAI's API. A server that is
+    not ready is waited for `wait_s` seconds, and an answer must be whole after `timeout_s`.
+
+    The client keeps no connection, so there is nothing to close.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        model_name: str | None = None,
+        *,
+        api_key: str | None = None,
+        wait_s: float = 0.0,
+        timeout_s: float = 600.0,
+    ) -> None:
+        self._url, self._model_name, self._key = url, model_name, api_key
+        self._wait_s, self._timeout_s = wait_s, timeout_s
+
+    def generate(
+        self,
+        prompt: str,
+        *,
+        max_tokens: int = 128,
+        num_draft_tokens: int | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+        stream: bool = True,
+        hear: Hear = unheard,
+    ) -> GeneratedText:
+        """Returns the completion of a prompt; `hear` is called with each piece of its text as it comes.
+
+        `num_draft_tokens` is K of each round: 0 is the target alone, None is the server's choice. Without a
+        `temperature` the text is greedy. The text ends before a string of `stop`. Without `stream` Triton
+        sends the text whole. Raises `ServerError` for what the server refuses, and where nobody answers, and
+        `UnavailableError` for a URL or a model that is none.
+        """
+        request = EndpointRequest(
+            (ChatMessage("user", prompt),),
+            max_tokens,
+            num_draft_tokens,
+            temperature or 0.0,
+            seed,
+            top_k=top_k,
+            top_p=top_p,
+            stop=tuple(stop),
+        )
+        url = self._url or (API if self._key else _outcome(self._found()))
+        if "://" in url:
+            return _outcome(self._ask(url, request, hear))
+        if self._key:
+            raise ServerError(url, "Triton's gRPC asks for no API key", "leave it out, or name OpenAI's API")
+        values = _tensors(request, temperature, stream=stream)
+        with closing(GrpcClient(url, self._model_name or _MODEL, self._timeout_s)) as client:
+            client.wait(self._wait_s)
+            if _OF_VLLM in client.inputs():
+                problem = "the model is of Triton's vLLM backend, which is asked otherwise"
+                raise ServerError(url, problem, f"name Triton's HTTP port: --url http://{LOOPBACK}:{HTTP}")
+            return _collect(client, values, hear)
+
+    async def _found(self) -> str:
+        """Returns where this machine serves: Triton's gRPC, or the server of another engine.
+
+        While Triton starts, OpenAI's API stands before it already. Raises `ServerError` where nobody listens.
+        """
+        deadline = time.monotonic() + self._wait_s
+        while not listens(LOOPBACK, GRPC):
+            is_over, is_theirs = time.monotonic() >= deadline, False
+            with suppress(UnavailableError):
+                found = await find(API, self._model_name, chat=False, timeout_s=self._timeout_s)
+                await found.endpoint.close()
+                is_theirs = not found.endpoint.plain_per_request
+            if is_theirs or (is_over and listens(LOOPBACK, OPENAI)):
+                return API
+            if is_over:
+                problem = f"nobody listens on port {GRPC}, Triton's gRPC, or {OPENAI}, OpenAI's API"
+                repair = "trtspec deploy RECIPE starts a server; --url names another"
+                raise ServerError(LOOPBACK, problem, repair)
+            await asyncio.sleep(_LOOK_S)
+        return f"{LOOPBACK}:{GRPC}"
+
+    async def _ask(self, url: str, request: EndpointRequest, hear: Hear) -> GeneratedText:
+        """Asks an API over HTTP; raises `ServerError` for what it answers, and for K where it has none."""
+        endpoint = await self._endpoint(url)
+        try:
+            if request.num_draft_tokens is not None and not endpoint.plain_per_request:
+                problem = "drafts as it was started to, whatever a request says"
+                repair = "leave --num-draft-tokens out; trtspec deploy RECIPE --plain serves the target alone"
+                raise ServerError(endpoint.url, problem, repair)
+            before = None if endpoint.plain_per_request else _looked(endpoint)
+            answer = await endpoint.ask(request, hear)
+            after = _looked(endpoint) if before and answer.counts is None else None
+            if before and after:
+                answer.counts = Growth(before, after).drafts
+            return _completion(answer)
+        except AskError as error:
+            if error.kind == "timed_out":
+                raise overdue(endpoint.url, self._timeout_s) from error
+            raise ServerError(endpoint.url, error.problem) from error
+        finally:
+            await endpoint.close()
+
+    async def _endpoint(self, url: str) -> StreamingEndpoint:
+        """Returns the way to ask the server at a URL, which may have to be waited for."""
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            try:
+                found = await find(
+                    url, self._model_name, chat=False, timeout_s=self._timeout_s, key=self._key
+                )
+            except UnavailableError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(_LOOK_S)
+            else:
+                return found.endpoint
+
+
+def _outcome(work: Coroutine[Any, Any, _T]) -> _T:
+    """Returns what a coroutine returns, also where a loop runs in this thread, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
+
+
+def _tensors(request: EndpointRequest, temperature: float | None, *, stream: bool) -> dict[str, Any]:
+    """Returns the values of the inputs of Triton's model, by their names."""
+    options = {
+        "num_draft_tokens": request.num_draft_tokens,
+        "temperature": temperature,
+        "top_k": request.top_k,
+        "top_p": request.top_p,
+        "seed": request.seed,
+        "stop_words": list(request.stop) or None,
+    }
+    return {
+        "text_input": request.text,
+        "max_tokens": request.max_tokens,
+        "stream": stream,
+        "return_perf_metrics": True,
+        "return_num_input_tokens": True,
+        "return_num_output_tokens": True,
+        **{name: value for name, value in options.items() if value is not None},
+    }
+
+
+def _collect(client: GrpcClient, values: dict[str, Any], hear: Hear) -> GeneratedText:
+    completion, tensors, start = GeneratedText(), dict[str, Any](), time.monotonic()
+    for response in client.generate(values):
+        text = response.pop("text_output")
+        completion.seconds = time.monotonic() - start
+        completion.first_text_s = completion.first_text_s or completion.seconds
+        completion.text += text
+        tensors |= response
+        hear(text)
+    completion.tensors = tensors
+    completion.num_input_tokens = tensors.get("num_input_tokens")
+    completion.num_output_tokens = tensors.get("num_output_tokens")
+    completion.finish_reason = tensors.get("finish_reason")
+    if "total_draft_tokens" in tensors:
+        completion.drafts = DraftCounts(
+            tensors["num_spec_steps"],
+            tensors["total_draft_tokens"],
+            tensors["total_accepted_draft_tokens"],
+            tuple(tensors["acceptance_histogram"]),
+        )
+    return completion
+
+
+def _looked(endpoint: Endpoint) -> Scrape | None:
+    """Returns the metrics beside an API, as vLLM has them; None where there are none."""
+    with suppress(UnavailableError):
+        if url := metrics_beside(endpoint):
+            return parse(read(url), time.monotonic())
+    return None
+
+
+def _completion(answer: TimedAnswer) -> GeneratedText:
+    return GeneratedText(
+        answer.text,
+        answer.ended - answer.sent,
+        answer.times[0] - answer.sent if answer.times else None,
+        answer.input_tokens,
+        answer.output_tokens,
+        answer.finish_reason,
+        answer.counts,
+    )

@@ -1,0 +1,108 @@
+"""A build: planned, done step by step, and pushed to a store."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+from typing import Literal
+
+from trtspec.base.progress import Progress, no_progress
+from trtspec.base.roles import Role
+from trtspec.pipeline.build.keys import check_key
+from trtspec.pipeline.build.leases import leased_plan
+from trtspec.pipeline.build.plan import BuildPlan, check_host, make_plan
+from trtspec.pipeline.build.stored import push_build
+from trtspec.pipeline.report.recorder import recorded
+from trtspec.pipeline.run.digests import FileDigests
+from trtspec.pipeline.run.runner import run
+from trtspec.pipeline.run.step import Step
+from trtspec.pipeline.steps.stages import Stage, up_to
+from trtspec.pipeline.store.entry import Entry
+from trtspec.pipeline.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """A build that is done, as far as it was asked for."""
+
+    plan: BuildPlan
+    steps: tuple[Step, ...]
+    """The steps that were asked for, in order; none where the store has the one engine that was."""
+    ran: tuple[str, ...]
+    """The names of the steps that had to be run; the others were done before."""
+    seconds: float
+    """The time that they took."""
+    pushed: tuple[Entry, ...] | None = None
+    """The new entries of the store; None where nothing was to be pushed."""
+
+    @property
+    def output(self) -> Path:
+        """The build directory."""
+        return self.plan.output
+
+
+def build(
+    recipe: str | Path,
+    *,
+    output: str | Path | None = None,
+    backend: str | None = None,
+    container: bool = False,
+    only: Role | Literal["target", "draft"] | None = None,
+    until: Stage | Literal["fetch", "calibrate", "convert", "build"] = Stage.BUILD,
+    store: Store | None = None,
+    key: str | None = None,
+    report: Sequence[Path] = (),
+    progress: Progress = no_progress,
+    warn: Callable[[str], None] = warnings.warn,
+) -> BuildResult:
+    """Converts the models, builds their engines and writes the repository; does nothing twice.
+
+    `output`, `backend` and `container` are as for `make_plan`. With `only` one engine is made alone, up to
+    the stage `until`, and no repository. Engines that the `store` has are pulled, and what is built is pushed
+    there; what others build for the store meanwhile is waited for. With `key` the build must be the one that
+    stores know by it. `report` names files of which each gets a report, however the build ends. `progress` is
+    told of long work, and `warn` of what does no harm to the build.
+
+    Raises what `make_plan` raises, UnavailableError where this machine cannot build it, and whatever a step
+    raises. A build that broke off is gone on with by the next call.
+    """
+    path, role, stage = Path(recipe), Role(only) if only else None, Stage(until)
+
+    def planned(*, to_run: bool, digests: FileDigests | None = None) -> BuildPlan:
+        if to_run and not store:
+            check_host(path, backend, container=container)
+        made = make_plan(
+            path,
+            output=output,
+            backend=backend,
+            container=container,
+            store=store,
+            only=role,
+            to_run=to_run,
+            digests=digests,
+            progress=progress,
+        )
+        if key:
+            check_key(made, role, key)
+        return made
+
+    pushes = store if stage is Stage.BUILD else None
+    with (
+        recorded(path, report, warn=warn) as record,
+        leased_plan(pushes, planned, progress, warn) as (made, watch),
+    ):
+        record(made)
+        if role and role in made.found:
+            return BuildResult(made, (), (), 0.0)
+        done = run_steps(made, up_to(made.steps, stage), watch)
+        return replace(done, pushed=tuple(push_build(pushes, made, watch, role))) if pushes else done
+
+
+def run_steps(made: BuildPlan, steps: Sequence[Step], progress: Progress = no_progress) -> BuildResult:
+    """Runs those of a plan's steps that are not done; raises what `run` raises."""
+    start = monotonic()
+    ran = run(steps, made.output, made.digests, progress)
+    return BuildResult(made, tuple(steps), tuple(ran), monotonic() - start)
