@@ -62,6 +62,9 @@ class GrpcPort:
 
     async def start(self) -> None:
         """Begins to listen; raises OSError where it cannot."""
+        # When the last of its objects goes, gRPC joins its polling thread, if need be from within the garbage
+        # collector, and that may never return. This reference is never given back, so it does not do so.
+        aio.init_grpc_aio()
         self._server = aio.server(handlers=[_Handler(self)], options=_LISTENING)
         try:
             self._server.add_insecure_port(self._address)
