@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.ports import free_ports
 from tests.processes import command_line
 
 HERE = Path(__file__).parent
@@ -154,10 +154,7 @@ def build(folder: Path, layout: str) -> tuple[Path, Path]:
 @contextmanager
 def deploy(recipe: Path, output: Path, *options: str) -> Iterator[Server]:
     """Ready when the block begins; killed at its end if it has not ended."""
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-    http_port, grpc_port, metrics_port = (listener.getsockname()[1] for listener in listeners)
-    for listener in listeners:
-        listener.close()
+    http_port, grpc_port, metrics_port = free_ports()
     flags = [f"--http-port={http_port}", f"--grpc-port={grpc_port}", f"--metrics-port={metrics_port}"]
     said = recipe.with_name("deploy.log")
     command = [sys.executable, "-m", "trtspec", "deploy", str(recipe), "--output", str(output), "--no-openai"]

@@ -29,8 +29,9 @@ from typing import Any
 import yaml
 
 from tests.chromium import Tab, look
-from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Deploy, Deployer, free_ports, wait_until
+from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Deploy, Deployer, wait_until
 from tests.perf.load import Texts
+from tests.ports import free_port
 from tests.prometheus import Prometheus
 from trtspec.client.endpoint import AskError, ChatMessage, Endpoint, EndpointRequest
 from trtspec.client.finding import find
@@ -105,7 +106,7 @@ def watched(folder: Path) -> Iterator[tuple[Deploy, Prometheus]]:
         deploy = deployer(build, recipe=recipe)
         wait_until(lambda: deploy.is_ready, "the server ready")
         scraped = f"127.0.0.1:{deploy.ports[2]}"
-        prometheus = Prometheus(folder, scraped, free_ports()[0], alerts())
+        prometheus = Prometheus(folder, scraped, free_port(), alerts())
         try:
             wait_until(lambda: prometheus.value("trtspec:num_requests_running") is not None, "a scrape")
             yield deploy, prometheus

@@ -21,9 +21,9 @@ from typing import Any, Literal, Protocol, TypeVar
 import pytest
 
 from tests.e2e.in_docker import Deploying, Docker
+from tests.ports import free_port, free_ports
 from tests.processes import command_lines
 from trtspec.client.grpc import GrpcClient
-from trtspec.gateway import ports
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
 RECIPE = TINY / "recipe.yaml"
@@ -57,18 +57,6 @@ def wait_until(happens: Callable[[], T | Literal[False]], what: str, seconds: fl
         assert time.monotonic() < deadline, f"not in {seconds:g} s: {what}"
         time.sleep(0.05)
     return result
-
-
-_given = set[int]()
-
-
-def free_ports() -> tuple[int, int, int]:
-    """Returns ports that nobody listens to, and none twice: who was given one may not listen yet."""
-    while True:
-        first, second, third = ports.free_ports(3)
-        if _given.isdisjoint(found := (first, second, third)):
-            _given.update(found)
-            return found
 
 
 @dataclass
@@ -188,7 +176,7 @@ class Deployer:
         ports = ports or free_ports()
         names = ("--http-port", "--grpc-port", "--metrics-port")
         flags = [str(word) for pair in zip(names, ports, strict=True) for word in pair]
-        api_port = free_ports()[0] if with_api else 0
+        api_port = free_port() if with_api else 0
         flags += ["--openai-port", str(api_port)] if with_api else ["--no-openai"]
         said = self._folder / f"deploy-{len(self._started)}.log"
         with said.open("wb") as file:

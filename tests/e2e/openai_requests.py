@@ -14,7 +14,8 @@ from typing import Any
 
 import openai
 
-from tests.e2e.conftest import ENDLESS, TRTSPEC, free_ports, wait_until
+from tests.e2e.conftest import ENDLESS, TRTSPEC, wait_until
+from tests.ports import free_port
 
 MODEL = "speculative_llm"
 ROUTES = ("/v1/completions", "/v1/chat/completions")
@@ -59,7 +60,7 @@ def begin(port: int, body: dict[str, Any]) -> socket.socket:
 @contextmanager
 def serving(url: str, *options: object, said: Path) -> Iterator[int]:
     """A `trtspec serve` in front of this URL; it must end cleanly when told to."""
-    port = free_ports()[0]
+    port = free_port()
     with said.open("wb") as file:
         process = subprocess.Popen(
             [TRTSPEC, "serve", "--url", url, "--port", str(port), *map(str, options)],

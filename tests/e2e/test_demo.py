@@ -9,7 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.e2e.conftest import TINY, free_ports, wait_until
+from tests.e2e.conftest import TINY, wait_until
+from tests.ports import free_port, free_ports
 from tests.processes import naming
 
 
@@ -17,7 +18,7 @@ def environment(ports: tuple[int, int, int]) -> dict[str, str]:
     names = ("HTTP_PORT", "GRPC_PORT", "METRICS_PORT")
     return {
         **os.environ,
-        "OPENAI_PORT": str(free_ports()[0]),
+        "OPENAI_PORT": str(free_port()),
         **{name: str(port) for name, port in zip(names, ports, strict=True)},
         "PATH": os.pathsep.join([str(Path(sys.prefix, "bin")), os.environ["PATH"]]),
         "OMP_NUM_THREADS": "1",

@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 from tests.command_line import trtspec
-from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Until, free_ports
+from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Until
 from tests.fakes.docker_daemon import DockerDaemon
 from tests.fakes.gpu_machine import GpuMachine
+from tests.ports import free_port, free_ports
 from tests.processes import command_lines
 from trtspec.backends.servers.launch import ServerLaunch
 from trtspec.client import client as clients
@@ -97,7 +98,7 @@ def vendor(tmp_path: Path) -> Iterator[Callable[..., Vendor]]:
     started: list[Vendor] = []
 
     def start(build: Path, *options: str) -> Vendor:
-        port = free_ports()[0]
+        port = free_port()
         said = tmp_path / f"deploy-{len(started)}.log"
         words = ["--output", str(build), "--python", sys.executable, "--openai-port", str(port)]
         with said.open("wb") as file:
@@ -163,7 +164,7 @@ def test_it_serves_until_it_is_told_to_stop(
     ],
 )
 def test_one_that_does_not_become_ready(tmp_path: Path, how: str, said: str) -> None:
-    build, port = written(tmp_path / "build", FAKE_SERVER=how), free_ports()[0]
+    build, port = written(tmp_path / "build", FAKE_SERVER=how), free_port()
     words = ("--python", sys.executable, "--openai-port", port, "--timeout", 2)
     done = trtspec("deploy", RECIPE, "--output", build, *words)
     assert done.returncode == 1
@@ -365,7 +366,7 @@ class Docker:
 
 
 def test_a_container_is_left_running_and_stopped(build: Path, tmp_path: Path, docker: Docker) -> None:
-    port, keys = free_ports()[0], tmp_path / "keys"
+    port, keys = free_port(), tmp_path / "keys"
     keys.write_text("secret-key-1\n")
     options = ("--openai-port", port, "--api-keys", keys, "--grace", 2)
     deployed = docker.trtspec("deploy", RECIPE, "--output", build, "--container", "--detach", *options)

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Deploy, free_ports, wait_until
+from tests.e2e.conftest import Deploy, wait_until
+from tests.ports import free_ports
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.local import serve
 from trtspec.deploy.wheel import find_wheel

@@ -15,8 +15,9 @@ from typing import Any
 import openai
 import pytest
 
-from tests.e2e.conftest import IN_PROCESS, Deploy, Until, free_ports
+from tests.e2e.conftest import IN_PROCESS, Deploy, Until
 from tests.e2e.test_openai import CHAT, MESSAGES, PROMPT
+from tests.ports import free_port
 
 FRONT_END = os.environ.get("TRITON_OPENAI_FRONTEND")
 pytestmark = [
@@ -29,7 +30,7 @@ pytestmark = [
 def client(
     server: Deploy, tiny_build: Path, until: Until, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[openai.OpenAI]:
-    port, said = free_ports()[0], tmp_path_factory.mktemp("front_end") / "said"
+    port, said = free_port(), tmp_path_factory.mktemp("front_end") / "said"
     command = [sys.executable, "-m", "tests.fakes.in_process_api", str(FRONT_END), str(server.ports[1])]
     with said.open("wb") as file:
         process = subprocess.Popen(

@@ -15,8 +15,9 @@ from typing import Any
 import openai
 import pytest
 
-from tests.e2e.conftest import IN_PROCESS, ONLY_IN_PROCESS, Deploy, Deployer, Until, free_ports
+from tests.e2e.conftest import IN_PROCESS, ONLY_IN_PROCESS, Deploy, Deployer, Until
 from tests.e2e.openai_requests import CHAT, GOOD, LONG, MODEL, ROUTES, ask, begin, error_of, read, serving
+from tests.ports import free_port
 from tests.processes import command_lines
 from trtspec.client.scrape import parse
 
@@ -98,7 +99,7 @@ def test_too_many_at_once_are_told_when_to_try_again(server: Deploy, tmp_path: P
 
 
 def test_a_server_that_is_gone_is_unavailable(tmp_path: Path) -> None:
-    with serving(f"http://127.0.0.1:{free_ports()[0]}", said=tmp_path / "said") as port:
+    with serving(f"http://127.0.0.1:{free_port()}", said=tmp_path / "said") as port:
         assert "does not answer" in (tmp_path / "said").read_text()
         for path, body, method in (
             (ROUTES[0], json.dumps(GOOD).encode(), "POST"),
@@ -120,7 +121,7 @@ def test_a_server_that_is_gone_is_unavailable(tmp_path: Path) -> None:
 
 
 def test_who_asks_without_reading_answers_holds_neither_memory_nor_others(tmp_path: Path) -> None:
-    with serving(f"http://127.0.0.1:{free_ports()[0]}", said=tmp_path / "said") as port:
+    with serving(f"http://127.0.0.1:{free_port()}", said=tmp_path / "said") as port:
         pid = _server(port)
         before = _resident(pid)
         with socket.create_connection(("127.0.0.1", port), timeout=1) as line:
@@ -135,7 +136,7 @@ def test_who_asks_without_reading_answers_holds_neither_memory_nor_others(tmp_pa
 
 def test_a_head_without_an_end_holds_nobody(tmp_path: Path) -> None:
     with (
-        serving(f"http://127.0.0.1:{free_ports()[0]}", said=tmp_path / "said") as port,
+        serving(f"http://127.0.0.1:{free_port()}", said=tmp_path / "said") as port,
         socket.create_connection(("127.0.0.1", port), timeout=60) as line,
     ):
         before = _resident(pid := _server(port))

@@ -19,8 +19,9 @@ import pytest
 import yaml
 
 from tests import helm, s3
-from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Until, free_ports, wait_until
+from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Until, wait_until
 from tests.fakes.kubelet import Pod, needs_sandbox
+from tests.ports import free_port
 from tests.processes import command_line
 from tests.prometheus import Prometheus
 from trtspec.client.scrape import parse
@@ -46,6 +47,7 @@ class Cluster:
     secrets: dict[str, dict[str, str]]
     node: Path
     folder: Path
+    number: int = field(default_factory=free_port)
     pods: list[Pod] = field(default_factory=list)
 
     def of(self, kind: str) -> list[dict[str, Any]]:
@@ -55,7 +57,8 @@ class Cluster:
         number = len(self.pods) + 1
         folder = self.folder / f"pod-{number}"
         folder.mkdir()
-        high, low = divmod(os.getpid() % 50_000, 200)
+        # No other test has the port, nor then the addresses that have its number.
+        high, low = divmod(self.number, 256)
         pod = Pod(self.documents, self.secrets, self.node, f"127.{high}.{low}.{number}", folder)
         self.pods.append(pod)
         return pod
@@ -192,7 +195,7 @@ def test_what_the_autoscaler_asks_moves_with_the_load(
     (job,) = endpoint["relabelings"]
     target = f"{pod.address}:{pod.ports[endpoint['port']]}"
     labels = {"namespace": "llm", "pod": "tiny-1", job["targetLabel"]: job["replacement"]}
-    prometheus = Prometheus(tmp_path, target, free_ports()[0], json.dumps(rules["spec"]), labels)
+    prometheus = Prometheus(tmp_path, target, free_port(), json.dumps(rules["spec"]), labels)
     (scaler,) = cluster.of("ScaledObject")
     asked = [trigger["metadata"] for trigger in scaler["spec"]["triggers"]]
     requests, kv = (each["query"] for each in asked)

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import trtspec
-from tests.e2e.conftest import RECIPE, Until, free_ports
+from tests.e2e.conftest import RECIPE, Until
 from tests.e2e.real_podman import IMAGE, RealPodman
+from tests.ports import free_port, free_ports
 from trtspec.backends.containers.dialect import PODMAN
 
 pytestmark = pytest.mark.podman
@@ -71,7 +72,7 @@ def status_of(podman: RealPodman) -> dict[str, str]:
 def test_a_server_is_left_seen_started_again_and_stopped(
     podman: RealPodman, deploy: Callable[..., tuple[int, str]], build: Path, until: Until
 ) -> None:
-    api = free_ports()[0]
+    api = free_port()
     port, said = deploy("--openai-port", str(api))
     (name,) = podman.names()
     assert f"its log: podman logs --follow {name}" in said

@@ -20,8 +20,9 @@ import openai
 import pytest
 import yaml
 
-from tests.e2e.conftest import ENDLESS, TRTSPEC, Deploy, Deployer, Until, at_work, free_ports, wait_until
+from tests.e2e.conftest import ENDLESS, TRTSPEC, Deploy, Deployer, Until, at_work, wait_until
 from tests.e2e.openai_requests import ask
+from tests.ports import free_port
 from tests.prometheus import Prometheus
 from tests.promql import names
 from trtspec.base.errors import ServerError
@@ -261,7 +262,7 @@ def test_a_trace_of_openais_client_goes_on_in_triton(watched: Watched, until: Un
 def test_prometheus_alarms_when_acceptance_falls(watched: Watched, until: Until, tmp_path: Path) -> None:
     """The rules as they are shipped but for their times, and a bound that the tiny pair crosses."""
     rules = re.sub(r"\[\d+m\]", "[5s]", re.sub(r"for: \w+", "for: 1s", alerts())).replace("< 0.4", "< 0.55")
-    prometheus = Prometheus(tmp_path, f"127.0.0.1:{watched.deploy.ports[2]}", free_ports()[0], rules)
+    prometheus = Prometheus(tmp_path, f"127.0.0.1:{watched.deploy.ports[2]}", free_port(), rules)
     acceptance = "sum(rate(trtspec:spec_decode_num_accepted_tokens[5s]))"
     acceptance += " / sum(rate(trtspec:spec_decode_num_draft_tokens[5s]))"
 

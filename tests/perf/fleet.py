@@ -33,8 +33,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.perf.bar import Bar
-from tests.perf.load import DEADLINE_S, HERE, TINY, Texts, free_ports
+from tests.perf.load import DEADLINE_S, HERE, TINY, Texts
 from tests.perf.pair import machine, run_build
+from tests.ports import free_ports
 from trtspec.capacity.demand import Demand, SimulatedRequest, jobs, lognormal
 from trtspec.capacity.measured import LatencyPoint, MeasuredLatency, of_levels
 from trtspec.capacity.simulation import Setup, simulate

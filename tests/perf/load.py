@@ -14,7 +14,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -28,6 +27,7 @@ from pathlib import Path
 
 import tokenizers
 
+from tests.ports import free_ports
 from trtspec.client.endpoint import EndpointRequest
 from trtspec.client.finding import find
 from trtspec.measure.bench.sample import RequestSample
@@ -127,14 +127,6 @@ def deployed(folder: Path) -> Iterator[Server]:
             process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
             process.kill()
-
-
-def free_ports() -> list[int]:
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-    ports = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports
 
 
 class Texts:

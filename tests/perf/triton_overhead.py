@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import socket
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from statistics import mean
 from typing import Any
 
 from tests.perf.coordinator import DRAFT_TOKEN_S, PROMPT, VERIFICATION_S
+from tests.ports import free_ports
 from trtspec.client.grpc import GrpcClient
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.local import serve
@@ -73,15 +73,7 @@ def _deployment(folder: Path) -> Deployment:
     for model in repository.iterdir():
         shutil.copy(HERE / "triton_overhead_model.py", model / "1" / "model.py")
         shutil.copy(HERE / "coordinator.py", model / "1")
-    return Deployment("overhead", folder, "timed", ports=Ports(*_free_ports()))
-
-
-def _free_ports() -> list[int]:
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-    ports = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports
+    return Deployment("overhead", folder, "timed", ports=Ports(*free_ports()))
 
 
 def _case(url: str, way: str, streams: int, stream: bool, tokens: int) -> dict[str, float]:

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.conftest import TRTSPEC, free_ports, wait_until
+from tests.e2e.conftest import TRTSPEC, wait_until
+from tests.ports import free_port
 from tests.processes import command_lines
 from tests.servers.judges import PYTHON, ROOT
 from trtspec.measure.verify.in_process import InProcess, load_build
@@ -87,7 +88,7 @@ def deploying(folder: Path) -> Iterator[Deployer]:
     def deploy(text: str, *options: str) -> Deployed:
         recipe = folder / f"{re.findall('name: (.*)', text)[0]}.yaml"
         recipe.write_text(text)
-        build, port = recipe.with_suffix(""), free_ports()[0]
+        build, port = recipe.with_suffix(""), free_port()
         if not build.exists():
             subprocess.run([TRTSPEC, "build", recipe, "--output", build], check=True)
         said = folder / f"{port}.log"

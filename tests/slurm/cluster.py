@@ -8,12 +8,13 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from tests.ports import free_port
 
 NODES = {"n1": "h100", "n2": "h200"}
 _CONF = """
@@ -136,11 +137,10 @@ def _quietly(slurm: RealSlurm, *words: str) -> str:
 
 def _write(folder: Path) -> None:
     user = getpass.getuser()
-    with _sockets(1 + len(NODES)) as (controller, *ports):
-        text = _CONF.format(user=user, controller=controller, folder=folder)
-        for (node, kind), port in zip(NODES.items(), ports, strict=True):
-            text += _NODE.format(node=node, port=port, kind=kind)
-            (folder / f"spool-{node}").mkdir()
+    text = _CONF.format(user=user, controller=free_port(), folder=folder)
+    for node, kind in NODES.items():
+        text += _NODE.format(node=node, port=free_port(), kind=kind)
+        (folder / f"spool-{node}").mkdir()
     text += f"PartitionName=all Nodes={','.join(NODES)} Default=YES MaxTime=INFINITE State=UP\n"
     (folder / "state").mkdir()
     (folder / "slurm.conf").write_text(text)
@@ -150,19 +150,6 @@ def _write(folder: Path) -> None:
         for file in ("/dev/zero", "/dev/full")
     )
     (folder / "gres.conf").write_text("".join(gres))
-
-
-@contextmanager
-def _sockets(count: int) -> Iterator[list[int]]:
-    """Yields ports that are free, and frees them at the end."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        yield [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"

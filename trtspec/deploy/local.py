@@ -27,7 +27,7 @@ from trtspec.deploy.triton import TritonInstall
 from trtspec.deploy.tritonserver_options import server_options
 from trtspec.deploy.wheel import find_wheel
 from trtspec.gateway.addresses import LOOPBACK
-from trtspec.gateway.ports import check_free, free_ports
+from trtspec.gateway.ports import check_free, reserved_ports
 from trtspec.gateway.triton.front import Front
 from trtspec.serving.triton.stopping import STOPPING
 
@@ -130,10 +130,11 @@ class _Local:
         self._deployment, self._triton, self._gpus = deployment, triton, gpus
         self._door, self._stopping, self._regions = door, stopping, regions
         self._process: _Triton | None = None
+        self._reserved = ExitStack()
 
     def start(self) -> TritonServer:
         self.end()
-        http, grpc, metrics = free_ports(3)
+        http, grpc, metrics = self._reserved.enter_context(reserved_ports(3))
         ports = replace(self._deployment.ports, http=http, grpc=grpc, metrics=metrics)
         inside = replace(self._deployment, ports=ports)
         started = line(inside, self._triton, self._gpus, self._regions.prefix)
@@ -144,6 +145,7 @@ class _Local:
     def end(self) -> None:
         if self._process:
             self._process.kill()
+        self._reserved.close()
         # A server that is killed leaves the memory that it shared with its processes.
         self._regions.remove()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import random
 import socket
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -46,23 +47,34 @@ def check_free(host: str, ports: Ports) -> None:
             listener.close()
 
 
-def free_ports(number: int) -> list[int]:
-    """Returns ports of the loopback that nobody listens to, no two of them the same.
+@contextmanager
+def reserved_ports(number: int) -> Iterator[list[int]]:
+    """Yields ports that nobody listens to, and that nobody else is given here while the block runs.
 
-    They are none of those that the kernel gives to connections, which may take one before it is listened to.
+    They are none of those that the kernel gives to connections. Raises `UnavailableError` where none is free.
     """
-    with ExitStack() as held:
-        listeners = [held.enter_context(_free_listener()) for _ in range(number)]
-        return [listener.getsockname()[1] for listener in listeners]
+    with ExitStack() as stack:
+        yield [stack.enter_context(_reservation()).getsockname()[1] for _ in range(number)]
 
 
-def _free_listener() -> socket.socket:
+def _reservation() -> socket.socket:
+    """Returns a socket of UDP, whose port says that TCP's port of the same number is reserved.
+
+    TCP's own port is left alone, for not every server can listen where somebody else is bound.
+    """
     first, last = map(int, _GIVEN_BY_KERNEL.read_text().split())
-    ports = [port for port in range(_FIRST, _LAST) if not first <= port <= last]
+    ports = [*range(_FIRST, min(first, _LAST)), *range(max(last + 1, _FIRST), _LAST)] or range(_FIRST, _LAST)
     for port in random.sample(ports, min(len(ports), _TRIES)):
-        with suppress(OSError):
-            return socket.create_server((LOOPBACK, port))
-    return socket.create_server((LOOPBACK, 0))
+        mark = socket.socket(type=socket.SOCK_DGRAM)
+        try:
+            mark.bind((LOOPBACK, port))
+            with socket.socket() as probe:
+                probe.bind(("", port))
+        except OSError:
+            mark.close()
+        else:
+            return mark
+    raise UnavailableError(LOOPBACK, "no port is free", "end servers that are not needed")
 
 
 def address_of(host: str) -> str:

@@ -17,10 +17,10 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc as services
 
 from tests.command_line import trtspec
+from tests.ports import free_port
 from trtspec.client import client as clients
 from trtspec.client import grpc as client
 from trtspec.client.client import Client, GeneratedText
-from trtspec.gateway.ports import free_ports
 
 
 class VllmModel(services.GRPCInferenceServiceServicer):  # type: ignore[misc]
@@ -130,7 +130,7 @@ def test_a_prompt_comes_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nobody_serves_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    grpc_port, api_port = free_ports(2)
+    grpc_port, api_port = free_port(), free_port()
     monkeypatch.setattr(clients, "GRPC", grpc_port)
     monkeypatch.setattr(clients, "OPENAI", api_port)
     monkeypatch.setattr(clients, "API", f"http://127.0.0.1:{api_port}/v1")

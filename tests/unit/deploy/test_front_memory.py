@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.gateway.ports import free_ports
+from tests.ports import free_ports
 
 HOST, MIB = "127.0.0.1", 1 << 20
 FRONT = """
@@ -61,7 +61,7 @@ def resident(pid: int) -> int:
 
 
 def test_the_memory_of_large_bodies_is_given_back(triton: int) -> None:
-    ports = free_ports(3)
+    ports = free_ports()
     body = b'{"text_input": "' + b"x" * (15 * MIB) + b'"}'
 
     def post(_: int) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 
 import pytest
 
+from tests.ports import free_ports
 from trtspec.backends.containers.dialect import PODMAN
 from trtspec.backends.containers.engine import ContainerEngine
 from trtspec.backends.containers.program import Program
@@ -25,14 +25,6 @@ container) [ -e made ] && cat state.json && exit; echo 'Error: no such container
 rm) [ "$*" = "rm --force --time 0 0123" ] && rm made ;;
 esac
 """
-
-
-def free_ports() -> Ports:
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-    ports = Ports(*(listener.getsockname()[1] for listener in listeners))
-    for listener in listeners:
-        listener.close()
-    return ports
 
 
 @pytest.mark.parametrize(("owner", "is_left"), [("ours", False), ("theirs", True)])
@@ -56,7 +48,7 @@ def test_it_is_removed_if_it_is_ours(
         "State": {"Running": False, "ExitCode": 0, "Restarting": False},
     }
     (tmp_path / "state.json").write_text(json.dumps([state]))
-    deployment = Deployment("pair", build, "pair", ports=free_ports())
+    deployment = Deployment("pair", build, "pair", ports=Ports(*free_ports()))
     engine = ContainerEngine(Program("podman", PODMAN), "4.3.1")
     made = container(deployment, "image", ())
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import free_ports
+from tests.ports import free_ports
 from trtspec.base.errors import UnavailableError
 from trtspec.deploy import local, shared_memory
 from trtspec.deploy.deployment import Deployment

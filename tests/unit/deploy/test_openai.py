@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import TINY, free_ports, wait_until
+from tests.e2e.conftest import TINY, wait_until
 from tests.e2e.openai_requests import ask
+from tests.ports import free_port
 from tests.processes import command_line, command_lines
 from trtspec.deploy import openai
 from trtspec.deploy.deployment import Deployment
@@ -25,7 +26,7 @@ from trtspec.gateway.ports import Ports
 def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAi]:
     monkeypatch.setattr(openai, "_ASK_S", 1.0)
     shutil.copytree(TINY / "target", tmp_path / "tokenizer", ignore=shutil.ignore_patterns("*.safetensors"))
-    ports = Ports(openai=free_ports()[0])
+    ports = Ports(openai=free_port())
     api = OpenAi(Deployment("x", tmp_path, "pair", ports=ports), LOOPBACK)
     api.start()
     api.shut("restarting")

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port, free_ports
 from trtspec.base.errors import ServerError, StuckError
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.server import TritonServer
-from trtspec.gateway.ports import Ports, free_ports
+from trtspec.gateway.ports import Ports
 
 LOADING = "E1121 07:30:00.1 1 model_lifecycle.cc:669] \"failed to load 'pair' version 1: Internal: {}\"\n"
 TAKEN = (
@@ -129,7 +130,7 @@ def test_a_port_that_was_taken_meanwhile_may_be_another_next_time(tmp_path: Path
 
 def test_a_model_that_did_not_load_is_told_though_its_process_has_ended_too(tmp_path: Path) -> None:
     """Triton may take a while to end then."""
-    deployment = Deployment("x", tmp_path, "pair", ports=Ports(*free_ports(3)))
+    deployment = Deployment("x", tmp_path, "pair", ports=Ports(*free_ports()))
     server = TritonServer(deployment, Losing())
     deployment.log.write_text(LOADING.format("no such file"))
     with pytest.raises(ServerError, match="did not load: no such file"):
@@ -197,7 +198,7 @@ def test_a_model_that_tells_nothing_of_its_life_is_not_held_to_it(
 ) -> None:
     """Such as one of vLLM's backend."""
     monkeypatch.setattr("trtspec.deploy.server._ASK_S", 0.0)
-    ports = Ports(http=triton, metrics=free_ports(1)[0])
+    ports = Ports(http=triton, metrics=free_port())
     server = TritonServer(Deployment("x", tmp_path, "pair", ports=ports), Running())
     assert server.is_ready()
     for _ in range(20):

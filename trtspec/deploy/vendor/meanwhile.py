@@ -1,4 +1,4 @@
-"""Somebody else's server for the time of a measurement, on a port of its own."""
+"""Somebody else's server for the time of a measurement, on a port that is reserved for it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from trtspec.deploy.patience import with_models
 from trtspec.deploy.vendor.deployment import VendorDeployment
 from trtspec.deploy.vendor.models import models_of
 from trtspec.deploy.vendor.site import VendorHere
-from trtspec.gateway.ports import free_ports
 
 
 def meanwhile(
-    build: DeployedBuild, launch: ServerLaunch, python: Path | None, *, plain: bool = False
+    build: DeployedBuild, launch: ServerLaunch, python: Path | None, port: int, *, plain: bool = False
 ) -> tuple[VendorDeployment, VendorHere]:
     """Returns the server of a build, with `plain` the one without drafts, and where it runs: here.
 
     Raises `UnavailableError` where this machine has no such server.
     """
-    (port,) = free_ports(1)
     folder, name = build.folder.resolve(), launch.served_model_name
     deployment = VendorDeployment(
         build.recipe.name,

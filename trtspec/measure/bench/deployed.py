@@ -21,7 +21,7 @@ from trtspec.deploy.vendor.deployment import VendorDeployment
 from trtspec.deploy.vendor.meanwhile import meanwhile
 from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.openai.template import ChatTemplate
-from trtspec.gateway.ports import Ports, free_ports
+from trtspec.gateway.ports import Ports, reserved_ports
 
 _LOOK_S = 0.1
 
@@ -55,15 +55,25 @@ def served(
     if launch and build.is_for_triton:
         repair = "trtspec deploy RECIPE --container, and measure that: --url http://127.0.0.1:8000"
         raise UnavailableError(folder, "is for NVIDIA's image of Triton with vLLM", repair)
-    if launch:
-        deployment, site = meanwhile(build, launch, python, plain=plain)
-        url, metrics_url = deployment.url, f"http://{LOOPBACK}:{deployment.port}/metrics"
-    else:
-        deployment = _under_triton(build, folder, has_api=has_chats)
-        site = Here(deployment, build)
-        ports = deployment.ports
-        url = deployment.api_url or f"http://{LOOPBACK}:{ports.http}"
-        metrics_url = f"http://{LOOPBACK}:{ports.metrics}/metrics"
+    with reserved_ports(4) as (http, grpc, metrics, api):
+        if launch:
+            deployment, site = meanwhile(build, launch, python, api, plain=plain)
+            url, metrics_url = deployment.url, f"http://{LOOPBACK}:{api}/metrics"
+        else:
+            ports = Ports(http, grpc, metrics, api if has_chats else None)
+            deployment = _under_triton(build, folder, ports)
+            site = Here(deployment, build)
+            url = deployment.api_url or f"http://{LOOPBACK}:{http}"
+            metrics_url = f"http://{LOOPBACK}:{metrics}/metrics"
+        target = BenchTarget(url, metrics_url, deployment.model_name, has_chats)
+        with _running(deployment, site, say):
+            yield target
+
+
+@contextmanager
+def _running(
+    deployment: Deployment | VendorDeployment, site: Site, say: Callable[[str], None]
+) -> Iterator[None]:
     site.prepare(no_progress)
     if site.warning:
         say(site.warning)
@@ -71,21 +81,20 @@ def served(
     with site.serve() as start:
         server = _ready(start)
         try:
-            yield BenchTarget(url, metrics_url, deployment.model_name, has_chats)
+            yield
         finally:
             say(f"stopping {deployment.software}")
             server.stop()
 
 
-def _under_triton(build: DeployedBuild, folder: Path, *, has_api: bool) -> Deployment:
-    http, grpc, metrics, api = free_ports(4)
+def _under_triton(build: DeployedBuild, folder: Path, ports: Ports) -> Deployment:
     logs = logs_of_measurement(folder)
     return Deployment(
         name=build.recipe.name,
         build=folder,
         model_name=build.recipe.serving.model_name,
         ranks=build.ranks,
-        ports=Ports(http, grpc, metrics, api if has_api else None),
+        ports=ports,
         start_s=with_build(folder).seconds,
         loads_one_by_one=build.shares_a_server,
         # A roll-out of the deployment's requests is none of these.

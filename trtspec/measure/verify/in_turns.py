@@ -17,6 +17,7 @@ from trtspec.deploy.build import DeployedBuild
 from trtspec.deploy.vendor.deployment import VendorDeployment
 from trtspec.deploy.vendor.meanwhile import meanwhile
 from trtspec.deploy.vendor.site import VendorHere
+from trtspec.gateway.ports import reserved_ports
 from trtspec.measure.verify.deployed import deployed
 from trtspec.measure.verify.subject import Sides, Subject, SubjectAnswer, SubjectRequest
 
@@ -98,11 +99,13 @@ async def in_turns(
         problem = "is for Triton's vLLM backend, which does not tell the token ids of its answers"
         raise UnavailableError(build.folder, problem, "remove serving.layout, and build it again to verify")
     turns = ServerTurns(end_ids, say)
-    plain, drafting = (
-        ServedSide(*meanwhile(build, launch, python, plain=is_plain), turns) for is_plain in (True, False)
-    )
-    try:
-        await turns.subject(plain)
-        yield Sides(plain, drafting, plain_k=None)
-    finally:
-        await turns.end()
+    with reserved_ports(2) as ports:
+        plain, drafting = (
+            ServedSide(*meanwhile(build, launch, python, port, plain=is_plain), turns)
+            for is_plain, port in zip((True, False), ports, strict=True)
+        )
+        try:
+            await turns.subject(plain)
+            yield Sides(plain, drafting, plain_k=None)
+        finally:
+            await turns.end()

@@ -16,8 +16,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from aiohttp import ClientConnectionResetError, web
 
+from tests.ports import free_ports
 from tests.unit.deploy.monitoring.test_figures import exported
-from trtspec.gateway.ports import Ports, free_ports
+from trtspec.gateway.ports import Ports
 from trtspec.gateway.triton import connection
 from trtspec.gateway.triton.front import Front
 from trtspec.serving.stats import Stats
@@ -33,7 +34,7 @@ class Opened:
 
 @pytest.fixture
 def opened() -> Iterator[Opened]:
-    ports = Ports(*free_ports(3))
+    ports = Ports(*free_ports())
     front = Front(HOST, ports, "m")
     front.start()
     front.open(Ports(http=1, metrics=1))

@@ -10,7 +10,7 @@ import pytest
 from grpc import StatusCode, aio
 from tritonclient.grpc import service_pb2 as pb
 
-from trtspec.gateway.ports import free_ports
+from tests.ports import free_port
 from trtspec.gateway.refusals import Refusals
 from trtspec.gateway.triton import grpc_port as module
 from trtspec.gateway.triton.grpc_port import GrpcPort
@@ -41,7 +41,7 @@ class Model(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 def tried(test: Callable[[GrpcPort, aio.Channel, Model], Awaitable[None]]) -> None:
     async def run() -> None:
-        public, private = free_ports(2)
+        public, private = free_port(), free_port()
         model = Model()
         triton = aio.server(handlers=[model])
         triton.add_insecure_port(f"{HOST}:{private}")
@@ -118,7 +118,7 @@ def test_while_it_is_shut_streams_go_on_and_take_nothing_new() -> None:
 
 def test_a_port_that_is_taken_is_an_error() -> None:
     async def run() -> None:
-        (public,) = free_ports(1)
+        public = free_port()
         one, other = (GrpcPort(HOST, public, Refusals("triton", "m")) for _ in range(2))
         await one.start()
         with pytest.raises(OSError, match="bind"):
