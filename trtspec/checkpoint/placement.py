@@ -14,15 +14,18 @@ EMBEDDING = "transformer.vocab_embedding.weight"
 
 @dataclass(frozen=True, slots=True)
 class TensorShare:
-    """A rectangle of a Hugging Face tensor, and the row of the rank's tensor at which it begins.
+    """A rectangle of a Hugging Face tensor, which one rank's tensor has.
 
     In a tensor with one dimension each number is a row with one column.
     """
 
     part: TensorPart
+    """The tensor, as Hugging Face has it."""
     rows: range
     columns: range
+    """The rows and columns of the rectangle."""
     at: int
+    """The row of the rank's tensor at which the rectangle begins."""
 
 
 @dataclass(frozen=True, slots=True)

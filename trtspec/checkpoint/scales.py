@@ -30,13 +30,15 @@ _SHARED = {"mlp.gate.weight": "mlp.fc.weight"}
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """The scales of one linear weight: those of its parts, by module, and all written beside it, by name.
-
-    A name is one within the layer. What is written is one number, or one for each expert.
-    """
+    """The scales of one linear weight."""
 
     weights: Mapping[str, float]
+    """The scale of each part of the weight, by its module."""
     tensors: Mapping[str, tuple[float, ...]]
+    """All scales that are written beside the weight, by their name within the layer.
+
+    Each is one number, or one for each expert.
+    """
 
 
 def shape_of(scales: tuple[float, ...]) -> tuple[int, ...]:

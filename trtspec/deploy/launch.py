@@ -29,13 +29,14 @@ With 0B there are none, from release 1.0 on, and the memory of a plan has none e
 
 @dataclass(frozen=True, slots=True)
 class LaunchCommand:
-    """A command, and the variables that it needs beside those that are set already.
+    """A command that starts a server.
 
     It runs in the build directory: the C++ backend finds engines relative to the server's folder.
     """
 
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    """The variables that it needs beside those that are set already."""
 
 
 def launch(server: Sequence[str], ranks: int, gpus: int) -> LaunchCommand:

@@ -34,10 +34,12 @@ class ForecastPair:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The draft length with the largest speed-up, and that; 0 and 1.0 where no draft gains."""
+    """The draft length with the largest speed-up."""
 
     length: int
+    """0 where no draft gains."""
     speedup: float
+    """The speed over that of the target alone; 1.0 where no draft gains."""
 
 
 def best(pair: ForecastPair, load: BatchLoad, acceptance: float, longest: int | None = None) -> Best:

@@ -91,21 +91,27 @@ class PairFacts:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One rule: what it demands, whether that holds, the number that says so, and what follows or to do."""
+    """One rule, held against a pair."""
 
     rule: str
+    """The demand, in a few words."""
     verdict: Verdict
+    """The verdict says whether the rule holds."""
     number: str
+    """The finding: a number with its unit, or a few words."""
     then: str = ""
+    """The consequence, or what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleAdvice:
-    """All rules, the checklist before production, and what they come to in a sentence."""
+    """The rules that were held against a pair, and their sum."""
 
     rules: tuple[Judgement, ...]
     checklist: tuple[Judgement, ...]
+    """The checklist before production."""
     words: str
+    """The sum of both in a sentence."""
 
 
 def advise(facts: PairFacts, measured: MeasuredRun | None) -> RuleAdvice:

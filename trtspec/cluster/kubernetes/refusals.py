@@ -26,11 +26,14 @@ _PASSING = (429, 502, 503, 504)
 
 @dataclass(frozen=True, slots=True)
 class ApiRefusal:
-    """An answer of the API server that is no success: its status, its reason, and its words."""
+    """An answer of the API server that is no success."""
 
     status: int
+    """The HTTP status."""
     reason: str
+    """The reason in one word, as Kubernetes has it."""
     message: str
+    """The words for a person."""
 
     @property
     def is_absent(self) -> bool:

@@ -33,14 +33,20 @@ class QueueRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a job: Slurm's state and reason, the exit status and the signal of its script."""
+    """The end of a job."""
 
     state: str
+    """Slurm's word for the state."""
     status: int
+    """The exit status of the job's script."""
     signal: int
+    """The signal that ended the script; 0 for none."""
     node: str
+    """The node that it ran on."""
     reason: str = ""
+    """Slurm's word for the reason."""
     restarts: int = 0
+    """The number of times that Slurm has started it again."""
 
 
 def rows(output: str) -> list[QueueRow]:

@@ -83,29 +83,8 @@ def choose(scrape: Scrape, name: str | None, url: str) -> str:
 
 def between(before: Scrape, now: Scrape, model: str) -> ServerFigures:
     """Returns the figures; a server that was started anew in between counts from its start."""
-
-    began = [look.total(STARTED, model=model) for look in (before, now)]
-
-    def grown(name: str, **labels: str) -> float:
-        new, old = now.total(name, model=model, **labels), before.total(name, model=model, **labels)
-        # What is in front of the server may count on.
-        is_same = began[0] == began[1] or name == REFUSALS
-        return new - old if is_same and new >= old else new
-
-    def grown_by(name: str, label: str) -> dict[str, float]:
-        values = dict.fromkeys(labels[label] for labels, _ in now.of(name, model=model))
-        found = {value: grown(name, **{label: value}) for value in values}
-        return {value: number for value, number in sorted(found.items()) if number}
-
-    def gauge(name: str) -> float:
-        return now.total(name, model=model)
-
-    def quantiles(name: str) -> tuple[float, float] | None:
-        bounds = {labels["le"] for labels, _ in now.of(f"{name}_bucket", model=model)}
-        buckets = sorted((_bound(bound), grown(f"{name}_bucket", le=bound)) for bound in bounds)
-        found = [quantile(share, buckets) for share in (0.5, 0.95)]
-        return None if math.isnan(found[0]) else (found[0], found[1])
-
+    look = _Looks(before, now, model)
+    grown, grown_by, gauge, quantiles = look.grown, look.grown_by, look.gauge, look.quantiles
     # Counters are told once a second, and with them for how long they have counted.
     elapsed = max(now.at - before.at, 1e-9)
     seconds = grown(COUNTED) or elapsed
@@ -143,6 +122,38 @@ def between(before: Scrape, now: Scrape, model: str) -> ServerFigures:
         errors={kind: n / seconds for kind, n in grown_by("trtspec:request_errors", "kind").items()},
         refusals={why: n / elapsed for why, n in grown_by(REFUSALS, "reason").items()},
     )
+
+
+class _Looks:
+    """Two looks at the metrics of one model."""
+
+    def __init__(self, before: Scrape, now: Scrape, model: str) -> None:
+        self._before, self._now, self._model = before, now, model
+        began = [look.total(STARTED, model=model) for look in (before, now)]
+        self._is_same = began[0] == began[1]
+
+    def grown(self, name: str, **labels: str) -> float:
+        """Returns how much a counter has grown."""
+        new, old = (look.total(name, model=self._model, **labels) for look in (self._now, self._before))
+        # What is in front of the server may count on.
+        is_same = self._is_same or name == REFUSALS
+        return new - old if is_same and new >= old else new
+
+    def grown_by(self, name: str, label: str) -> dict[str, float]:
+        """Returns the growth for each value of a label that has any."""
+        values = dict.fromkeys(labels[label] for labels, _ in self._now.of(name, model=self._model))
+        found = {value: self.grown(name, **{label: value}) for value in values}
+        return {value: number for value, number in sorted(found.items()) if number}
+
+    def gauge(self, name: str) -> float:
+        return self._now.total(name, model=self._model)
+
+    def quantiles(self, name: str) -> tuple[float, float] | None:
+        """Returns the median and the 95th percentile of a histogram; None for one without values."""
+        bounds = {labels["le"] for labels, _ in self._now.of(f"{name}_bucket", model=self._model)}
+        buckets = sorted((_bound(bound), self.grown(f"{name}_bucket", le=bound)) for bound in bounds)
+        found = [quantile(share, buckets) for share in (0.5, 0.95)]
+        return None if math.isnan(found[0]) else (found[0], found[1])
 
 
 def quantile(share: float, buckets: list[tuple[float, float]]) -> float:

@@ -39,11 +39,13 @@ class MeanTimes:
 
 @dataclass(frozen=True, slots=True)
 class ScoredDrafts:
-    """Drafts that were scored, the tokens in them, and those of these that were accepted."""
+    """Counts of drafts that were verified, or scored in the shadow."""
 
     drafts: int
     drafted: int
+    """The tokens in the drafts."""
     accepted: int
+    """The tokens of the drafts that were accepted."""
 
     @property
     def share(self) -> float:
@@ -75,21 +77,28 @@ class ScoredDrafts:
 
 @dataclass(frozen=True, slots=True)
 class ArmCounts:
-    """One arm: its completions that began and failed, and the times of those that it could tell."""
+    """The completions of one arm."""
 
     requests: int
+    """The completions that began."""
     failures: int
+    """The completions that failed."""
     first_token: MeanTimes
+    """The times to the first token."""
     per_token: MeanTimes
+    """The times of each token after the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutEvidence:
-    """The counts by arm, and of the drafts that were verified or scored in the shadow."""
+    """The counts from which the bounds of a roll-out are judged."""
 
     arms: Mapping[str, ArmCounts]
+    """The counts of completions, by arm."""
     shadow: ScoredDrafts
+    """The drafts that were scored and did not change the text."""
     speculation: ScoredDrafts
+    """The drafts that were verified."""
 
 
 def counted(scrape: Scrape, model: str) -> dict[str, float]:

@@ -13,22 +13,30 @@ from trtspec.serving.rollout.state import RolloutState
 
 @dataclass(frozen=True, slots=True)
 class RolloutStage:
-    """One step: who has drafts, about how many requests it takes, and the bounds that stop it, by name."""
+    """One step of a roll-out."""
 
     step: str
+    """The name of the step."""
     drafts: str
+    """The share of requests that has drafts, in words."""
     requests: int
+    """About so many requests are needed for a verdict."""
     bounds: dict[str, str]
+    """The bounds that stop the roll-out, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutPlan:
-    """The stages in their order, and what is against the roll-out or not known yet, the worst first."""
+    """A roll-out before it begins."""
 
     stages: tuple[RolloutStage, ...]
+    """The stages in their order."""
     against: tuple[Judgement, ...]
+    """The rules that the pair breaks, the worst first."""
     unmeasured: tuple[Judgement, ...]
+    """The rules that nobody has measured yet."""
     words: str
+    """The sum of the advice in a sentence."""
 
 
 def make(advice: RuleAdvice) -> RolloutPlan:

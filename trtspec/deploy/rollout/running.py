@@ -27,11 +27,14 @@ _FOLLOWS_S, _PAUSE_S = 3 * LOOK_S, 0.1
 
 @dataclass(frozen=True, slots=True)
 class ServerShares:
-    """A server's own report: the shares that it applies, and whether it cannot read its file."""
+    """A server's own report of its roll-out."""
 
     speculation_share: float
+    """The share of requests that has drafts, 0 to 1."""
     shadow_share: float
+    """The share of requests whose drafts are scored only, 0 to 1."""
     is_malformed: bool
+    """True if the server cannot read its file."""
 
     def goes_by(self, state: RolloutState) -> bool:
         """Says whether it goes by a state, as far as the digits of its metrics tell."""
@@ -42,13 +45,17 @@ class ServerShares:
 
 @dataclass(frozen=True, slots=True)
 class RolloutView:
-    """The state of a roll-out, and of its bounds; bounds are checked only while there is a roll-out."""
+    """The state of a roll-out, and of its bounds."""
 
     model: str
     standing: RolloutRecord
+    """The step that the file of the roll-out has."""
     server: ServerShares
+    """The shares that the server applies."""
     evidence: RolloutEvidence
+    """The counts since the step began."""
     checks: list[Check]
+    """The bounds, each with its state; none while there is no roll-out."""
 
     @property
     def verdict(self) -> BoundState:

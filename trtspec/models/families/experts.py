@@ -23,10 +23,12 @@ ACTIVATION = ConfigKey(
 
 @dataclass(frozen=True, slots=True)
 class ExpertNames:
-    """Hugging Face's names: of the module that stands for the MLP, and of each expert's three matrices."""
+    """Hugging Face's names of the parts of a mixture of experts."""
 
     block: str
+    """The module that stands for the MLP."""
     gate: str = "gate_proj"
+    """The gate matrix of each expert; the next two are its other matrices."""
     up: str = "up_proj"
     down: str = "down_proj"
 

@@ -23,13 +23,17 @@ from trtspec.deploy.rollout.standing import now
 
 @dataclass(frozen=True, slots=True)
 class CanaryView:
-    """The state of a canary: its pods, the state of its bounds, and the shares that it can have."""
+    """The state of a canary, and of its bounds."""
 
     name: str
     standing: CanaryState | None
+    """None where there is no canary."""
     counts: PodCounts
+    """The pods of the build that serves, and of the new one."""
     steps: tuple[float, ...]
+    """The shares of requests that the canary can have."""
     checks: list[Check]
+    """The bounds, each with its state."""
 
     @property
     def share(self) -> float:

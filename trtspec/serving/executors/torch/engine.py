@@ -147,20 +147,11 @@ def read_config(engine_dir: Path) -> TorchEngineConfig:
         raise EngineLoadError(path, "no such file; is this an engine directory?") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EngineLoadError(path, f"not an engine's config.json ({error!r})") from error
-
-    for key, default, supported in ONLY:
-        if (found := model.get(key, default)) not in supported:
-            known = ", ".join(map(repr, supported))
-            raise EngineLoadError(path, f"{key} is {found!r}; the torch backend runs only {known}")
-    dtype = model.get("dtype")
-    if dtype not in DTYPES:
-        raise EngineLoadError(path, f"dtype is {dtype!r}; the torch backend runs {', '.join(DTYPES)}")
-
+    dtype = _checked_dtype(path, model)
     hidden, heads = model.integer("hidden_size"), model.integer("num_attention_heads")
     head_size, local = model.integer("head_size", hidden // heads), _local(model)
-    max_seq_len, external = build.integer("max_seq_len"), build.get("speculative_decoding_mode")
     return TorchEngineConfig(
-        dtype=DTYPES[dtype],
+        dtype=dtype,
         vocab_size=model.integer("vocab_size"),
         hidden_size=hidden,
         intermediate_size=model.integer("intermediate_size", 4 * hidden),
@@ -188,16 +179,34 @@ def read_config(engine_dir: Path) -> TorchEngineConfig:
         tp_size=model.integer("mapping.tp_size", 1),
         pp_size=model.integer("mapping.pp_size", 1),
         max_num_tokens=build.integer("max_num_tokens", 8192),
-        limits=Limits(
-            max_batch_size=build.integer("max_batch_size"),
-            # With packed input and chunked context, TensorRT-LLM's runtime takes any prompt that leaves room
-            # for one token and does not look at the build's max_input_len.
-            max_input_len=max_seq_len - 1,
-            max_seq_len=max_seq_len,
-            max_draft_len=build.integer("max_draft_len", 0) if external == DRAFT_TOKENS_EXTERNAL else 0,
-            vocab_size=model.integer("vocab_size"),
-        ),
+        limits=_limits(model, build),
         draft=model.get("draft"),
+    )
+
+
+def _checked_dtype(path: Path, model: _Section) -> torch.dtype:
+    """Returns the dtype of the weights; raises `EngineLoadError` for a model that cannot run here."""
+    for key, default, supported in ONLY:
+        if (found := model.get(key, default)) not in supported:
+            known = ", ".join(map(repr, supported))
+            raise EngineLoadError(path, f"{key} is {found!r}; the torch backend runs only {known}")
+    dtype = model.get("dtype")
+    if dtype not in DTYPES:
+        raise EngineLoadError(path, f"dtype is {dtype!r}; the torch backend runs {', '.join(DTYPES)}")
+    return DTYPES[dtype]
+
+
+def _limits(model: _Section, build: _Section) -> Limits:
+    """Returns the sizes that requests must keep to."""
+    max_seq_len, external = build.integer("max_seq_len"), build.get("speculative_decoding_mode")
+    return Limits(
+        max_batch_size=build.integer("max_batch_size"),
+        # With packed input and chunked context, TensorRT-LLM's runtime takes any prompt that leaves room
+        # for one token and does not look at the build's max_input_len.
+        max_input_len=max_seq_len - 1,
+        max_seq_len=max_seq_len,
+        max_draft_len=build.integer("max_draft_len", 0) if external == DRAFT_TOKENS_EXTERNAL else 0,
+        vocab_size=model.integer("vocab_size"),
     )
 
 

@@ -33,7 +33,41 @@ def write_eagle3(
     num_draft_tokens: int,
 ) -> None:
     """Writes an EAGLE-3 head into a new folder, in its target's dtype; `verifier` is the target's name."""
-    section = {
+    config = {
+        "architectures": ["Eagle3DraftModel"],
+        "speculators_model_type": "eagle3",
+        "speculators_version": SPECULATORS,
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [
+                {
+                    "proposal_type": "greedy",
+                    "speculative_tokens": num_draft_tokens,
+                    "verifier_accept_k": 1,
+                    "accept_tolerance": 0.0,
+                }
+            ],
+            "verifier": {"name_or_path": verifier, "architectures": [target.architecture]},
+        },
+        "transformer_layer_config": _layer_section(layer),
+        "draft_vocab_size": len(tensors["lm_head.weight"]),
+        "eagle_aux_hidden_state_layer_ids": list(aux_layers),
+        "target_hidden_size": None,
+        "norm_before_residual": False,
+        "norm_before_fc": False,
+        "fc_norm": False,
+        "norm_output": False,
+        "embed_requires_grad": False,
+        "tie_word_embeddings": False,
+        "dtype": target.dtype,
+    }
+    _write(folder, config, tensors, SINGLE, target.dtype)
+
+
+def _layer_section(layer: LlamaConfig) -> dict[str, Any]:
+    """Returns the configuration of the head's one layer, as transformers has it."""
+    return {
         "model_type": "llama",
         "vocab_size": layer.vocab_size,
         "hidden_size": layer.hidden_size,
@@ -56,36 +90,6 @@ def write_eagle3(
             "rope_theta": layer.rope_theta,
         },
     }
-    config = {
-        "architectures": ["Eagle3DraftModel"],
-        "speculators_model_type": "eagle3",
-        "speculators_version": SPECULATORS,
-        "speculators_config": {
-            "algorithm": "eagle3",
-            "default_proposal_method": "greedy",
-            "proposal_methods": [
-                {
-                    "proposal_type": "greedy",
-                    "speculative_tokens": num_draft_tokens,
-                    "verifier_accept_k": 1,
-                    "accept_tolerance": 0.0,
-                }
-            ],
-            "verifier": {"name_or_path": verifier, "architectures": [target.architecture]},
-        },
-        "transformer_layer_config": section,
-        "draft_vocab_size": len(tensors["lm_head.weight"]),
-        "eagle_aux_hidden_state_layer_ids": list(aux_layers),
-        "target_hidden_size": None,
-        "norm_before_residual": False,
-        "norm_before_fc": False,
-        "fc_norm": False,
-        "norm_output": False,
-        "embed_requires_grad": False,
-        "tie_word_embeddings": False,
-        "dtype": target.dtype,
-    }
-    _write(folder, config, tensors, SINGLE, target.dtype)
 
 
 def write_medusa(
