@@ -14,5 +14,6 @@ class DraftModelMethod(Method):
 
     has_model = True
     added = {HETEROGENEOUS: False}  # noqa: RUF012
+    gives_way_to = None
     kind: Literal["draft_model"] = Field(default="draft_model", description="The name of this method.")
     use_heterogeneous_vocab: bool = Field(default=False, description=HETEROGENEOUS_VOCAB)

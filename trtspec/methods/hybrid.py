@@ -14,6 +14,7 @@ class Hybrid(LookupMethod):
     """The text itself proposes where a long ending of it stood before, and the draft model elsewhere."""
 
     has_model = True
+    gives_way_to = "draft_model"
     added = {**LookupMethod.added, HETEROGENEOUS: False}  # noqa: RUF012
     kind: Literal["hybrid"] = Field(description="The name of this method.")
     prompt_lookup_min: LookupTokens = Field(default=4, description=LEAST)

@@ -22,6 +22,8 @@ class Method(Section):
     """True if the recipe names a draft, a model or a head."""
     is_head: ClassVar[bool] = False
     """True if the draft reads what its target computes, and so runs in the target's engine."""
+    gives_way_to: ClassVar[str | None] = "ngram"
+    """The method that needs no more than this one, and that every backend runs; None where this is one."""
     inside_of: ClassVar[Collection[str]] = ()
     """The backends whose engine of the target is built with the draft in it. Each has a module of the
     method's name in its folder, which says what is built (`checkpoint/inside.py`).

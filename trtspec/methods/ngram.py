@@ -12,4 +12,5 @@ from trtspec.methods.lookup import LookupMethod
 class Ngram(LookupMethod):
     """The text itself proposes what followed its last tokens where they stood before."""
 
+    gives_way_to = None
     kind: Literal["ngram"] = Field(description="The name of this method.")

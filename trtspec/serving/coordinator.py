@@ -95,9 +95,9 @@ class Coordinator:
                 dictionary = Dictionary(tokenizer, draft_tokenizer, vocab_size, own_size)
                 draws_alike = draw_alike(target, draft, dictionary)
             around = SourceInputs(draft, vocab_size, timeout_s, self.stats, dictionary, draws_alike)
-            self._source = make_source(drafting or DRAFT_MODEL, around)
+            self._source = make_source(drafting or DRAFT_MODEL, around.engine)
             beside = replace(around, stats=Stats(fallbacks=self.stats.rollout.shadow_fallbacks))
-            self._shadow_source = make_source(drafting or DRAFT_MODEL, beside)
+            self._shadow_source = make_source(drafting or DRAFT_MODEL, beside.engine)
         self.rollout = Rollout(share, self.stats.rollout)
         self._tokenizer = tokenizer
         self._num_draft_tokens, self._guides = num_draft_tokens, guides

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from trtspec.backends.migration.reading import FlagReading
 from trtspec.methods.table import METHODS
+from trtspec.serving.drafters.source import DRAFT_MODEL
 
 
 @dataclass(slots=True)
@@ -71,4 +72,5 @@ class DraftFlags:
 def _by_name(model: str) -> str:
     """Returns the method that a model is for, which its publishers have in its name."""
     lower = model.lower().replace("eagle-3", "eagle3")
-    return next((name for name in ("eagle3", "eagle", "medusa") if name in lower), "draft_model")
+    heads = (name for name, method in METHODS.items() if method.is_head)
+    return next((name for name in heads if name in lower), DRAFT_MODEL.kind)

@@ -16,6 +16,7 @@ from trtspec.backends.migration.settling import settle
 from trtspec.backends.migration.tool import MigrationTool, tell_before
 from trtspec.backends.migration.writing import recipe_text
 from trtspec.base.errors import TrtspecError
+from trtspec.methods.any_method import WITHOUT_MODEL
 from trtspec.methods.table import METHODS
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe
@@ -122,12 +123,12 @@ def _draft(draft: str | None, reading: FlagReading) -> None:
     values = reading.values
     method = str(values.get("speculation.method", ""))
     if draft is not None:
-        if method == "ngram":
+        if method == WITHOUT_MODEL[0]:
             _drop(reading, "speculation.method", "a draft model is named beside it")
         values["draft.model"] = draft
     elif not method:
         _drop(reading, "draft", "there is no draft model")
-        values["speculation.method"] = "ngram"
+        values["speculation.method"] = WITHOUT_MODEL[0]
         fate = "the command names no draft: the text itself proposes; --draft MODEL names a small model"
         reading.say("speculation.method", fate)
     elif not METHODS[method].has_model:

@@ -8,6 +8,9 @@ from typing import Any
 
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
+from trtspec.methods.any_method import WITHOUT_MODEL
+from trtspec.methods.method import Method
+from trtspec.methods.table import METHODS
 from trtspec.recipe.edit import edit
 from trtspec.recipe.loader import LoadedRecipe, loads
 from trtspec.recipe.server_limits import lacking_on_clusters
@@ -69,8 +72,9 @@ def _other_method(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the change to a method that needs no more than what is there; every backend has it."""
     method = value_of(_METHOD, values)
     kind = method.get("kind") if isinstance(method, dict) else method
-    if kind == "hybrid" and "draft" in values:
-        return {_METHOD: "draft_model"}
-    if kind in ("ngram", "draft_model"):
+    other = METHODS.get(str(kind), Method).gives_way_to
+    if other is None:
         return {}
-    return {_METHOD: "ngram", **({"draft": None} if "draft" in values else {})}
+    if METHODS[other].has_model and "draft" in values:
+        return {_METHOD: other}
+    return {_METHOD: WITHOUT_MODEL[0], **({"draft": None} if "draft" in values else {})}

@@ -20,7 +20,7 @@ from trtspec.serving.stats import Stats
 
 @dataclass(frozen=True, slots=True)
 class SourceInputs:
-    """The inputs of a source of drafts beside its own options."""
+    """The inputs of the source that asks the draft engine."""
 
     draft: Executor | None
     """The engine of a method that has one."""
@@ -42,19 +42,23 @@ class SourceInputs:
         return TranslatedSource(engine, self.dictionary, self.stats) if self.dictionary else engine
 
 
-def _draft_model(around: SourceInputs) -> DraftSource:
-    return around.engine()
+MakeEngineSource = Callable[[], DraftSource]
+"""Returns the source that asks the draft engine; raises `EngineLoadError` where there is none."""
 
 
-def _ngram(around: SourceInputs, **lookup: int) -> DraftSource:
+def _draft_model(engine: MakeEngineSource) -> DraftSource:
+    return engine()
+
+
+def _ngram(engine: MakeEngineSource, **lookup: int) -> DraftSource:
     return LookupSource(**lookup)
 
 
-def _hybrid(around: SourceInputs, **lookup: int) -> DraftSource:
-    return HybridSource(LookupSource(**lookup), around.engine())
+def _hybrid(engine: MakeEngineSource, **lookup: int) -> DraftSource:
+    return HybridSource(LookupSource(**lookup), engine())
 
 
-def _suffix(around: SourceInputs, **options: Any) -> DraftSource:
+def _suffix(engine: MakeEngineSource, **options: Any) -> DraftSource:
     return SuffixSource(**options)
 
 
@@ -69,9 +73,9 @@ SOURCES: Mapping[str, Callable[..., DraftSource]] = {
 }
 
 
-def make_source(drafting: Drafting, around: SourceInputs) -> DraftSource:
+def make_source(drafting: Drafting, engine: MakeEngineSource) -> DraftSource:
     """Returns the source that the options of a method ask for; raises `EngineLoadError`."""
     make = SOURCES.get(drafting.kind)
     if make is None:
         raise EngineLoadError("draft_method", f"{drafting.kind!r} is none of {', '.join(SOURCES)}")
-    return make(around, **drafting.options)
+    return make(engine, **drafting.options)

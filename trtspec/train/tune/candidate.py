@@ -13,11 +13,14 @@ from trtspec.recipe.loader import LoadedRecipe, model_location
 from trtspec.recipe.places import written
 from trtspec.recipe.schema import Recipe
 from trtspec.recipe.support import refusal
-from trtspec.serving.drafters.source import Drafting
+from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting
 
-MethodName = Literal["draft_model", "ngram", "suffix", "hybrid"]
 Precision = Literal["float32", "float16", "bfloat16", "fp8"]
-_METHODS: tuple[MethodName, ...] = ("ngram", "suffix", "draft_model", "hybrid")
+
+
+def tuned_methods() -> list[str]:
+    """Returns the methods that can be tried: all but heads, which read their target's states."""
+    return [name for name, method in METHODS.items() if not method.is_head]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +48,16 @@ class CandidateDraft:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A method with its draft; `ngram` and `suffix` have none."""
+    """A method with its draft, if it has one."""
 
-    method: MethodName
+    method: str
     draft: CandidateDraft | None
 
     @property
     def name(self) -> str:
         if self.draft is None:
             return self.method
-        return self.draft.name if self.method == "draft_model" else f"{self.method} with {self.draft.name}"
+        return self.draft.name if self.method == DRAFT_MODEL.kind else f"{self.method} with {self.draft.name}"
 
     def drafting(self, recipe: Recipe) -> Drafting:
         """Returns the method with its options: the recipe's, where that has the same method."""
@@ -88,7 +91,7 @@ def candidates(
     loaded: LoadedRecipe,
     drafts: Sequence[CandidateDraft],
     precisions: Sequence[Precision],
-    methods: Sequence[MethodName],
+    methods: Sequence[str],
 ) -> list[Candidate]:
     """Returns every combination: the recipe's own first, and before the others what needs no draft.
 
@@ -96,7 +99,7 @@ def candidates(
     `methods` all are tried that the recipe's backend runs.
     """
     recipe = loaded.recipe
-    wanted = methods or [method for method in _METHODS if refusal(method, recipe.backend) is None]
+    wanted = methods or [name for name in tuned_methods() if refusal(name, recipe.backend) is None]
     own = [CandidateDraft(loaded.model_location(recipe.draft), is_own=True)] if recipe.draft else []
     models = [
         replace(draft, precision=precision)

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from trtspec.serving.drafters.hybrid import HybridSource
-from trtspec.serving.drafters.lookup import LookupSource
 from trtspec.serving.drafters.source import ENGINE, Drafting, DraftSource, Offer
-from trtspec.serving.drafters.suffix import SuffixSource
+from trtspec.serving.drafters.sources import make_source
 from trtspec.serving.executor import Request
 from trtspec.serving.text import Text, common_prefix
 from trtspec.train.tune.answer import RecordedAnswer
@@ -28,8 +26,6 @@ Choices = Sequence[int]
 
 It ends where the answer has a token that the draft lacks, or is longer than the draft's texts.
 """
-_FREE: Mapping[str, Callable[..., DraftSource]] = {"ngram": LookupSource, "suffix": SuffixSource}
-"""What needs no draft."""
 SILENCE = -1
 _END = -2
 
@@ -86,10 +82,7 @@ def replay(
 def _source(
     said: list[int], begin: int, drafting: Drafting, choices: Sequence[Choices] | None
 ) -> DraftSource:
-    if choices is None:
-        return _FREE[drafting.kind](**drafting.options)
-    told = _ToldSource(said, begin, choices)
-    return HybridSource(LookupSource(**drafting.options), told) if drafting.options else told
+    return make_source(drafting, lambda: _ToldSource(said, begin, choices or ()))
 
 
 def at_once(proposal: Coroutine[Any, Any, list[int]]) -> list[int]:

@@ -19,7 +19,7 @@ from trtspec.serving.executors.torch.device import find_device
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.train.tune.answer import RecordedAnswer, in_tokens, mixed
-from trtspec.train.tune.candidate import Candidate, CandidateDraft, MethodName, Precision, candidates, named
+from trtspec.train.tune.candidate import CandidateDraft, Precision, candidates, named
 from trtspec.train.tune.forecasted import Forecasted
 from trtspec.train.tune.kept import Kept
 from trtspec.train.tune.measured import MeasuredCosts
@@ -27,7 +27,7 @@ from trtspec.train.tune.outcome import TuneOutcome, outcome
 from trtspec.train.tune.recording import Asking, Encode, record
 from trtspec.train.tune.told import DraftOracle
 from trtspec.train.tune.tuner import Tuner
-from trtspec.train.tune.workshop import Workshop
+from trtspec.train.tune.workshop import ALONE, Workshop
 
 LONGEST = 8
 
@@ -42,7 +42,7 @@ class TuneOptions:
     """Layers of the target that make a draft."""
     precisions: tuple[Precision, ...] = ()
     """Empty leaves each draft as it is."""
-    methods: tuple[MethodName, ...] = ()
+    methods: tuple[str, ...] = ()
     """Empty tries all that the recipe's backend runs."""
     longest: int | None = None
     """The longest draft; None takes the recipe's, or else `LONGEST`."""
@@ -87,7 +87,7 @@ class Session:
         self._work, self._source = work, self._workshop.source()
         self._tokenizer = Tokenizer.load(self._source.folder)
         self._tokenizer.end_ids = self._source.end_ids
-        options = self._workshop.plan(Candidate("ngram", None)).resolved.target.options
+        options = self._workshop.plan(ALONE).resolved.target.options
         self._max_seq_len = options.max_seq_len
         if wanted.streams > options.max_batch_size:
             problem = f"serves {options.max_batch_size} texts at once, not {wanted.streams}"

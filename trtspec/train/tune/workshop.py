@@ -10,6 +10,7 @@ from trtspec.base.digest import digest_of
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
 from trtspec.checkpoint.layers.folder import write_model
+from trtspec.methods.any_method import WITHOUT_MODEL
 from trtspec.models.layers import of_layers
 from trtspec.models.source import Source
 from trtspec.pipeline.build.plan import BuildPlan, make_plan
@@ -19,8 +20,11 @@ from trtspec.pipeline.steps.calibrate import KIND as CALIBRATE
 from trtspec.recipe.edit import edit
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.places import places
+from trtspec.serving.drafters.source import DRAFT_MODEL
 from trtspec.train.tune.candidate import Candidate, CandidateDraft
 
+ALONE = Candidate(WITHOUT_MODEL[0], None)
+"""The target without a draft."""
 _ENGINE = (choose_layers.KIND, CALIBRATE, convert.KIND, build.KIND)
 
 
@@ -52,15 +56,15 @@ class Workshop:
 
     def target(self) -> Built:
         """Builds the target's engine; raises what a build raises."""
-        return self._built(Candidate("ngram", None), Role.TARGET, copy_tokenizer.KIND)
+        return self._built(ALONE, Role.TARGET, copy_tokenizer.KIND)
 
     def draft(self, draft: CandidateDraft) -> Built:
         """Builds a draft's engine; raises PairError for one that does not fit, and what a build raises."""
-        return self._built(Candidate("draft_model", draft), Role.DRAFT, check_pair.KIND)
+        return self._built(Candidate(DRAFT_MODEL.kind, draft), Role.DRAFT, check_pair.KIND)
 
     def source(self) -> Source:
         """Reads what the target's files say of it."""
-        return self.plan(Candidate("ngram", None)).facts.target.source
+        return self.plan(ALONE).facts.target.source
 
     def _built(self, candidate: Candidate, role: Role, other: str) -> Built:
         if candidate in self._known:

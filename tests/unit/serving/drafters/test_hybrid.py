@@ -37,7 +37,7 @@ class Draft:
     def drafter(self, text: Text) -> HybridDrafter:
         options = {"prompt_lookup_min": 4, "prompt_lookup_max": 8}
         around = SourceInputs(self.engine, target_vocab_size=96, timeout_s=5.0, stats=self.stats)
-        source = make_source(Drafting("hybrid", options), around)
+        source = make_source(Drafting("hybrid", options), around.engine)
         assert isinstance(source, HybridSource)
         return source.drafter(text)
 
