@@ -26,7 +26,7 @@ class CrystalBall(Method):
 if __name__ == "__main__":
     table.METHODS[NAME] = CrystalBall
     if sys.argv[1:] == ["README"]:
-        from tests.unit.recipe.test_support import table as table_of_support
+        from tests.unit.backends.test_support import table as table_of_support
 
         sys.stdout.write(table_of_support())
     else:

@@ -15,9 +15,10 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from tests.golden.test_containers import DOCKER_OF_ROOT, KINDS, engine, options_of
+from tests.servers_of_others import SERVERS
 from trtspec.backends.containers.engine import ContainerEngine
-from trtspec.backends.servers import triton_vllm
 from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.vllm import triton as triton_vllm
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.in_container import container as triton
 from trtspec.deploy.one_container import words
@@ -26,7 +27,6 @@ from trtspec.deploy.vendor.in_container import container
 from trtspec.deploy.vendor.models import Models
 from trtspec.gateway.ports import Ports
 from trtspec.pipeline.build.plan import make_plan
-from trtspec.recipe.support import SERVERS
 
 GOLDEN = Path(__file__).parent
 RECIPE = """

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.heads import write_head
+from tests.servers_of_others import SERVERS
 from tests.unit.pipeline.inspection.test_heads import TARGET
 from trtspec.base.errors import RecipeError
 from trtspec.pipeline.build.plan import make_plan
-from trtspec.recipe.support import SERVERS
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 GOLDEN = Path(__file__).with_name("servers")

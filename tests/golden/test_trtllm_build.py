@@ -20,7 +20,7 @@ from trtspec.models.scheme import Scheme
 from trtspec.models.source import read_source
 from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
-from trtspec.pipeline.plan.resolve import resolve
+from trtspec.pipeline.plan.resolved import resolve
 from trtspec.recipe.loader import load
 from trtspec.recipe.releases import RELEASES
 

@@ -5,22 +5,25 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
 import trtspec
+from trtspec.backends.table import NAMES
 
 HOUSE = Path(trtspec.__path__[0])
 CORE = (
-    {"base", "serving"},
+    {"base", "serving", "backends"},
     {"methods"},
     {"recipe", "forecast"},
     {"models"},
     {"checkpoint"},
-    {"backends"},
+    {"backends/containers"},
+    {"backends/engine", "backends/servers"},
+    {"backends/migration"},
     {"pipeline"},
     {"gateway"},
     {"client"},
@@ -28,9 +31,11 @@ CORE = (
     {"cli"},
 )
 """From the ground: a room imports what is below it, and nothing beside it."""
+PLUG_INS = {f"backends/{name}" for name in (*NAMES, "built", "served")}
+"""The backends, and what some of them have in common; each may import all of the core but the commands."""
 WINGS = ({"measure"}, {"train", "capacity", "cluster"})
 """What the core does not import. Each may import all of the core, and those that follow the first wing."""
-FLOORS = (*CORE, *WINGS)
+FLOORS = (*CORE[:-1], PLUG_INS, CORE[-1], *WINGS)
 MOST_LINES = 400
 
 
@@ -49,14 +54,28 @@ def _rooms(tree: ast.Module) -> Iterator[str]:
         for name in names:
             package, _, rest = name.partition(".")
             if package == "trtspec":
-                yield rest.partition(".")[0]
+                yield room_of(rest.split("."))
+
+
+def room_of(parts: Sequence[str]) -> str:
+    """Returns the room of a module by its path in the house; the folders of `backends` are rooms too."""
+    inner = "/".join(parts[:2])
+    return inner if parts[0] == "backends" and (HOUSE / inner).is_dir() else parts[0]
+
+
+def files_of(room: str) -> Iterator[Path]:
+    for file in HOUSE.rglob("*.py"):
+        if room_of(file.relative_to(HOUSE).parts) == room:
+            yield file
 
 
 def at_import(file: Path) -> Iterator[str]:
     """The rooms that a module imports from when it is imported itself."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or (
+            isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        ):
             node.body = []
     yield from _rooms(tree)
 
@@ -66,15 +85,17 @@ def floor(room: str) -> int:
 
 
 def test_every_room_has_a_floor() -> None:
-    rooms = {folder.name for folder in HOUSE.iterdir() if (folder / "__init__.py").exists()}
+    folders = [path.parent for path in (*HOUSE.glob("*/__init__.py"), *HOUSE.glob("backends/*/__init__.py"))]
+    rooms = {room_of(folder.relative_to(HOUSE).parts) for folder in folders}
     assert rooms == set().union(*FLOORS)
 
 
 def test_the_map_has_the_rooms_in_the_order_of_their_imports() -> None:
     map_of_rooms = HOUSE.parent.joinpath("CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)/` \|", map_of_rooms, flags=re.MULTILINE)
-    assert sorted(rows) == sorted(set().union(*FLOORS))
-    core = [row for row in rows if row in set().union(*CORE)]
+    plain = {room for room in set().union(*FLOORS) if "/" not in room}
+    assert sorted(rows) == sorted(plain)
+    core = [row for row in rows if row in set().union(*CORE) and row != "backends"]
     assert core == sorted(core, key=floor, reverse=True)
 
 
@@ -83,11 +104,25 @@ def test_nothing_is_imported_from_above(room: str) -> None:
     rooms = set().union(*FLOORS)
     wrong = [
         f"{file.relative_to(HOUSE)} imports {other}"
-        for file in (HOUSE / room).rglob("*.py")
-        for other in (at_import(file) if room == "cli" else imports(file))
-        if other in rooms and other != room and floor(other) >= floor(room)
+        for file in files_of(room)
+        for other in (at_import(file) if room in ("backends", "cli") else imports(file))
+        if other in rooms and other != room and floor(other) >= floor(room) and not _shares(room, other)
     ]
     assert wrong == []
+
+
+def _shares(room: str, other: str) -> bool:
+    """Says whether a backend may import what several have in common."""
+    return room in PLUG_INS and other in {"backends/built", "backends/served"}
+
+
+def test_nothing_imports_a_backend_but_its_table() -> None:
+    assert [
+        f"{file.relative_to(HOUSE)} imports {other}"
+        for file in HOUSE.rglob("*.py")
+        for other in imports(file)
+        if other in PLUG_INS and room_of(file.relative_to(HOUSE).parts) not in PLUG_INS
+    ] == []
 
 
 def test_a_class_name_stands_for_one_thing() -> None:

@@ -124,6 +124,7 @@ def deploy(
     Ctrl-C leaves what was applied.
     """
     from trtspec.backends.servers.plain import without_drafts
+    from trtspec.backends.table import backend_named
     from trtspec.cli.terminal.built import find_build
     from trtspec.cli.terminal.served import LogTalk, ServerTalk
     from trtspec.cluster.commands.cluster import deploy_to
@@ -143,7 +144,6 @@ def deploy(
     from trtspec.deploy.vendor.site import VendorContainer, VendorHere
     from trtspec.gateway.ports import Ports
     from trtspec.recipe.loader import load
-    from trtspec.recipe.server_limits import doubt
     from trtspec.serving.rollout.file import ROLLOUT
 
     if docker:
@@ -229,7 +229,7 @@ def deploy(
         out.result(site.command_line())
         return
     site.prepare(out.watch)
-    wrong = doubt(launch.backend, build.recipe.hardware.gpu) if launch and not plain else None
+    wrong = backend_named(launch.backend).doubt(build.recipe.hardware.gpu) if launch and not plain else None
     for warning in filter(None, (site.warning, deployment.exposure, wrong)):
         out.warning(warning)
     if timeout is None:
@@ -267,11 +267,11 @@ def _option(name: str) -> str:
 
 def _check_cluster(loaded: LoadedRecipe, output: str | None, *, in_container: bool, plain: bool) -> None:
     """Refuses options that a cluster has no use for."""
-    from trtspec.recipe.support import SERVERS
+    from trtspec.backends.table import backend_named
 
     if in_container:
         raise typer.BadParameter("a cluster has containers of its own", param_hint="--container")
-    if (output or plain) and loaded.recipe.backend not in SERVERS:
+    if (output or plain) and backend_named(loaded.recipe.backend).builds_engines:
         raise typer.BadParameter("a cluster serves what a store has", param_hint="--output, --plain")
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from trtspec.backends.containers.container import Container
-from trtspec.backends.servers import triton_vllm
+from trtspec.backends.table import backend_named
 from trtspec.base.progress import Progress
 from trtspec.deploy import in_container, local
 from trtspec.deploy.build import DeployedBuild
@@ -86,7 +86,7 @@ class InContainer(ContainerSite):
 
     def __init__(self, deployment: Deployment, build: DeployedBuild, *, detach: bool) -> None:
         self._deployment, self._build, self._models = deployment, build, find_models(build)
-        image = triton_vllm.IMAGE if self._models else release_of(build.recipe.engine.release).image
+        image = backend_named(build.recipe.backend).image(build.recipe)
         super().__init__(deployment, build.recipe.hardware, image, detach=detach)
         self._container = self._made_for(deployment)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtspec.backends.table import backend_named
 from trtspec.base.errors import ModelError, PairError
 from trtspec.base.findings import Finding, Severity, errors, note
 from trtspec.methods.method import HETEROGENEOUS
@@ -19,7 +20,6 @@ from trtspec.models.heads.reading import is_head, read_head
 from trtspec.models.source import Source, read_source
 from trtspec.models.tokenizer import TokenizerTraits, read_tokenizer
 from trtspec.models.vocabularies import translated
-from trtspec.recipe.server_limits import allows_translation
 
 _SHOWN = 3
 
@@ -77,7 +77,7 @@ def refuse(subject: str, findings: list[Finding], backend: str) -> None:
         more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
         first = refused[0]
         problem = f"target and draft do not fit: {first.subject}: {first.problem}{more}; {first.effect}"
-        usual = f"{_SAME_FAMILY}, or {_TRANSLATED}" if allows_translation(backend) else _SAME_FAMILY
+        usual = f"{_SAME_FAMILY}, or {_TRANSLATED}" if backend_named(backend).translates else _SAME_FAMILY
         raise PairError(subject, problem, first.repair or usual)
 
 

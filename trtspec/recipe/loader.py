@@ -10,12 +10,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from trtspec.backends import table
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
 from trtspec.recipe.limits import contradictions, contradictions_of_any_backend
 from trtspec.recipe.problems import problems_of
 from trtspec.recipe.schema import Recipe, RecipeModel
-from trtspec.recipe.support import BACKENDS
 from trtspec.recipe.yaml_reader import MAX_BYTES, Unreadable, line_of, read
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?\Z")
@@ -95,8 +95,10 @@ def _parsed(data: bytes, path: Path) -> LoadedRecipe:
 
 
 def _judged(parsed: LoadedRecipe, backend: str | None) -> LoadedRecipe:
-    if backend is not None and backend not in BACKENDS:
-        problem = parsed.problem("engine.backend", f"found {backend!r:.80}", f"use {' or '.join(BACKENDS)}")
+    if backend is not None and backend not in table.NAMES:
+        problem = parsed.problem(
+            "engine.backend", f"found {backend!r:.80}", f"use {' or '.join(table.NAMES)}"
+        )
         raise RecipeError(parsed.path, [problem])
     loaded = parsed
     if backend and backend != parsed.recipe.backend:
@@ -126,7 +128,8 @@ def _contradictions(loaded: LoadedRecipe) -> Iterator[Finding]:
         return
     move = f"trtspec migrate {loaded.path} --to {loaded.asked} writes a recipe for it"
     repairs = {"engine.backend": "name a GPU in hardware.gpu, or another backend"}
-    find = contradictions_of_any_backend if loaded.asked == "torch" else contradictions
+    takes_any = table.backend_named(loaded.asked).takes_any_recipe
+    find = contradictions_of_any_backend if takes_any else contradictions
     for found in find(loaded.recipe):
         yield replace(found, repair=repairs.get(found.subject, move))
 

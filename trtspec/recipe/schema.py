@@ -10,29 +10,32 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 
+from trtspec.backends import table
 from trtspec.base.digest import digest_of
 from trtspec.base.roles import Role
 from trtspec.base.section import Section
 from trtspec.methods.any_method import WITHOUT_MODEL, AnyMethod
 from trtspec.methods.draft_model import DraftModelMethod
-from trtspec.recipe import devices, gpus, releases, server_releases
+from trtspec.recipe import devices, gpus
 from trtspec.recipe.fleet import FleetSection
 from trtspec.recipe.kubernetes import Kubernetes
 from trtspec.recipe.layers import LayerSearch, LayersOfTarget
-from trtspec.recipe.section import GpuName, Positive, Share, Text, TextSelection
+from trtspec.recipe.section import BackendName, GpuName, Positive, ReleaseName, Share, Text, TextSelection
 from trtspec.recipe.slurm import SlurmSection
-from trtspec.recipe.support import SERVERS
 
 Microseconds = Annotated[int, Field(ge=1_000, le=7 * 86_400 * 10**6)]  # up to a week
 Device = Annotated[
     str, BeforeValidator(devices.check), WithJsonSchema({"type": "string", "pattern": devices.PATTERN})
 ]
 BuildOption = bool | int | float | Text
-Backend = Literal["tensorrt_llm", "torch", "vllm", "sglang", "tensorrt_llm_pytorch"]
-RELEASES = tuple(dict.fromkeys([*releases.RELEASES, *server_releases.VERSIONS]))
-ReleaseName = Annotated[Text, WithJsonSchema({"type": "string", "enum": list(RELEASES)})]
 
 
 class Calibration(TextSelection):
@@ -153,7 +156,7 @@ class Speculation(Section):
 class Engine(Section):
     """The backend of the engines, and the limits that they are built for."""
 
-    backend: Backend | None = Field(
+    backend: BackendName | None = Field(
         default=None,
         description="What builds and runs the engines; torch if left out on a machine without a GPU. vllm, "
         "sglang and tensorrt_llm_pytorch (trtllm-serve) are servers that load the models themselves.",
@@ -287,7 +290,7 @@ class Recipe(Section):
         A server of others loads the draft on as many tensor ranks as the target.
         """
         ranks = {role: model.parallel.ranks for role, model in self.engines.items()}
-        if Role.DRAFT in ranks and self.backend in SERVERS:
+        if Role.DRAFT in ranks and not table.backend_named(self.backend).builds_engines:
             ranks[Role.DRAFT] = self.target.parallel.tensor
         return ranks
 
@@ -350,7 +353,7 @@ class Recipe(Section):
         return own or (calibration.dataset if calibration and is_text else None)
 
     @property
-    def backend(self) -> Backend:
+    def backend(self) -> str:
         """`engine.backend`; if that is left out, `torch` for `gpu: none` and else `tensorrt_llm`."""
         return self.engine.backend or ("torch" if self.hardware.gpu == gpus.NONE else "tensorrt_llm")
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema
+from pydantic_core import CoreSchema, PydanticCustomError
 
+from trtspec.backends import table
 from trtspec.base.section import Section
 from trtspec.recipe import gpus
 
@@ -16,6 +20,35 @@ Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1
 GpuName = Annotated[
     str, AfterValidator(gpus.check), WithJsonSchema({"type": "string", "enum": list(gpus.NAMES)})
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class NamesOf:
+    """The texts that a JSON Schema offers for a key, which are looked up when one is made."""
+
+    names: Callable[[], Iterable[str]]
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"type": "string", "enum": list(dict.fromkeys(self.names()))}
+
+
+def _backend(value: object) -> object:
+    """Returns the name of a backend; raises pydantic's error of an enumeration for what is none."""
+    if value in table.NAMES:
+        return value
+    allowed = ", ".join(map(repr, table.NAMES))
+    raise PydanticCustomError("literal_error", "Input should be {expected}", {"expected": allowed})
+
+
+def _releases() -> Iterator[str]:
+    for backend in table.backends():
+        yield from backend.versions
+
+
+BackendName = Annotated[str, BeforeValidator(_backend), NamesOf(lambda: table.NAMES)]
+ReleaseName = Annotated[Text, NamesOf(_releases)]
 
 
 class TextSelection(Section):

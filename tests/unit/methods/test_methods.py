@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.made_up_method import NAME
+from tests.servers_of_others import SERVERS
 from trtspec.checkpoint.inside import DraftInside
 from trtspec.methods.table import METHODS
-from trtspec.recipe.support import SERVERS
 
 HOUSE = Path(__file__).parents[3]
 

@@ -11,8 +11,9 @@ from check_jsonschema import main as check
 from click.testing import CliRunner
 from pydantic import ValidationError
 
+from trtspec.backends.table import backends
 from trtspec.base.errors import RecipeError
-from trtspec.recipe import gpus, releases, server_releases
+from trtspec.recipe import gpus, releases
 from trtspec.recipe.loader import load
 from trtspec.recipe.schema import Recipe, json_schema
 from trtspec.recipe.starter import STARTER
@@ -120,7 +121,7 @@ def test_an_editor_and_the_loader_want_a_draft_of_the_same_recipes(
 def test_tables_are_offered_for_completion() -> None:
     assert SCHEMA["$defs"]["Hardware"]["properties"]["gpu"]["enum"] == list(gpus.NAMES)
     release, nothing = SCHEMA["$defs"]["Engine"]["properties"]["release"]["anyOf"]
-    assert set(release["enum"]) == {*releases.RELEASES, *server_releases.VERSIONS}
+    assert set(release["enum"]) == {version for backend in backends() for version in backend.versions}
     assert len(release["enum"]) == len(set(release["enum"]))
     assert nothing == {"type": "null"}
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.backends.migration.settling import settle, value_of, without
+from trtspec.backends.table import backend_named
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
 from trtspec.recipe.edit import edit
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.places import places
 from trtspec.recipe.schema import Recipe
-from trtspec.recipe.support import ENGINES
 from trtspec.recipe.yaml_reader import read
 
 _DYNAMIC = "weights are quantized as they are loaded, and activations with scales of each step"
@@ -96,17 +96,18 @@ def moved_name(name: str, before: str, backend: str) -> str:
 def _consequences(before: Recipe, after: Recipe) -> Iterator[Change]:
     """Returns what follows for the deployment where a key says the same as before, or nothing."""
     old, new = before.backend, after.backend
+    was_built, is_built = (backend_named(name).builds_engines for name in (old, new))
     was, now = _lengths(before), _lengths(after)
     if was != now:
-        has_none = new not in ENGINES or after.drafts_inside
+        has_none = not is_built or after.drafts_inside
         reason = "no policy of trtspec there" if has_none else "K follows acceptance and load"
         yield Change("K", was, now, reason)
     for role, model in after.models.items():
         if model.quantization.weights == "fp8" and FP8[old] != FP8[new]:
             yield Change(f"{role}.quantization.weights", "fp8", "fp8", FP8[new])
-    if (old in ENGINES) != (new in ENGINES):
+    if was_built != is_built:
         reason = "clients of OpenAI's API go on"
-        if old in ENGINES:
+        if was_built:
             reason += ", and Triton's have another server to ask"
         yield Change("API", _api(old), _api(new), reason)
 
@@ -116,11 +117,13 @@ def _lengths(recipe: Recipe) -> str:
     longest = speculation.num_draft_tokens or speculation.max_draft_len
     if recipe.drafts_inside:
         return f"a tree of {longest} in every step" if longest else "a tree in every step"
-    is_fixed = recipe.backend not in ENGINES or speculation.policy == "fixed" or speculation.num_draft_tokens
+    is_built = backend_named(recipe.backend).builds_engines
+    is_fixed = not is_built or speculation.policy == "fixed" or speculation.num_draft_tokens
     if is_fixed:
         return f"{longest} in every round" if longest else "the default, in every round"
     return f"adaptive, up to {longest}" if longest else "adaptive"
 
 
 def _api(backend: str) -> str:
-    return "Triton's, and OpenAI's with num_draft_tokens" if backend in ENGINES else "OpenAI's of the server"
+    is_built = backend_named(backend).builds_engines
+    return "Triton's, and OpenAI's with num_draft_tokens" if is_built else "OpenAI's of the server"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trtspec.backends.table import backend_named
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
 from trtspec.methods.any_method import WITHOUT_MODEL
@@ -13,7 +14,6 @@ from trtspec.methods.method import Method
 from trtspec.methods.table import METHODS
 from trtspec.recipe.edit import edit
 from trtspec.recipe.loader import LoadedRecipe, loads
-from trtspec.recipe.server_limits import lacking_on_clusters
 from trtspec.recipe.yaml_reader import read
 
 _METHOD = "speculation.method"
@@ -42,7 +42,7 @@ def _loaded(text: str, path: Path) -> tuple[LoadedRecipe | None, list[Finding]]:
         loaded = loads(text.encode(), path)
     except RecipeError as error:
         return None, list(error.findings)
-    return loaded, list(lacking_on_clusters(loaded.recipe))
+    return loaded, list(backend_named(loaded.recipe.backend).lacking_on_clusters(loaded.recipe))
 
 
 def value_of(key: str, values: Mapping[str, Any]) -> Any:

@@ -25,12 +25,11 @@ from trtspec.methods.medusa import NODES
 from trtspec.models.families.family import FamilyTensor, Split, TensorPart
 from trtspec.models.heads.check import check_head
 from trtspec.models.heads.head import HeadDescription
-from trtspec.models.heads.medusa import MedusaDescription
+from trtspec.models.heads.medusa import TARGET_ARCHITECTURE, MedusaDescription
 from trtspec.models.heads.reading import head_tensors
 from trtspec.models.source import Source
 from trtspec.serving.executors.tensorrt_llm.choices import Choices, as_parameter
 
-ARCHITECTURE = "MedusaForCausalLM"
 _FAMILIES = ("llama", "mistral", "qwen2")
 _HEADS = "*medusa_heads*"
 """What stays as it is in an FP8 target (`combine_medusa_weight` of quantize_by_modelopt.py)."""
@@ -94,7 +93,7 @@ class MedusaInside(DraftInside):
         )
         config = {
             **blueprint.config,
-            "architecture": ARCHITECTURE,
+            "architecture": TARGET_ARCHITECTURE,
             # By which `MedusaForCausalLm` chooses its base class.
             "model_type": source.model_type,
             "max_draft_len": len(self.choices),

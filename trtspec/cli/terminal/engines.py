@@ -17,13 +17,13 @@ def require_engines(recipe: Path, lacking: str, backend: str | None = None) -> L
 
     `lacking` is what there is not then, and `backend` what `--backend` says.
     """
+    from trtspec.backends.table import backend_named
     from trtspec.pipeline.plan.choices import asked_backend
     from trtspec.recipe.loader import load
-    from trtspec.recipe.support import SERVERS
 
     loaded = load(recipe, asked_backend({"engine.backend": backend}, os.environ))
     found = loaded.recipe.backend
-    if found in SERVERS:
+    if not backend_named(found).builds_engines:
         problem = f"{found} loads the models itself, so there is {lacking}"
         error = loaded.problem("engine.backend", problem, "trtspec build and trtspec deploy are all it needs")
         raise RecipeError(recipe, [error])

@@ -6,6 +6,7 @@ import os
 from importlib.metadata import version
 
 from trtspec.backends.servers.plain import without_drafts
+from trtspec.backends.table import backend_named
 from trtspec.base.errors import RecipeError, StoreError, UnavailableError
 from trtspec.cli.terminal.output import out
 from trtspec.cluster.kubernetes.deriving import ServedRecipe, derive
@@ -19,7 +20,6 @@ from trtspec.pipeline.plan.choices import build_folder
 from trtspec.pipeline.store.address import StoreAddress
 from trtspec.pipeline.store.store import Store
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.support import SERVERS
 
 
 def find_values(
@@ -36,7 +36,7 @@ def find_values(
     `plain` without drafts, beside the one with them and on no route of a Gateway. Raises RecipeError,
     StoreError for what a store lacks, and UnavailableError for a build that is not there.
     """
-    if loaded.recipe.backend not in SERVERS:
+    if backend_named(loaded.recipe.backend).builds_engines:
         return derive(loaded, _of_engines(loaded, store), namespace)
     served = _of_server(loaded, store, output, plain=plain)
     values = derive(loaded, served, namespace)

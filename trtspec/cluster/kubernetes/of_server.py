@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from trtspec.backends.servers.launch import ServerLaunch
-from trtspec.backends.servers.manners import MANNERS
+from trtspec.backends.table import backend_named
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
@@ -15,12 +15,11 @@ from trtspec.cluster.kubernetes.deriving import IMAGE_S, ServedRecipe, bytes_of,
 from trtspec.cluster.kubernetes.values import HostResources, ServerTimes, Variable, VendorServerValues
 from trtspec.deploy.pod import STARTUP_S
 from trtspec.deploy.vendor import pod
-from trtspec.pipeline.plan.server import LAYERS
+from trtspec.pipeline.steps import write_layers
 from trtspec.recipe import gpus
 from trtspec.recipe.kubernetes import Claim, EmptyDir, HostPath, Kubernetes
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Draft, Recipe
-from trtspec.recipe.server_limits import lacking_on_clusters
 
 # Estimates that err on the large side: the API and the engine; the CUDA context, NCCL and pinned memory of
 # each rank. PyTorch's ranks share memory.
@@ -57,7 +56,7 @@ def of_server(loaded: LoadedRecipe, launch: ServerLaunch) -> ServedRecipe:
             files=dict(launch.files),
             hub=len(launch.models) < len(recipe.models),
             hub_secret=options.secrets.hub,
-            key_variable=MANNERS[launch.backend].key_variable,
+            key_variable=backend_named(launch.backend).key_variable,
             metrics_path=launch.metrics_path or "/metrics",
         ),
     )
@@ -92,14 +91,14 @@ def _times(options: Kubernetes, launch: ServerLaunch) -> ServerTimes:
 
 def _findings(loaded: LoadedRecipe, launch: ServerLaunch) -> Iterator[Finding]:
     recipe, options = loaded.recipe, loaded.recipe.kubernetes
-    for found in lacking_on_clusters(recipe):
+    for found in backend_named(recipe.backend).lacking_on_clusters(recipe):
         yield loaded.problem(found.subject, found.problem, found.repair)
     if recipe.serving.layout:
         problem = "in Triton, vLLM is not deployed on a cluster: its own server is"
         yield loaded.problem("serving.layout", problem, "remove this line")
-    manners = MANNERS[launch.backend]
-    if options.secrets.api_keys and manners.key_variable is None:
-        problem = f"{manners.name} takes no key but on its command line, which every user of a node can read"
+    backend = backend_named(launch.backend)
+    if options.secrets.api_keys and backend.key_variable is None:
+        problem = f"{backend.title} takes no key but on its command line, which every user of a node can read"
         repair = "remove this line, and put a proxy that asks for keys in front of it"
         yield loaded.problem("kubernetes.secrets.api_keys", problem, repair)
     yield from _unseen(loaded)
@@ -113,7 +112,9 @@ def _unseen(loaded: LoadedRecipe) -> Iterator[Finding]:
         location = loaded.model_location(model)
         if isinstance(model, Draft) and model.layers_of_target:
             problem = "the build makes a model of these layers on this machine, and pods do not see it"
-            repair = f"copy the build's {LAYERS} to a folder {places}, and name that as draft.model"
+            repair = (
+                f"copy the build's {write_layers.OUTPUT} to a folder {places}, and name that as draft.model"
+            )
             yield loaded.problem("draft.layers_of_target", problem, repair)
         elif isinstance(location, Path) and not _is_on(volume, PurePosixPath(location.absolute())):
             problem = f"{location} is of this machine, and pods do not see it"

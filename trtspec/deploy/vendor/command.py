@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path, PurePath
 
 from trtspec.backends.servers.launch import ServerLaunch
-from trtspec.backends.servers.manners import MANNERS
+from trtspec.backends.table import backend_named
 from trtspec.base.errors import UnavailableError
 
 _BUILD = "{build}"
@@ -14,7 +14,7 @@ _BUILD = "{build}"
 
 def options(launch: ServerLaunch, build: PurePath, host: str, port: int, grace_s: float) -> tuple[str, ...]:
     """Returns the server's options, of which those of the build name the folder of its files."""
-    drain = MANNERS[launch.backend].drain_option
+    drain = backend_named(launch.backend).drain_option
     own = (argument.replace(_BUILD, str(build)) for argument in launch.arguments)
     waits = (drain, f"{max(grace_s, 1):.0f}") if drain else ()
     return (*own, *waits, launch.host_option, host, launch.port_option, str(port))

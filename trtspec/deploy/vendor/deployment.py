@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trtspec.backends.servers.manners import MANNERS, Manners
+from trtspec.backends.backend import Backend
+from trtspec.backends.table import backend_named
 from trtspec.deploy.deployment import GRACE_S
 from trtspec.gateway.addresses import LOOPBACK, client_host, in_url, is_loopback
 from trtspec.gateway.ports import OPENAI
@@ -39,8 +40,8 @@ class VendorDeployment:
     """The folder of the log; it is in the build if this is None."""
 
     @property
-    def manners(self) -> Manners:
-        return MANNERS[self.backend]
+    def manners(self) -> Backend:
+        return backend_named(self.backend)
 
     @property
     def container_name(self) -> str:
@@ -90,7 +91,7 @@ class VendorDeployment:
 
     @property
     def software(self) -> str:
-        return self.manners.name
+        return self.manners.title
 
     @property
     def addresses(self) -> dict[str, str]:

@@ -6,24 +6,23 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from trtspec.backends.backend import Backend
 from trtspec.backends.servers.launch import ServerLaunch
-from trtspec.backends.servers.manners import Manners
 from trtspec.pipeline.machine.installed import installed_beside, installed_in
-from trtspec.recipe.server_releases import SERVER_RELEASES
 
 
-def difference(launch: ServerLaunch, manners: Manners, started: Sequence[str]) -> str | None:
+def difference(launch: ServerLaunch, backend: Backend, started: Sequence[str]) -> str | None:
     """Returns what to say where the release that `started` runs is another than the launch's.
 
     None where they are the same, or where its Python does not tell. It is no error: most arguments are those
     of other releases too, and one that the server does not know it refuses itself, by name.
     """
-    found = installed(manners.packages, started)
+    found = installed(backend.packages, started)
     if found in (None, launch.release):
         return None
-    known = found in SERVER_RELEASES[launch.backend]
+    known = found in backend.versions
     repair = f"write release: {found}, and build again" if known else f"install {launch.release}"
-    return f"{manners.name} {found} is installed, and the build is for {launch.release}: {repair}"
+    return f"{backend.title} {found} is installed, and the build is for {launch.release}: {repair}"
 
 
 def installed(packages: Sequence[str], started: Sequence[str]) -> str | None:

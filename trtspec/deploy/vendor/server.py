@@ -86,4 +86,4 @@ class VendorServer:
 
     @property
     def _name(self) -> str:
-        return self._deployment.manners.name
+        return self._deployment.manners.title

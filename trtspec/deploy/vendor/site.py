@@ -30,7 +30,7 @@ class VendorHere:
     def __init__(self, deployment: VendorDeployment, models: Models, python: Path | None) -> None:
         self._deployment, self._models, launch = deployment, models, models.launch
         self._variables = launch.environment
-        started = program(launch, deployment.manners.name, python)
+        started = program(launch, deployment.manners.title, python)
         self.warning = difference(launch, deployment.manners, started)
         own = options(launch, deployment.build, deployment.host, deployment.port, deployment.grace_s)
         self._command = (*started, *own)

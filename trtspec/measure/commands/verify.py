@@ -116,6 +116,7 @@ def verify(
     nothing was proved. Without --url engines run in this process; of another engine.backend two servers are
     started here, one after the other: without drafts, and with them.
     """
+    from trtspec.backends.table import backend_named
     from trtspec.measure.commands.verified import print_result
     from trtspec.measure.verify.in_turns import in_turns
     from trtspec.measure.verify.opening import ServerAddress, in_this_process, on_servers
@@ -124,7 +125,6 @@ def verify(
     from trtspec.measure.verify.two_samples import distributions
     from trtspec.measure.verify.verification import VerificationSettings, usual_lengths
     from trtspec.measure.workloads.reading import read_workload
-    from trtspec.recipe.server_limits import doubt
 
     if recipe is None and (url is None or tokenizer is None):
         raise typer.BadParameter("name a recipe, or a --url with its --tokenizer")
@@ -168,7 +168,11 @@ def verify(
         plain = ServerAddress(baseline, model_name, read_key(baseline_api_key_file)) if baseline else None
         sides = on_servers(server, plain, vocabulary)
     elif built and built.launch:
-        if wrong := doubt(built.launch.backend, built.build.recipe.hardware.gpu) if draws else None:
+        if (
+            wrong := backend_named(built.launch.backend).doubt(built.build.recipe.hardware.gpu)
+            if draws
+            else None
+        ):
             out.warning(f"{wrong}; --draws 0 leaves sampling out")
         sides = in_turns(built.build, built.launch, python, vocabulary.end_ids, out.status)
     else:

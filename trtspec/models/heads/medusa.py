@@ -20,6 +20,8 @@ from trtspec.models.hf_config import HfConfig
 from trtspec.models.tensors import Tensor
 
 WEIGHTS = "medusa_lm_head.safetensors"
+TARGET_ARCHITECTURE = "MedusaForCausalLM"
+"""TensorRT-LLM's name of a target with such heads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import trtspec.pipeline.repository
 import trtspec.serving
+from trtspec.backends.table import backend_named
 from trtspec.base.digest import digest_of
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
@@ -26,7 +27,6 @@ from trtspec.pipeline.run.digests import FileDigests
 from trtspec.recipe.layers import AUTO
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Draft, RecipeModel
-from trtspec.recipe.support import SERVERS
 
 Bring = Callable[["str", "str | None", Progress], Path]
 
@@ -64,7 +64,7 @@ def _model(
     source = read_source(folder)
     names = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
     # A server of others gets a model of the Hub by its commit: nothing here reads its weights.
-    is_told = folder != location and loaded.recipe.backend in SERVERS
+    is_told = folder != location and not backend_named(loaded.recipe.backend).builds_engines
     told = {**digests_of_weights(folder), **(digests_of_blobs(folder) if is_told else {})}
     found = _digests((*source.files, *names), digests, told)
     dataset = None if source.scheme else _dataset(loaded, model, digests)

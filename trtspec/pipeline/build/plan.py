@@ -18,8 +18,7 @@ from trtspec.pipeline.machine.host import find_host
 from trtspec.pipeline.plan.choices import asked_backend, build_folder
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.obstacles import recipe_obstacle
-from trtspec.pipeline.plan.resolve import resolve
-from trtspec.pipeline.plan.resolved import Resolved
+from trtspec.pipeline.plan.resolved import Resolved, resolve
 from trtspec.pipeline.run.digests import FileDigests
 from trtspec.pipeline.run.records import FOLDER, has_records, pending
 from trtspec.pipeline.run.step import Step

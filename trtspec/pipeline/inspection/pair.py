@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trtspec.backends.table import backend_named
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
@@ -17,7 +18,6 @@ from trtspec.models.layers import draft_of
 from trtspec.models.pair import Member, compare, read_member
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Draft
-from trtspec.recipe.support import ENGINES
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class PairReport:
 def inspect_pair(loaded: LoadedRecipe) -> PairReport:
     """Compares what this machine has, without a download; raises ModelError for a folder that is no model."""
     method = loaded.recipe.speculation.method
+    is_built = backend_named(loaded.recipe.backend).builds_engines
     sides, unseen, head = dict[Role, Member](), dict[Role, str](), None
     for role, model in loaded.recipe.models.items():
         location = loaded.model_location(model)
@@ -50,7 +51,7 @@ def inspect_pair(loaded: LoadedRecipe) -> PairReport:
             if role is Role.DRAFT and method.is_head:
                 head = read_head(folder)
                 continue
-            sides[role] = read_member(folder, for_engines=loaded.recipe.backend_of(role) in ENGINES)
+            sides[role] = read_member(folder, for_engines=is_built)
             if isinstance(model, Draft):
                 sides[role] = replace(sides[role], source=draft_of(sides[role].source, model))
         except ModelError as error:

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from trtspec.backends.tensorrt_llm.medusa import ARCHITECTURE as WITH_HEADS
 from trtspec.base.findings import Finding, note
 from trtspec.checkpoint.mapping import misfit
 from trtspec.models.families import FAMILIES
+from trtspec.models.heads.medusa import TARGET_ARCHITECTURE as WITH_HEADS
 from trtspec.models.hf_config import LARGEST
 from trtspec.pipeline.inspection.model import (
     MOST_BLOCKS,

@@ -8,17 +8,17 @@ from trtspec.backends.containers.cdi import KIND
 from trtspec.backends.containers.engine import ContainerEngine
 from trtspec.backends.containers.oddities import describe, oddities
 from trtspec.backends.engine.compatibility import fits_sm
+from trtspec.backends.table import backend_named
 from trtspec.base.errors import UnavailableError
 from trtspec.base.extras import how_to_install
 from trtspec.base.findings import Finding, Severity, note, ok
 from trtspec.base.roles import Role
 from trtspec.base.units import GIB, gb, gib
 from trtspec.pipeline.machine.settings import settings
-from trtspec.pipeline.machine.survey import PACKAGES, Machine, ModelState
+from trtspec.pipeline.machine.survey import Machine, ModelState
 from trtspec.pipeline.repository.placement import place
-from trtspec.recipe import gpus, releases, server_releases
+from trtspec.recipe import gpus, releases
 from trtspec.recipe.schema import Recipe
-from trtspec.recipe.support import ENGINES, SERVERS
 
 # A build keeps a checkpoint and an engine of each model.
 _COPIES = 2
@@ -30,7 +30,7 @@ def examine(machine: Machine, recipe: Recipe | None) -> list[Finding]:
     An error is what the recipe needs and the machine lacks; without a recipe there is none.
     """
     on_tensorrt = recipe is None or recipe.backend == "tensorrt_llm"
-    is_served = recipe is not None and recipe.backend in SERVERS
+    is_served = recipe is not None and not backend_named(recipe.backend).builds_engines
     release = releases.RELEASES[recipe.engine.release or releases.DEFAULT] if recipe and on_tensorrt else None
     findings = [ok("Python", f"{machine.python}, trtspec {machine.versions.get('trtspec', '?')}")]
     if recipe:
@@ -66,7 +66,7 @@ def _hub(machine: Machine) -> Finding:
 
 def _disk(machine: Machine, recipe: Recipe | None) -> Finding:
     found = f"{gb(machine.free)} free in {machine.folder}"
-    is_built = recipe is not None and recipe.backend in ENGINES
+    is_built = recipe is not None and backend_named(recipe.backend).builds_engines
     needed = _COPIES * sum(_weights(machine, recipe).values()) if recipe and is_built else 0
     if needed > machine.free:
         found += f", and a build needs about {gb(needed)}"
@@ -150,7 +150,7 @@ def _memory(machine: Machine, recipe: Recipe | None) -> Finding:
 
 def _loads(machine: Machine, recipe: Recipe) -> dict[int, float]:
     """Bytes of weights on each GPU, by its number in CUDA."""
-    is_served = recipe.backend in SERVERS  # which runs the draft on the target's GPUs
+    is_served = not backend_named(recipe.backend).builds_engines  # which runs the draft on the target's GPUs
     count = recipe.ranks[Role.TARGET] if is_served else recipe.hardware.count
     placement = place(recipe.ranks, count, recipe.draft_gpus)
     loads: dict[int, float] = {}
@@ -162,12 +162,13 @@ def _loads(machine: Machine, recipe: Recipe) -> dict[int, float]:
 
 def _server(machine: Machine, recipe: Recipe) -> Finding:
     """Finds the recipe's server in this Python; it may as well be in an environment of its own."""
-    release = server_releases.release_of(recipe.backend, recipe.engine.release)
-    names = PACKAGES[recipe.backend]
+    backend = backend_named(recipe.backend)
+    image, names = backend.image(recipe), backend.packages
+    version = recipe.engine.release or backend.versions[0]
     found = next((machine.versions[name] for name in names if name in machine.versions), None)
-    if found == release.version:
+    if found == version:
         return ok(names[0], found)
-    elsewhere = f"{names[0]} {release.version} in an environment of its own, or the image {release.image}"
+    elsewhere = f"{names[0]} {version} in an environment of its own, or the image {image}"
     return note(names[0], f"{found or 'none'} beside trtspec; a build does not need it", elsewhere)
 
 

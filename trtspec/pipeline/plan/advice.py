@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trtspec.backends.table import backend_named
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert import checkpoint_size
 from trtspec.forecast.outlook import best, break_even
@@ -11,7 +12,6 @@ from trtspec.pipeline.plan.memory import Budget
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
 from trtspec.pipeline.plan.speed import Speed
 from trtspec.recipe import gpus
-from trtspec.recipe.support import ENGINES
 
 _USUAL = (0.6, 0.8)
 _LONGEST = 32
@@ -72,6 +72,6 @@ def _expected(speed: Speed) -> Expected:
 def _bytes(engine: EnginePlan) -> int:
     """Returns the bytes of the weights: of a checkpoint, or as another server loads them."""
     source = engine.model.source
-    if engine.backend in ENGINES:
+    if backend_named(engine.backend).builds_engines:
         return checkpoint_size(source, engine.checkpoint, engine.draft_inside)
     return source.size

@@ -10,23 +10,25 @@ from typing import Literal
 from trtspec.backends.engine.directory import EXTERNAL
 from trtspec.backends.engine.engine_options import BuildOptions
 from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.table import backend_named
 from trtspec.base.roles import Role
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.inside import DraftInside
 from trtspec.checkpoint.layers.choose import SearchOptions
 from trtspec.models.heads.head import HeadDescription
-from trtspec.pipeline.plan.choices import Choice
-from trtspec.pipeline.plan.facts import DatasetFacts, ModelFacts
+from trtspec.pipeline.plan.choices import Choice, Chooser, choose_output
+from trtspec.pipeline.plan.facts import DatasetFacts, ModelFacts, PlanFacts
 from trtspec.pipeline.repository.placement import Placement, place
 from trtspec.pipeline.repository.spec import AdmissionParameters
-from trtspec.recipe import devices, releases
+from trtspec.recipe import devices, gpus, releases
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.support import SERVERS
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.pace import Policy
 
 Layout = Literal["in_process", "bls"]
+MAX_DRAFT_LEN, MAX_DRAFT_LEN_CPU = 8, 4
+"""The longest draft of a recipe that names none, on a GPU and on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +144,30 @@ class Resolved:
         return placement(self.engines, self.loaded.recipe.hardware.count)
 
 
-def placement(engines: Mapping[Role, EnginePlan], gpus: int) -> Placement:
+def resolve(
+    loaded: LoadedRecipe, facts: PlanFacts, flags: Mapping[str, str | None], environment: Mapping[str, str]
+) -> Resolved:
+    """Returns the recipe with every default filled in, each with where it came from and why; pure.
+
+    A flag overrides the environment, the environment overrides the recipe, and the recipe overrides a
+    default. `flags` has values by their key in the recipe, None for a flag that was not given. Raises
+    RecipeError for what the recipe asks for and its models, or trtspec, cannot give, and ModelError for a
+    model that trtspec does not convert.
+    """
+    choose = Chooser(loaded, flags, environment)
+    output = choose_output(choose)
+    suits = "what serves in production" if loaded.recipe.hardware.gpu != gpus.NONE else "runs without a GPU"
+    backend = backend_named(choose("engine.backend", loaded.recipe.backend, suits))
+    return backend.resolve(choose, facts, output)
+
+
+def placement(engines: Mapping[Role, EnginePlan], count: int) -> Placement:
     """Returns the GPUs that the engines run on, of a server with so many.
 
     A server of others runs the draft on the GPUs of the target.
     """
     ranks = {role: engine.checkpoint.mapping.world_size for role, engine in engines.items()}
     draft = engines.get(Role.DRAFT)
-    if engines[Role.TARGET].backend in SERVERS:
-        gpus = ranks[Role.TARGET]
-    return place(ranks, gpus, devices.gpus_of(draft.device) if draft else None)
+    if not backend_named(engines[Role.TARGET].backend).builds_engines:
+        count = ranks[Role.TARGET]
+    return place(ranks, count, devices.gpus_of(draft.device) if draft else None)

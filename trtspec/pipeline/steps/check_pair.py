@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from trtspec.backends.table import backend_named
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.models.source import Source
@@ -12,7 +13,6 @@ from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps.reads import digest_of_files, is_config
-from trtspec.recipe.support import ENGINES
 
 KIND = "check pair"
 
@@ -45,5 +45,6 @@ def run(
 ) -> None:
     from trtspec.models.pair import compare, read_member, refuse
 
-    target, draft = (read_member(source.folder, for_engines=backend in ENGINES) for source in models)
+    is_built = backend_named(backend).builds_engines
+    target, draft = (read_member(source.folder, for_engines=is_built) for source in models)
     refuse(str(recipe), compare(target, draft, max_seq_len, translates=translates), backend)

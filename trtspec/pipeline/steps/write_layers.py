@@ -12,12 +12,13 @@ from trtspec.checkpoint.layers.folder import write_model
 from trtspec.models.headers_only import check_weights
 from trtspec.models.source import Source
 from trtspec.pipeline.plan.resolved import Resolved
-from trtspec.pipeline.plan.server import LAYERS
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import choose_layers
 from trtspec.pipeline.steps.reads import digest_of_files, is_weight_or_tokenizer
 
 KIND = "write layers"
+OUTPUT = "draft/model"
+"""Where a build has the model of the layers of the target that are its draft."""
 
 
 def step(resolved: Resolved, role: Role) -> Step:
@@ -29,7 +30,7 @@ def step(resolved: Resolved, role: Role) -> Step:
         role=role,
         summary=f"{count} layers of the target as a model that {resolved.backend} loads",
         inputs=(model.name,),
-        output=LAYERS,
+        output=OUTPUT,
         command=(),
         digest=digest_of_files(is_weight_or_tokenizer, model, **choose_layers.written(resolved, role)),
         action=partial(run, model.source, layers),

@@ -13,7 +13,7 @@ from trtspec.models.headers_only import fetch_headers
 from trtspec.models.hub import fetch
 from trtspec.models.pair import compare, read_member, refuse
 from trtspec.models.source import Source
-from trtspec.pipeline.plan.resolve import MAX_DRAFT_LEN
+from trtspec.pipeline.plan.resolved import MAX_DRAFT_LEN
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.serving.errors import TokenizerError
 from trtspec.serving.tokenizer import Tokenizer

@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from trtspec.backends.table import backend_named
 from trtspec.methods.table import METHODS
 from trtspec.recipe.loader import LoadedRecipe, model_location
 from trtspec.recipe.places import written
 from trtspec.recipe.schema import Recipe
-from trtspec.recipe.support import refusal
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting
 
 Precision = Literal["float32", "float16", "bfloat16", "fp8"]
@@ -99,7 +99,8 @@ def candidates(
     `methods` all are tried that the recipe's backend runs.
     """
     recipe = loaded.recipe
-    wanted = methods or [name for name in tuned_methods() if refusal(name, recipe.backend) is None]
+    runner, release = backend_named(recipe.backend), recipe.engine.release
+    wanted = methods or [name for name in tuned_methods() if not runner.refusal(name, release)]
     own = [CandidateDraft(loaded.model_location(recipe.draft), is_own=True)] if recipe.draft else []
     models = [
         replace(draft, precision=precision)

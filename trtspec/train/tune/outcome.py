@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.base.atomic import write_atomically
-from trtspec.pipeline.plan.resolve import MAX_DRAFT_LEN, MAX_DRAFT_LEN_CPU
+from trtspec.pipeline.plan.resolved import MAX_DRAFT_LEN, MAX_DRAFT_LEN_CPU
 from trtspec.recipe import gpus
 from trtspec.recipe.edit import edit
 from trtspec.recipe.loader import LoadedRecipe

@@ -9,11 +9,11 @@ import yaml
 from typer.testing import CliRunner
 
 from trtspec.backends.migration.moving import MovedRecipe, move
+from trtspec.backends.table import NAMES
 from trtspec.base.errors import RecipeError
 from trtspec.cli.app import app
 from trtspec.recipe.loader import load, loads
 from trtspec.recipe.schema import Recipe
-from trtspec.recipe.support import BACKENDS
 
 RECIPES = Path(__file__).parents[4] / "recipes"
 FULL = """\
@@ -52,7 +52,7 @@ def flat(values: dict[str, object], before: str = "") -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("backend", sorted({*BACKENDS} - {"tensorrt_llm"}))
+@pytest.mark.parametrize("backend", sorted({*NAMES} - {"tensorrt_llm"}))
 @pytest.mark.parametrize("name", ["llama-3.1-405b-8xh200", "llama-3.3-70b-h200-ngram", "qwen2.5-32b-h100"])
 def test_a_recipe_for_engines_moves_everywhere(name: str, backend: str, tmp_path: Path) -> None:
     recipe = RECIPES / f"{name}.yaml"

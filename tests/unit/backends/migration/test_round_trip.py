@@ -7,21 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers_of_others import SERVERS, server_named
 from trtspec.backends.migration.importing import recipe_of
-from trtspec.backends.servers.servers import LAUNCHES
-from trtspec.backends.servers.wanted import LaunchInputs, LaunchModel
+from trtspec.backends.served.inputs import LaunchInputs, LaunchModel
 from trtspec.methods.draft_model import DraftModelMethod
 from trtspec.methods.method import Method
 from trtspec.methods.ngram import Ngram
 from trtspec.recipe.loader import loads
-from trtspec.recipe.server_releases import release_of
 
 PATH = Path("recipe.yaml")
 
 
 def wanted(backend: str, method: Method) -> LaunchInputs:
     return LaunchInputs(
-        release=release_of(backend, None),
+        release=server_named(backend).release_of(None),
         name="served",
         target=LaunchModel("org/big", "0" * 40),
         draft=LaunchModel("org/small", "1" * 40) if method.has_model else None,
@@ -42,9 +41,9 @@ def wanted(backend: str, method: Method) -> LaunchInputs:
 @pytest.mark.parametrize(
     "method", [DraftModelMethod(), Ngram(kind="ngram", prompt_lookup_max=6)], ids=lambda m: m.kind
 )
-@pytest.mark.parametrize("backend", LAUNCHES)
+@pytest.mark.parametrize("backend", SERVERS)
 def test_a_launch_is_read_back(backend: str, method: Method, tmp_path: Path) -> None:
-    launch = LAUNCHES[backend](wanted(backend, method))
+    launch = server_named(backend).launch(wanted(backend, method))
     launch.write(tmp_path)
     words = [word.replace("{build}", str(tmp_path)) for word in launch.arguments]
     for start in (launch.program, ("python", "-m", launch.module, *launch.module_words)):

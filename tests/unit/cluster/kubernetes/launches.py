@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from tests.servers_of_others import server_named
+from trtspec.backends.served.inputs import LaunchInputs, LaunchModel
 from trtspec.backends.servers.launch import ServerLaunch
-from trtspec.backends.servers.servers import LAUNCHES
-from trtspec.backends.servers.wanted import LaunchInputs, LaunchModel
 from trtspec.cluster.kubernetes.deriving import derive
 from trtspec.cluster.kubernetes.of_server import of_server
 from trtspec.cluster.kubernetes.values import Values
 from trtspec.methods.draft_model import DraftModelMethod
 from trtspec.methods.ngram import Ngram
 from trtspec.recipe.loader import LoadedRecipe, loads
-from trtspec.recipe.server_releases import release_of
-from trtspec.recipe.support import PINNING
 
 TARGET, DRAFT = "Qwen/Qwen3-32B", "Qwen/Qwen3-0.6B"
 WEIGHTS = 64_000_000_000
@@ -31,14 +29,17 @@ hardware: {{gpu: h100, count: 2}}
 def loaded(backend: str, section: str = "", target: str = TARGET) -> LoadedRecipe:
     """A recipe, with the section `kubernetes:` of these lines, if any."""
     # trtllm-serve takes a draft of the Hub at its latest commit alone.
-    drafts = f"draft: {{model: {DRAFT}}}" if backend in PINNING else "speculation: {method: ngram}"
+    drafts = (
+        f"draft: {{model: {DRAFT}}}" if server_named(backend).pins_drafts else "speculation: {method: ngram}"
+    )
     text = RECIPE.format(backend=backend, target=target, draft=drafts)
     return loads((text + (f"kubernetes:\n{section}" if section else "")).encode(), Path("recipe.yaml"))
 
 
 def launch(backend: str, target: str = TARGET) -> ServerLaunch:
     """What its build is started with."""
-    release, is_drafted = release_of(backend, None), backend in PINNING
+    server = server_named(backend)
+    release, is_drafted = server.release_of(None), server.pins_drafts
     served = LaunchModel(
         target, None if target.startswith("/") else "9216db5781bf21249d130ec9da846c4624c16137"
     )
@@ -59,7 +60,7 @@ def launch(backend: str, target: str = TARGET) -> ServerLaunch:
         enable_chunked_context=True,
         kv_bytes=None,
     )
-    return replace(LAUNCHES[backend](wanted), weights=WEIGHTS, metrics_path=release.metrics_path)
+    return replace(server.launch(wanted), weights=WEIGHTS, metrics_path=release.metrics_path)
 
 
 def values(backend: str, section: str = "", namespace: str | None = None, target: str = TARGET) -> Values:

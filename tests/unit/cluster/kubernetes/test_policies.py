@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.policies import POLICIES, complaints
+from tests.servers_of_others import SERVERS
 from tests.unit.cluster.kubernetes import launches
 from tests.unit.cluster.kubernetes.builds import EVERY, RECIPES, values
 from tests.unit.cluster.kubernetes.rendered import rendered
 from tests.unit.cluster.kubernetes.value_sets import VALUE_SETS
-from trtspec.recipe.support import SERVERS
 
 Objects = list[dict[str, Any]]
 

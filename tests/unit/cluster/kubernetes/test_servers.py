@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.servers_of_others import SERVERS
 from tests.unit.cluster.kubernetes.launches import KEYS, SECTIONS, TARGET, WEIGHTS, launch, loaded, values
 from tests.unit.cluster.kubernetes.rendered import rendered
 from trtspec.base.errors import RecipeError
@@ -19,7 +20,6 @@ from trtspec.deploy.vendor.deployment import VendorDeployment
 from trtspec.deploy.vendor.in_container import container
 from trtspec.deploy.vendor.models import Models
 from trtspec.recipe.loader import loads
-from trtspec.recipe.support import SERVERS
 
 NODE = SECTIONS["a folder of the node"]
 

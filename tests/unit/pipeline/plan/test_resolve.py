@@ -19,8 +19,7 @@ from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.plan.advice import advice
 from trtspec.pipeline.plan.choices import Choice, asked_backend
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
-from trtspec.pipeline.plan.resolve import resolve
-from trtspec.pipeline.plan.resolved import Resolved
+from trtspec.pipeline.plan.resolved import Resolved, resolve
 from trtspec.pipeline.repository.placement import Placement
 from trtspec.recipe.loader import load
 

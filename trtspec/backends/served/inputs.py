@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtspec.backends.served.releases import ServerRelease
 from trtspec.methods.method import Method
-from trtspec.recipe.server_releases import ServerRelease
 
 
 @dataclass(frozen=True, slots=True)

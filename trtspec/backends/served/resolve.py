@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trtspec.backends.engine.engine_options import BuildOptions
-from trtspec.backends.servers.servers import LAUNCHES
-from trtspec.backends.servers.wanted import LaunchInputs, LaunchModel
+from trtspec.backends.served.inputs import LaunchInputs, LaunchModel
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping as RankMapping
@@ -22,17 +22,18 @@ from trtspec.pipeline.plan.memory import kv_of_layer
 from trtspec.pipeline.plan.precision import choose_dtype, choose_fp8_cache, choose_fp8_weights
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
 from trtspec.pipeline.plan.texts import choose_max_seq_len
-from trtspec.recipe import gpus, server_releases
-from trtspec.recipe.support import PINNING, QUANTIZING
+from trtspec.pipeline.steps import write_layers
+from trtspec.recipe import gpus
+
+if TYPE_CHECKING:
+    from trtspec.backends.served.backend import ServerBackend
 
 NUM_DRAFT_TOKENS = 4
 MAX_NUM_TOKENS, MAX_NUM_TOKENS_CPU = 8192, 2048
-LAYERS = "draft/model"
-"""Where a build has the model of the layers of the target that are its draft."""
 _CPU_BLOCK = 128  # tokens of a block of vLLM's KV cache on a CPU (`CpuPlatform`)
 
 
-def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: str) -> Resolved:
+def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: ServerBackend) -> Resolved:
     """Returns the recipe with every default filled in, and how the server is started.
 
     A head is none of the engines: what it takes of memory and time is not in the plan.
@@ -41,7 +42,7 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: str
     loaded, recipe = choose.loaded, choose.loaded.recipe
     version = choose(
         "engine.release",
-        server_releases.release_of(backend, None).version,
+        backend.versions[0],
         "the newest that trtspec knows",
     )
     options = _sizes(choose, facts)
@@ -62,7 +63,7 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: str
         places[Role.DRAFT] = LaunchModel(_place(choose, Role.DRAFT), facts.head.revision)
     _check_pinned(choose, backend, places.get(Role.DRAFT))
     wanted = LaunchInputs(
-        release=server_releases.release_of(backend, version),
+        release=backend.release_of(version),
         name=name,
         target=places[Role.TARGET],
         draft=places.get(Role.DRAFT),
@@ -79,7 +80,7 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: str
         kv_bytes=_kv_bytes(engines) if recipe.hardware.gpu == gpus.NONE else None,
     )
     launch = replace(
-        LAUNCHES[backend](wanted),
+        backend.launch(wanted),
         weights=sum(model.source.size for model in facts.all_models.values()),
         kv_bytes=wanted.kv_bytes or 0,
         metrics_path=wanted.release.metrics_path,
@@ -87,7 +88,7 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: str
     return Resolved(
         loaded,
         output,
-        backend,
+        backend.name,
         None,
         launch.served_model_name,
         options.max_draft_len,
@@ -116,8 +117,8 @@ def _sizes(choose: Chooser, facts: PlanFacts) -> BuildOptions:
     return BuildOptions(batch, longest - 1, longest, tokens, length)
 
 
-def _target(choose: Chooser, backend: str, facts: ModelFacts, options: BuildOptions) -> EnginePlan:
-    dtype = choose_dtype(choose, Role.TARGET, facts.source, backend)
+def _target(choose: Chooser, backend: ServerBackend, facts: ModelFacts, options: BuildOptions) -> EnginePlan:
+    dtype = choose_dtype(choose, Role.TARGET, facts.source, backend.name)
     fp8 = choose_fp8_weights(choose, Role.TARGET, facts.source)
     fp8_cache = choose_fp8_cache(choose, Role.TARGET)
     _check_quantization(choose, backend, Role.TARGET, facts.source, fp8=fp8)
@@ -130,29 +131,31 @@ def _target(choose: Chooser, backend: str, facts: ModelFacts, options: BuildOpti
         repair = f"at least {options.max_seq_len}, or enable_chunked_context: true"
         raise choose.error("engine.max_num_tokens", problem, repair)
     checkpoint = ConvertOptions(dtype, RankMapping(tensor, pipeline), fp8, fp8_cache)
-    return EnginePlan(facts, None, checkpoint, options, chunked, backend)
+    return EnginePlan(facts, None, checkpoint, options, chunked, backend.name)
 
 
-def _draft(choose: Chooser, backend: str, facts: ModelFacts, target: EnginePlan) -> EnginePlan:
+def _draft(choose: Chooser, backend: ServerBackend, facts: ModelFacts, target: EnginePlan) -> EnginePlan:
     """Returns the plan of the draft, which a server loads like the target but for the weights' precision."""
     fp8, like = choose_fp8_weights(choose, Role.DRAFT, facts.source), target.checkpoint
     _check_quantization(choose, backend, Role.DRAFT, facts.source, fp8=fp8)
     mapping = RankMapping(like.mapping.tp_size, 1)
     _check_heads(choose, Role.DRAFT, facts.source, mapping.tp_size)
     checkpoint = ConvertOptions(like.dtype, mapping, fp8, like.fp8_kv_cache)
-    return EnginePlan(facts, None, checkpoint, target.options, target.enable_chunked_context, backend)
+    return EnginePlan(facts, None, checkpoint, target.options, target.enable_chunked_context, backend.name)
 
 
-def _check_pinned(choose: Chooser, backend: str, draft: LaunchModel | None) -> None:
-    if draft and draft.revision and backend not in PINNING:
-        problem = f"{backend} takes a draft of the Hub at its latest commit, and at no other"
+def _check_pinned(choose: Chooser, backend: ServerBackend, draft: LaunchModel | None) -> None:
+    if draft and draft.revision and not backend.pins_drafts:
+        problem = f"{backend.name} takes a draft of the Hub at its latest commit, and at no other"
         download = f"hf download {draft.place} --revision {draft.revision} --local-dir draft"
         raise choose.error("draft.model", problem, f"{download}, and model: ./draft")
 
 
-def _check_quantization(choose: Chooser, backend: str, role: Role, source: Source, *, fp8: bool) -> None:
-    if fp8 and source.scheme is None and backend not in QUANTIZING:
-        problem = f"{backend} quantizes nothing, and the model is not FP8"
+def _check_quantization(
+    choose: Chooser, backend: ServerBackend, role: Role, source: Source, *, fp8: bool
+) -> None:
+    if fp8 and source.scheme is None and not backend.quantizes:
+        problem = f"{backend.name} quantizes nothing, and the model is not FP8"
         repair = "name a model that is FP8 already, such as NVIDIA's with hf_quant_config.json"
         raise choose.error(f"{role}.quantization.weights", problem, repair)
 
@@ -172,7 +175,7 @@ def _served(choose: Chooser, role: Role, engine: EnginePlan, output: Path) -> La
     """
     quantize = engine.checkpoint.fp8 and engine.model.source.scheme is None
     if engine.layers:
-        return LaunchModel(str((output / LAYERS).absolute()), quantize=quantize)
+        return LaunchModel(str((output / write_layers.OUTPUT).absolute()), quantize=quantize)
     return LaunchModel(_place(choose, role), engine.model.revision, quantize)
 
 

@@ -7,13 +7,20 @@ the server complete no configuration, so all of it is written here (vllm_backend
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.base.digest import digest_of
+from trtspec.base.progress import Advance
+from trtspec.pipeline.run.step import Step
+from trtspec.pipeline.steps import write_repository
 
 RELEASE = "0.27.1"
 """The vLLM of the image, which is not the recipe's `engine.release`."""
@@ -46,6 +53,27 @@ _OUTPUTS = (
 )
 # Options of the server alone, which the engine has no arguments for.
 _SERVERS = frozenset({"served_model_name"})
+
+
+def write_repository_step(launch: ServerLaunch) -> Step:
+    """Returns the step that writes the model repository."""
+    made = files(launch)
+    return Step(
+        kind=write_repository.KIND,
+        summary=f"the Triton model {launch.served_model_name} of the vLLM backend",
+        inputs=launch.models,
+        output=write_repository.OUTPUT,
+        command=(),
+        digest=digest_of(made),
+        action=partial(_write, made),
+    )
+
+
+def _write(files: Mapping[str, str], output: Path, _: Advance) -> None:
+    for name, text in files.items():
+        file = output / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
 
 
 def files(launch: ServerLaunch) -> dict[str, str]:

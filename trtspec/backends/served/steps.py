@@ -1,4 +1,4 @@
-"""The steps that write how a server of others is started: its files, and `launch.json` that names them."""
+"""The steps of a build for a server of others: what it reads is written, and no engine is built."""
 
 from __future__ import annotations
 
@@ -10,12 +10,28 @@ from pathlib import Path
 from trtspec.backends.servers.launch import FILE, ServerLaunch
 from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance
+from trtspec.pipeline.plan.facts import PlanFacts
+from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
+from trtspec.pipeline.steps import copy_tokenizer, write_layers
+from trtspec.pipeline.steps.steps import checks, choices
 
 KIND = "write launch"
 
 
-def steps(launch: ServerLaunch) -> Iterator[Step]:
+def steps_before_the_manifest(resolved: Resolved, launch: ServerLaunch, facts: PlanFacts) -> Iterator[Step]:
+    """Yields the steps but the last one, in order."""
+    yield from checks(resolved, facts)
+    yield copy_tokenizer.step(facts.target)
+    yield from choices(resolved.engines, facts)
+    for role, engine in resolved.engines.items():
+        if engine.layers:
+            yield write_layers.step(resolved, role)
+    yield from launch_steps(launch)
+
+
+def launch_steps(launch: ServerLaunch) -> Iterator[Step]:
+    """Yields the steps that write a server's files, and `launch.json` that names them."""
     for name, text in launch.files.items():
         yield Step(
             kind=f"write {name}",

@@ -1,12 +1,10 @@
-"""Fills in every default of a recipe from the facts; each value knows where it came from and why.
-
-A flag overrides the environment, the environment overrides the recipe, and the recipe overrides a default.
-"""
+"""Fills in every default of a recipe whose engines trtspec builds; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from trtspec.backends.engine.defaults import EngineKind, defaults
@@ -18,7 +16,7 @@ from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.checkpoint.mapping import misfit
 from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.source import Source
-from trtspec.pipeline.plan.choices import Choice, Chooser, choose_output
+from trtspec.pipeline.plan.choices import Choice, Chooser
 from trtspec.pipeline.plan.depending import depending, head_engine
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
 from trtspec.pipeline.plan.inside import check_cyclic, choose_inside
@@ -26,6 +24,8 @@ from trtspec.pipeline.plan.iteration import choose_chunked_context, choose_num_t
 from trtspec.pipeline.plan.memory import budget_of, fits_a_tensor
 from trtspec.pipeline.plan.precision import choose_dtype, choose_fp8_cache, choose_fp8_weights
 from trtspec.pipeline.plan.resolved import (
+    MAX_DRAFT_LEN,
+    MAX_DRAFT_LEN_CPU,
     CalibrationPlan,
     Coordination,
     EnginePlan,
@@ -33,35 +33,21 @@ from trtspec.pipeline.plan.resolved import (
     Resolved,
     placement,
 )
-from trtspec.pipeline.plan.server import resolve_server
 from trtspec.pipeline.plan.serving import choose_admission, choose_layout, choose_rounds
 from trtspec.pipeline.plan.texts import choose_max_seq_len
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.build_options import SIZES, Value, is_on
-from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.support import SERVERS
 
-MAX_DRAFT_LEN, MAX_DRAFT_LEN_CPU = 8, 4
 _PRICE = 0.1  # the largest share of the KV cache that iterations with more texts may cost
 
 
-def resolve(
-    loaded: LoadedRecipe, facts: PlanFacts, flags: Mapping[str, str | None], environment: Mapping[str, str]
-) -> Resolved:
-    """Returns the recipe with every default filled in; pure.
+def resolve_engines(choose: Chooser, facts: PlanFacts, output: Path, backend: str) -> Resolved:
+    """Returns the recipe with every default filled in.
 
-    `flags` has values by their key in the recipe, None for a flag that was not given. Raises RecipeError for
-    what the recipe asks for and its models, or trtspec, cannot give, and ModelError for a model
-    that trtspec does not convert.
+    Raises RecipeError for what the recipe asks for and its models, or trtspec, cannot give, and ModelError
+    for a model that trtspec does not convert.
     """
-    choose = Chooser(loaded, flags, environment)
-    recipe = loaded.recipe
-    output = choose_output(choose)
-    suits = "what serves in production" if recipe.hardware.gpu != gpus.NONE else "runs without a GPU"
-    backend = choose("engine.backend", recipe.backend, suits)
-    if backend in SERVERS:
-        return resolve_server(choose, facts, output, backend)
-    release = None
+    loaded, recipe, release = choose.loaded, choose.loaded.recipe, None
     if backend == "tensorrt_llm":
         version = choose("engine.release", releases.DEFAULT, "the last line of releases with engines")
         release = releases.RELEASES[version]

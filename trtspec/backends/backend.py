@@ -1,0 +1,127 @@
+"""The protocol of a backend: all that the rest of trtspec asks of an engine, whichever it is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trtspec.base.findings import Finding
+    from trtspec.base.roles import Role
+    from trtspec.pipeline.plan.choices import Chooser
+    from trtspec.pipeline.plan.facts import PlanFacts
+    from trtspec.pipeline.plan.resolved import Resolved
+    from trtspec.pipeline.run.step import Step
+    from trtspec.pipeline.steps.pull import StoredEngine
+    from trtspec.recipe.schema import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """The reason why a backend, or some of its releases, does not run a method, and its source."""
+
+    reason: str
+    source: str
+    releases: tuple[str, ...] = ()
+    """The releases that run the method all the same, the newest first."""
+
+
+class Backend(ABC):
+    """An engine of recipes: a builder of engines, or a server that loads the models itself."""
+
+    name: ClassVar[str]
+    """The name in recipes, which is that of the folder."""
+    title: ClassVar[str]
+    """The name for people."""
+    methods: ClassVar[Mapping[str, Unsupported | None]]
+    """The methods of drafting: None where all releases run the method, else the reason why not."""
+    builds_engines: ClassVar[bool]
+    """True if trtspec builds engines for it, which its own coordinator serves under Triton."""
+    packages: ClassVar[tuple[str, ...]] = ()
+    """The names that pip may know it by."""
+    drain_option: ClassVar[str | None] = None
+    """The option with the seconds that requests in flight have when the server is told to end. None where it
+    waits for them by itself.
+    """
+    key_variable: ClassVar[str | None] = None
+    """The variable that has the one key of its API. None where a key could only be on its command line, which
+    every user of the machine can read, or nowhere.
+    """
+    quantizes: ClassVar[bool] = True
+    """True if weights become FP8 although the model has none: by a calibration, or while they are loaded."""
+    pins_drafts: ClassVar[bool] = True
+    """True if a draft of the Hub can be had at a commit."""
+    needs_gpu: ClassVar[str | None] = None
+    """The reason why it does not run without a GPU; None if it does."""
+    float32_flaw: ClassVar[str | None] = None
+    """The reason why it does not run float32; None if it does."""
+    emulates_fp8: ClassVar[bool] = True
+    """True if it runs FP8 weights on GPUs without FP8 too."""
+    takes_any_recipe: ClassVar[bool] = False
+    """True if it runs recipes for other backends, and passes over what is for those alone."""
+
+    @property
+    def translates(self) -> bool:
+        """True if a draft may have another vocabulary than its target."""
+        return True
+
+    @property
+    @abstractmethod
+    def versions(self) -> tuple[str, ...]:
+        """The releases that a recipe may name, the default first; none where there is only one."""
+
+    def refusal(self, method: str, release: str | None) -> Unsupported | None:
+        """Returns why a release does not run the method; None where it does.
+
+        Without a release the default is meant.
+        """
+        cell = self.methods[method] if method in self.methods else _unknown(method)
+        if cell and cell.releases and (release or self.versions[0]) in cell.releases:
+            return None
+        return cell
+
+    @abstractmethod
+    def image(self, recipe: Recipe) -> str:
+        """Returns the vendor's image that serves a recipe's build."""
+
+    @abstractmethod
+    def release_flaw(self, version: str) -> tuple[str, str] | None:
+        """Returns why it has no such release, and the repair; None if it has."""
+
+    @abstractmethod
+    def resolve(self, choose: Chooser, facts: PlanFacts, output: Path) -> Resolved:
+        """Returns a recipe with every default filled in; pure.
+
+        Raises RecipeError for what the recipe asks for and it cannot do with these models, and ModelError for
+        a model that trtspec does not convert.
+        """
+
+    @abstractmethod
+    def steps(
+        self, resolved: Resolved, facts: PlanFacts, found: Mapping[Role, StoredEngine], only: Role | None
+    ) -> list[Step]:
+        """Returns the steps of a build in order, all but the one that writes the manifest; pure.
+
+        Engines that were `found` in a store are pulled from there. With `only` these are the steps of one
+        engine.
+        """
+
+    @abstractmethod
+    def contradictions(self, recipe: Recipe) -> Iterator[Finding]:
+        """Finds keys that it does not have, or that do not go together there."""
+
+    def lacking_on_clusters(self, recipe: Recipe) -> Iterator[Finding]:
+        """Finds keys of `kubernetes` that it does not have; they are no part of a build."""
+        return iter(())
+
+    def doubt(self, gpu: str) -> str | None:
+        """Returns what it is known to do wrong with drafts on a GPU; None if nothing."""
+        return None
+
+
+def _unknown(method: str) -> Unsupported:
+    return Unsupported(f"trtspec starts it with no {method}", "its folder in trtspec/backends")

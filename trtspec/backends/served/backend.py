@@ -1,0 +1,78 @@
+"""Holds what the servers that load the models themselves have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from trtspec.backends.backend import Backend
+from trtspec.backends.served.inputs import LaunchInputs
+from trtspec.backends.served.releases import ServerRelease
+from trtspec.backends.served.resolve import resolve_server
+from trtspec.backends.served.rules import contradictions, lacking_on_clusters
+from trtspec.backends.served.steps import steps_before_the_manifest
+from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.base.findings import Finding
+from trtspec.base.roles import Role
+from trtspec.methods.method import TRANSLATES
+from trtspec.pipeline.plan.choices import Chooser
+from trtspec.pipeline.plan.facts import PlanFacts
+from trtspec.pipeline.plan.resolved import Resolved
+from trtspec.pipeline.run.step import Step
+from trtspec.pipeline.steps.pull import StoredEngine
+from trtspec.recipe.schema import Recipe
+
+
+class ServerBackend(Backend):
+    """A server of others: it loads the models, and no engine is built for it."""
+
+    builds_engines = False
+    releases: ClassVar[tuple[ServerRelease, ...]]
+    """The releases that serve a recipe, the default first."""
+    lacking: ClassVar[Mapping[str, str]] = {}
+    """The keys of a recipe that it has not and others have, by what it does instead."""
+    layouts: ClassVar[tuple[str, ...]] = ()
+    """The values of `serving.layout` that it has beside a server of its own."""
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        return tuple(release.version for release in self.releases)
+
+    @property
+    def translates(self) -> bool:
+        return TRANSLATES not in self.lacking
+
+    def release_of(self, version: str | None) -> ServerRelease:
+        """Returns the release of a recipe's `engine.release`; None stands for the default."""
+        return next(release for release in self.releases if version in (None, release.version))
+
+    def image(self, recipe: Recipe) -> str:
+        return self.release_of(recipe.engine.release).image
+
+    def release_flaw(self, version: str) -> tuple[str, str] | None:
+        if version in self.versions:
+            return None
+        known = f"known are {', '.join(self.versions)}"
+        return f"found {version!r:.80}: no release of {self.name} that was tried", known
+
+    def contradictions(self, recipe: Recipe) -> Iterator[Finding]:
+        return contradictions(recipe, self.lacking, self.layouts)
+
+    def lacking_on_clusters(self, recipe: Recipe) -> Iterator[Finding]:
+        return lacking_on_clusters(recipe)
+
+    def resolve(self, choose: Chooser, facts: PlanFacts, output: Path) -> Resolved:
+        return resolve_server(choose, facts, output, self)
+
+    def steps(
+        self, resolved: Resolved, facts: PlanFacts, found: Mapping[Role, StoredEngine], only: Role | None
+    ) -> list[Step]:
+        """Returns the steps; it has no engines, so there is none to pull or to build alone."""
+        assert resolved.launch is not None
+        return list(steps_before_the_manifest(resolved, resolved.launch, facts))
+
+    @abstractmethod
+    def launch(self, inputs: LaunchInputs) -> ServerLaunch:
+        """Returns how the server is started; pure."""

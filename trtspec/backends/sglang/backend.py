@@ -1,0 +1,68 @@
+"""SGLang: its release, what it runs, and what its server is like.
+
+Read in 0.5.23 (`srt/managers/tokenizer_manager.py`, `srt/server_args.py`); the image is as
+`docs/get_started/install.md` names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from trtspec.backends.backend import Unsupported
+from trtspec.backends.served.backend import ServerBackend
+from trtspec.backends.served.inputs import LaunchInputs
+from trtspec.backends.served.releases import ServerRelease
+from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.sglang.launch import launch
+from trtspec.base.findings import Finding
+from trtspec.methods.method import TRANSLATES
+from trtspec.recipe.schema import Recipe
+
+
+class SglangBackend(ServerBackend):
+    """SGLang's OpenAI server."""
+
+    name = "sglang"
+    title = "SGLang"
+    packages = ("sglang",)
+    needs_gpu = "SGLang's releases for a CPU are built from source"
+    releases = (ServerRelease("0.5.23", "lmsysorg/sglang:v0.5.23"),)
+    methods: ClassVar[Mapping[str, Unsupported | None]] = {
+        "draft_model": None,
+        "ngram": None,
+        "hybrid": Unsupported(
+            "drafts come from one source for the whole server, which the configuration names",
+            "SGLang 0.5.23, sglang/srt/arg_groups/fields/spec.py",
+        ),
+        "suffix": Unsupported(
+            "SGLang has no suffix decoding",
+            "SGLang 0.5.23, sglang/srt/speculative/spec_info.py: SpeculativeAlgorithm",
+        ),
+        "eagle3": None,
+        "eagle": None,
+        "medusa": Unsupported(
+            "SGLang has no Medusa", "SGLang 0.5.23, sglang/srt/speculative/spec_info.py: SpeculativeAlgorithm"
+        ),
+    }
+    lacking: ClassVar[Mapping[str, str]] = {
+        "speculation.method.prompt_lookup_min": "its n-grams are of any length up to the longest",
+        TRANSLATES: "its drafts have the target's vocabulary (0.5.23; sgl-project/sglang#22883 is open)",
+    }
+
+    def contradictions(self, recipe: Recipe) -> Iterator[Finding]:
+        """Finds pipeline ranks too, beside which SGLang drafts nothing.
+
+        That is `check_pipeline_parallel_compat` of 0.5.23: only EAGLE's, and of servers that read prompts
+        alone.
+        """
+        yield from super().contradictions(recipe)
+        if recipe.target.parallel.pipeline > 1:
+            problem = "SGLang has no drafts beside pipeline ranks"
+            yield Finding("target.parallel.pipeline", problem, "write tensor ranks instead")
+
+    def launch(self, inputs: LaunchInputs) -> ServerLaunch:
+        return launch(inputs)
+
+
+BACKEND = SglangBackend()

@@ -1,0 +1,31 @@
+"""The table of backends: the name of each is that of its folder, which is imported when it is asked for.
+
+A folder has a module `backend` with a constant `BACKEND`. Nothing else imports from a folder by name.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+from trtspec.backends.backend import Backend
+
+NAMES = ("tensorrt_llm", "torch", "vllm", "sglang", "tensorrt_llm_pytorch")
+
+
+def backend_named(name: str) -> Backend:
+    """Returns the backend that recipes call `name`; raises KeyError for a name that is not in the table."""
+    if name not in NAMES:
+        raise KeyError(name)
+    return _loaded(name)
+
+
+@cache
+def _loaded(name: str) -> Backend:
+    found: Backend = import_module(f"{__package__}.{name}.backend").BACKEND
+    return found
+
+
+def backends() -> tuple[Backend, ...]:
+    """Returns all backends in the order of the table."""
+    return tuple(map(backend_named, NAMES))

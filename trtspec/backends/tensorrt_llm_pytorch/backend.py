@@ -1,0 +1,70 @@
+"""TensorRT-LLM's PyTorch backend, which `trtllm-serve` serves: its releases, what it runs, what it is like.
+
+Read in 1.0 to 1.2 (`llmapi/llm_args.py`, `commands/serve.py`); images as NGC names them
+(tensorrt-llm/release). What Prometheus reads is at `/prometheus/metrics` from 1.1 on; `/metrics` are JSON
+(NVIDIA/TensorRT-LLM#5785, `serve/openai_server.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from trtspec.backends.backend import Unsupported
+from trtspec.backends.served.backend import ServerBackend
+from trtspec.backends.served.inputs import LaunchInputs
+from trtspec.backends.served.releases import ServerRelease
+from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.tensorrt_llm_pytorch.launch import launch
+from trtspec.methods.method import TRANSLATES
+
+
+def _release(version: str) -> ServerRelease:
+    metrics = "/prometheus/metrics" if version != "1.0.0" else None
+    return ServerRelease(version, f"nvcr.io/nvidia/tensorrt-llm/release:{version}", metrics_path=metrics)
+
+
+class TensorRtLlmPyTorchBackend(ServerBackend):
+    """TensorRT-LLM's OpenAI server without engines."""
+
+    name = "tensorrt_llm_pytorch"
+    title = "trtllm-serve"
+    packages = ("tensorrt_llm",)
+    needs_gpu = "TensorRT-LLM needs a GPU"
+    float32_flaw = "TensorRT-LLM has no paged context FMHA for float32, which speculation needs"
+    emulates_fp8 = False
+    quantizes = False  # it ignores what it is told (`CachedModelLoader` in llmapi/llm_utils.py)
+    pins_drafts = False  # it would take the latest: `speculative_model_dir` has no revision
+    releases = tuple(map(_release, ("1.2.1", "1.2.0", "1.1.0", "1.0.0")))
+    methods: ClassVar[Mapping[str, Unsupported | None]] = {
+        "draft_model": None,
+        "ngram": None,
+        "hybrid": Unsupported(
+            "drafts come from one source for the whole server, which the configuration names",
+            "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py",
+        ),
+        "suffix": Unsupported(
+            "its PyTorch backend has no suffix decoding",
+            "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: SpeculativeConfig",
+        ),
+        "eagle3": None,
+        "eagle": Unsupported(
+            "of EAGLE's heads its PyTorch backend reads those of EAGLE-3 alone",
+            "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: EagleDecodingConfig.spec_dec_mode",
+        ),
+        "medusa": Unsupported(
+            "only engines of TensorRT-LLM have Medusa, its PyTorch backend has not",
+            "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: MedusaDecodingConfig.supports_backend",
+        ),
+    }
+    lacking: ClassVar[Mapping[str, str]] = {
+        TRANSLATES: "its drafts have the target's vocabulary (features/speculative-decoding.md of 1.2)",
+        "speculation.method.prompt_lookup_min": "its n-grams are of any length up to the longest",
+        "serving.model_name": "up to 1.2 clients call a model by its Hub id, or by its folder's name",
+    }
+
+    def launch(self, inputs: LaunchInputs) -> ServerLaunch:
+        return launch(inputs)
+
+
+BACKEND = TensorRtLlmPyTorchBackend()

