@@ -55,12 +55,12 @@ def model_location(value: str, folder: Path) -> Path | str:
     return value
 
 
-def load(path: Path, backend: str | None = None) -> LoadedRecipe:
-    """Reads and validates a recipe; raises RecipeError with every problem found.
+def load(path: str | Path, backend: str | None = None) -> LoadedRecipe:
+    """Reads and validates a recipe; raises RecipeError with every problem found. It is `trtspec.load_recipe`.
 
     `backend` is what a flag or the environment asks for instead of the recipe's own; its rules hold then.
     """
-    return _judged(parse(path), backend)
+    return _judged(parse(Path(path)), backend)
 
 
 def loads(data: bytes, path: Path) -> LoadedRecipe:
