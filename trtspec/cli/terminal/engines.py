@@ -35,6 +35,7 @@ def require_coordinator(recipe: Path) -> LoadedRecipe:
     lacking = "no coordinator of trtspec's, which drafts for a share of the requests"
     loaded = require_engines(recipe, lacking)
     if loaded.recipe.drafts_inside:
-        problem = "an engine with its draft inside drafts for all requests, and cannot for some alone"
+        drafts = "an engine with its draft inside drafts for all requests"
+        problem = f"{drafts}, and nobody can take that from some"
         raise RecipeError(recipe, [loaded.problem("speculation.method", problem, "write another method")])
     return loaded
