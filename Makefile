@@ -13,10 +13,10 @@ TARGET ?= tensorrt_llm
 IMAGE ?= trtspec:$(TARGET)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-sweep test-chaos test-pythons test-podman test-gpu test-slurm test-vllm check format bench picture image clean
+.PHONY: help demo test test-sweep test-chaos test-pythons test-podman test-gpu test-slurm test-vllm check format bench picture docs docs-reference image clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "no Python 3.10 to 3.12 on PATH; name one: make PYTHON=... $(MAKECMDGOALS)" >&2; exit 1; }
@@ -94,6 +94,16 @@ bench: .venv/.dev ## Measure everything and hold it to its bars; about an hour; 
 
 picture: .venv/.dev ## Draw docs/dashboard.png anew, of a real run; npm, Prometheus and Chromium; about 7 minutes
 	$(BIN)/python -m tests.dashboard.picture
+
+docs-reference: .venv/.dev ## Write the generated pages of docs/reference anew
+	$(BIN)/python -m tests.docs.reference
+
+.venv/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: .venv/.docs ## Build the documentation as a site in build/site; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 image: ## The image of pods: make image IMAGE=registry/trtspec:0.1.0 [TARGET=torch] [TRITON_IMAGE=...] [DOCKER=podman]
 	$(DOCKER) build --target $(TARGET) $(if $(TRITON_IMAGE),--build-arg TRITON_IMAGE=$(TRITON_IMAGE)) --tag $(IMAGE) .

@@ -13,7 +13,9 @@ import trtspec
 from tests.e2e.conftest import IN_PROCESS, Deploy
 
 ROOT = Path(__file__).parents[2]
-BUILDING, ASKING = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/python.md").read_text(), re.M | re.S)
+BUILDING, ASKING = re.findall(
+    r"^```python\n(.*?)^```$", (ROOT / "docs/reference/python.md").read_text(), re.M | re.S
+)
 
 
 @IN_PROCESS

@@ -25,10 +25,10 @@ class CrystalBall(Method):
 
 if __name__ == "__main__":
     table.METHODS[NAME] = CrystalBall
-    if sys.argv[1:] == ["README"]:
-        from tests.unit.backends.test_support import table as table_of_support
+    if sys.argv[1:] == ["methods.md"]:
+        from tests.docs import methods
 
-        sys.stdout.write(table_of_support())
+        sys.stdout.write(methods.page())
     else:
         from trtspec.cli.app import main
 

@@ -1,8 +1,7 @@
-"""The table of methods and backends in the README, and what backends say of themselves."""
+"""What backends say of themselves."""
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from pathlib import Path
 
@@ -44,36 +43,3 @@ def test_the_default_release_of_a_server_is_the_newest(backend: str) -> None:
     newest = max(server.releases, key=lambda release: [int(number) for number in release.version.split(".")])
     assert server.release_of(None) is newest
     assert all(release.version in release.image for release in server.releases)
-
-
-README = Path(__file__).parents[3] / "README.md"
-BEGIN, END = "<!-- methods: written by tests/unit/backends/test_support.py -->", "<!-- /methods -->"
-
-
-def table() -> str:
-    """The table of methods and backends as Markdown, with its reasons below, each of them once."""
-    notes: dict[tuple[str, str], int] = {}
-    lines = [
-        f"| method | {' | '.join(f'`{name}`' for name in NAMES)} |",
-        "|---" * (len(NAMES) + 1) + "|",
-    ]
-    for method in METHODS:
-        shown = []
-        for backend in backends():
-            cell = backend.refusal(method, None)
-            note = (cell.reason, cell.source) if cell else None
-            shown.append(f"no ({notes.setdefault(note, len(notes) + 1)})" if note else "yes")
-        lines.append(f"| `{method}` | {' | '.join(shown)} |")
-    reasons = [f"{number}. {reason} ({source})" for (reason, source), number in notes.items()]
-    return "\n".join([*lines, "", *reasons])
-
-
-def test_the_readme_has_the_table() -> None:
-    """UPDATE_GOLDEN=1 writes it anew."""
-    text = README.read_text()
-    before, rest = text.split(BEGIN)
-    found, after = rest.split(END)
-    if os.environ.get("UPDATE_GOLDEN"):
-        found = f"\n{table()}\n"
-        README.write_text(f"{before}{BEGIN}{found}{END}{after}")
-    assert found == f"\n{table()}\n"

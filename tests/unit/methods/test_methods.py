@@ -76,7 +76,7 @@ class TestAMadeUpMethod:
         assert "run   write repository" in steps
         assert "run   build draft" not in steps
 
-    def test_has_its_row_in_the_table_of_the_readme(self) -> None:
-        said = self.run("README")
+    def test_has_its_row_in_the_page_of_methods(self) -> None:
+        said = self.run("methods.md")
         rows = [line for line in said.stdout.splitlines() if line.startswith(f"| `{NAME}` |")]
         assert [row.count("yes") for row in rows] == [2]

@@ -1,0 +1,37 @@
+"""The page of methods and engines, from the table that recipes are checked by."""
+
+from __future__ import annotations
+
+from trtspec.backends.table import NAMES, backends
+from trtspec.methods.table import METHODS
+
+ABOUT = """\
+# Methods and engines
+
+A recipe may name any method with any engine that has a "yes" here. `trtspec check` refuses the rest with the
+reason, before anything is downloaded.
+
+- [Choose a method](../how-to/choose-a-method.md) says what each method is for.
+- [Serve with vLLM, SGLang or trtllm-serve](../how-to/serve-with-other-engines.md) is about other engines.
+"""
+REASONS = """\
+## Why not
+
+Each number in the table has its reason here, with the place in the engine's source that shows it.
+"""
+
+
+def page() -> str:
+    """Returns the page as Markdown, each reason once."""
+    notes: dict[tuple[str, str], int] = {}
+    head = f"| method | {' | '.join(f'`{name}`' for name in NAMES)} |"
+    lines = [ABOUT, head, "|---" * (len(NAMES) + 1) + "|"]
+    for method in METHODS:
+        shown = []
+        for backend in backends():
+            cell = backend.refusal(method, None)
+            note = (cell.reason, cell.source) if cell else None
+            shown.append(f"no ({notes.setdefault(note, len(notes) + 1)})" if note else "yes")
+        lines.append(f"| `{method}` | {' | '.join(shown)} |")
+    reasons = [f"{number}. {reason} ({source})" for (reason, source), number in notes.items()]
+    return "\n".join([*lines, "", REASONS, *reasons])
