@@ -1,0 +1,69 @@
+"""The rules that `trtspec selftest` tries on NVIDIA's engines hold of every executor here.
+
+A misbehaving one is in `tests/unit/measure/selftest`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+
+from tests.contract.conftest import Continuation, Subject, Torch
+from tests.fakes.trimming import Keep, sometimes
+from trtspec.measure.selftest.decodings import DECODINGS, block_reuse, guides
+from trtspec.measure.selftest.outcome import Outcome, State
+from trtspec.measure.selftest.samples import SAMPLES
+from trtspec.measure.selftest.trial import Check, Question, Trial
+from trtspec.measure.selftest.verifications import VERIFICATIONS, trimmed_drafts
+
+PROMPTS = ([5, 17, 33, 60], [8, 40, 2, 71, 30], [1], list(range(40)))
+K = 6
+CHECKS = {check.name: check for check in (*DECODINGS, *VERIFICATIONS, *SAMPLES)}
+NOT_TRIED = {
+    trimmed_drafts: {"torch", "scripted", "tensorrt_llm", "bls"},
+    block_reuse: {"scripted", "bls"},
+    guides: {"torch", "scripted", "tensorrt_llm", "bls"},
+}
+"""The executors that have nothing to try, by the function of a check."""
+
+
+@pytest.fixture
+def tried(subject: Subject, continuation: Continuation) -> Callable[[Check], Outcome]:
+    async def likely(text: Sequence[int], count: int) -> Mapping[int, float]:
+        assert isinstance(subject, Torch)
+        found = subject.logits(text)[-1].double().softmax(-1).topk(count)
+        total = float(found.values.sum())
+        return {int(token): float(p) / total for token, p in zip(found.indices, found.values, strict=True)}
+
+    def try_(check: Check) -> Outcome:
+        questions = [Question(tuple(prompt), tuple(continuation(prompt, 24))) for prompt in PROMPTS]
+
+        async def main() -> Outcome:
+            return await check.outcome(Trial(subject.load(), questions, likely, K))
+
+        return asyncio.run(main())
+
+    return try_
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_rule_holds(
+    request: pytest.FixtureRequest, name: str, subject: Subject, tried: Callable[[Check], Outcome]
+) -> None:
+    kind, check = request.node.callspec.params["subject"], CHECKS[name]
+    if check in SAMPLES and kind == "scripted":
+        pytest.skip("it draws nothing")
+    found = tried(check)
+    expected = State.NOT_TRIED if kind in NOT_TRIED.get(check.run, ()) else State.OK
+    assert (found.state, found.found) == (expected, found.found)
+
+
+def test_trimmed_drafts_change_no_text(
+    trimmed: Callable[[Keep], Subject], tried: Callable[[Check], Outcome]
+) -> None:
+    trimmed(sometimes(3, 0.9))
+    found = tried(CHECKS["trimmed drafts"])
+    assert found.state is State.OK, found.found
+    assert "drafts were cut" in found.found

@@ -1,0 +1,212 @@
+"""Checks of ordinary decoding, of many requests at once, and of options that verifications keep to."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+from trtspec.measure.selftest.outcome import Differs, NotTried, expect
+from trtspec.measure.selftest.trial import WAIT_S, Check, Trial
+from trtspec.serving.executor import FinishReason, Guide, GuideType, Request, Response
+
+_IDLE_S = 0.2
+"""The seconds in which an engine without requests shows whether it still works."""
+_SURE = 200.0
+"""A bias that no logit outweighs."""
+
+
+async def plain_decoding(trial: Trial) -> str:
+    for question in trial.questions:
+        [answer] = await trial.ask(Request(question.prompt, len(question.text)))
+        expect(answer.token_ids, list(question.text), "text without a draft")
+        expect(answer.finish_reason, FinishReason.LENGTH, "reason of an end by max_tokens")
+    return f"{sum(len(question.text) for question in trial.questions)} tokens are the reference's"
+
+
+async def streaming(trial: Trial) -> str:
+    question = trial.questions[0]
+    heard = await trial.hear(Request(question.prompt, len(question.text), streaming=True))
+    said = [token for response in heard for token in response.token_ids]
+    expect(said, list(question.text), "the tokens of a stream")
+    return f"{len(said)} tokens in {len(heard)} responses"
+
+
+async def end_token(trial: Trial) -> str:
+    question = trial.questions[0]
+    text = list(question.text)
+    for token in dict.fromkeys(text):
+        [answer] = await trial.ask(Request(question.prompt, len(text), end_id=token))
+        found = answer.token_ids, answer.finish_reason
+        expect(found, (text[: text.index(token)], FinishReason.END_ID), f"text that token {token} ends")
+    return f"{len(set(text))} end tokens"
+
+
+async def many_at_once(trial: Trial) -> str:
+    """Plain requests and verifications, more than the engine takes at once."""
+    asked = [
+        trial.questions[i % len(trial.questions)] for i in range(2 * trial.executor.limits.max_batch_size)
+    ]
+    requests = []
+    for index, question in enumerate(asked):
+        draft = list(question.text[: index % (trial.k + 1)])
+        if draft and index % 3 == 0:
+            draft[-1] = trial.wrong(draft[-1])
+        requests.append(Request(question.prompt, len(draft) + 1, draft))
+    for question, request, answer in zip(asked, requests, await trial.ask(*requests), strict=True):
+        right = trial.right(question, request, answer)
+        expect(answer.token_ids, right, f"one of {len(requests)} answers at once")
+    return f"{len(requests)} requests"
+
+
+async def cancellation(trial: Trial) -> str:
+    """One of two texts is cancelled after three tokens, and one that waits before its first."""
+    question, other = trial.questions[0], trial.questions[-1]
+    heard: list[Response] = []
+    is_over = asyncio.get_running_loop().create_future()
+    executor, longest = trial.executor, trial.executor.limits.max_seq_len // 2
+
+    def listen(response: Response) -> None:
+        heard.append(response)
+        if sum(len(one.token_ids) for one in heard) >= 3:
+            executor.cancel_request(response.request_id)
+        if response.is_final and not is_over.done():
+            is_over.set_result(None)
+
+    beside = asyncio.ensure_future(trial.ask(Request(other.prompt, len(other.text))))
+    await asyncio.sleep(0)
+    executor.enqueue_request(Request(question.prompt, longest, streaming=True), listen)
+    early: list[Response] = []
+    executor.cancel_request(executor.enqueue_request(Request(question.prompt, longest), early.append))
+    await asyncio.wait_for(is_over, WAIT_S)
+    [answer] = await beside
+    said = [token for response in heard for token in response.token_ids]
+    # More than the clear beginning may have been said by then, of which nothing is known.
+    common = min(len(said), len(question.text))
+    expect(said[:common], list(question.text[:common]), "what was said before the end")
+    expect(heard[-1].finish_reason, FinishReason.CANCELLED, "reason of a cancelled text")
+    expect([one.finish_reason for one in early], [FinishReason.CANCELLED], "one that was cancelled early")
+    expect(answer.token_ids, list(other.text), "the text beside it")
+    before = executor.progress
+    await asyncio.sleep(_IDLE_S)
+    if (steps := executor.progress - before) > 1:
+        raise Differs(f"the engine went on with a cancelled text: {steps} responses in {_IDLE_S} s")
+    expect(await trial.tokens(Request(question.prompt, 2)), list(question.text[:2]), "the prompt, again")
+    return f"after {len(said)} tokens"
+
+
+async def block_reuse(trial: Trial) -> str:
+    """Sends rounds over one long text, of which every block but the last few should be found."""
+    executor, question = trial.executor, trial.questions[0]
+    executor.take_kv_use()
+    if executor.kv_reuse is None:
+        await trial.ask(Request(question.prompt, 1))
+        executor.take_kv_use()
+    before = executor.kv_reuse
+    if before is None:
+        raise NotTried("the engine does not say what it finds in its KV cache")
+    vocabulary = executor.limits.vocab_size
+    length = min(160, executor.limits.max_input_len - 4 * (trial.k + 1))
+    prompt = [(7 * i * i + 13 * i + 5) % vocabulary for i in range(length)]
+    for _ in range(3):
+        prompt += await trial.tokens(Request(prompt, trial.k + 1, [prompt[0]] * trial.k))
+    await trial.ask(Request(prompt, 1))
+    executor.take_kv_use()
+    after = executor.kv_reuse
+    assert after is not None
+    asked, found = after.asked - before.asked, after.found - before.found
+    # The first of four requests finds nothing, the others all but a block or two.
+    if found < 0.4 * asked:
+        raise Differs(f"of {asked} tokens in four rounds {found} were in the KV cache, expected most")
+    return f"{found} of {asked} tokens in four rounds were in the KV cache"
+
+
+async def bans_and_bias(trial: Trial) -> str:
+    """Both hold in verifications as in ordinary decoding."""
+    question = trial.questions[0]
+    prompt, text = question.prompt, list(question.text)
+    biased = next(token for token in range(1, trial.executor.limits.vocab_size) if token not in text)
+    word, bias = [text[:2]] if text[1] else [[text[0]]], {biased: _SURE}
+    drafts = ([], text[: trial.k]) if trial.k else ([],)
+    for draft in drafts:
+        said = await trial.tokens(Request(prompt, len(draft) + 2, draft, bad_words=word))
+        expect(said[: len(word[0])] != word[0], True, f"the bad word {word[0]} is not said")
+        [first, *_] = await trial.tokens(Request(prompt, len(draft) + 1, draft, embedding_bias=bias))
+        expect(first, biased, "the token that the bias prefers")
+    return f"with {len(drafts) - 1} draft and without"
+
+
+async def guides(trial: Trial) -> str:
+    limits = trial.executor.limits
+    if GuideType.REGEX not in limits.guide_types or trial.decode is None or not trial.end_ids:
+        raise NotTried("the engine follows no guides")
+    pattern, said = r"(yes|no), [0-9]{2}", ""
+    guide = Guide(GuideType.REGEX, pattern, trial.end_ids)
+    for question in trial.questions:
+        request = Request(question.prompt, 40, end_id=trial.end_ids[0], guide=guide)
+        free = Request(question.prompt, len(question.text))
+        guided, beside = await trial.ask(request, free)
+        said = trial.decode(guided.token_ids)
+        if not re.fullmatch(pattern, said):
+            raise Differs(f"the guide {pattern} was followed to {said!r}")
+        expect(beside.token_ids, list(question.text), "a free text beside a guided one")
+    return f"{len(trial.questions)} texts such as {said!r}"
+
+
+_ROOM = "executor/executorImpl.cpp"
+DECODINGS = (
+    Check(
+        "plain decoding",
+        "A request without a draft decodes on the same engine, to max_tokens.",
+        "rule 8: batch_manager/trtGptModelInflightBatching.cpp",
+        plain_decoding,
+        of_drafts=False,
+    ),
+    Check(
+        "streaming",
+        "A stream tells each token once, in order.",
+        f"batch_manager/llmRequest.cpp; {_ROOM}",
+        streaming,
+        of_drafts=False,
+    ),
+    Check(
+        "end of a plain text",
+        "The end token ends a text, and is not in it.",
+        "rule 4: kernels/samplingTopKKernels.cu",
+        end_token,
+        of_drafts=False,
+    ),
+    Check(
+        "many at once",
+        "Plain requests and verifications share iterations, and each is served as if alone.",
+        "rule 8: batch_manager/microBatchScheduler.cpp",
+        many_at_once,
+        of_drafts=False,
+    ),
+    Check(
+        "cancellation",
+        "A cancelled request ends before the next iteration, and the others go on.",
+        f"{_ROOM}, terminateCancelledRequests",
+        cancellation,
+        of_drafts=False,
+    ),
+    Check(
+        "block reuse",
+        "A round computes only what the KV cache lacks of its text.",
+        "rule 1: batch_manager/kvCacheManager.cpp",
+        block_reuse,
+        of_drafts=False,
+    ),
+    Check(
+        "bans and bias",
+        "Bad words and embedding bias hold in verifications too.",
+        "layers/externalDraftTokensLayer.cpp, PenaltyLayer and BanWordsLayer",
+        bans_and_bias,
+    ),
+    Check(
+        "guides",
+        "A guided text is of its grammar, and the texts beside it are as they were.",
+        "batch_manager/guidedDecoder.cpp",
+        guides,
+        of_drafts=False,
+    ),
+)

@@ -1,0 +1,244 @@
+"""The process beside the engines of one build: what it loads, tries and measures there.
+
+    python3 -m trtspec.measure.selftest.engines JOB.json
+
+It runs in NVIDIA's image too, where it has its own folder and `trtspec.serving` alone, so that it imports
+nothing else of trtspec. Each outcome is written as soon as it is known, since an engine may end the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trtspec.measure.selftest.decodings import DECODINGS
+from trtspec.measure.selftest.names import names, signatures
+from trtspec.measure.selftest.outcome import Differs, NotTried, Outcome, State
+from trtspec.measure.selftest.samples import SAMPLES
+from trtspec.measure.selftest.trial import Check, Question, Trial
+from trtspec.measure.selftest.verifications import VERIFICATIONS
+from trtspec.serving.completion import CompletionRequest
+from trtspec.serving.executor import Request
+from trtspec.serving.executors.tensorrt_llm.bindings import free_memory, load_bindings
+from trtspec.serving.executors.torch.torch_executor import TorchExecutor
+from trtspec.serving.triton.engines import EnginePair, load
+
+_LOOKED_AT, _CLEAR, _LONGEST, _QUESTIONS = 96, 8, 40, 6
+"""The tokens in which a question is looked for, the least and the most of its text, and how many there are."""
+_K = 6
+_TOKENS, _DRAFTED = 64, 4
+
+
+@dataclass(frozen=True, slots=True)
+class EngineJob:
+    """What a process has to try; it is read from JSON."""
+
+    build: str
+    """The name of the build."""
+    parameters: Mapping[str, str]
+    """Those of the model's config.pbtxt."""
+    folder: str
+    """The model's folder."""
+    reference: str
+    """An engine of the torch backend of the same target, whose text is right."""
+    prompts: Sequence[str]
+    clear: float
+    """The nats by which a token must be likelier than any other, so that rounding changes nothing."""
+    release: str | None
+    """The release of TensorRT-LLM; None for the torch backend."""
+    planned: Mapping[str, float]
+    """The bytes that the plan reckons with: `engines`, `draft_cache`; the share `fraction` of the caches."""
+    results: str
+    """The file of outcomes, a line of JSON each."""
+
+
+class Reference:
+    """Says what the target's text is, by the torch backend on the CPU."""
+
+    def __init__(self, folder: Path) -> None:
+        self._trial = Trial(TorchExecutor(folder), (), self.likely, 0)
+
+    async def questions(self, prompts: Sequence[Sequence[int]], clear: float) -> list[Question]:
+        """Returns the places behind the prompts from which on it is clear for longest what comes."""
+        asked = [Request(each, _LOOKED_AT, return_log_probs=True, top_log_probs=2) for each in prompts]
+        found = []
+        for prompt, answer in zip(prompts, await self._trial.ask(*asked), strict=True):
+            margins = [place.top[0][1] - place.top[1][1] for place in answer.log_probs or ()]
+            begin, end = _longest_run([margin >= clear for margin in margins])
+            text = answer.token_ids
+            found.append(Question((*prompt, *text[:begin]), tuple(text[begin : min(end, begin + _LONGEST)])))
+        found.sort(key=lambda question: len(question.text), reverse=True)
+        usable = [question for question in found[:_QUESTIONS] if len(question.text) >= _CLEAR]
+        if not usable:
+            raise Differs(f"no prompt has {_CLEAR} tokens behind it that are {clear} nats ahead")
+        return usable
+
+    async def likely(self, text: Sequence[int], count: int) -> Mapping[int, float]:
+        from math import exp
+
+        [answer] = await self._trial.ask(Request(text, 1, return_log_probs=True, top_log_probs=count))
+        assert answer.log_probs
+        shares = {token: exp(value) for token, value in answer.log_probs[0].top}
+        return {token: share / sum(shares.values()) for token, share in shares.items()}
+
+    def close(self) -> None:
+        self._trial.executor.shutdown()
+
+
+def _longest_run(flags: Sequence[bool]) -> tuple[int, int]:
+    """Returns where the longest run of true ones begins and ends."""
+    best = begin = end = 0
+    for at, flag in enumerate((*flags, False)):
+        if not flag:
+            if at - best > end - begin:
+                begin, end = best, at
+            best = at + 1
+    return begin, end
+
+
+class EngineTrials:
+    """Tries the engines of a job, one rule after the other."""
+
+    def __init__(self, job: EngineJob) -> None:
+        self._job = job
+
+    def tell(self, outcome: Outcome) -> None:
+        with open(self._job.results, "a", encoding="utf-8") as file:
+            file.write(json.dumps(outcome.as_dict()) + "\n")
+
+    async def run(self) -> None:
+        """Tries everything; raises what loading raises, which is told first."""
+        job = self._job
+        if job.release is not None:
+            trtllm = load_bindings(f"the image of {job.release}")
+            for outcome in names(trtllm, job.release, job.build):
+                self.tell(outcome)
+            Path(job.results).with_suffix(".signatures.json").write_text(
+                json.dumps(signatures(trtllm), indent=1)
+            )
+        reference = Reference(Path(job.reference))
+        free = free_memory(0) if job.release is not None else 0
+        start = time.monotonic()
+        pair = load(job.parameters, Path(job.folder))
+        loaded = f"loaded in {time.monotonic() - start:.1f} s"
+        try:
+            prompts = [pair.tokenizer.encode(prompt) for prompt in job.prompts]
+            questions = await reference.questions(prompts, job.clear)
+            k = min(pair.target.limits.max_draft_len, _K)
+            trial = Trial(pair.target, questions, reference.likely, k, pair.tokenizer.end_ids, _decoder(pair))
+            for check in (
+                *_of_pair(pair, loaded),
+                *DECODINGS,
+                *VERIFICATIONS,
+                *SAMPLES,
+                *_last(job, pair, free),
+            ):
+                self.tell(await check.outcome(trial, job.build))
+        finally:
+            pair.shutdown()
+            reference.close()
+
+
+def _decoder(pair: EnginePair) -> Any:
+    def decode(tokens: Sequence[int]) -> str:
+        detokenizer = pair.tokenizer.detokenizer()
+        return "".join(map(detokenizer.push, tokens)) + detokenizer.flush()
+
+    return decode
+
+
+def _of_pair(pair: EnginePair, loaded: str) -> tuple[Check, ...]:
+    async def together(trial: Trial) -> str:
+        if pair.draft is None:
+            raise NotTried("the target's engine drafts by itself")
+        draft = replace(trial, executor=pair.draft)
+        alone, asked = [], [Request(question.prompt, 16) for question in trial.questions]
+        for request in asked:
+            alone.append(await draft.tokens(request))
+        both = await asyncio.gather(draft.ask(*asked), trial.ask(*asked))
+        texts = [[answer.token_ids for answer in answers] for answers in both]
+        right = [list(question.text[:_CLEAR]) for question in trial.questions]
+        if [text[:_CLEAR] for text in texts[1]] != right:
+            raise Differs("the target says something else while the draft works")
+        if sum(one != other for one, other in zip(texts[0], alone, strict=True)) > len(alone) // 2:
+            raise Differs("the draft says something else while the target works")
+        return loaded
+
+    rule = "Two engines run in one process and on one GPU, each in its own cache."
+    return (Check("two engines", rule, "§6.6, end: leader mode, one rank each", together, of_drafts=False),)
+
+
+def _last(job: EngineJob, pair: EnginePair, free: int) -> tuple[Check, ...]:
+    async def memory(trial: Trial) -> str:
+        if job.release is None:
+            raise NotTried("the plan reckons with the memory of GPUs, and the torch backend has the host's")
+        taken, part = free - free_memory(0), job.planned["fraction"]
+        cache = job.planned["draft_cache"] * (0 if pair.draft is None else pair.draft.kv_tokens or 0)
+        most = part * free + (1 - part) * (job.planned["engines"] + cache)
+        found = f"{taken / 2**30:.2f} GiB of {free / 2**30:.2f} free, planned at most {most / 2**30:.2f}"
+        if taken > most:
+            raise Differs(found)
+        return found
+
+    async def cost(trial: Trial) -> str:
+        told = [await _speed(pair, trial.questions, k) for k in (0, _DRAFTED)]
+        (plain, _, texts), (fast, rounds, drafted) = told
+        clear = [list(question.text[:_CLEAR]) for question in trial.questions]
+        if [text[:_CLEAR] for text in drafted] != clear or [text[:_CLEAR] for text in texts] != clear:
+            raise Differs("the coordinator says something else than the target")
+        per_round = 1000 * len(drafted) * _TOKENS / fast / rounds
+        return f"{plain:.0f} tokens/s plain, {fast:.0f} with K={_DRAFTED}; {per_round:.2f} ms a round"
+
+    return (
+        Check(
+            "memory as planned",
+            "Weights, workspace and KV caches take no more of a GPU than the plan reckons with.",
+            "pipeline/plan/memory.py; §6.2 KvCacheConfig",
+            memory,
+            of_drafts=False,
+        ),
+        Check(
+            "a round's cost",
+            "The coordinator's text is the target's; the numbers are for a person to judge.",
+            "serving/coordinator.py",
+            cost,
+        ),
+    )
+
+
+async def _speed(
+    pair: EnginePair, questions: Sequence[Question], k: int
+) -> tuple[float, int, list[list[int]]]:
+    """Returns tokens a second of one text after the other, the number of rounds, and the texts."""
+    coordinator, texts, rounds, start = pair.coordinator(), [], 0, time.monotonic()
+    for question in questions:
+        asked = CompletionRequest(
+            prompt_token_ids=question.prompt, max_tokens=_TOKENS, num_draft_tokens=k, end_id=-1
+        )
+        delta = await coordinator.complete(asked)
+        assert delta.completion is not None
+        texts.append(list(delta.token_ids))
+        # Each round says a token of the target's own beside those that were accepted.
+        rounds += len(delta.token_ids) - delta.completion.speculation.num_accepted_draft_tokens
+    return len(texts) * _TOKENS / (time.monotonic() - start), rounds, texts
+
+
+def main(file: str) -> None:
+    job = EngineJob(**json.loads(Path(file).read_text(encoding="utf-8")))
+    trials = EngineTrials(job)
+    try:
+        asyncio.run(trials.run())
+    except Exception as error:
+        rule, found = "The engines load, and go on to the end.", f"{type(error).__name__}: {error}"
+        trials.tell(Outcome(job.build, "engines", rule, "serving/triton/engines.py", State.DIFFERS, found))
+        raise
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

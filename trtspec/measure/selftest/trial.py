@@ -1,0 +1,130 @@
+"""A loaded engine under trial, and how it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from trtspec.measure.selftest.outcome import Differs, NotTried, Outcome, State, expect
+from trtspec.serving.executor import Executor, Request, Response
+
+WAIT_S = 60.0
+"""The seconds that an answer may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A prompt, and how the model surely goes on behind it, greedily."""
+
+    prompt: tuple[int, ...]
+    text: tuple[int, ...]
+    """The tokens up to the first that rounding could change, by a reference and not by the engine."""
+
+
+Likely = Callable[[Sequence[int], int], Awaitable[Mapping[int, float]]]
+"""Returns the likeliest tokens behind a text, so many, with their probabilities among each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """An executor, and what a reference says of its model."""
+
+    executor: Executor
+    questions: Sequence[Question]
+    """Each has a text of more than `k` tokens."""
+    likely: Likely
+    k: int
+    """The length of the drafts that are tried; 0 for an engine that verifies none."""
+    end_ids: tuple[int, ...] = ()
+    decode: Callable[[Sequence[int]], str] | None = None
+    """Returns the text of tokens; None without a tokenizer."""
+
+    def wrong(self, token: int) -> int:
+        """Returns another token."""
+        return (token + 1) % self.executor.limits.vocab_size
+
+    async def hear(self, request: Request) -> list[Response]:
+        """Returns all responses to a request, of which the last is final.
+
+        Raises `Differs` for a response out of turn, and for none in `WAIT_S` seconds.
+        """
+        heard: list[Response] = []
+        is_over = asyncio.get_running_loop().create_future()
+
+        def listen(response: Response) -> None:
+            heard.append(response)
+            if response.is_final and not is_over.done():
+                is_over.set_result(None)
+
+        number = self.executor.enqueue_request(request, listen)
+        expect(heard, [], "responses before enqueue_request has returned")
+        try:
+            await asyncio.wait_for(is_over, WAIT_S)
+        except asyncio.TimeoutError:
+            raise Differs(f"no final response in {WAIT_S:g} s, after {len(heard)} others") from None
+        await asyncio.sleep(0)
+        expect(
+            [one.is_final for one in heard], [False] * (len(heard) - 1) + [True], "which response is final"
+        )
+        expect({one.request_id for one in heard}, {number}, "request ids of the responses")
+        return heard
+
+    async def ask(self, *requests: Request) -> list[Response]:
+        """Enqueues all requests at once, none of which streams, and returns the answer to each.
+
+        Raises `Differs` as `hear` does, for several responses to one, and for an error.
+        """
+        answers = []
+        for heard in await asyncio.gather(*map(self.hear, requests)):
+            expect(len(heard), 1, "responses to a request that does not stream")
+            if heard[0].error is not None:
+                raise Differs(f"refused: {heard[0].error}")
+            answers.append(heard[0])
+        return answers
+
+    def right(self, question: Question, request: Request, answer: Response) -> list[int]:
+        """Returns what the answer must be, by what the engine says to have left of the draft."""
+        text, draft = list(question.text), list(request.draft_token_ids)
+        if answer.num_verified is not None:
+            draft = draft[: answer.num_verified]
+        if not draft:
+            return text[: request.max_tokens]
+        agreed = next((i for i, token in enumerate(draft) if token != text[i]), len(draft))
+        return text[: min(agreed + 1, request.max_tokens)]
+
+    async def tokens(self, request: Request) -> list[int]:
+        """Returns the tokens of the answer to one request."""
+        [answer] = await self.ask(request)
+        return list(answer.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A rule that is tried on an engine."""
+
+    name: str
+    rule: str
+    """The sentence that has to be true."""
+    source: str
+    """The place from which it is known."""
+    run: Callable[[Trial], Awaitable[str]]
+    """Returns what was found, in a few words; raises `Differs` or `NotTried`."""
+    of_drafts: bool = True
+    """True if it needs an engine that verifies drafts."""
+
+    async def outcome(self, trial: Trial, build: str = "") -> Outcome:
+        """Tries the rule; whatever else it raises is a difference too."""
+        start = time.monotonic()
+        state, found = State.OK, ""
+        try:
+            if self.of_drafts and not trial.k:
+                raise NotTried("the engine verifies no drafts")
+            found = await self.run(trial)
+        except NotTried as reason:
+            state, found = State.NOT_TRIED, str(reason)
+        except Exception as error:
+            state = State.DIFFERS
+            found = str(error) if isinstance(error, Differs) else f"{type(error).__name__}: {error}"
+        return Outcome(build, self.name, self.rule, self.source, state, found, time.monotonic() - start)

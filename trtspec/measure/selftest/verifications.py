@@ -1,0 +1,198 @@
+"""Checks of a request that carries a draft: one verification, and what its answer says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trtspec.measure.selftest.outcome import Differs, NotTried, expect
+from trtspec.measure.selftest.trial import Check, Question, Trial
+from trtspec.serving.executor import FinishReason, Request
+
+_UPDATE = "batch_manager/trtGptModelInflightBatching.cpp, updateRequests"
+_ACCEPT = "kernels/speculativeDecoding/externalDraftTokensKernels.cu, acceptDraftTokensKernel"
+
+
+async def accepted_and_one_more(trial: Trial) -> str:
+    for question in trial.questions:
+        text = list(question.text)
+        for accepted in range(trial.k + 1):
+            draft = text[: trial.k]
+            if accepted < trial.k:
+                draft[accepted] = trial.wrong(draft[accepted])
+            said = await trial.tokens(Request(question.prompt, trial.k + 1, draft))
+            expect(said, text[: accepted + 1], f"{accepted} of {trial.k} draft tokens are right")
+    return f"0 to {trial.k} accepted behind {len(trial.questions)} prompts"
+
+
+async def nothing_behind_a_mismatch(trial: Trial) -> str:
+    """The target is asked after its own text, and not after the draft's."""
+    for question in trial.questions:
+        text = list(question.text)
+        begun = [text[0], trial.wrong(text[1])]
+        follow = await trial.tokens(Request([*question.prompt, *begun], trial.k - 2))
+        said = await trial.tokens(Request(question.prompt, trial.k + 1, begun + follow))
+        expect(said, text[:2], "a draft goes on from its wrong token as the target would")
+    return f"behind {len(trial.questions)} prompts"
+
+
+async def final_after_one_step(trial: Trial) -> str:
+    question = trial.questions[0]
+    whole, draft = list(question.text[: trial.k + 1]), question.text[: trial.k]
+    for max_tokens in (trial.k + 1, trial.k + 2, 50):
+        for streams in (False, True):
+            [answer] = await trial.hear(Request(question.prompt, max_tokens, draft, streaming=streams))
+            expect(answer.token_ids, whole, f"with max_tokens {max_tokens}")
+    return "with max_tokens beyond K + 1, streaming or not"
+
+
+async def max_tokens_cuts(trial: Trial) -> str:
+    question = trial.questions[0]
+    for max_tokens in range(1, trial.k + 1):
+        said = await trial.tokens(Request(question.prompt, max_tokens, question.text[: trial.k]))
+        expect(said, list(question.text[:max_tokens]), f"with max_tokens {max_tokens} and K {trial.k}")
+    return f"1 to {trial.k}"
+
+
+async def end_token_is_left_out(trial: Trial) -> str:
+    """The draft contains the end token, or is wrong there, or is over before it."""
+    tried = 0
+    for question, position in _new_tokens(trial):
+        text, end_id = list(question.text), question.text[position]
+        for is_proposed in (True, False):
+            draft = text[: trial.k]
+            if not is_proposed and position < trial.k:
+                draft[position] = trial.wrong(draft[position])
+            where = f"the end token is number {position}, {'' if is_proposed else 'not '}proposed"
+            [answer] = await trial.ask(Request(question.prompt, trial.k + 1, draft, end_id))
+            expect(answer.token_ids, text[:position], where)
+            if answer.finish_reason is not FinishReason.END_ID:
+                # Not every engine says that the end was met; then the next round does.
+                [answer] = await trial.ask(Request([*question.prompt, *text[:position]], 1, end_id=end_id))
+                expect((answer.token_ids, answer.finish_reason), ([], FinishReason.END_ID), f"{where}, next")
+            tried += 1
+    return f"at {tried} places"
+
+
+async def only_the_end_is_a_beginning(trial: Trial) -> str:
+    """An answer that is a beginning of what was verified is the end; one that is not says another token."""
+    for question, position in _new_tokens(trial):
+        text = list(question.text[: trial.k])
+        foreign = next(token for token in range(trial.executor.limits.vocab_size) if token not in text)
+        for end_id in (None, foreign, text[position] if position < trial.k else None):
+            draft = [*text[:position], foreign, *text[position + 1 :]] if position < trial.k else text
+            [answer] = await trial.ask(Request(question.prompt, trial.k + 1, draft, end_id))
+            new = answer.token_ids
+            verified = draft[: trial.k if answer.num_verified is None else answer.num_verified]
+            is_end = len(new) <= len(verified) and new == verified[: len(new)]
+            met = position < trial.k and end_id == question.text[position]
+            expect(is_end, met, f"answer {new} to the draft {draft} with end token {end_id} is an end")
+    return "also where the draft proposes an end that the target does not"
+
+
+async def verified_is_told(trial: Trial) -> str:
+    question = trial.questions[0]
+    [silent] = await trial.ask(Request(question.prompt, 2))
+    expect(silent.num_verified, None, "tokens verified of no draft")
+    for length in range(1, trial.k + 1):
+        [answer] = await trial.ask(Request(question.prompt, length + 1, question.text[:length]))
+        expect(answer.num_verified, length, f"tokens verified of a draft of {length}")
+    return f"1 to {trial.k}"
+
+
+async def rounds_give_the_plain_text(trial: Trial) -> str:
+    """Round after round, with a wrong token in every third draft."""
+    rounds = 0
+    for question in trial.questions:
+        text = list(question.text)
+        for length in (1, trial.k):
+            said: list[int] = []
+            while len(said) + length < len(text):
+                draft = text[len(said) : len(said) + length]
+                if rounds % 3 == 2:
+                    draft[-1] = trial.wrong(draft[-1])
+                [answer] = await trial.ask(Request([*question.prompt, *said], length + 1, draft))
+                said, rounds = said + answer.token_ids, rounds + 1
+                if not answer.token_ids:
+                    raise Differs(f"round {rounds} says nothing, though nothing ends the text")
+            expect(said, text[: len(said)], f"text in rounds of {length}")
+    return f"{rounds} rounds"
+
+
+async def trimmed_drafts(trial: Trial) -> str:
+    """As many drafts at once as the engine takes, behind prompts of which it counts every token."""
+    k = trial.k
+    asked = [trial.questions[i % len(trial.questions)] for i in range(trial.executor.limits.max_batch_size)]
+    requests = [Request(one.prompt, k + 1, one.text[:k]) for one in asked]
+    kept = []
+    for question, request, answer in zip(asked, requests, await trial.ask(*requests), strict=True):
+        kept.append(k if answer.num_verified is None else answer.num_verified)
+        expect(answer.token_ids, trial.right(question, request, answer), f"{kept[-1]} of {k} tokens are left")
+    cut = [length for length in kept if length < k]
+    if not cut:
+        raise NotTried(f"the engine has cut none of {len(kept)} drafts at once")
+    return f"{len(cut)} of {len(kept)} drafts were cut, to {min(cut)} at the least"
+
+
+def _new_tokens(trial: Trial) -> Iterator[tuple[Question, int]]:
+    """Yields places of texts whose token was not said before, up to place K."""
+    for question in trial.questions:
+        text = question.text[: trial.k + 1]
+        yield from ((question, at) for at in range(trial.k + 1) if text[at] not in text[:at])
+
+
+VERIFICATIONS = (
+    Check(
+        "accepted and one more",
+        "A verification says the n accepted draft tokens and one of the target's own.",
+        f"rule 3: {_UPDATE}",
+        accepted_and_one_more,
+    ),
+    Check(
+        "nothing behind a mismatch",
+        "No token of a draft counts behind the first that the target would not say.",
+        f"rule 3: {_ACCEPT}",
+        nothing_behind_a_mismatch,
+    ),
+    Check(
+        "one step",
+        "A request with a draft is final after one verification, whatever max_tokens says.",
+        f"rule 2: {_UPDATE}",
+        final_after_one_step,
+    ),
+    Check(
+        "max_tokens",
+        "A max_tokens below K + 1 cuts the answer off.",
+        "rule 7: batch_manager/llmRequest.cpp",
+        max_tokens_cuts,
+    ),
+    Check(
+        "end token",
+        "The end token of a verification is not in the answer, proposed or not.",
+        f"rule 4: {_ACCEPT}",
+        end_token_is_left_out,
+    ),
+    Check(
+        "where a text ends",
+        "An answer that is a beginning of what was verified is the end, and no other is.",
+        f"rule 5: {_ACCEPT}",
+        only_the_end_is_a_beginning,
+    ),
+    Check(
+        "tokens verified",
+        "The answer tells how many draft tokens the engine has looked at.",
+        "rule 6: executor/types.h, SpeculativeDecodingMetrics",
+        verified_is_told,
+    ),
+    Check(
+        "rounds",
+        "Rounds of verifications say what plain decoding says.",
+        "rule 1: batch_manager/kvCacheManager.cpp; TensorRT-LLM #2217",
+        rounds_give_the_plain_text,
+    ),
+    Check(
+        "trimmed drafts",
+        "A draft that does not fit an iteration is verified as the shorter one that is left of it.",
+        "batch_manager/microBatchScheduler.cpp, fitDraftTokens",
+        trimmed_drafts,
+    ),
+)
