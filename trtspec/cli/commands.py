@@ -37,6 +37,9 @@ TABLE = (
     CommandEntry("init", "cli.init", "Write a commented recipe to start from."),
     CommandEntry("migrate", "cli.migrate", "Move a recipe to another engine, and say what changes."),
     CommandEntry("doctor", "cli.doctor", "Show what this machine has and what a recipe needs."),
+    CommandEntry(
+        "selftest", "measure.commands.selftest", "Try the whole chain on this machine with a tiny pair."
+    ),
     CommandEntry("check", "cli.check", "Check a recipe, and whether its models fit together."),
     CommandEntry("plan", "cli.plan", "Show a build's values, its steps and what to expect."),
     CommandEntry("tune", "train.commands.tune", "Find the best draft, method and K for a recipe."),

@@ -15,7 +15,7 @@ from trtspec.deploy.deployment import Deployment, rollout_file
 from trtspec.deploy.foreground import ForegroundServer
 from trtspec.deploy.logs import logs_of_measurement
 from trtspec.deploy.patience import with_build
-from trtspec.deploy.site import Here, Site
+from trtspec.deploy.site import Here, InContainer, Site
 from trtspec.deploy.vendor.build import find_launch
 from trtspec.deploy.vendor.deployment import VendorDeployment
 from trtspec.deploy.vendor.meanwhile import meanwhile
@@ -40,12 +40,18 @@ class BenchTarget:
 
 @contextmanager
 def served(
-    build: DeployedBuild, *, chat: bool, python: Path | None, say: Callable[[str], None], plain: bool = False
+    build: DeployedBuild,
+    *,
+    chat: bool,
+    python: Path | None,
+    say: Callable[[str], None],
+    plain: bool = False,
+    in_container: bool = False,
 ) -> Iterator[BenchTarget]:
     """Yields a server that is ready, and ends it with the block; `say` is told of both.
 
-    `python` is that of a server of others, which with `plain` is started without drafts. Raises what
-    `trtspec deploy` would.
+    `python` is that of a server of others, which with `plain` is started without drafts. With `in_container`
+    a Triton is that of NVIDIA's image. Raises what `trtspec deploy` would.
     """
     folder = build.folder.resolve()
     has_chats = chat and ChatTemplate.load(folder / "tokenizer") is not None
@@ -62,7 +68,7 @@ def served(
         else:
             ports = Ports(http, grpc, metrics, api if has_chats else None)
             deployment = _under_triton(build, folder, ports)
-            site = Here(deployment, build)
+            site = InContainer(deployment, build, detach=False) if in_container else Here(deployment, build)
             url = deployment.api_url or f"http://{LOOPBACK}:{http}"
             metrics_url = f"http://{LOOPBACK}:{metrics}/metrics"
         target = BenchTarget(url, metrics_url, deployment.model_name, has_chats)

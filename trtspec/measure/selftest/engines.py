@@ -30,9 +30,9 @@ from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.triton.engines import EnginePair, load
 
 _LOOKED_AT, _CLEAR, _LONGEST, _QUESTIONS = 96, 8, 40, 6
-"""The tokens in which a question is looked for, the least and the most of its text, and how many there are."""
+"""The tokens in which a question is looked for, the least and the most of its text, and their number."""
 _K = 6
-_TOKENS, _DRAFTED = 64, 4
+_TOKENS, _DRAFTED = 32, 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,117 @@
+"""`trtspec selftest`: the whole chain on this machine, with a tiny pair, before anything large is built."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trtspec.base.errors import UnavailableError
+from trtspec.cli.terminal.options import JsonOption
+from trtspec.cli.terminal.output import out
+
+if TYPE_CHECKING:
+    from trtspec.measure.selftest.builds import TinyPair
+    from trtspec.measure.selftest.outcome import Outcome
+
+EXAMPLES = (
+    "trtspec selftest --container    # in NVIDIA's image of the release, on one GPU",
+    "trtspec selftest    # what is installed; without a GPU the torch backend",
+    "trtspec selftest --container --bundle selftest.zip    # for a bug report",
+)
+_PAIR = Path(__file__).parents[3] / "recipes" / "tiny"
+
+
+def selftest(
+    container: Annotated[
+        bool, typer.Option("--container", help="Use NVIDIA's image of the release, with docker or podman.")
+    ] = False,
+    release: Annotated[
+        str | None,
+        typer.Option(metavar="VERSION", help="The release of TensorRT-LLM.", show_default="the newest"),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", metavar="DIR", help="Where the engines are built.")
+    ] = Path("build/selftest"),
+    pair: Annotated[
+        Path, typer.Option(metavar="DIR", help="The tiny pair.", show_default="recipes/tiny of the checkout")
+    ] = _PAIR,
+    heads: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Medusa's heads of the pair's target.")
+    ] = None,
+    bundle: Annotated[
+        Path | None, typer.Option(metavar="FILE.zip", help="Write a file for a bug report, without secrets.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Try the whole chain here with a tiny pair.
+
+    It builds the pair's engines in every way that recipes use, serves them, and holds what trtspec relies on
+    against them: about ten minutes on a GPU, three without one. The exit status is 1 where something differs.
+    """
+    from trtspec.measure.selftest.bundle import write_bundle
+    from trtspec.measure.selftest.chain import SelfTest
+    from trtspec.measure.selftest.outcome import State
+    from trtspec.pipeline.machine.installed import all_packages
+
+    start, tiny = time.monotonic(), _tiny(pair, heads, release, in_container=container)
+    outcomes: list[Outcome] = []
+    for found in SelfTest(output.resolve(), tiny, container, out.watch, out.status).run():
+        outcomes.append(found)
+        out.status(f"{found.state.value:9}  {found.build}: {found.check}: {found.found}")
+    counts = {state: sum(one.state is state for one in outcomes) for state in State}
+    result: dict[str, Any] = {
+        "ok": not counts[State.DIFFERS],
+        "backend": "torch" if tiny.gpu is None else "tensorrt_llm",
+        "gpu": tiny.gpu and tiny.gpu.label,
+        "release": tiny.release,
+        "seconds": round(time.monotonic() - start, 1),
+        "versions": all_packages(),
+        "outcomes": [one.as_dict() for one in outcomes],
+    }
+    out.json(result) if json else _print(outcomes, result["seconds"])
+    if bundle:
+        write_bundle(bundle, output.resolve(), result)
+        out.status(f"{bundle} has versions, logs, configurations and results")
+    if counts[State.DIFFERS]:
+        raise typer.Exit(1)
+
+
+def _tiny(pair: Path, heads: Path | None, release: str | None, *, in_container: bool) -> TinyPair:
+    """Looks at the GPU and the installed release; raises `UnavailableError` for what is missing."""
+    from trtspec.measure.selftest.builds import TinyPair, product_of
+    from trtspec.pipeline.machine.devices import find_gpus
+    from trtspec.pipeline.machine.installed import engine_versions
+    from trtspec.recipe import releases
+
+    if not (pair / "target" / "config.json").is_file():
+        raise UnavailableError(pair, "has no tiny pair", "--pair DIR names recipes/tiny of a checkout")
+    found = find_gpus()
+    if not found:
+        if in_container or release:
+            raise UnavailableError("GPU", "none is here, which --container and --release are for")
+        return TinyPair(pair.resolve(), None, None, None)
+    installed = None if in_container else engine_versions().get("tensorrt_llm")
+    wanted = release or installed or releases.DEFAULT
+    if flaw := releases.flaw(wanted):
+        raise UnavailableError("TensorRT-LLM", *flaw)
+    return TinyPair(pair.resolve(), heads and heads.resolve(), product_of(found[0]), wanted)
+
+
+def _print(outcomes: list[Outcome], seconds: float) -> None:
+    """Prints the table, each rule that does not hold with its source, and the sum."""
+    from trtspec.measure.selftest.outcome import State
+
+    rows = [(one.build, one.check, one.state.value, one.found) for one in outcomes]
+    out.table(rows, header=("build", "check", "", "found"))
+    wrong = [one for one in outcomes if one.state is State.DIFFERS]
+    for one in wrong:
+        out.result()
+        out.sentence(f"{one.build}, {one.check}: {one.rule} ({one.source})")
+        out.sentence(f"differs: {one.found}")
+    untried = sum(one.state is State.NOT_TRIED for one in outcomes)
+    right = len(outcomes) - len(wrong) - untried
+    out.result()
+    out.result(f"{right} ok, {len(wrong)} differ, {untried} not tried, in {seconds:.0f} s")

@@ -1,0 +1,214 @@
+"""The whole chain, held against the machine: builds, the process beside the engines, servers, `verify`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import trtspec.serving
+from trtspec.backends.containers.container import name_for
+from trtspec.backends.containers.engine import find_engine
+from trtspec.backends.containers.images import ensure_image
+from trtspec.backends.engine.container_launcher import ContainerLauncher
+from trtspec.backends.engine.launcher import Launcher, LocalLauncher
+from trtspec.base.atomic import remove, write_atomically
+from trtspec.base.errors import TrtspecError
+from trtspec.base.progress import Progress
+from trtspec.base.roles import Role
+from trtspec.base.tree import copy_tree
+from trtspec.deploy.build import DeployedBuild
+from trtspec.measure.bench.deployed import served
+from trtspec.measure.selftest.builds import PROMPTS, TinyBuild, TinyPair
+from trtspec.measure.selftest.engines import EngineJob
+from trtspec.measure.selftest.outcome import Outcome, State
+from trtspec.measure.verify.in_process import check_build
+from trtspec.measure.verify.opening import ServerAddress, on_servers
+from trtspec.measure.verify.prompts import Vocabulary, asked, built_in
+from trtspec.measure.verify.tolerance import FLOORS
+from trtspec.measure.verify.verification import VerificationSettings, verify
+from trtspec.pipeline.build.plan import BuildPlan, make_plan
+from trtspec.pipeline.machine.devices import container_gpus, find_gpus
+from trtspec.pipeline.plan.memory import KV_FRACTION, budget
+from trtspec.pipeline.run.runner import run
+from trtspec.recipe.loader import load
+from trtspec.recipe.releases import release_of
+
+_ENGINES_S = 600.0
+_RULES = {
+    "build": (
+        "Checkpoints are converted, and engines built of them.",
+        "§2 to §4: commands/build.py, builder.py",
+    ),
+    "engines": ("The engines load, and go on to the end.", "serving/triton/engines.py"),
+    "in_process": ("Triton loads the coordinator with both engines in it.", "docs/server.md"),
+    "bls": (
+        "Triton loads each engine as a model of its own.",
+        "§7.4: model_instance_state.cc, model_state.cc",
+    ),
+    "lossless": ("Drafts change neither a greedy text nor a distribution.", "docs/proof.md"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest:
+    """Builds the pair below `folder`, and tries what trtspec relies on; what is built there stays."""
+
+    folder: Path
+    pair: TinyPair
+    in_container: bool
+    watch: Progress
+    say: Callable[[str], None]
+
+    def run(self) -> Iterator[Outcome]:
+        """Yields the outcomes as they come; raises `TrtspecError` for what this machine lacks."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        texts = self.folder / "calibration.jsonl"
+        write_atomically(texts, "".join(json.dumps({"text": text}) + "\n" for text in PROMPTS))
+        self._copy_code()
+        on_torch = self.pair.gpu is None
+        for build in self.pair.builds(texts):
+            is_tried = on_torch or build.name != "reference"
+            made = None
+            start = time.monotonic()
+            if build.dtype == "fp8" and find_spec("modelopt") is None:
+                yield _outcome(
+                    build, "build", State.NOT_TRIED, "calibration needs nvidia-modelopt: trtspec[fp8]"
+                )
+                continue
+            try:
+                made = self._built(build)
+            except TrtspecError as error:
+                if error.step is None or getattr(error, "log", None) is None:
+                    raise
+                yield _outcome(build, "build", State.DIFFERS, _words(error))
+                continue
+            yield _outcome(build, "build", State.OK, f"{time.monotonic() - start:.0f} s", start)
+            if not is_tried:
+                continue
+            if build.layout == "in_process":
+                yield from self._beside_the_engines(build, made)
+            yield from self._served(build)
+
+    def _built(self, build: TinyBuild) -> BuildPlan:
+        recipe = build.write(self.folder)
+        in_container = self.in_container and build.dtype != "float32"
+        made = make_plan(
+            recipe, {"output": str(self._output(build))}, self.watch, to_run=True, container=in_container
+        )
+        run(made.steps, made.output, made.digests, self.watch)
+        return made
+
+    def _output(self, build: TinyBuild) -> Path:
+        return self.folder / build.name
+
+    def _beside_the_engines(self, build: TinyBuild, made: BuildPlan) -> Iterator[Outcome]:
+        """Tries the engines in a process of their own, which they may take with them."""
+        output, results = self._output(build), self.folder / f"{build.name}.jsonl"
+        model = load(self.folder / f"{build.name}.yaml").recipe.serving.model_name
+        plan = budget(made.resolved)
+        draft = plan.engines.get(Role.DRAFT) if plan else None
+        job = EngineJob(
+            build=build.name,
+            parameters=check_build(output, model),
+            folder=str(output / "model_repository" / model),
+            reference=str(self.folder / "reference" / "target" / "engine"),
+            prompts=PROMPTS,
+            clear=2 * FLOORS[build.dtype],
+            release=self.pair.release,
+            planned={
+                "engines": plan.weights + plan.workspace if plan else 0,
+                "draft_cache": draft.kv_per_token if draft else 0,
+                "fraction": KV_FRACTION,
+            },
+            results=str(results),
+        )
+        remove(results)
+        file, log = self.folder / f"{build.name}.job.json", self.folder / f"{build.name}.log"
+        write_atomically(file, json.dumps(asdict(job), indent=1))
+        launcher, python = self._launcher()
+        argv, start = (python, "-m", "trtspec.measure.selftest.engines", str(file)), time.monotonic()
+        with self.watch(f"{build.name}: the engines, rule by rule", None), log.open("wb") as said:
+            running = launcher.start(argv, said, self._code)
+            status = running.wait(_ENGINES_S)
+            running.kill()
+        lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
+        found = [Outcome.of_dict(json.loads(line)) for line in lines]
+        yield from found
+        if status != 0 and not any(one.check == "engines" for one in found):
+            last = "".join(log.read_text(errors="replace").splitlines(keepends=True)[-1:]).strip()
+            ended = f"ended with {status}" if status is not None else f"did not end in {_ENGINES_S:g} s"
+            found_ = f"{ended} after {len(found)} checks: {last} ({log})"
+            yield _outcome(build, "engines", State.DIFFERS, found_, start)
+
+    def _launcher(self) -> tuple[Launcher, str]:
+        if not self.in_container:
+            return LocalLauncher(sys.executable), "python"
+        engine, image = find_engine(), release_of(self.pair.release).image
+        ensure_image(engine.program, image, self.watch)
+        found = container_gpus(find_gpus(), 1, engine.devices)
+        name = name_for("selftest", self.folder)
+        return ContainerLauncher(image, name, (self.folder,), found, engine), "python3"
+
+    @property
+    def _code(self) -> Path:
+        """The folder that `python -m` finds the part for NVIDIA's image in."""
+        return self.folder / "code"
+
+    def _copy_code(self) -> None:
+        remove(self._code)
+        for source, place in (
+            (Path(trtspec.serving.__path__[0]), "serving"),
+            (Path(__file__).parent, "measure/selftest"),
+        ):
+            copy_tree(source, self._code / "trtspec" / place, "__pycache__", "*.pyc")
+        for package in ("trtspec", "trtspec/measure"):
+            (self._code / package / "__init__.py").touch()
+
+    def _served(self, build: TinyBuild) -> Iterator[Outcome]:
+        """Serves the build under Triton, and has `verify` ask it."""
+        start, folder = time.monotonic(), self._output(build)
+        deployed = DeployedBuild(folder, load(self.folder / f"{build.name}.yaml"))
+        is_up = False
+        try:
+            with served(
+                deployed, chat=False, python=None, say=self.say, in_container=self.in_container
+            ) as target:
+                is_up = True
+                yield _outcome(
+                    build, build.layout, State.OK, f"ready in {time.monotonic() - start:.0f} s", start
+                )
+                yield self._verified(build, folder, target.url, target.model_name)
+        except TrtspecError as error:
+            yield _outcome(build, "lossless" if is_up else build.layout, State.DIFFERS, _words(error), start)
+
+    def _verified(self, build: TinyBuild, folder: Path, url: str, model: str) -> Outcome:
+        start, vocabulary = time.monotonic(), Vocabulary.load(folder / "tokenizer")
+        if "medusa" in build.name:
+            return _outcome(build, "lossless", State.NOT_TRIED, "it needs a second server, without drafts")
+        settings = VerificationSettings((None, 1, 8), max_tokens=24, dtype=build.dtype, draws=40)
+        prompts = asked(built_in(vocabulary), vocabulary)[::3]
+
+        async def ask() -> Outcome:
+            with self.watch(f"{build.name}: verify", None):
+                async with on_servers(ServerAddress(url, model), None, vocabulary) as sides:
+                    found = await verify(sides, vocabulary, prompts, settings, lambda _: None)
+            texts = f"{sum(way.texts for way in found.comparisons)} texts and {settings.draws} draws a prompt"
+            state = State.OK if found.is_lossless else State.DIFFERS
+            return _outcome(build, "lossless", state, "; ".join(found.reasons) or texts, start)
+
+        return asyncio.run(ask())
+
+
+def _outcome(build: TinyBuild, check: str, state: State, found: str, start: float | None = None) -> Outcome:
+    seconds = 0.0 if start is None else time.monotonic() - start
+    return Outcome(build.name, check, *_RULES[check], state, found, seconds)
+
+
+def _words(error: TrtspecError) -> str:
+    return f"{error}; {error.repair}" if error.repair else str(error)
