@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from trtspec.base.atomic import write_atomically
@@ -13,6 +15,7 @@ from trtspec.base.own_prompts import OWN
 from trtspec.pipeline.machine.devices import Gpu
 from trtspec.recipe import gpus
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 PROMPTS = tuple(text for texts in OWN.values() for text in texts)
 
 
@@ -21,7 +24,7 @@ class TinyBuild:
     """One build of the pair."""
 
     name: str
-    dtype: str
+    numbers: str
     """The type of its numbers, as `measure.verify.tolerance` names it."""
     layout: str
     values: dict[str, Any]
@@ -47,16 +50,19 @@ class TinyPair:
     release: str | None
 
     def builds(self, calibration: Path) -> list[TinyBuild]:
-        """Returns the builds, each of which adds what a recipe may have; `calibration` is a file of texts."""
-        reference = self._build("reference", "float32", "in_process", on_torch=True)
+        """Returns the builds, each of which adds what a recipe may have; `calibration` is a file of texts.
+
+        The first is of the torch backend, and says what is right.
+        """
+        reference = self._build("reference", "float32", "in_process")
         if self.gpu is None:
-            return [reference, self._build("bls", "float32", "bls", on_torch=True)]
+            return [reference, self._build("bls", "float32", "bls")]
+        # As many tokens as sixteen texts have do not fit an iteration, so that drafts are cut.
         short = {"max_num_tokens": 512, "enable_chunked_context": True}
         made = [
             reference,
             self._build("bf16", "bfloat16", "in_process"),
             self._build("bf16-bls", "bfloat16", "bls"),
-            # As many tokens as sixteen texts have do not fit an iteration, so that drafts are cut.
             self._build("bf16-chunked", "bfloat16", "in_process", engine=short),
         ]
         if self.gpu.fp8:
@@ -64,44 +70,35 @@ class TinyPair:
             fp8 = {"weights": "fp8", "kv_cache": "fp8", "calibration": calibrated}
             made.append(self._build("fp8", "fp8", "in_process", quantization=fp8))
         if self.heads is not None:
-            made.append(self._build("medusa", "bfloat16", "in_process", heads=self.heads))
+            medusa = self._build("medusa", "bfloat16", "in_process")
+            changes = {"draft": {"model": str(self.heads)}, "speculation": {"method": "medusa"}}
+            made.append(replace(medusa, values=medusa.values | changes))
         return made
 
     def _build(
         self,
         name: str,
-        dtype: str,
+        numbers: str,
         layout: str,
-        *,
-        on_torch: bool = False,
-        engine: dict[str, Any] | None = None,
-        quantization: dict[str, Any] | None = None,
-        heads: Path | None = None,
+        engine: Mapping[str, Any] = _NOTHING,
+        quantization: Mapping[str, Any] = _NOTHING,
     ) -> TinyBuild:
-        own = {"dtype": "float32" if dtype == "float32" else "bfloat16"}
-        if quantization:
-            own["quantization"] = quantization  # type: ignore[assignment]
-        draft: dict[str, Any] = (
-            {"model": str(heads)} if heads else {"model": str(self.folder / "draft"), **own}
+        """Returns a build for the GPU, or for the torch backend where its numbers are float32."""
+        gpu = None if numbers == "float32" else self.gpu
+        own = {"dtype": "float32" if gpu is None else "bfloat16", "quantization": dict(quantization)}
+        backend = (
+            {"backend": "torch"} if gpu is None else {"backend": "tensorrt_llm", "release": self.release}
         )
-        if not on_torch and not heads:
-            draft["device"] = "cuda:0"
-        speculation = {"method": "medusa"} if heads else {"max_draft_len": 8, "num_draft_tokens": 4}
         values = {
             "name": name,
             "target": {"model": str(self.folder / "target"), **own},
-            "draft": draft,
-            "speculation": speculation,
-            "engine": {
-                "backend": "torch" if on_torch else "tensorrt_llm",
-                **({} if on_torch else {"release": self.release}),
-                "max_batch_size": 16, "max_seq_len": 1024,
-                **(engine or {}),
-            },
-            "hardware": {"gpu": gpus.NONE if on_torch or self.gpu is None else self.gpu.name},
+            "draft": {"model": str(self.folder / "draft"), **own, **({"device": "cuda:0"} if gpu else {})},
+            "speculation": {"max_draft_len": 8, "num_draft_tokens": 4},
+            "engine": {**backend, "max_batch_size": 16, "max_seq_len": 1024, **engine},
+            "hardware": {"gpu": gpus.NONE if gpu is None else gpu.name},
             "serving": {"layout": layout},
         }
-        return TinyBuild(name, dtype, layout, values)
+        return TinyBuild(name, numbers, layout, values)
 
 
 def product_of(gpu: Gpu) -> gpus.GpuProduct:

@@ -76,7 +76,7 @@ class SelfTest:
             is_tried = on_torch or build.name != "reference"
             made = None
             start = time.monotonic()
-            if build.dtype == "fp8" and find_spec("modelopt") is None:
+            if build.numbers == "fp8" and find_spec("modelopt") is None:
                 yield _outcome(
                     build, "build", State.NOT_TRIED, "calibration needs nvidia-modelopt: trtspec[fp8]"
                 )
@@ -97,7 +97,7 @@ class SelfTest:
 
     def _built(self, build: TinyBuild) -> BuildPlan:
         recipe = build.write(self.folder)
-        in_container = self.in_container and build.dtype != "float32"
+        in_container = self.in_container and build.numbers != "float32"
         made = make_plan(
             recipe, {"output": str(self._output(build))}, self.watch, to_run=True, container=in_container
         )
@@ -119,7 +119,7 @@ class SelfTest:
             folder=str(output / "model_repository" / model),
             reference=str(self.folder / "reference" / "target" / "engine"),
             prompts=PROMPTS,
-            clear=2 * FLOORS[build.dtype],
+            clear=2 * FLOORS[build.numbers],
             release=self.pair.release,
             planned={
                 "engines": plan.weights + plan.workspace if plan else 0,
@@ -191,7 +191,7 @@ class SelfTest:
         start, vocabulary = time.monotonic(), Vocabulary.load(folder / "tokenizer")
         if "medusa" in build.name:
             return _outcome(build, "lossless", State.NOT_TRIED, "it needs a second server, without drafts")
-        settings = VerificationSettings((None, 1, 8), max_tokens=24, dtype=build.dtype, draws=40)
+        settings = VerificationSettings((None, 1, 8), max_tokens=24, dtype=build.numbers, draws=40)
         prompts = asked(built_in(vocabulary), vocabulary)[::3]
 
         async def ask() -> Outcome:

@@ -6,7 +6,7 @@ import asyncio
 import re
 
 from trtspec.measure.selftest.outcome import Differs, NotTried, expect
-from trtspec.measure.selftest.trial import WAIT_S, Check, Trial
+from trtspec.measure.selftest.trial import WAIT_S, Trial, check
 from trtspec.serving.executor import FinishReason, Guide, GuideType, Request, Response
 
 _IDLE_S = 0.2
@@ -15,7 +15,9 @@ _SURE = 200.0
 """A bias that no logit outweighs."""
 
 
+@check("plain decoding", "rule 8: batch_manager/trtGptModelInflightBatching.cpp", of_drafts=False)
 async def plain_decoding(trial: Trial) -> str:
+    """A request without a draft decodes on the same engine, to max_tokens."""
     for question in trial.questions:
         [answer] = await trial.ask(Request(question.prompt, len(question.text)))
         expect(answer.token_ids, list(question.text), "text without a draft")
@@ -23,7 +25,9 @@ async def plain_decoding(trial: Trial) -> str:
     return f"{sum(len(question.text) for question in trial.questions)} tokens are the reference's"
 
 
+@check("streaming", "batch_manager/llmRequest.cpp; executor/executorImpl.cpp", of_drafts=False)
 async def streaming(trial: Trial) -> str:
+    """A stream tells each token once, in order."""
     question = trial.questions[0]
     heard = await trial.hear(Request(question.prompt, len(question.text), streaming=True))
     said = [token for response in heard for token in response.token_ids]
@@ -31,7 +35,9 @@ async def streaming(trial: Trial) -> str:
     return f"{len(said)} tokens in {len(heard)} responses"
 
 
+@check("end of a plain text", "rule 4: kernels/samplingTopKKernels.cu", of_drafts=False)
 async def end_token(trial: Trial) -> str:
+    """The end token ends a text, and is not in it."""
     question = trial.questions[0]
     text = list(question.text)
     for token in dict.fromkeys(text):
@@ -41,11 +47,11 @@ async def end_token(trial: Trial) -> str:
     return f"{len(set(text))} end tokens"
 
 
+@check("many at once", "rule 8: batch_manager/microBatchScheduler.cpp", of_drafts=False)
 async def many_at_once(trial: Trial) -> str:
-    """Plain requests and verifications, more than the engine takes at once."""
-    asked = [
-        trial.questions[i % len(trial.questions)] for i in range(2 * trial.executor.limits.max_batch_size)
-    ]
+    """Plain requests and verifications share iterations, and each is served as if alone."""
+    count = 2 * trial.executor.limits.max_batch_size
+    asked = [trial.questions[i % len(trial.questions)] for i in range(count)]
     requests = []
     for index, question in enumerate(asked):
         draft = list(question.text[: index % (trial.k + 1)])
@@ -58,8 +64,12 @@ async def many_at_once(trial: Trial) -> str:
     return f"{len(requests)} requests"
 
 
+@check("cancellation", "executor/executorImpl.cpp, terminateCancelledRequests", of_drafts=False)
 async def cancellation(trial: Trial) -> str:
-    """One of two texts is cancelled after three tokens, and one that waits before its first."""
+    """A cancelled request ends before the next iteration, and the others go on.
+
+    One of two texts is cancelled after three tokens, and one that waits before its first.
+    """
     question, other = trial.questions[0], trial.questions[-1]
     heard: list[Response] = []
     is_over = asyncio.get_running_loop().create_future()
@@ -94,8 +104,9 @@ async def cancellation(trial: Trial) -> str:
     return f"after {len(said)} tokens"
 
 
+@check("block reuse", "rule 1: batch_manager/kvCacheManager.cpp", of_drafts=False)
 async def block_reuse(trial: Trial) -> str:
-    """Sends rounds over one long text, of which every block but the last few should be found."""
+    """A round computes only what the KV cache lacks of its text."""
     executor, question = trial.executor, trial.questions[0]
     executor.take_kv_use()
     if executor.kv_reuse is None:
@@ -120,22 +131,24 @@ async def block_reuse(trial: Trial) -> str:
     return f"{found} of {asked} tokens in four rounds were in the KV cache"
 
 
+@check("bans and bias", "layers/externalDraftTokensLayer.cpp, PenaltyLayer and BanWordsLayer")
 async def bans_and_bias(trial: Trial) -> str:
-    """Both hold in verifications as in ordinary decoding."""
+    """Bad words and embedding bias hold in verifications too."""
     question = trial.questions[0]
     prompt, text = question.prompt, list(question.text)
     biased = next(token for token in range(1, trial.executor.limits.vocab_size) if token not in text)
     word, bias = [text[:2]] if text[1] else [[text[0]]], {biased: _SURE}
-    drafts = ([], text[: trial.k]) if trial.k else ([],)
-    for draft in drafts:
+    for draft in ([], text[: trial.k]):
         said = await trial.tokens(Request(prompt, len(draft) + 2, draft, bad_words=word))
         expect(said[: len(word[0])] != word[0], True, f"the bad word {word[0]} is not said")
         [first, *_] = await trial.tokens(Request(prompt, len(draft) + 1, draft, embedding_bias=bias))
         expect(first, biased, "the token that the bias prefers")
-    return f"with {len(drafts) - 1} draft and without"
+    return "with a draft and without"
 
 
+@check("guides", "batch_manager/guidedDecoder.cpp", of_drafts=False)
 async def guides(trial: Trial) -> str:
+    """A guided text is of its grammar, and the texts beside it are as they were."""
     limits = trial.executor.limits
     if GuideType.REGEX not in limits.guide_types or trial.decode is None or not trial.end_ids:
         raise NotTried("the engine follows no guides")
@@ -152,61 +165,13 @@ async def guides(trial: Trial) -> str:
     return f"{len(trial.questions)} texts such as {said!r}"
 
 
-_ROOM = "executor/executorImpl.cpp"
 DECODINGS = (
-    Check(
-        "plain decoding",
-        "A request without a draft decodes on the same engine, to max_tokens.",
-        "rule 8: batch_manager/trtGptModelInflightBatching.cpp",
-        plain_decoding,
-        of_drafts=False,
-    ),
-    Check(
-        "streaming",
-        "A stream tells each token once, in order.",
-        f"batch_manager/llmRequest.cpp; {_ROOM}",
-        streaming,
-        of_drafts=False,
-    ),
-    Check(
-        "end of a plain text",
-        "The end token ends a text, and is not in it.",
-        "rule 4: kernels/samplingTopKKernels.cu",
-        end_token,
-        of_drafts=False,
-    ),
-    Check(
-        "many at once",
-        "Plain requests and verifications share iterations, and each is served as if alone.",
-        "rule 8: batch_manager/microBatchScheduler.cpp",
-        many_at_once,
-        of_drafts=False,
-    ),
-    Check(
-        "cancellation",
-        "A cancelled request ends before the next iteration, and the others go on.",
-        f"{_ROOM}, terminateCancelledRequests",
-        cancellation,
-        of_drafts=False,
-    ),
-    Check(
-        "block reuse",
-        "A round computes only what the KV cache lacks of its text.",
-        "rule 1: batch_manager/kvCacheManager.cpp",
-        block_reuse,
-        of_drafts=False,
-    ),
-    Check(
-        "bans and bias",
-        "Bad words and embedding bias hold in verifications too.",
-        "layers/externalDraftTokensLayer.cpp, PenaltyLayer and BanWordsLayer",
-        bans_and_bias,
-    ),
-    Check(
-        "guides",
-        "A guided text is of its grammar, and the texts beside it are as they were.",
-        "batch_manager/guidedDecoder.cpp",
-        guides,
-        of_drafts=False,
-    ),
+    plain_decoding,
+    streaming,
+    end_token,
+    many_at_once,
+    cancellation,
+    block_reuse,
+    bans_and_bias,
+    guides,
 )

@@ -6,13 +6,11 @@ executor gives it, and each attribute is read.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trtspec.measure.selftest.outcome import Outcome, State
-
-_SOURCE = "cpp/tensorrt_llm/nanobind/executor/{}.cpp"
+from trtspec.serving.executor import GuideType
 
 _REQUEST: Mapping[str, Mapping[str, Any]] = {
     "SamplingConfig": {
@@ -27,7 +25,7 @@ _REQUEST: Mapping[str, Mapping[str, Any]] = {
         "frequency_penalty": 0.1,
     },
     "OutputConfig": {"exclude_input_from_output": True, "return_perf_metrics": True},
-    "ExternalDraftTokensConfig": {"tokens": [1, 2]},
+    "ExternalDraftTokensConfig": {"tokens": [1, 2], "logits": None},
     "Request": {
         "input_token_ids": [1],
         "max_tokens": 2,
@@ -47,130 +45,88 @@ _CONFIG: Mapping[str, Mapping[str, Any]] = {
         "free_gpu_memory_fraction": 0.5,
     },
     "ParallelConfig": {"device_ids": [0]},
-    "DecodingConfig": {"decoding_mode": None, "medusa_choices": [[0], [0, 0]]},
-    "ExecutorConfig": {
-        "enable_chunked_context": True,
-        "iter_stats_max_iterations": 64,
-        "decoding_config": None,
-    },
+    "ExecutorConfig": {"enable_chunked_context": True, "iter_stats_max_iterations": 64},
 }
-_MEMBERS: Mapping[str, tuple[str, ...]] = {
-    "Executor": (
-        *("enqueue_request", "cancel_request", "await_responses"),
-        *("get_latest_iteration_stats", "shutdown"),
-    ),
-    "Response": ("request_id", "has_error", "error_msg", "result"),
-    "Result": ("output_token_ids", "is_final", "finish_reasons", "request_perf_metrics"),
-    "FinishReason": ("NOT_FINISHED", "END_ID", "STOP_WORDS", "LENGTH", "TIMED_OUT", "CANCELLED"),
-    "IterationStats": ("kv_cache_stats",),
-    "KvCacheStats": (
-        *("used_num_blocks", "max_num_blocks", "tokens_per_block"),
-        *("reused_blocks", "missed_blocks"),
-    ),
-    "ModelType": ("DECODER_ONLY",),
-    "DecodingMode": ("Medusa",),
+_MEMBERS = {
+    "Executor": "enqueue_request cancel_request await_responses get_latest_iteration_stats shutdown",
+    "Response": "request_id has_error error_msg result",
+    "Result": "output_token_ids is_final finish_reasons request_perf_metrics",
+    "FinishReason": "NOT_FINISHED END_ID STOP_WORDS LENGTH TIMED_OUT CANCELLED",
+    "IterationStats": "kv_cache_stats",
+    "KvCacheStats": "used_num_blocks max_num_blocks tokens_per_block reused_blocks missed_blocks",
+    "ModelType": "DECODER_ONLY",
 }
+_MADE_FOR_MEMBERS = ("Result", "IterationStats", "KvCacheStats")
+_SOURCE = "cpp/tensorrt_llm/nanobind/executor"
 
 
 def names(trtllm: Any, release: str, build: str) -> list[Outcome]:
     """Returns the outcomes of the module's release, arguments and attributes."""
     found = trtllm.__version__
     version = [] if found == release else [f"it is {found}, and the recipe's release is {release}"]
-    config = [*_arguments(trtllm, _CONFIG), *_assigned(trtllm), *_guided(trtllm)]
+    takes = "{} take every argument that trtspec gives them."
     rows = (
-        ("release", "The bindings are of the release that builds.", "recipe/releases.py", version, found),
-        (
-            "requests",
-            "Requests take every argument that trtspec gives them.",
-            f"§6.3: {_SOURCE.format('request')}",
-            _arguments(trtllm, _REQUEST),
-            f"{sum(map(len, _REQUEST.values()))} arguments",
-        ),
+        ("release", "The bindings are of the release that builds.", "recipe/releases.py", version),
+        ("requests", takes.format("Requests"), f"§6.3: {_SOURCE}/request.cpp", _refused(trtllm, _REQUEST)),
         (
             "configuration",
-            "An executor's configuration takes every argument that trtspec gives it.",
-            f"§6.2: {_SOURCE.format('executorConfig')}",
-            config,
-            f"{sum(map(len, _CONFIG.values()))} arguments",
+            takes.format("Configurations"),
+            f"§6.2: {_SOURCE}/executorConfig.cpp",
+            [*_refused(trtllm, _CONFIG), *_line(lambda: _enumerations(trtllm))],
         ),
         (
             "responses",
             "Executors, answers and statistics have every attribute that trtspec reads.",
-            f"§6.1, §6.4: {_SOURCE.format('executor')}",
-            _members(trtllm),
-            f"{sum(map(len, _MEMBERS.values()))} attributes",
+            f"§6.1, §6.4: {_SOURCE}/executor.cpp",
+            [wrong for name in _MEMBERS for wrong in _missing(trtllm, name)],
         ),
     )
     return [
-        Outcome(build, name, rule, source, State.DIFFERS if wrong else State.OK, "; ".join(wrong) or right)
-        for name, rule, source, wrong, right in rows
+        Outcome(build, name, rule, source, State.DIFFERS if wrong else State.OK, "; ".join(wrong) or found)
+        for name, rule, source, wrong in rows
     ]
 
 
 def signatures(trtllm: Any) -> dict[str, str]:
     """Returns the signature of each class as the module documents it, for a report."""
-    known = {}
-    for name in sorted({*_REQUEST, *_CONFIG, *_MEMBERS, "GuidedDecodingConfig", "GuidedDecodingParams"}):
-        kind = getattr(trtllm, name, None)
-        text = getattr(getattr(kind, "__init__", None), "__doc__", None) or ""
-        known[name] = text if "(" in text else _inspected(kind)
-    return known
+    return {
+        name: str(getattr(getattr(trtllm, name, None), "__init__", None).__doc__)
+        for name in sorted({*_REQUEST, *_CONFIG, *_MEMBERS, "GuidedDecodingConfig", "GuidedDecodingParams"})
+    }
 
 
-def _inspected(kind: Any) -> str:
+def _refused(trtllm: Any, classes: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Makes each class with all its arguments, and returns a line for each that cannot be made."""
+    return [
+        f"{name}: {line}"
+        for name, arguments in classes.items()
+        for line in _line(lambda name=name, arguments=arguments: getattr(trtllm, name)(**arguments))  # type: ignore[misc]
+    ]
+
+
+def _enumerations(trtllm: Any) -> None:
+    """Does what takes an enumeration, and sets what is set as an attribute."""
+    medusa = trtllm.DecodingMode.Medusa()
+    tree = trtllm.DecodingConfig(decoding_mode=medusa, medusa_choices=[[0], [0, 0]])
+    config = trtllm.ExecutorConfig(decoding_config=tree)
+    config.fail_fast_on_attention_window_too_large = True
+    for kind in GuideType:
+        trtllm.GuidedDecodingParams(getattr(trtllm.GuidedDecodingParams.GuideType, kind.name), "{}")
+    guided = trtllm.GuidedDecodingConfig
+    words = {"encoded_vocab": ["a"], "tokenizer_str": "{}", "stop_token_ids": [0]}
+    config.guided_decoding_config = guided(backend=guided.GuidedDecodingBackend.XGRAMMAR, **words)
+
+
+def _missing(trtllm: Any, name: str) -> list[str]:
+    kind = getattr(trtllm, name, None)
+    known = kind() if kind is not None and name in _MADE_FOR_MEMBERS else kind
+    return [f"{name} has no {member}" for member in _MEMBERS[name].split() if not hasattr(known, member)]
+
+
+def _line(act: Callable[[], Any]) -> list[str]:
+    """Returns the first line of what an act raises, and nothing if it raises nothing."""
     try:
-        return str(inspect.signature(kind))
-    except (TypeError, ValueError) as error:
-        return str(error)
-
-
-def _arguments(trtllm: Any, classes: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Makes each class with all arguments, and if that fails with each alone to name the one."""
-    wrong = []
-    for name, arguments in classes.items():
-        try:
-            getattr(trtllm, name)(**arguments)
-        except Exception as error:
-            wrong.append(f"{name}({', '.join(arguments)}): {_line(error)}")
-    return wrong
-
-
-def _assigned(trtllm: Any) -> list[str]:
-    """Tries what is set as an attribute, and what takes an enumeration."""
-    try:
-        config = trtllm.ExecutorConfig(decoding_config=trtllm.DecodingConfig(trtllm.DecodingMode.Medusa()))
-        config.fail_fast_on_attention_window_too_large = True
-        config.guided_decoding_config = None
+        act()
     except Exception as error:
-        return [f"ExecutorConfig: {_line(error)}"]
+        return [(str(error).strip().splitlines() or [type(error).__name__])[0]]
     return []
-
-
-def _guided(trtllm: Any) -> list[str]:
-    try:
-        kinds, backends = trtllm.GuidedDecodingParams.GuideType, trtllm.GuidedDecodingConfig
-        for name in ("JSON", "JSON_SCHEMA", "REGEX", "EBNF_GRAMMAR", "STRUCTURAL_TAG"):
-            trtllm.GuidedDecodingParams(getattr(kinds, name), "{}")
-        trtllm.GuidedDecodingConfig(
-            backend=backends.GuidedDecodingBackend.XGRAMMAR, encoded_vocab=["a"], tokenizer_str="{}",
-            stop_token_ids=[0],
-        )  # fmt: skip
-    except Exception as error:
-        return [f"guided decoding: {_line(error)}"]
-    return []
-
-
-def _members(trtllm: Any) -> list[str]:
-    wrong = []
-    for name, members in _MEMBERS.items():
-        kind = getattr(trtllm, name, None)
-        try:
-            instance = kind() if name in ("Result", "IterationStats", "KvCacheStats") else kind  # type: ignore[misc]
-        except TypeError:
-            instance = kind
-        wrong += [f"{name} has no {member}" for member in members if not hasattr(instance, member)]
-    return wrong
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

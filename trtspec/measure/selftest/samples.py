@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from trtspec.measure.selftest.outcome import Differs, NotTried, expect
-from trtspec.measure.selftest.trial import Check, Trial
+from trtspec.measure.selftest.trial import Trial, check
 from trtspec.serving.executor import Request, SamplingConfig
 
 _CHOICES, _DRAWS = 4, 800
@@ -14,8 +14,12 @@ _Z = 3.7
 """The normal quantile beyond which a distribution is another one: one of ten thousand right ones is."""
 
 
+@check("sampled drafts", "rules 9 and 10: layers/externalDraftTokensLayer.cpp, acceptDraftTokens")
 async def sampled_drafts(trial: Trial) -> str:
-    """Draws the first token with the likeliest as the draft, or the second, many times."""
+    """With one-hot draft logits the first token has the target's distribution, whatever the draft is.
+
+    Draws the first token with the likeliest as the draft, or the second, many times.
+    """
     limits = trial.executor.limits
     if not limits.drafts_samples:
         raise NotTried("the engine verifies drafts of greedy requests alone")
@@ -41,8 +45,12 @@ async def sampled_drafts(trial: Trial) -> str:
     return f"2 x {_DRAWS} draws, {worst:.1f} standard deviations off at most"
 
 
+@check("greedy beside sampled", "rule 11: batch_manager/createNewDecoderRequests.cpp")
 async def greedy_beside_sampled(trial: Trial) -> str:
-    """Draft logits are a matter of each slot, so that sampled requests change no greedy one."""
+    """Draft logits are a matter of each slot, and change no request beside it.
+
+    Draft logits are a matter of each slot, so that sampled requests change no greedy one.
+    """
     if not trial.executor.limits.drafts_samples:
         raise NotTried("the engine verifies drafts of greedy requests alone")
     question, k = trial.questions[0], trial.k
@@ -68,16 +76,6 @@ def _deviation(counts: Counter[int], wanted: Mapping[int, float], draws: int) ->
 
 
 SAMPLES = (
-    Check(
-        "sampled drafts",
-        "With one-hot draft logits the first token has the target's distribution, whatever the draft is.",
-        "rules 9 and 10: layers/externalDraftTokensLayer.cpp, acceptDraftTokens",
-        sampled_drafts,
-    ),
-    Check(
-        "greedy beside sampled",
-        "Draft logits are a matter of each slot, and change no request beside it.",
-        "rule 11: batch_manager/createNewDecoderRequests.cpp",
-        greedy_beside_sampled,
-    ),
+    sampled_drafts,
+    greedy_beside_sampled,
 )

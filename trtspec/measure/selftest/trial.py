@@ -100,6 +100,9 @@ class Trial:
         return list(answer.token_ids)
 
 
+Run = Callable[[Trial], Awaitable[str]]
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """A rule that is tried on an engine."""
@@ -109,7 +112,7 @@ class Check:
     """The sentence that has to be true."""
     source: str
     """The place from which it is known."""
-    run: Callable[[Trial], Awaitable[str]]
+    run: Run
     """Returns what was found, in a few words; raises `Differs` or `NotTried`."""
     of_drafts: bool = True
     """True if it needs an engine that verifies drafts."""
@@ -128,3 +131,8 @@ class Check:
             state = State.DIFFERS
             found = str(error) if isinstance(error, Differs) else f"{type(error).__name__}: {error}"
         return Outcome(build, self.name, self.rule, self.source, state, found, time.monotonic() - start)
+
+
+def check(name: str, source: str, *, of_drafts: bool = True) -> Callable[[Run], Check]:
+    """Makes a check of a function; the first line of its docstring is the rule."""
+    return lambda run: Check(name, str(run.__doc__).partition("\n")[0], source, run, of_drafts)

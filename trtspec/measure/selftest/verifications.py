@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trtspec.measure.selftest.outcome import Differs, NotTried, expect
-from trtspec.measure.selftest.trial import Check, Question, Trial
+from trtspec.measure.selftest.trial import Question, Trial, check
 from trtspec.serving.executor import FinishReason, Request
 
-_UPDATE = "batch_manager/trtGptModelInflightBatching.cpp, updateRequests"
-_ACCEPT = "kernels/speculativeDecoding/externalDraftTokensKernels.cu, acceptDraftTokensKernel"
 
-
+@check("accepted and one more", "rule 3: batch_manager/trtGptModelInflightBatching.cpp, updateRequests")
 async def accepted_and_one_more(trial: Trial) -> str:
+    """A verification says the n accepted draft tokens and one of the target's own."""
     for question in trial.questions:
         text = list(question.text)
         for accepted in range(trial.k + 1):
@@ -24,8 +23,15 @@ async def accepted_and_one_more(trial: Trial) -> str:
     return f"0 to {trial.k} accepted behind {len(trial.questions)} prompts"
 
 
+@check(
+    "nothing behind a mismatch",
+    "rule 3: kernels/speculativeDecoding/externalDraftTokensKernels.cu, acceptDraftTokensKernel",
+)
 async def nothing_behind_a_mismatch(trial: Trial) -> str:
-    """The target is asked after its own text, and not after the draft's."""
+    """No token of a draft counts behind the first that the target would not say.
+
+    The target is asked after its own text, and not after the draft's.
+    """
     for question in trial.questions:
         text = list(question.text)
         begun = [text[0], trial.wrong(text[1])]
@@ -35,7 +41,9 @@ async def nothing_behind_a_mismatch(trial: Trial) -> str:
     return f"behind {len(trial.questions)} prompts"
 
 
+@check("one step", "rule 2: batch_manager/trtGptModelInflightBatching.cpp, updateRequests")
 async def final_after_one_step(trial: Trial) -> str:
+    """A request with a draft is final after one verification, whatever max_tokens says."""
     question = trial.questions[0]
     whole, draft = list(question.text[: trial.k + 1]), question.text[: trial.k]
     for max_tokens in (trial.k + 1, trial.k + 2, 50):
@@ -45,7 +53,9 @@ async def final_after_one_step(trial: Trial) -> str:
     return "with max_tokens beyond K + 1, streaming or not"
 
 
+@check("max_tokens", "rule 7: batch_manager/llmRequest.cpp")
 async def max_tokens_cuts(trial: Trial) -> str:
+    """A max_tokens below K + 1 cuts the answer off."""
     question = trial.questions[0]
     for max_tokens in range(1, trial.k + 1):
         said = await trial.tokens(Request(question.prompt, max_tokens, question.text[: trial.k]))
@@ -53,8 +63,14 @@ async def max_tokens_cuts(trial: Trial) -> str:
     return f"1 to {trial.k}"
 
 
+@check(
+    "end token", "rule 4: kernels/speculativeDecoding/externalDraftTokensKernels.cu, acceptDraftTokensKernel"
+)
 async def end_token_is_left_out(trial: Trial) -> str:
-    """The draft contains the end token, or is wrong there, or is over before it."""
+    """The end token of a verification is not in the answer, proposed or not.
+
+    The draft contains the end token, or is wrong there, or is over before it.
+    """
     tried = 0
     for question, position in _new_tokens(trial):
         text, end_id = list(question.text), question.text[position]
@@ -73,8 +89,15 @@ async def end_token_is_left_out(trial: Trial) -> str:
     return f"at {tried} places"
 
 
+@check(
+    "where a text ends",
+    "rule 5: kernels/speculativeDecoding/externalDraftTokensKernels.cu, acceptDraftTokensKernel",
+)
 async def only_the_end_is_a_beginning(trial: Trial) -> str:
-    """An answer that is a beginning of what was verified is the end; one that is not says another token."""
+    """An answer that is a beginning of what was verified is the end, and no other is.
+
+    An answer that is a beginning of what was verified is the end; one that is not says another token.
+    """
     for question, position in _new_tokens(trial):
         text = list(question.text[: trial.k])
         foreign = next(token for token in range(trial.executor.limits.vocab_size) if token not in text)
@@ -89,7 +112,9 @@ async def only_the_end_is_a_beginning(trial: Trial) -> str:
     return "also where the draft proposes an end that the target does not"
 
 
+@check("tokens verified", "rule 6: executor/types.h, SpeculativeDecodingMetrics")
 async def verified_is_told(trial: Trial) -> str:
+    """The answer tells how many draft tokens the engine has looked at."""
     question = trial.questions[0]
     [silent] = await trial.ask(Request(question.prompt, 2))
     expect(silent.num_verified, None, "tokens verified of no draft")
@@ -99,8 +124,12 @@ async def verified_is_told(trial: Trial) -> str:
     return f"1 to {trial.k}"
 
 
+@check("rounds", "rule 1: batch_manager/kvCacheManager.cpp; TensorRT-LLM #2217")
 async def rounds_give_the_plain_text(trial: Trial) -> str:
-    """Round after round, with a wrong token in every third draft."""
+    """Rounds of verifications say what plain decoding says.
+
+    Round after round, with a wrong token in every third draft.
+    """
     rounds = 0
     for question in trial.questions:
         text = list(question.text)
@@ -118,8 +147,12 @@ async def rounds_give_the_plain_text(trial: Trial) -> str:
     return f"{rounds} rounds"
 
 
+@check("trimmed drafts", "batch_manager/microBatchScheduler.cpp, fitDraftTokens")
 async def trimmed_drafts(trial: Trial) -> str:
-    """As many drafts at once as the engine takes, behind prompts of which it counts every token."""
+    """A draft that does not fit an iteration is verified as the shorter one that is left of it.
+
+    As many drafts at once as the engine takes, behind prompts of which it counts every token.
+    """
     k = trial.k
     asked = [trial.questions[i % len(trial.questions)] for i in range(trial.executor.limits.max_batch_size)]
     requests = [Request(one.prompt, k + 1, one.text[:k]) for one in asked]
@@ -141,58 +174,13 @@ def _new_tokens(trial: Trial) -> Iterator[tuple[Question, int]]:
 
 
 VERIFICATIONS = (
-    Check(
-        "accepted and one more",
-        "A verification says the n accepted draft tokens and one of the target's own.",
-        f"rule 3: {_UPDATE}",
-        accepted_and_one_more,
-    ),
-    Check(
-        "nothing behind a mismatch",
-        "No token of a draft counts behind the first that the target would not say.",
-        f"rule 3: {_ACCEPT}",
-        nothing_behind_a_mismatch,
-    ),
-    Check(
-        "one step",
-        "A request with a draft is final after one verification, whatever max_tokens says.",
-        f"rule 2: {_UPDATE}",
-        final_after_one_step,
-    ),
-    Check(
-        "max_tokens",
-        "A max_tokens below K + 1 cuts the answer off.",
-        "rule 7: batch_manager/llmRequest.cpp",
-        max_tokens_cuts,
-    ),
-    Check(
-        "end token",
-        "The end token of a verification is not in the answer, proposed or not.",
-        f"rule 4: {_ACCEPT}",
-        end_token_is_left_out,
-    ),
-    Check(
-        "where a text ends",
-        "An answer that is a beginning of what was verified is the end, and no other is.",
-        f"rule 5: {_ACCEPT}",
-        only_the_end_is_a_beginning,
-    ),
-    Check(
-        "tokens verified",
-        "The answer tells how many draft tokens the engine has looked at.",
-        "rule 6: executor/types.h, SpeculativeDecodingMetrics",
-        verified_is_told,
-    ),
-    Check(
-        "rounds",
-        "Rounds of verifications say what plain decoding says.",
-        "rule 1: batch_manager/kvCacheManager.cpp; TensorRT-LLM #2217",
-        rounds_give_the_plain_text,
-    ),
-    Check(
-        "trimmed drafts",
-        "A draft that does not fit an iteration is verified as the shorter one that is left of it.",
-        "batch_manager/microBatchScheduler.cpp, fitDraftTokens",
-        trimmed_drafts,
-    ),
+    accepted_and_one_more,
+    nothing_behind_a_mismatch,
+    final_after_one_step,
+    max_tokens_cuts,
+    end_token_is_left_out,
+    only_the_end_is_a_beginning,
+    verified_is_told,
+    rounds_give_the_plain_text,
+    trimmed_drafts,
 )

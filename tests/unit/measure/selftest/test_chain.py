@@ -1,0 +1,144 @@
+"""The chain on stand-ins for NVIDIA's tools: a GPU's machine, here and in a container."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trtspec.measure.selftest
+from tests.command_line import trtspec as run
+from tests.fakes.bindings import BINDINGS
+from tests.fakes.gpu_machine import H100, GpuMachine
+from trtspec.base.errors import UnavailableError
+from trtspec.measure.selftest import chain
+from trtspec.measure.selftest.builds import TinyPair
+from trtspec.recipe.releases import release_of
+
+NOT_SERVED = "nobody serves here"
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuMachine:
+    @contextmanager
+    def served(*_: object, **__: object) -> Iterator[Any]:
+        raise UnavailableError("Triton", NOT_SERVED)
+        yield
+
+    monkeypatch.setattr(chain, "served", served)
+    # The fp8 build would be calibrated with a model of seconds; what it adds is tried by its own tests.
+    monkeypatch.setattr(chain, "find_spec", lambda name: None)
+    machine = GpuMachine(tmp_path / "machine")
+    machine.gpus(H100)
+    return machine
+
+
+def outcomes(found: dict[str, Any], build: str) -> dict[str, tuple[str, str]]:
+    return {one["check"]: (one["state"], one["found"]) for one in found["outcomes"] if one["build"] == build}
+
+
+def only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Leaves out all builds but these: each takes half a minute."""
+    every = TinyPair.builds
+    monkeypatch.setattr(
+        TinyPair, "builds", lambda self, texts: [one for one in every(self, texts) if one.name in names]
+    )
+
+
+def test_what_is_installed_here(machine: GpuMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, "reference", "bf16-chunked", "fp8")
+    machine.tensorrt_llm()
+    (machine.folder / "packages/tensorrt_llm").symlink_to(BINDINGS / "tensorrt_llm")
+    bundle = tmp_path / "selftest.zip"
+    secret = {"HF_TOKEN": "hf_0123456789", "FAKE_API_KEY": "correct horse"}
+    done = run(
+        *("selftest", "--json", "--output", tmp_path / "out", "--bundle", bundle),
+        environment=machine.environment | secret,
+    )
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["ok"], found["backend"], found["release"]) == (False, "tensorrt_llm", "1.2.1")
+    assert outcomes(found, "fp8")["build"][0] == "not tried"
+    by_name = outcomes(found, "bf16-chunked")
+    assert by_name.pop("in_process") == ("differs", f"Triton: {NOT_SERVED}")
+    assert by_name.pop("trimmed drafts")[0] == "not tried"
+    assert {name: said for name, said in by_name.items() if said[0] != "ok"} == {}
+    assert {"release", "requests", "memory as planned", "two engines", "sampled drafts"} <= by_name.keys()
+    with zipfile.ZipFile(bundle) as file:
+        names = set(file.namelist())
+        text = "".join(file.read(name).decode() for name in names)
+    assert {"selftest.json", "bf16-chunked.yaml", "bf16-chunked.log", "bf16-chunked.signatures.json"} <= names
+    assert any(name.endswith("speculative_llm/config.pbtxt") for name in names)
+    assert not any(value in text for value in secret.values())
+
+
+BESIDE = """#!{python}
+import json, sys
+from pathlib import Path
+flag, module, file = sys.argv[1:]
+assert (flag, module, Path("trtspec/serving").is_dir()) == ("-m", "trtspec.measure.selftest.engines", True)
+job = json.loads(Path(file).read_text())
+row = dict(build=job["build"], check="release", rule="", source="", state="ok", found=job["release"])
+Path(job["results"]).write_text(json.dumps(row) + chr(10))
+"""
+
+
+def test_in_nvidias_image(machine: GpuMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The image's Python finds the code in the folder of the self-test, which is all that it sees."""
+    only(monkeypatch, "reference", "bf16", "bf16-bls")
+    daemon = machine.containers(release_of(None).image)
+    daemon.program("python3", BESIDE.format(python=sys.executable))
+    done = run(
+        "selftest", "--container", "--json", "--output", tmp_path / "out", environment=machine.environment
+    )
+    found = json.loads(done.stdout)
+    assert outcomes(found, "bf16")["release"] == ("ok", "1.2.1")
+    assert outcomes(found, "bf16-bls").keys() == {"build", "bls"}
+    assert len([words for words in daemon.calls("run") if "trtspec.measure.selftest.engines" in words]) == 1
+    assert daemon.running() == []
+
+
+def test_an_engine_that_ends_the_process(
+    machine: GpuMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, "reference", "bf16")
+    machine.tensorrt_llm()
+    package = machine.folder / "packages/tensorrt_llm/bindings/executor"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent, package.parent.parent):
+        (folder / "__init__.py").touch()
+    (package / "__init__.py").write_text("import os, sys\nprint('Signal 11', flush=True)\nos._exit(139)\n")
+    done = run("selftest", "--output", tmp_path / "out", environment=machine.environment)
+    assert done.returncode == 1
+    assert "ended with 139 after 0 checks: Signal 11" in done.stdout
+
+
+def test_what_is_missing_is_told_at_once(machine: GpuMachine, tmp_path: Path) -> None:
+    done = run("selftest", "--output", tmp_path / "out", environment=machine.environment)
+    assert done.returncode == 1
+    assert "trtllm-build: is not on PATH" in done.stderr
+    done = run("selftest", "--pair", tmp_path, environment=machine.environment)
+    assert "has no tiny pair" in done.stderr
+    assert done.returncode == 1
+
+
+def test_the_part_for_nvidias_image_imports_what_it_has() -> None:
+    """Beside itself and `trtspec.serving` it needs the standard library alone."""
+    folder = Path(trtspec.measure.selftest.__path__[0])
+    left, seen = ["engines"], set[str]()
+    while left:
+        name = left.pop()
+        seen.add(name)
+        for node in ast.walk(ast.parse((folder / f"{name}.py").read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("trtspec"):
+                own = node.module.partition("trtspec.measure.selftest.")[2]
+                assert own or node.module.startswith("trtspec.serving"), node.module
+                left += [own] if own and own not in seen else []
+    assert seen == {"engines", "decodings", "names", "outcome", "samples", "trial", "verifications"}
