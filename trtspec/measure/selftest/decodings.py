@@ -6,7 +6,7 @@ import asyncio
 import re
 
 from trtspec.measure.selftest.outcome import Differs, NotTried, expect
-from trtspec.measure.selftest.trial import WAIT_S, Trial, check
+from trtspec.measure.selftest.trial import Trial, check, final
 from trtspec.serving.executor import FinishReason, Guide, GuideType, Request, Response
 
 _IDLE_S = 0.2
@@ -77,17 +77,17 @@ async def cancellation(trial: Trial) -> str:
 
     def listen(response: Response) -> None:
         heard.append(response)
-        if sum(len(one.token_ids) for one in heard) >= 3:
-            executor.cancel_request(response.request_id)
-        if response.is_final and not is_over.done():
+        if response.is_final:
             is_over.set_result(None)
+        elif sum(len(one.token_ids) for one in heard) >= 3:
+            executor.cancel_request(response.request_id)
 
     beside = asyncio.ensure_future(trial.ask(Request(other.prompt, len(other.text))))
     await asyncio.sleep(0)
     executor.enqueue_request(Request(question.prompt, longest, streaming=True), listen)
     early: list[Response] = []
     executor.cancel_request(executor.enqueue_request(Request(question.prompt, longest), early.append))
-    await asyncio.wait_for(is_over, WAIT_S)
+    await final(is_over)
     [answer] = await beside
     said = [token for response in heard for token in response.token_ids]
     # More than the clear beginning may have been said by then, of which nothing is known.

@@ -23,6 +23,14 @@ class Question:
     """The tokens up to the first that rounding could change, by a reference and not by the engine."""
 
 
+async def final(is_over: asyncio.Future[None]) -> None:
+    """Waits for a final response; raises `Differs` where none comes."""
+    try:
+        await asyncio.wait_for(is_over, WAIT_S)
+    except asyncio.TimeoutError:
+        raise Differs(f"no final response in {WAIT_S:g} s") from None
+
+
 Likely = Callable[[Sequence[int], int], Awaitable[Mapping[int, float]]]
 """Returns the likeliest tokens behind a text, so many, with their probabilities among each other."""
 
@@ -60,10 +68,7 @@ class Trial:
 
         number = self.executor.enqueue_request(request, listen)
         expect(heard, [], "responses before enqueue_request has returned")
-        try:
-            await asyncio.wait_for(is_over, WAIT_S)
-        except asyncio.TimeoutError:
-            raise Differs(f"no final response in {WAIT_S:g} s, after {len(heard)} others") from None
+        await final(is_over)
         await asyncio.sleep(0)
         expect(
             [one.is_final for one in heard], [False] * (len(heard) - 1) + [True], "which response is final"
