@@ -32,10 +32,10 @@ from trtspec.measure.verify.opening import ServerAddress, on_servers
 from trtspec.measure.verify.prompts import Vocabulary, asked, built_in
 from trtspec.measure.verify.tolerance import FLOORS
 from trtspec.measure.verify.verification import VerificationSettings, verify
-from trtspec.pipeline.build.plan import BuildPlan, make_plan
+from trtspec.pipeline.build.build import build as build_recipe
+from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.machine.devices import container_gpus, find_gpus
 from trtspec.pipeline.plan.memory import KV_FRACTION, budget
-from trtspec.pipeline.run.runner import run
 from trtspec.recipe.loader import load
 from trtspec.recipe.releases import release_of
 
@@ -98,11 +98,8 @@ class SelfTest:
     def _built(self, build: TinyBuild) -> BuildPlan:
         recipe = build.write(self.folder)
         in_container = self.in_container and build.numbers != "float32"
-        made = make_plan(
-            recipe, {"output": str(self._output(build))}, self.watch, to_run=True, container=in_container
-        )
-        run(made.steps, made.output, made.digests, self.watch)
-        return made
+        output = self._output(build)
+        return build_recipe(recipe, output=output, container=in_container, progress=self.watch).plan
 
     def _output(self, build: TinyBuild) -> Path:
         return self.folder / build.name
