@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -16,7 +14,7 @@ from jsonschema import validate
 from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel, Field
 
-from tests.e2e.conftest import ENDLESS, IN_PROCESS, TINY, Deploy
+from tests.e2e.conftest import ENDLESS, IN_PROCESS, Deploy
 from tests.e2e.test_guides import BLANKS, SCHEMA
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -306,28 +304,3 @@ def test_an_error_names_the_field_in_openais_words(client: openai.OpenAI) -> Non
     with pytest.raises(openai.NotFoundError) as missing:
         client.completions.create(model="gpt-4", prompt=PROMPT)
     assert missing.value.code == "model_not_found"
-
-
-def test_the_three_lines_of_the_readme_hold_a_conversation(server: Deploy, client: openai.OpenAI) -> None:
-    """Pasted into Python's own prompt, on a terminal; a chat remembers what was said before."""
-    (code,) = re.findall(r"```python\n(.*?)```", (TINY.parents[1] / "README.md").read_text(), re.DOTALL)
-    assert code.count("\n") == 3
-    said = ["class Stack:", "class Queue:"]
-    pasted = "\n".join([code.replace("http://127.0.0.1:9000/v1", server.api), *said, "", "exit()", ""])
-    python = f"{sys.executable} -q"
-    shown = subprocess.run(
-        ["script", "--quiet", "--return", "--command", python, "/dev/null"],
-        input=pasted,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-    talk: list[Any] = []
-    for line in said:
-        talk.append({"role": "user", "content": line})
-        made = client.chat.completions.create(model=MODEL, messages=talk, max_tokens=60, temperature=0)
-        talk.append(made.choices[0].message)
-        answer = (made.choices[0].message.content or "").strip()
-        assert answer in shown.stdout.replace("\r\n", "\n")
-    assert "Error" not in shown.stdout
