@@ -13,12 +13,6 @@ from trtspec.serving.executor import FinishReason, Request, Response
 PROMPT = [5, 17, 33, 60]
 
 
-def test_says_what_the_model_says(subject: Subject, continuation: Continuation, answers: Answers) -> None:
-    [response] = answers(subject.load(), Request(PROMPT, 20))
-    assert response.token_ids == continuation(PROMPT, 20)
-    assert (response.is_final, response.finish_reason, response.error) == (True, FinishReason.LENGTH, None)
-
-
 def test_greedy_text_is_that_of_transformers_generate(torch_subject: Torch, answers: Answers) -> None:
     for prompt in (PROMPT, [1], list(range(40))):
         ids = torch.tensor([prompt])
@@ -27,16 +21,6 @@ def test_greedy_text_is_that_of_transformers_generate(torch_subject: Torch, answ
         )
         [response] = answers(torch_subject.load(), Request(prompt, 24))
         assert response.token_ids == generated[0, len(prompt) :].tolist()
-
-
-def test_the_end_token_is_not_in_the_output(
-    subject: Subject, continuation: Continuation, answers: Answers
-) -> None:
-    text = continuation(PROMPT, 30)
-    for token in set(text):
-        [response] = answers(subject.load(), Request(PROMPT, 30, end_id=token))
-        assert response.token_ids == text[: text.index(token)]
-        assert response.finish_reason is FinishReason.END_ID
 
 
 @pytest.mark.parametrize("end_id", [None, -1])
@@ -85,13 +69,3 @@ def test_an_engine_without_the_mode_decodes(
 ) -> None:
     [response] = answers(subject.load(max_draft_len=0), Request(PROMPT, 9))
     assert response.token_ids == continuation(PROMPT, 9)
-
-
-def test_one_engine_is_baseline_and_verifier(
-    subject: Subject, continuation: Continuation, answers: Answers
-) -> None:
-    executor, text = subject.load(), continuation(PROMPT, 9)
-    plain, verified = answers(
-        executor, Request(PROMPT, 9), Request(PROMPT, 4, draft_token_ids=text[:3], end_id=None)
-    )
-    assert (plain.token_ids, verified.token_ids) == (text, text[:4])

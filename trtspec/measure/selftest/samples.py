@@ -67,6 +67,12 @@ async def greedy_beside_sampled(trial: Trial) -> str:
     return f"{count} at once"
 
 
+@check("generation logits", "rule 12: batch_manager/trtGptModelInflightBatching.cpp")
+async def generation_logits(trial: Trial) -> str:
+    """A verification returns logits of the accepted places, with a row less where an end token ends it."""
+    raise NotTried("trtspec asks for no generation logits")
+
+
 def _deviation(counts: Counter[int], wanted: Mapping[int, float], draws: int) -> float:
     """Returns Pearson's chi-square as a normal deviate (Wilson and Hilferty 1931)."""
     degrees = len(wanted) - 1
@@ -78,4 +84,5 @@ def _deviation(counts: Counter[int], wanted: Mapping[int, float], draws: int) ->
 SAMPLES = (
     sampled_drafts,
     greedy_beside_sampled,
+    generation_logits,
 )

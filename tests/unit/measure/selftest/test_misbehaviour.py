@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,7 @@ from trtspec.measure.selftest.decodings import DECODINGS
 from trtspec.measure.selftest.engines import EngineJob
 from trtspec.measure.selftest.names import names
 from trtspec.measure.selftest.outcome import Outcome, State
-from trtspec.measure.selftest.samples import SAMPLES
+from trtspec.measure.selftest.samples import SAMPLES, generation_logits
 from trtspec.measure.selftest.trial import Check, Question, Trial
 from trtspec.measure.selftest.verifications import VERIFICATIONS
 from trtspec.serving.executor import (
@@ -40,7 +41,9 @@ from trtspec.serving.triton.engines import EnginePair
 
 PROMPTS = ([5, 17, 33, 60], [8, 40, 2, 71, 30], [1])
 K = 6
-CHECKS = {check.name: check for check in (*DECODINGS, *VERIFICATIONS, *SAMPLES)}
+CHECKS = {
+    check.name: check for check in (*DECODINGS, *VERIFICATIONS, *SAMPLES) if check is not generation_logits
+}
 
 
 class Misbehaving(Around):
@@ -331,8 +334,14 @@ class Drifting(Misbehaving):
         return replace(said, token_ids=[self.times, *said.token_ids[1:]])
 
 
-def test_every_check_has_a_source_and_a_rule() -> None:
-    for check in CHECKS.values():
-        assert check.rule.endswith(".")
-        assert ".cpp" in check.source or ".cu" in check.source or ".h" in check.source
+PAGE = Path(__file__).parents[4] / "docs" / "reference" / "selftest.md"
+
+
+@pytest.mark.parametrize("check", [*DECODINGS, *VERIFICATIONS, *SAMPLES], ids=lambda check: check.name)
+def test_every_check_is_told_on_its_page_with_its_rule_and_source(check: Check) -> None:
+    row = f"| {check.name} | {check.rule} | {check.source} |"
+    assert row in PAGE.read_text(encoding="utf-8").splitlines()
+
+
+def test_every_check_has_one_that_misbehaves() -> None:
     assert WRONG.keys() == CHECKS.keys()

@@ -1,0 +1,26 @@
+"""`trtspec selftest` as on a laptop: the torch backend, real servers, every rule of it."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+from tests.command_line import trtspec
+
+NOT_TRIED = {"trimmed drafts", "memory as planned", "generation logits"}
+"""The checks that the torch backend gives nothing to try."""
+
+
+def test_everything_holds_without_a_gpu(tmp_path: Path) -> None:
+    bundle = tmp_path / "selftest.zip"
+    done = trtspec("selftest", "--json", "--output", tmp_path / "out", "--bundle", bundle)
+    found = json.loads(done.stdout)
+    states = {(one["build"], one["check"]): one["state"] for one in found["outcomes"]}
+    assert {name for (_, name), state in states.items() if state != "ok"} == NOT_TRIED, found
+    assert (done.returncode, found["ok"], found["backend"]) == (0, True, "torch")
+    assert {("reference", "in_process"), ("bls", "bls")} <= states.keys()
+    assert {("reference", "lossless"), ("bls", "lossless")} <= states.keys()
+    with zipfile.ZipFile(bundle) as file:
+        logs = [name for name in file.namelist() if name.endswith("tritonserver.log")]
+    assert len(logs) == 2
