@@ -13,9 +13,9 @@ import pytest
 from tests.contract.conftest import Continuation, Subject, Torch
 from tests.fakes.trimming import Keep, sometimes
 from trtspec.measure.selftest.decodings import DECODINGS, block_reuse, guides
-from trtspec.measure.selftest.outcome import Outcome, State
+from trtspec.measure.selftest.outcome import Outcome, Ruling
 from trtspec.measure.selftest.samples import SAMPLES, generation_logits
-from trtspec.measure.selftest.trial import Check, Question, Trial
+from trtspec.measure.selftest.trial import Question, Rule, Trial
 from trtspec.measure.selftest.verifications import VERIFICATIONS, trimmed_drafts
 
 PROMPTS = ([5, 17, 33, 60], [8, 40, 2, 71, 30], [1], list(range(40)))
@@ -32,14 +32,14 @@ NOT_OF_SCRIPTED = ("sampled drafts", "greedy beside sampled", "bans and bias", "
 
 
 @pytest.fixture
-def tried(subject: Subject, continuation: Continuation) -> Callable[[Check], Outcome]:
+def tried(subject: Subject, continuation: Continuation) -> Callable[[Rule], Outcome]:
     async def likely(text: Sequence[int], count: int) -> Mapping[int, float]:
         assert isinstance(subject, Torch)
         found = subject.logits(text)[-1].double().softmax(-1).topk(count)
         total = float(found.values.sum())
         return {int(token): float(p) / total for token, p in zip(found.indices, found.values, strict=True)}
 
-    def try_(check: Check) -> Outcome:
+    def try_(check: Rule) -> Outcome:
         questions = [Question(tuple(prompt), tuple(continuation(prompt, 24))) for prompt in PROMPTS]
 
         async def main() -> Outcome:
@@ -52,20 +52,20 @@ def tried(subject: Subject, continuation: Continuation) -> Callable[[Check], Out
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_the_rule_holds(
-    request: pytest.FixtureRequest, name: str, subject: Subject, tried: Callable[[Check], Outcome]
+    request: pytest.FixtureRequest, name: str, subject: Subject, tried: Callable[[Rule], Outcome]
 ) -> None:
     kind, check = request.node.callspec.params["subject"], CHECKS[name]
     if kind == "scripted" and name in NOT_OF_SCRIPTED:
         pytest.skip("it has no logits to draw from, and cuts no drafts")
     found = tried(check)
-    expected = State.NOT_TRIED if kind in NOT_TRIED.get(check, set()) else State.OK
+    expected = Ruling.NOT_TRIED if kind in NOT_TRIED.get(check, set()) else Ruling.OK
     assert (found.state, found.found) == (expected, found.found)
 
 
 def test_trimmed_drafts_change_no_text(
-    trimmed: Callable[[Keep], Subject], tried: Callable[[Check], Outcome]
+    trimmed: Callable[[Keep], Subject], tried: Callable[[Rule], Outcome]
 ) -> None:
     trimmed(sometimes(3, 0.9))
     found = tried(CHECKS["trimmed drafts"])
-    assert found.state is State.OK, found.found
+    assert found.state is Ruling.OK, found.found
     assert "drafts were cut" in found.found

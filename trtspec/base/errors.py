@@ -53,8 +53,8 @@ class RecipeError(TrtspecError):
 class OptionError(TrtspecError):
     """An option that does not go with the recipe; `option` is its name, as Python's keyword has it."""
 
-    def __init__(self, option: str, problem: str) -> None:
-        super().__init__(option, problem)
+    def __init__(self, option: str, problem: str, repair: str | None = None) -> None:
+        super().__init__(option, problem, repair)
         self.option = option
 
 

@@ -53,7 +53,7 @@ def selftest(
     """
     from trtspec.measure.selftest.bundle import write_bundle
     from trtspec.measure.selftest.chain import SelfTest
-    from trtspec.measure.selftest.outcome import State
+    from trtspec.measure.selftest.outcome import Ruling
     from trtspec.pipeline.machine.installed import all_packages
 
     start, tiny = time.monotonic(), _tiny(pair, heads, release, in_container=container)
@@ -61,9 +61,9 @@ def selftest(
     for found in SelfTest(output.resolve(), tiny, container, out.watch, out.status).run():
         outcomes.append(found)
         out.status(f"{found.state.value:9}  {found.build}: {found.check}: {found.found}")
-    counts = {state: sum(one.state is state for one in outcomes) for state in State}
+    counts = {state: sum(one.state is state for one in outcomes) for state in Ruling}
     result: dict[str, Any] = {
-        "ok": not counts[State.DIFFERS],
+        "ok": not counts[Ruling.DIFFERS],
         "backend": "torch" if tiny.gpu is None else "tensorrt_llm",
         "gpu": tiny.gpu and tiny.gpu.label,
         "release": tiny.release,
@@ -75,7 +75,7 @@ def selftest(
     if bundle:
         write_bundle(bundle, output.resolve(), result)
         out.status(f"{bundle} has versions, logs, configurations and results")
-    if counts[State.DIFFERS]:
+    if counts[Ruling.DIFFERS]:
         raise typer.Exit(1)
 
 
@@ -102,16 +102,16 @@ def _tiny(pair: Path, heads: Path | None, release: str | None, *, in_container: 
 
 def _print(outcomes: list[Outcome], seconds: float) -> None:
     """Prints the table, each rule that does not hold with its source, and the sum."""
-    from trtspec.measure.selftest.outcome import State
+    from trtspec.measure.selftest.outcome import Ruling
 
     rows = [(one.build, one.check, one.state.value, one.found) for one in outcomes]
     out.table(rows, header=("build", "check", "", "found"))
-    wrong = [one for one in outcomes if one.state is State.DIFFERS]
+    wrong = [one for one in outcomes if one.state is Ruling.DIFFERS]
     for one in wrong:
         out.result()
         out.sentence(f"{one.build}, {one.check}: {one.rule} ({one.source})")
         out.sentence(f"differs: {one.found}")
-    untried = sum(one.state is State.NOT_TRIED for one in outcomes)
+    untried = sum(one.state is Ruling.NOT_TRIED for one in outcomes)
     right = len(outcomes) - len(wrong) - untried
     out.result()
     out.result(f"{right} ok, {len(wrong)} differ, {untried} not tried, in {seconds:.0f} s")

@@ -25,8 +25,8 @@ from trtspec.base.tree import copy_tree
 from trtspec.deploy.build import DeployedBuild
 from trtspec.measure.bench.deployed import served
 from trtspec.measure.selftest.builds import PROMPTS, TinyBuild, TinyPair
-from trtspec.measure.selftest.engines import EngineJob
-from trtspec.measure.selftest.outcome import Outcome, State
+from trtspec.measure.selftest.engines import TrialJob
+from trtspec.measure.selftest.outcome import Outcome, Ruling
 from trtspec.measure.verify.in_process import check_build
 from trtspec.measure.verify.opening import ServerAddress, on_servers
 from trtspec.measure.verify.prompts import Vocabulary, asked, built_in
@@ -74,14 +74,14 @@ class SelfTest:
         for build in self.pair.builds(texts):
             start, lacks_modelopt = time.monotonic(), find_spec("modelopt") is None
             if build.numbers == "fp8" and lacks_modelopt:
-                yield _outcome(build, "build", State.NOT_TRIED, "calibration needs trtspec[fp8] here")
+                yield _outcome(build, "build", Ruling.NOT_TRIED, "calibration needs trtspec[fp8] here")
                 continue
             try:
                 made = self._built(build)
             except StepError as error:
-                yield _outcome(build, "build", State.DIFFERS, _words(error), start)
+                yield _outcome(build, "build", Ruling.DIFFERS, _words(error), start)
                 continue
-            yield _outcome(build, "build", State.OK, f"{time.monotonic() - start:.0f} s", start)
+            yield _outcome(build, "build", Ruling.OK, f"{time.monotonic() - start:.0f} s", start)
             if self.pair.gpu is not None and build.numbers == "float32":
                 continue  # It only says what is right.
             if build.layout == "in_process":
@@ -103,7 +103,7 @@ class SelfTest:
         model = load(self.folder / f"{build.name}.yaml").recipe.serving.model_name
         plan = budget(made.resolved)
         draft = plan.engines.get(Role.DRAFT) if plan else None
-        job = EngineJob(
+        job = TrialJob(
             build=build.name,
             parameters=check_build(output, model),
             folder=str(output / "model_repository" / model),
@@ -134,7 +134,7 @@ class SelfTest:
             last = "".join(log.read_text(errors="replace").splitlines(keepends=True)[-1:]).strip()
             ended = f"ended with {status}" if status is not None else f"did not end in {_ENGINES_S:g} s"
             found_ = f"{ended} after {len(found)} checks: {last} ({log})"
-            yield _outcome(build, "engines", State.DIFFERS, found_, start)
+            yield _outcome(build, "engines", Ruling.DIFFERS, found_, start)
 
     def _launcher(self) -> tuple[Launcher, str]:
         if not self.in_container:
@@ -171,16 +171,16 @@ class SelfTest:
             ) as target:
                 is_up = True
                 yield _outcome(
-                    build, build.layout, State.OK, f"ready in {time.monotonic() - start:.0f} s", start
+                    build, build.layout, Ruling.OK, f"ready in {time.monotonic() - start:.0f} s", start
                 )
                 yield self._verified(build, folder, target.url, target.model_name)
         except TrtspecError as error:
-            yield _outcome(build, "lossless" if is_up else build.layout, State.DIFFERS, _words(error), start)
+            yield _outcome(build, "lossless" if is_up else build.layout, Ruling.DIFFERS, _words(error), start)
 
     def _verified(self, build: TinyBuild, folder: Path, url: str, model: str) -> Outcome:
         start, vocabulary = time.monotonic(), Vocabulary.load(folder / "tokenizer")
         if "medusa" in build.name:
-            return _outcome(build, "lossless", State.NOT_TRIED, "it needs a second server, without drafts")
+            return _outcome(build, "lossless", Ruling.NOT_TRIED, "it needs a second server, without drafts")
         settings = VerificationSettings((None, 1, 8), max_tokens=24, dtype=build.numbers, draws=40)
         prompts = asked(built_in(vocabulary), vocabulary)[::3]
 
@@ -189,13 +189,13 @@ class SelfTest:
                 async with on_servers(ServerAddress(url, model), None, vocabulary) as sides:
                     found = await verify(sides, vocabulary, prompts, settings, lambda _: None)
             texts = f"{sum(way.texts for way in found.comparisons)} texts and {settings.draws} draws a prompt"
-            state = State.OK if found.is_lossless else State.DIFFERS
+            state = Ruling.OK if found.is_lossless else Ruling.DIFFERS
             return _outcome(build, "lossless", state, "; ".join(found.reasons) or texts, start)
 
         return asyncio.run(ask())
 
 
-def _outcome(build: TinyBuild, check: str, state: State, found: str, start: float | None = None) -> Outcome:
+def _outcome(build: TinyBuild, check: str, state: Ruling, found: str, start: float | None = None) -> Outcome:
     seconds = 0.0 if start is None else time.monotonic() - start
     return Outcome(build.name, check, *_RULES[check], state, found, seconds)
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from trtspec.measure.selftest.decodings import DECODINGS
 from trtspec.measure.selftest.names import names, signatures
-from trtspec.measure.selftest.outcome import Differs, NotTried, Outcome, State
+from trtspec.measure.selftest.outcome import Differs, NotTried, Outcome, Ruling
 from trtspec.measure.selftest.samples import SAMPLES
-from trtspec.measure.selftest.trial import Check, Question, Trial
+from trtspec.measure.selftest.trial import Question, Rule, Trial
 from trtspec.measure.selftest.verifications import VERIFICATIONS
 from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.executor import Request
@@ -36,8 +36,8 @@ _TOKENS, _DRAFTED = 32, 4
 
 
 @dataclass(frozen=True, slots=True)
-class EngineJob:
-    """What a process has to try; it is read from JSON."""
+class TrialJob:
+    """The rules that one process has to try; it is read from JSON."""
 
     build: str
     """The name of the build."""
@@ -105,7 +105,7 @@ def _longest_run(flags: Sequence[bool]) -> tuple[int, int]:
 class EngineTrials:
     """Tries the engines of a job, one rule after the other."""
 
-    def __init__(self, job: EngineJob) -> None:
+    def __init__(self, job: TrialJob) -> None:
         self._job = job
 
     def tell(self, outcome: Outcome) -> None:
@@ -153,7 +153,7 @@ def _decoder(pair: EnginePair) -> Any:
     return decode
 
 
-def _of_pair(pair: EnginePair, loaded: str) -> tuple[Check, ...]:
+def _of_pair(pair: EnginePair, loaded: str) -> tuple[Rule, ...]:
     async def together(trial: Trial) -> str:
         if pair.draft is None:
             raise NotTried("the target's engine drafts by itself")
@@ -171,10 +171,10 @@ def _of_pair(pair: EnginePair, loaded: str) -> tuple[Check, ...]:
         return loaded
 
     rule = "Two engines run in one process and on one GPU, each in its own cache."
-    return (Check("two engines", rule, "§6.6, end: leader mode, one rank each", together, of_drafts=False),)
+    return (Rule("two engines", rule, "§6.6, end: leader mode, one rank each", together, of_drafts=False),)
 
 
-def _last(job: EngineJob, pair: EnginePair, free: int) -> tuple[Check, ...]:
+def _last(job: TrialJob, pair: EnginePair, free: int) -> tuple[Rule, ...]:
     async def memory(trial: Trial) -> str:
         if job.release is None:
             raise NotTried("the plan reckons with the memory of GPUs, and the torch backend has the host's")
@@ -196,14 +196,14 @@ def _last(job: EngineJob, pair: EnginePair, free: int) -> tuple[Check, ...]:
         return f"{plain:.0f} tokens/s plain, {fast:.0f} with K={_DRAFTED}; {per_round:.2f} ms a round"
 
     return (
-        Check(
+        Rule(
             "memory as planned",
             "Weights, workspace and KV caches take no more of a GPU than the plan reckons with.",
             "pipeline/plan/memory.py; §6.2 KvCacheConfig",
             memory,
             of_drafts=False,
         ),
-        Check(
+        Rule(
             "a round's cost",
             "The coordinator's text is the target's; the numbers are for a person to judge.",
             "serving/coordinator.py",
@@ -230,13 +230,13 @@ async def _speed(
 
 
 def main(file: str) -> None:
-    job = EngineJob(**json.loads(Path(file).read_text(encoding="utf-8")))
+    job = TrialJob(**json.loads(Path(file).read_text(encoding="utf-8")))
     trials = EngineTrials(job)
     try:
         asyncio.run(trials.run())
     except Exception as error:
         rule, found = "The engines load, and go on to the end.", f"{type(error).__name__}: {error}"
-        trials.tell(Outcome(job.build, "engines", rule, "serving/triton/engines.py", State.DIFFERS, found))
+        trials.tell(Outcome(job.build, "engines", rule, "serving/triton/engines.py", Ruling.DIFFERS, found))
         raise
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trtspec.measure.selftest.outcome import Outcome, State
+from trtspec.measure.selftest.outcome import Outcome, Ruling
 from trtspec.serving.executor import GuideType
 
 _REQUEST: Mapping[str, Mapping[str, Any]] = {
@@ -82,7 +82,7 @@ def names(trtllm: Any, release: str, build: str) -> list[Outcome]:
         ),
     )
     return [
-        Outcome(build, name, rule, source, State.DIFFERS if wrong else State.OK, "; ".join(wrong) or found)
+        Outcome(build, name, rule, source, Ruling.DIFFERS if wrong else Ruling.OK, "; ".join(wrong) or found)
         for name, rule, source, wrong in rows
     ]
 

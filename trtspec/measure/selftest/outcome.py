@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 
-class State(str, Enum):
+class Ruling(str, Enum):
     """The three verdicts of a check."""
 
     OK = "ok"
@@ -34,7 +34,7 @@ class Outcome:
     """The sentence that has to be true."""
     source: str
     """The place from which the rule is known."""
-    state: State
+    state: Ruling
     found: str
     """The numbers that were found, the difference, or the reason why nothing was tried."""
     seconds: float = 0.0
@@ -46,7 +46,7 @@ class Outcome:
     @classmethod
     def of_dict(cls, values: dict[str, Any]) -> Outcome:
         """Reads what `as_dict` returned."""
-        return cls(**{**values, "state": State(values["state"])})
+        return cls(**{**values, "state": Ruling(values["state"])})
 
 
 def expect(found: object, expected: object, where: str) -> None:

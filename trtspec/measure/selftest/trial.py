@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trtspec.measure.selftest.outcome import Differs, NotTried, Outcome, State, expect
+from trtspec.measure.selftest.outcome import Differs, NotTried, Outcome, Ruling, expect
 from trtspec.serving.executor import Executor, Request, Response
 
 WAIT_S = 60.0
@@ -109,7 +109,7 @@ Run = Callable[[Trial], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Rule:
     """A rule that is tried on an engine."""
 
     name: str
@@ -125,19 +125,19 @@ class Check:
     async def outcome(self, trial: Trial, build: str = "") -> Outcome:
         """Tries the rule; whatever else it raises is a difference too."""
         start = time.monotonic()
-        state, found = State.OK, ""
+        state, found = Ruling.OK, ""
         try:
             if self.of_drafts and not trial.k:
                 raise NotTried("the engine verifies no drafts")
             found = await self.run(trial)
         except NotTried as reason:
-            state, found = State.NOT_TRIED, str(reason)
+            state, found = Ruling.NOT_TRIED, str(reason)
         except Exception as error:
-            state = State.DIFFERS
+            state = Ruling.DIFFERS
             found = str(error) if isinstance(error, Differs) else f"{type(error).__name__}: {error}"
         return Outcome(build, self.name, self.rule, self.source, state, found, time.monotonic() - start)
 
 
-def check(name: str, source: str, *, of_drafts: bool = True) -> Callable[[Run], Check]:
+def check(name: str, source: str, *, of_drafts: bool = True) -> Callable[[Run], Rule]:
     """Makes a check of a function; the first line of its docstring is the rule."""
-    return lambda run: Check(name, str(run.__doc__).partition("\n")[0], source, run, of_drafts)
+    return lambda run: Rule(name, str(run.__doc__).partition("\n")[0], source, run, of_drafts)

@@ -21,11 +21,11 @@ from tests.fakes.external_drafts import ExternalDrafts
 from tests.fakes.guided import END, text_of
 from trtspec.measure.selftest import engines
 from trtspec.measure.selftest.decodings import DECODINGS
-from trtspec.measure.selftest.engines import EngineJob
+from trtspec.measure.selftest.engines import TrialJob
 from trtspec.measure.selftest.names import names
-from trtspec.measure.selftest.outcome import Outcome, State
+from trtspec.measure.selftest.outcome import Outcome, Ruling
 from trtspec.measure.selftest.samples import SAMPLES, generation_logits
-from trtspec.measure.selftest.trial import Check, Question, Trial
+from trtspec.measure.selftest.trial import Question, Rule, Trial
 from trtspec.measure.selftest.verifications import VERIFICATIONS
 from trtspec.serving.executor import (
     Executor,
@@ -217,13 +217,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Torch:
 
 
 @pytest.fixture
-def tried(engine: Torch) -> Iterator[Callable[[Check, type[Misbehaving]], Outcome]]:
+def tried(engine: Torch) -> Iterator[Callable[[Rule, type[Misbehaving]], Outcome]]:
     async def likely(text: Sequence[int], count: int) -> Mapping[int, float]:
         found = engine.logits(text)[-1].double().softmax(-1).topk(count)
         total = float(found.values.sum())
         return {int(token): float(p) / total for token, p in zip(found.indices, found.values, strict=True)}
 
-    def try_(check: Check, kind: type[Misbehaving]) -> Outcome:
+    def try_(check: Rule, kind: type[Misbehaving]) -> Outcome:
         asked = [Question(tuple(prompt), tuple(_continue(engine, prompt, 24))) for prompt in PROMPTS]
 
         async def main() -> Outcome:
@@ -239,15 +239,15 @@ def tried(engine: Torch) -> Iterator[Callable[[Check, type[Misbehaving]], Outcom
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_what_misbehaves_differs(name: str, tried: Callable[[Check, type[Misbehaving]], Outcome]) -> None:
+def test_what_misbehaves_differs(name: str, tried: Callable[[Rule, type[Misbehaving]], Outcome]) -> None:
     found = tried(CHECKS[name], WRONG[name])
-    assert found.state is State.DIFFERS, found.found
+    assert found.state is Ruling.DIFFERS, found.found
     assert "Error" not in found.found
 
 
-def test_guides_are_followed(tried: Callable[[Check, type[Misbehaving]], Outcome]) -> None:
+def test_guides_are_followed(tried: Callable[[Rule, type[Misbehaving]], Outcome]) -> None:
     """Nobody else tries them here: the contract's executors are loaded without."""
-    assert tried(CHECKS["guides"], Misbehaving).state is State.OK
+    assert tried(CHECKS["guides"], Misbehaving).state is Ruling.OK
 
 
 class TestTheBindings:
@@ -256,29 +256,29 @@ class TestTheBindings:
         with stand_in() as module:
             yield SimpleNamespace(**vars(module))
 
-    def found(self, trtllm: Any) -> dict[str, State]:
+    def found(self, trtllm: Any) -> dict[str, Ruling]:
         return {one.check: one.state for one in names(trtllm, "1.2.1", "bf16")}
 
     def test_are_as_they_should_be(self, trtllm: Any) -> None:
-        assert set(self.found(trtllm).values()) == {State.OK}
+        assert set(self.found(trtllm).values()) == {Ruling.OK}
 
     def test_of_another_release(self, trtllm: Any) -> None:
         trtllm.__version__ = "1.3.0"
-        assert self.found(trtllm)["release"] is State.DIFFERS
+        assert self.found(trtllm)["release"] is Ruling.DIFFERS
 
     def test_without_an_argument(self, trtllm: Any) -> None:
         trtllm.OutputConfig = lambda exclude_input_from_output: None
-        assert self.found(trtllm)["requests"] is State.DIFFERS
+        assert self.found(trtllm)["requests"] is Ruling.DIFFERS
 
     @pytest.mark.parametrize("name", ["KvCacheConfig", "DecodingMode", "GuidedDecodingConfig"])
     def test_without_a_class(self, trtllm: Any, name: str) -> None:
         delattr(trtllm, name)
-        assert self.found(trtllm)["configuration"] is State.DIFFERS
+        assert self.found(trtllm)["configuration"] is Ruling.DIFFERS
 
     @pytest.mark.parametrize("name", ["Executor", "Result", "FinishReason"])
     def test_without_an_attribute(self, trtllm: Any, name: str) -> None:
         setattr(trtllm, name, type(name, (), {}))
-        assert self.found(trtllm)["responses"] is State.DIFFERS
+        assert self.found(trtllm)["responses"] is Ruling.DIFFERS
 
 
 class TestThePair:
@@ -293,7 +293,7 @@ class TestThePair:
         def run(target: type[Misbehaving], draft: type[Misbehaving], taken: float) -> dict[str, Outcome]:
             monkeypatch.setattr(engines, "free_memory", lambda device: int((80 - taken) * gib))
             planned = {"engines": 4.0 * gib, "draft_cache": 0.0, "fraction": 0.9}
-            job = EngineJob("bf16", {}, "", "", (), 0.5, "1.2.1", planned, "")
+            job = TrialJob("bf16", {}, "", "", (), 0.5, "1.2.1", planned, "")
             asked = [Question(tuple(prompt), tuple(_continue(engine, prompt, 24))) for prompt in PROMPTS]
 
             async def main() -> dict[str, Outcome]:
@@ -311,17 +311,17 @@ class TestThePair:
 
     def test_is_as_it_should_be(self, pair_checks: Callable[..., dict[str, Outcome]]) -> None:
         found = pair_checks(Misbehaving, Misbehaving, 72.0)
-        assert [one.state for one in found.values()] == [State.OK, State.OK]
+        assert [one.state for one in found.values()] == [Ruling.OK, Ruling.OK]
 
     def test_takes_more_than_planned(self, pair_checks: Callable[..., dict[str, Outcome]]) -> None:
-        assert pair_checks(Misbehaving, Misbehaving, 73.0)["memory as planned"].state is State.DIFFERS
+        assert pair_checks(Misbehaving, Misbehaving, 73.0)["memory as planned"].state is Ruling.DIFFERS
 
     @pytest.mark.parametrize("role", [0, 1])
     def test_is_muddled(self, pair_checks: Callable[..., dict[str, Outcome]], role: int) -> None:
         kinds = [Misbehaving, Misbehaving]
         kinds[role] = Muddled if role == 0 else Drifting
         found = pair_checks(*kinds, 72.0)["two engines"]
-        assert (found.state, "while the" in found.found) == (State.DIFFERS, True)
+        assert (found.state, "while the" in found.found) == (Ruling.DIFFERS, True)
 
 
 class Drifting(Misbehaving):
@@ -338,7 +338,7 @@ PAGE = Path(__file__).parents[4] / "docs" / "reference" / "selftest.md"
 
 
 @pytest.mark.parametrize("check", [*DECODINGS, *VERIFICATIONS, *SAMPLES], ids=lambda check: check.name)
-def test_every_check_is_told_on_its_page_with_its_rule_and_source(check: Check) -> None:
+def test_every_check_is_told_on_its_page_with_its_rule_and_source(check: Rule) -> None:
     row = f"| {check.name} | {check.rule} | {check.source} |"
     assert row in PAGE.read_text(encoding="utf-8").splitlines()
 
