@@ -19,8 +19,9 @@ import pytest
 from tests.e2e.conftest import Deploy, wait_until
 from tests.ports import free_ports
 from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.local import serve
-from trtspec.deploy.wheel import find_wheel
+from trtspec.deploy.here import serve_triton
+from trtspec.deploy.installed_triton import find_wheel
+from trtspec.deploy.triton_launch import TritonLaunch
 from trtspec.gateway.ports import Ports
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.plan.layout import repository_spec
@@ -79,7 +80,7 @@ def nvidias(
         fill(repository / name / "config.pbtxt", values)
     ports = free_ports()
     deployment = Deployment("nvidia", folder, "tensorrt_llm_bls", ports=Ports(*ports))
-    with serve(deployment, find_wheel(), gpus=0) as start:
+    with serve_triton(deployment, TritonLaunch(), find_wheel(), gpus=0) as start:
         wait_until(start().is_ready, "the server ready")
         # Clients need no process.
         yield Deploy(None, deployment.log, ports, "tensorrt_llm_bls")  # type: ignore[arg-type]

@@ -27,9 +27,10 @@ from trtspec.backends.containers.dialect import PODMAN, Dialect
 from trtspec.backends.containers.engine import ContainerEngine, read_info
 from trtspec.backends.containers.program import Program
 from trtspec.backends.containers.surroundings import ContainerHost
+from trtspec.deploy.container import words
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.in_container import container
-from trtspec.deploy.one_container import words
+from trtspec.deploy.triton_launch import TritonLaunch
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.machine.devices import Gpu, container_gpus
 from trtspec.pipeline.steps.steps import make_steps
@@ -87,12 +88,11 @@ def lines(name: str, release: str, folder: Path, by: ContainerEngine) -> dict[st
     steps = make_steps(plan.resolved, replace(plan.facts, host=host))
     built = {step.name: step.command for step in steps if step.name.startswith("build")}
     ranks = max(engine.checkpoint.mapping.world_size for engine in plan.resolved.engines.values())
-    deployment = Deployment(
-        loaded.name, plan.output, loaded.serving.model_name, ranks, loads_one_by_one=ranks > 1, key="KEY"
-    )
+    deployment = Deployment(loaded.name, plan.output, loaded.serving.model_name, key="KEY")
+    launch = TritonLaunch(ranks, loads_one_by_one=ranks > 1)
     assert plan.resolved.release
     devices = container_gpus(gpus, loaded.hardware.count, by.devices)
-    served = container(deployment, plan.resolved.release.image, devices)
+    served = container(deployment, launch, plan.resolved.release.image, devices)
     return {**built, "deploy": words(served, by, detach=True)}
 
 

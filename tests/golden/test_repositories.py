@@ -19,7 +19,8 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from tests.fakes.heads import write_head_for
 from tests.releases import each_release
-from trtspec.deploy.launch import SERVER, launch
+from trtspec.deploy.installed_triton import IN_IMAGE as SERVER
+from trtspec.deploy.triton_launch import by_ranks
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.plan.layout import repository_spec
 from trtspec.pipeline.plan.resolved import Resolved
@@ -56,7 +57,7 @@ def test_models_and_launch_line(recipe: Path, release: str, tmp_path: Path) -> N
     write_repository(tmp_path / "model_repository", spec)
     ranks = max(engine.checkpoint.mapping.world_size for engine in resolved.engines.values())
     server = [SERVER, "--model-repository=model_repository", "--disable-auto-complete-config"]
-    line = launch(server, ranks, resolved.loaded.recipe.hardware.count)
+    line = by_ranks(server, ranks, resolved.loaded.recipe.hardware.count)
 
     shown = " \\\n    ".join([*(f"{key}={value}" for key, value in line.environment.items()), *line.argv])
     for engine in spec.engines:

@@ -19,13 +19,13 @@ from tests.servers_of_others import SERVERS
 from trtspec.backends.containers.engine import ContainerEngine
 from trtspec.backends.servers.launch import ServerLaunch
 from trtspec.backends.vllm import triton as triton_vllm
+from trtspec.deploy.container import words
 from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.in_container import container as triton
-from trtspec.deploy.one_container import words
-from trtspec.deploy.vendor.deployment import VendorDeployment
-from trtspec.deploy.vendor.in_container import container
-from trtspec.deploy.vendor.models import Models
-from trtspec.gateway.ports import Ports
+from trtspec.deploy.in_container import container
+from trtspec.deploy.server_kind import kind_of
+from trtspec.deploy.triton_launch import TritonLaunch
+from trtspec.deploy.vendor_launch import VendorLaunch
+from trtspec.gateway.ports import OPENAI, Ports
 from trtspec.pipeline.build.plan import make_plan
 
 GOLDEN = Path(__file__).parent
@@ -63,6 +63,11 @@ def launched(llama_folder: Callable[..., Path], tmp_path: Path) -> Callable[[str
     return plan
 
 
+def deployed(launch: ServerLaunch) -> Deployment:
+    kind, name = kind_of(launch.backend), launch.served_model_name
+    return Deployment("pair", BUILD, name, kind, ports=Ports(openai=OPENAI), start_s=1800)
+
+
 def shown(argv: tuple[str, ...], folder: Path) -> str:
     first, *options = options_of(argv)
     text = f"{first}\n" + "".join(f"    --{option}\n" for option in options)
@@ -77,11 +82,11 @@ def test_lines(
     """Of folders, with a key where the server takes one; and what models of the Hub add."""
     launch = launched(backend)
     key = "KEY" if backend == "vllm" else None
-    deployment = VendorDeployment("pair", BUILD, backend, launch.served_model_name, key=key)
+    deployment = deployed(launch)
     gpus = ("0", "1") if by.program.name == "podman" else ("GPU-0", "GPU-1")
-    made = words(container(launch, deployment, Models(launch, None), gpus), by, detach=True)
+    made = words(container(deployment, VendorLaunch(launch, key=key), launch.image, gpus), by, detach=True)
     assert "KEY" not in made
-    hub = words(container(launch, deployment, Models(launch, HUB), gpus), by, detach=True)
+    hub = words(container(deployment, VendorLaunch(launch, HUB, key), launch.image, gpus), by, detach=True)
     more = "".join(f"    with --{one}\n" for one in options_of(hub)[1:] if one not in options_of(made)[1:])
     text = shown(made, tmp_path) + "models of the Hub:\n" + more
     golden(f"containers/{by.program.name}/{backend}.txt", text)
@@ -95,7 +100,8 @@ def test_vllm_under_triton(launched: Callable[[str], ServerLaunch], tmp_path: Pa
     text = "".join(f"{name}:\n{text}" for name, text in files.items())
     golden("repository/vllm.txt", text.replace(str(tmp_path), "/models"))
     deployment = Deployment("pair", BUILD, "code", key="KEY", ports=Ports())
-    made = Models(launch, None).mounted(triton(deployment, triton_vllm.IMAGE, ("GPU-0", "GPU-1")))
+    under = TritonLaunch(models=VendorLaunch(launch))
+    made = container(deployment, under, triton_vllm.IMAGE, ("GPU-0", "GPU-1"))
     golden("containers/docker/triton_vllm.txt", shown(words(made, DOCKER_OF_ROOT, detach=True), tmp_path))
 
 
@@ -104,6 +110,5 @@ def test_a_model_of_the_build_is_seen_with_it(launched: Callable[[str], ServerLa
     launch = launched("vllm")
     target, _ = launch.models
     inside = replace(launch, models=(target, str(BUILD / "draft/model")))
-    deployment = VendorDeployment("pair", BUILD, "vllm", "code")
-    made = container(inside, deployment, Models(inside, None), ())
+    made = container(deployed(inside), VendorLaunch(inside), inside.image, ())
     assert [mount.folder for mount in made.mounts] == [BUILD, Path(target)]

@@ -24,8 +24,9 @@ from tests.perf.coordinator import DRAFT_TOKEN_S, PROMPT, VERIFICATION_S
 from tests.ports import free_ports
 from trtspec.client.grpc import GrpcClient
 from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.local import serve
-from trtspec.deploy.wheel import find_wheel
+from trtspec.deploy.here import serve_triton
+from trtspec.deploy.installed_triton import find_wheel
+from trtspec.deploy.triton_launch import TritonLaunch
 from trtspec.gateway.ports import Ports
 from trtspec.pipeline.repository import RepositorySpec, write_repository
 from trtspec.pipeline.repository.spec import EngineModel
@@ -45,7 +46,7 @@ def main() -> None:
     tokens = parser.parse_args().tokens
     with tempfile.TemporaryDirectory() as folder:
         deployment = _deployment(Path(folder))
-        with serve(deployment, find_wheel(), gpus=0) as start:
+        with serve_triton(deployment, TritonLaunch(), find_wheel(), gpus=0) as start:
             server = start()
             while not server.is_ready():
                 time.sleep(0.1)

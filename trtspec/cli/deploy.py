@@ -1,16 +1,19 @@
-"""`trtspec deploy`: a built recipe under a real Triton, on this machine or in a container."""
+"""`trtspec deploy`: a built recipe under a real Triton, on this machine, in a container or on a cluster."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from trtspec.base.errors import UnavailableError
+from trtspec.cli.terminal.built import find_build
 from trtspec.cli.terminal.options import (
     ApiKeysOption,
     ContextOption,
@@ -22,17 +25,16 @@ from trtspec.cli.terminal.options import (
 )
 from trtspec.cli.terminal.output import INTERRUPTED, out
 from trtspec.gateway.addresses import LOOPBACK
-from trtspec.gateway.ports import GRPC, HTTP, METRICS, OPENAI
+from trtspec.gateway.ports import GRPC, HTTP, METRICS, OPENAI, Ports
 
 if TYPE_CHECKING:
-    from trtspec.backends.servers.launch import ServerLaunch
-    from trtspec.recipe.loader import LoadedRecipe
+    from trtspec.deploy.build import DeployedBuild
+    from trtspec.deploy.options import DeployOptions
+    from trtspec.deploy.site import Site
 
 _ONLY_TRITON: tuple[str, ...] = ("http_port", "grpc_port", "metrics_port", "openai", "trace_config")
 _ONLY_SERVERS: tuple[str, ...] = ("python", "plain")
 _ONLY_API = ("openai_port", "api_keys")
-LogFormat = Literal["text", "json"]
-LogPlace = Literal["build", "stdout"]
 
 EXAMPLES = (
     "trtspec deploy recipe.yaml",
@@ -45,73 +47,94 @@ EXAMPLES = (
 )
 
 
+ContainerOption = Annotated[
+    bool,
+    typer.Option("--container", help="Serve in NVIDIA's image of the release, with docker or podman."),
+]
+DockerOption = Annotated[bool, typer.Option("--docker", hidden=True)]
+DetachOption = Annotated[
+    bool, typer.Option("--detach", help="With --container: leave it running when it is ready.")
+]
+KubernetesOption = Annotated[
+    bool,
+    typer.Option(
+        "--kubernetes", help="Serve on a cluster: what a store has of the build, or another's server."
+    ),
+]
+StoreUrlOption = Annotated[
+    str | None,
+    typer.Option("--store", metavar="URL", help="With --kubernetes: the store, if not the recipe's."),
+]
+TakeOverOption = Annotated[
+    bool, typer.Option("--force", help="With --kubernetes: take over fields that others have set.")
+]
+HelmValuesOption = Annotated[
+    bool, typer.Option("--helm-values", help="With --kubernetes: print the values of the Helm chart.")
+]
+HostOption = Annotated[str, typer.Option(help="Address to listen on; Triton asks nobody for a password.")]
+HttpPortOption = Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's HTTP.")]
+GrpcPortOption = Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's gRPC.")]
+MetricsPortOption = Annotated[int, typer.Option(min=1, max=65535, help="Port of the metrics.")]
+OpenAiOption = Annotated[bool, typer.Option("--openai/--no-openai", help="Serve OpenAI's API as well.")]
+OpenAiPortOption = Annotated[int, typer.Option(min=1, max=65535, help="Port of OpenAI's API.")]
+RestartOption = Annotated[
+    bool, typer.Option("--restart", help="Serve again when the server has ended by itself.")
+]
+GraceOption = Annotated[float, typer.Option(min=0, help="Seconds that requests in flight have to end in.")]
+LogFormatOption = Annotated[
+    Literal["text", "json"],
+    typer.Option(help="With json: a line of JSON for each message and each request."),
+]
+LogToOption = Annotated[
+    Literal["build", "stdout"],
+    typer.Option(help="With stdout: every line of the logs goes there, and no file grows."),
+]
+TraceConfigOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="OPTION", help="An option of Triton's tracing; may be given often."),
+]
+PlainOption = Annotated[
+    bool, typer.Option("--plain", help="Of vLLM, SGLang, trtllm-serve: the same server without drafts.")
+]
+TimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        min=1,
+        help="Seconds that loading may take.",
+        show_default="300, or 1800 without engines, and 5 for each GB",
+    ),
+]
+
+
 def deploy(
     context: typer.Context,
     recipe: RecipeArgument,
     output: OutputOption = None,
-    container: Annotated[
-        bool,
-        typer.Option("--container", help="Serve in NVIDIA's image of the release, with docker or podman."),
-    ] = False,
-    docker: Annotated[bool, typer.Option("--docker", hidden=True)] = False,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="With --container: leave it running when it is ready.")
-    ] = False,
-    kubernetes: Annotated[
-        bool,
-        typer.Option(
-            "--kubernetes", help="Serve on a cluster: what a store has of the build, or another's server."
-        ),
-    ] = False,
-    store: Annotated[
-        str | None,
-        typer.Option("--store", metavar="URL", help="With --kubernetes: the store, if not the recipe's."),
-    ] = None,
+    container: ContainerOption = False,
+    docker: DockerOption = False,
+    detach: DetachOption = False,
+    kubernetes: KubernetesOption = False,
+    store: StoreUrlOption = None,
     cluster: ContextOption = None,
     namespace: NamespaceOption = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="With --kubernetes: take over fields that others have set.")
-    ] = False,
-    helm_values: Annotated[
-        bool, typer.Option("--helm-values", help="With --kubernetes: print the values of the Helm chart.")
-    ] = False,
+    force: TakeOverOption = False,
+    helm_values: HelmValuesOption = False,
     dry_run: DryRunOption = False,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; Triton asks nobody for a password.")
-    ] = LOOPBACK,
-    http_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's HTTP.")] = HTTP,
-    grpc_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's gRPC.")] = GRPC,
-    metrics_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the metrics.")] = METRICS,
-    openai: Annotated[bool, typer.Option("--openai/--no-openai", help="Serve OpenAI's API as well.")] = True,
-    openai_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of OpenAI's API.")] = OPENAI,
+    host: HostOption = LOOPBACK,
+    http_port: HttpPortOption = HTTP,
+    grpc_port: GrpcPortOption = GRPC,
+    metrics_port: MetricsPortOption = METRICS,
+    openai: OpenAiOption = True,
+    openai_port: OpenAiPortOption = OPENAI,
     api_keys: ApiKeysOption = None,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Serve again when the server has ended by itself.")
-    ] = False,
-    grace: Annotated[float, typer.Option(min=0, help="Seconds that requests in flight have to end in.")] = 10,
-    log_format: Annotated[
-        LogFormat, typer.Option(help="With json: a line of JSON for each message and each request.")
-    ] = "text",
-    log_to: Annotated[
-        LogPlace,
-        typer.Option(help="With stdout: every line of the logs goes there, and no file grows."),
-    ] = "build",
-    trace_config: Annotated[
-        list[str] | None,
-        typer.Option(metavar="OPTION", help="An option of Triton's tracing; may be given often."),
-    ] = None,
+    restart: RestartOption = False,
+    grace: GraceOption = 10,
+    log_format: LogFormatOption = "text",
+    log_to: LogToOption = "build",
+    trace_config: TraceConfigOption = None,
     python: PythonOption = None,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="Of vLLM, SGLang, trtllm-serve: the same server without drafts.")
-    ] = False,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            min=1,
-            help="Seconds that loading may take.",
-            show_default="300, or 1800 without engines, and 5 for each GB",
-        ),
-    ] = None,
+    plain: PlainOption = False,
+    timeout: TimeoutOption = None,
 ) -> None:
     """Serve a built recipe until Ctrl-C or SIGTERM.
 
@@ -123,156 +146,143 @@ def deploy(
     does so with what --detach leaves running. With --kubernetes the status is 0 when all pods are ready;
     Ctrl-C leaves what was applied.
     """
-    from trtspec.backends.servers.plain import without_drafts
-    from trtspec.backends.table import backend_named
-    from trtspec.cli.terminal.built import find_build
-    from trtspec.cli.terminal.served import LogTalk, ServerTalk
-    from trtspec.cluster.commands.cluster import deploy_to
-    from trtspec.cluster.commands.kubernetes import find_values
-    from trtspec.cluster.kubernetes.helm import template
-    from trtspec.cluster.kubernetes.values import chart_values
-    from trtspec.cluster.kubernetes.yaml_text import dump
-    from trtspec.deploy import foreground
-    from trtspec.deploy.deployment import Deployment, rollout_file
-    from trtspec.deploy.following import LogFollower
-    from trtspec.deploy.patience import with_build, with_models
-    from trtspec.deploy.restarts import Restarts
-    from trtspec.deploy.site import Here, InContainer, Site
-    from trtspec.deploy.vendor.build import find_launch, key_of
-    from trtspec.deploy.vendor.deployment import VendorDeployment
-    from trtspec.deploy.vendor.models import models_of
-    from trtspec.deploy.vendor.site import VendorContainer, VendorHere
-    from trtspec.gateway.ports import Ports
-    from trtspec.recipe.loader import load
-    from trtspec.serving.rollout.file import ROLLOUT
+    from trtspec.deploy.options import DeployOptions
 
-    if docker:
-        _check_docker()
     in_container = container or docker
-    if detach and not in_container:
-        raise typer.BadParameter("only a container can be left running: --container", param_hint="--detach")
-    if detach and log_to == "stdout":
-        raise typer.BadParameter(
-            "docker or podman has the logs of what is left running", param_hint="--log-to"
-        )
-    if api_keys and not openai:
-        raise typer.BadParameter("there is no OpenAI's API to open: --openai", param_hint="--api-keys")
-    if (store or cluster or namespace or force or helm_values) and not kubernetes:
-        hint = "--store, --context, --namespace, --force, --helm-values"
-        raise typer.BadParameter("only a cluster needs it: --kubernetes", param_hint=hint)
+    _check_together(context.params, in_container=in_container)
     if kubernetes:
-        loaded = load(recipe)
-        _check_cluster(loaded, output, in_container=in_container, plain=plain)
-        values = find_values(loaded, store, namespace, output=output, plain=plain)
-        if helm_values:
-            out.data(dump(chart_values(values)))
-        elif dry_run:
-            out.data(template(values, cluster))
-        else:
-            deploy_to(values, cluster, timeout, force=force)
+        from trtspec.cluster.commands.kubernetes import deploy_on_cluster
+
+        how = {"plain": plain, "force": force, "helm_values": helm_values, "dry_run": dry_run}
+        deploy_on_cluster(recipe, output, store, cluster, namespace, timeout, **how)
         return
     build = find_build(recipe, output)
-    launch = find_launch(build.folder)
-    _check_options(context, launch, for_triton=build.is_for_triton)
-    logs = context.with_resource(TemporaryDirectory(prefix="trtspec-")) if log_to == "stdout" else None
-    folder = Path(logs) if logs else None
-    patience = with_models(launch) if launch else with_build(build.folder)
-    deployment: Deployment | VendorDeployment
-    site: Site
-    if launch and not build.is_for_triton:
-        deployment = VendorDeployment(
-            name=build.recipe.name,
-            build=build.folder.resolve(),
-            backend=launch.backend,
-            model_name=launch.served_model_name,
-            host=host,
-            port=openai_port,
-            start_s=timeout or patience.seconds,
-            grace_s=grace,
-            key=key_of(launch, api_keys) if api_keys else None,
-            is_plain=plain,
-            json_logs=log_format == "json",
-            logs=folder,
-        )
-        models = models_of(without_drafts(launch) if plain else launch, build.recipe)
-        if in_container:
-            site = VendorContainer(deployment, models, build.recipe.hardware, detach=detach)
-        else:
-            site = VendorHere(deployment, models, python)
-    else:
-        rollout = None if in_container else os.environ.get(ROLLOUT)
-        deployment = Deployment(
-            name=build.recipe.name,
-            build=build.folder.resolve(),
-            model_name=build.recipe.serving.model_name,
-            ranks=build.ranks,
-            host=host,
-            ports=Ports(http_port, grpc_port, metrics_port, openai_port if openai and not launch else None),
-            start_s=timeout or patience.seconds,
-            grace_s=grace,
-            api_keys=api_keys,
-            loads_one_by_one=build.shares_a_server,
-            json_logs=log_format == "json",
-            trace_config=tuple(trace_config or ()),
-            rollout=Path(rollout) if rollout else None,
-            logs=folder,
-        )
-        _tell_rollout(deployment.rollout or rollout_file(deployment.build), recipe)
-        if launch and not in_container:
-            raise UnavailableError(build.folder, "is for NVIDIA's image of Triton with vLLM", "--container")
-        site = InContainer(deployment, build, detach=detach) if in_container else Here(deployment, build)
-    if logs and deployment.json_logs and not dry_run:
+    _check_options(context, build)
+    ports = Ports(http_port, grpc_port, metrics_port, openai_port if openai else None)
+    asked = DeployOptions(host, ports, timeout, grace, api_keys, log_format == "json")
+    asked = replace(asked, trace_config=tuple(trace_config or ()), python=python, plain=plain)
+    asked = replace(asked, logs=_logs(context, log_to), rollout=None if in_container else _rollout())
+    _serve(recipe, build, asked, in_container=in_container, detach=detach, restart=restart, dry_run=dry_run)
+
+
+def _serve(
+    recipe: Path,
+    build: DeployedBuild,
+    asked: DeployOptions,
+    *,
+    in_container: bool,
+    detach: bool,
+    restart: bool,
+    dry_run: bool,
+) -> None:
+    """Serves a build on this machine or in a container, or prints the line that would."""
+    from trtspec.deploy.here import here
+    from trtspec.deploy.in_container import in_container as contained
+
+    if build.is_for_triton:
+        _tell_rollout(recipe, build, asked)
+    site = contained(build, asked, detach=detach) if in_container else here(build, asked)
+    if asked.logs and asked.json_logs and not dry_run:
         out.log_as_json()
     if not build.is_current:
         out.warning(f"{recipe} has changed since {build.folder} was built from it, which is served as it is")
     if dry_run:
-        out.result(site.command_line())
+        out.result(site.command_line)
         return
     site.prepare(out.watch)
-    wrong = backend_named(launch.backend).doubt(build.recipe.hardware.gpu) if launch and not plain else None
-    for warning in filter(None, (site.warning, deployment.exposure, wrong)):
+    for warning in filter(None, (site.warning, site.deployment.exposure, _doubt(build, asked))):
         out.warning(warning)
-    if timeout is None:
-        out.status(f"the start may take {patience}; --timeout says otherwise")
-    talk = LogTalk(deployment, None) if logs else ServerTalk(deployment, site.left)
+    if asked.start_s is None:
+        out.status(f"the start may take {build.patience}; --timeout says otherwise")
+    _stay(site, restart=restart)
+
+
+def _stay(site: Site, *, restart: bool) -> None:
+    """Stays in the foreground while a site serves; raises `typer.Exit` where it was interrupted."""
+    from trtspec.cli.terminal.served import LogTalk, ServerTalk
+    from trtspec.deploy import foreground
+    from trtspec.deploy.logs import LogFollower
+
+    deployment, left = site.deployment, site.left
+    talk = LogTalk(deployment, None) if deployment.logs else ServerTalk(deployment, left)
     following = LogFollower(deployment.all_logs, talk.log) if isinstance(talk, LogTalk) else nullcontext()
     try:
         with following:
-            foreground.serve(
-                site.serve(), deployment.log, Restarts(is_wanted=restart), talk, leave=bool(site.left)
-            )
+            restarts = foreground.Restarts(is_wanted=restart)
+            foreground.serve(site.serve(), deployment.log, restarts, talk, leave=bool(left))
     except foreground.Interrupted:
         raise typer.Exit(INTERRUPTED) from None
-    if not site.left:
+    if not left:
         out.status("stopped")
 
 
-def _check_options(context: typer.Context, launch: ServerLaunch | None, *, for_triton: bool) -> None:
+def _check_together(given: Mapping[str, Any], *, in_container: bool) -> None:
+    """Refuses options that have no use without another, or beside it."""
+    if given["docker"]:
+        _check_docker()
+    of_cluster = any(given[name] for name in ("store", "cluster", "namespace", "force", "helm_values"))
+    hint = "--store, --context, --namespace, --force, --helm-values"
+    for is_wrong, why, options in (
+        (
+            given["detach"] and not in_container,
+            "only a container can be left running: --container",
+            "--detach",
+        ),
+        (
+            given["detach"] and given["log_to"] == "stdout",
+            "docker or podman has the logs of what is left running",
+            "--log-to",
+        ),
+        (
+            given["api_keys"] and not given["openai"],
+            "there is no OpenAI's API to open: --openai",
+            "--api-keys",
+        ),
+        (of_cluster and not given["kubernetes"], "only a cluster needs it: --kubernetes", hint),
+        (given["kubernetes"] and in_container, "a cluster has containers of its own", "--container"),
+    ):
+        if is_wrong:
+            raise typer.BadParameter(why, param_hint=options)
+
+
+def _check_options(context: typer.Context, build: DeployedBuild) -> None:
     """Refuses options of the command line that what serves the build does not have."""
+    launch = build.find_launch()
     if launch is None:
         refused, why = _ONLY_SERVERS, "the build has engines, which Triton serves"
-    elif for_triton:
+    elif build.is_for_triton:
         refused, why = (*_ONLY_SERVERS, *_ONLY_API), "Triton has no API of OpenAI's in front of vLLM"
     else:
         refused, why = _ONLY_TRITON, f"it is Triton's; {launch.backend} has one port, --openai-port"
     for name in refused:
         source = context.get_parameter_source(name)
         if source and source.name == "COMMANDLINE":
-            raise typer.BadParameter(why, param_hint=_option(name))
+            raise typer.BadParameter(why, param_hint=f"--{name.replace('_', '-')}")
 
 
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+def _logs(context: typer.Context, log_to: str) -> Path | None:
+    """Returns the folder of logs that go to stdout, which is there until the command ends."""
+    if log_to != "stdout":
+        return None
+    return Path(context.with_resource(TemporaryDirectory(prefix="trtspec-")))
 
 
-def _check_cluster(loaded: LoadedRecipe, output: str | None, *, in_container: bool, plain: bool) -> None:
-    """Refuses options that a cluster has no use for."""
+def _rollout() -> Path | None:
+    """Returns the file of a roll-out that the environment names; None where that is in the build."""
+    from trtspec.serving.rollout.file import ROLLOUT
+
+    named = os.environ.get(ROLLOUT)
+    return Path(named) if named else None
+
+
+def _doubt(build: DeployedBuild, asked: DeployOptions) -> str | None:
+    """Returns what the server is known to do wrong with drafts and does all the same; None if nothing."""
     from trtspec.backends.table import backend_named
 
-    if in_container:
-        raise typer.BadParameter("a cluster has containers of its own", param_hint="--container")
-    if (output or plain) and backend_named(loaded.recipe.backend).builds_engines:
-        raise typer.BadParameter("a cluster serves what a store has", param_hint="--output, --plain")
+    launch = build.find_launch()
+    if launch is None or asked.plain:
+        return None
+    return backend_named(launch.backend).doubt(build.recipe.hardware.gpu)
 
 
 def _check_docker() -> None:
@@ -284,13 +294,14 @@ def _check_docker() -> None:
         raise typer.BadParameter("it is podman that runs containers here: --container", param_hint="--docker")
 
 
-def _tell_rollout(file: Path, recipe: Path) -> None:
+def _tell_rollout(recipe: Path, build: DeployedBuild, asked: DeployOptions) -> None:
     """Says where a roll-out stands that an earlier deployment has left."""
+    from trtspec.deploy.deployment import rollout_file
     from trtspec.deploy.rollout.standing import read
     from trtspec.deploy.rollout.steps import ALL, name_of
 
     try:
-        found = read(file)
+        found = read(asked.rollout or rollout_file(build.folder.resolve()))
     except UnavailableError as error:
         out.warning(f"its roll-out cannot be followed: {error}")
         return

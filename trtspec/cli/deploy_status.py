@@ -53,7 +53,6 @@ def _on_cluster(context: str | None, namespace: str | None, *, json: bool) -> No
 def _in_containers(*, json: bool) -> None:
     from trtspec.backends.containers.program import find_program
     from trtspec.deploy.deployed import find_deployed
-    from trtspec.deploy.deployment import Deployment
     from trtspec.deploy.openai import serve_line
 
     program = find_program()
@@ -80,7 +79,6 @@ def _in_containers(*, json: bool) -> None:
         out.status(f"nothing is deployed in {program.name} here")
     for deployed, lacks_api in found:
         if lacks_api:
-            assert isinstance(deployed.deployment, Deployment), "only Triton has an API in front of it"
             name, line = deployed.state.name, serve_line(deployed.deployment)
             out.warning(f"OpenAI's API of {name} is not running, as after a restart of this machine")
             out.hint(line)

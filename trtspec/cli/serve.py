@@ -40,9 +40,9 @@ def serve(
     """
     from trtspec.base.errors import ModelError, UnavailableError
     from trtspec.client.scrape import read
-    from trtspec.deploy.openai import check_keys
     from trtspec.gateway.addresses import in_url, is_loopback
     from trtspec.gateway.openai import server
+    from trtspec.gateway.openai.keys import check_keys
     from trtspec.gateway.openai.settings import ApiSettings
     from trtspec.gateway.ports import listen
     from trtspec.serving.errors import TokenizerError

@@ -9,8 +9,13 @@ from trtspec.backends.engine.directory import read_engine
 from trtspec.backends.engine.integrity import check_unchanged
 from trtspec.backends.engine.loading import PlacedEngine, Runtime, built_with, check_loading
 from trtspec.backends.engine.manifest import backend_of, recipe_of
-from trtspec.backends.servers.launch import FILE
+from trtspec.backends.servers.launch import FILE, ServerLaunch
+from trtspec.backends.servers.launch import read as read_launch
+from trtspec.backends.table import backend_named
+from trtspec.base.errors import UnavailableError
 from trtspec.base.roles import Role
+from trtspec.deploy.patience import Patience, with_build, with_models
+from trtspec.deploy.server_kind import kind_of
 from trtspec.models.tokenizer import read_tokenizer
 from trtspec.pipeline.machine.devices import find_gpus
 from trtspec.pipeline.machine.settings import settings_obstacle
@@ -37,6 +42,21 @@ class DeployedBuild:
         """
         return self.is_for_triton or self.is_of_server
 
+    def find_launch(self) -> ServerLaunch | None:
+        """Returns how another engine's server is started for it; None for a build with engines.
+
+        Raises `UnavailableError` for a file that says nothing of use.
+        """
+        if not self.is_of_server:
+            return None
+        try:
+            launch = read_launch(self.folder)
+            kind_of(launch.backend)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            problem = f"does not say how a server is started: {error}"
+            raise UnavailableError(self.folder / FILE, problem, "trtspec build RECIPE") from error
+        return launch
+
     @property
     def is_of_server(self) -> bool:
         """True if another engine's server loads the models, so that there are no engines."""
@@ -56,6 +76,18 @@ class DeployedBuild:
         if self.is_of_server:
             return 1
         return max(read_engine(self.folder / role / "engine").num_processes for role in self._roles)
+
+    @property
+    def image(self) -> str:
+        """The image that has what it needs: the release of its engines, vLLM's backend, or the vendor's."""
+        launch = None if self.is_for_triton else self.find_launch()
+        return launch.image if launch else backend_named(self.recipe.backend).image(self.recipe)
+
+    @property
+    def patience(self) -> Patience:
+        """The time that its server may take to be ready."""
+        launch = self.find_launch()
+        return with_models(launch) if launch else with_build(self.folder)
 
     @property
     def shares_a_server(self) -> bool:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trtspec.backends.containers.program import Program
 from trtspec.backends.containers.state import State, find_states, remove
+from trtspec.deploy.container import LABEL, ContainerProcess
 from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.in_container import TritonProcess
-from trtspec.deploy.one_container import LABEL, ContainerProcess
-from trtspec.deploy.server import TritonServer
-from trtspec.deploy.vendor.deployment import VendorDeployment
-from trtspec.deploy.vendor.in_container import VENDOR
-from trtspec.deploy.vendor.server import VendorServer
+from trtspec.deploy.server import RunningServer
+from trtspec.deploy.server_kind import TRITON, kind_of
+from trtspec.deploy.triton_launch import stopping_file
+from trtspec.deploy.triton_server import Door, TritonServer
 from trtspec.gateway.ports import Ports, listens
 
+# The label that tells the containers of another engine's server from Triton's: the backend.
+_VENDOR = f"{LABEL}.vendor"
 _END_S = 10.0
 
 
@@ -25,7 +26,7 @@ _END_S = 10.0
 class DeployedContainer:
     """One such server: the deployment that its container's labels describe, and the container's state."""
 
-    deployment: Deployment | VendorDeployment
+    deployment: Deployment
     state: State
 
     @property
@@ -42,60 +43,76 @@ class DeployedContainer:
 
     @property
     def lacks_api(self) -> bool:
-        """True if nobody listens where OpenAI's API should be.
+        """True if nobody listens where OpenAI's API in front of Triton should be.
 
         It is a process of this machine, which nobody starts again when the machine was.
         """
         deployment = self.deployment
-        if isinstance(deployment, VendorDeployment) or deployment.ports.openai is None:
+        if not deployment.is_triton or deployment.ports.openai is None:
             return False
         return self.state.is_running and not listens(deployment.client_host, deployment.ports.openai)
 
 
 def find_deployed(program: Program) -> list[DeployedContainer]:
     """Returns the servers, ended ones too; raises `UnavailableError` where the program cannot be asked."""
-    return [DeployedContainer(_deployment(state), state) for state in find_states(program, LABEL)]
+    return [DeployedContainer(_deployment(state.labels), state) for state in find_states(program, LABEL)]
 
 
 def stop(program: Program, deployed: DeployedContainer) -> None:
     """Ends a server when its requests have ended or their grace is over, and removes its container."""
     state, deployment = deployed.state, deployed.deployment
     if state.is_running and not state.is_restarting:
-        _server(program, state, deployment).stop()
+        running_in(ContainerProcess(program, state.id), deployment).stop()
     remove(program, state.id)
-    if isinstance(deployment, Deployment) and deployment.ports.openai:
+    if deployment.is_triton and deployment.ports.openai:
         _wait_for_end(deployment.client_host, deployment.ports.openai)
 
 
-def _server(
-    program: Program, state: State, deployment: Deployment | VendorDeployment
-) -> TritonServer | VendorServer:
-    if isinstance(deployment, VendorDeployment):
-        return VendorServer(deployment, ContainerProcess(program, state.id))
-    return TritonServer(deployment, TritonProcess(program, state.id, state.name, deployment.grace_s))
+def running_in(process: ContainerProcess, deployment: Deployment, *doors: Door) -> RunningServer:
+    """Returns the server of a container, in front of which the doors stand."""
+    if not deployment.is_triton:
+        return RunningServer(deployment, process)
+    tell = f"echo {deployment.grace_s} > {stopping_file(deployment)}"
+    return TritonServer(deployment, process, lambda: process.run(tell), *doors)
 
 
-def _deployment(state: State) -> Deployment | VendorDeployment:
-    labels = state.labels
-    if VENDOR in labels:
-        return VendorDeployment(
-            name=labels[LABEL],
-            build=Path(labels[f"{LABEL}.build"]),
-            backend=labels[VENDOR],
-            model_name=labels[f"{LABEL}.model"],
-            host=labels[f"{LABEL}.host"],
-            port=int(labels[f"{LABEL}.openai"]),
-            grace_s=float(labels[f"{LABEL}.grace"]),
-        )
+def labels_of(deployment: Deployment) -> dict[str, str]:
+    """Returns the labels that describe a deployment; pure."""
+    ports = deployment.ports
+    labels = {
+        LABEL: deployment.name,
+        f"{LABEL}.build": str(deployment.build),
+        f"{LABEL}.model": deployment.model_name,
+        f"{LABEL}.host": deployment.host,
+    }
+    if deployment.is_triton:
+        labels[f"{LABEL}.ports"] = f"{ports.http},{ports.grpc},{ports.metrics}"
+    labels[f"{LABEL}.grace"] = f"{deployment.grace_s:g}"
+    if ports.openai:
+        labels[f"{LABEL}.openai"] = str(ports.openai)
+    if not deployment.is_triton:
+        return {**labels, _VENDOR: deployment.kind.name}
+    if deployment.api_keys:
+        labels[f"{LABEL}.api_keys"] = str(deployment.api_keys.resolve())
+    # The key is among the server's options too, and whoever may ask for it may do anything.
+    return {**labels, f"{LABEL}.key": deployment.key}
+
+
+def _deployment(labels: Mapping[str, str]) -> Deployment:
+    """Returns the deployment that `labels_of` describes."""
+    found = {name.removeprefix(f"{LABEL}."): value for name, value in labels.items()}
+    openai = int(found["openai"]) if "openai" in found else None
+    own = map(int, found["ports"].split(",")) if "ports" in found else ()
     return Deployment(
         name=labels[LABEL],
-        build=Path(labels[f"{LABEL}.build"]),
-        model_name=labels[f"{LABEL}.model"],
-        host=labels[f"{LABEL}.host"],
-        ports=_ports(labels),
-        grace_s=float(labels[f"{LABEL}.grace"]),
-        key=labels[f"{LABEL}.key"],
-        api_keys=Path(labels[f"{LABEL}.api_keys"]) if f"{LABEL}.api_keys" in labels else None,
+        build=Path(found["build"]),
+        model_name=found["model"],
+        kind=kind_of(labels[_VENDOR]) if _VENDOR in labels else TRITON,
+        host=found["host"],
+        ports=replace(Ports(*own), openai=openai),
+        grace_s=float(found["grace"]),
+        api_keys=Path(found["api_keys"]) if "api_keys" in found else None,
+        key=found.get("key", ""),
     )
 
 
@@ -104,9 +121,3 @@ def _wait_for_end(host: str, port: int) -> None:
     deadline = time.monotonic() + _END_S
     while time.monotonic() < deadline and listens(host, port):
         time.sleep(0.1)
-
-
-def _ports(labels: Mapping[str, str]) -> Ports:
-    http, grpc, metrics = map(int, labels[f"{LABEL}.ports"].split(","))
-    openai = labels.get(f"{LABEL}.openai")
-    return Ports(http, grpc, metrics, int(openai) if openai else None)

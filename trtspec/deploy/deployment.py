@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
-import re
 import secrets
-import shutil
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trtspec.deploy.logs import begin_log
 from trtspec.deploy.patience import with_engines
+from trtspec.deploy.server_kind import TRITON, ServerKind
 from trtspec.gateway.addresses import LOOPBACK, client_host, in_url, is_loopback
 from trtspec.gateway.ports import Ports
-from trtspec.serving.metrics import COUNTED
-from trtspec.serving.rollout.file import ROLLOUT
-from trtspec.serving.triton.logs import LOG_FORMAT
-
-_RUNNING = re.compile(r"^trtspec:num_requests_running\{.*\} (\S+)$", re.MULTILINE)
-_COUNTED = re.compile(rf"^{COUNTED}\{{.*\}} (\S+)$", re.MULTILINE)
 
 GRACE_S = 10.0
 """The seconds that requests in flight have to end in, when the server is told to end."""
-
-KEY_HEADER = "trtspec-key"
-"""The header of HTTP and gRPC requests to the APIs that change the server; it carries the key."""
-
-UNREADY = "trtspec_is_stopping"
-"""The name of a model that cannot be loaded, by which the server is made unready."""
 
 
 def rollout_file(build: Path) -> Path:
@@ -40,69 +26,57 @@ def rollout_file(build: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A build directory and the addresses that its Triton listens on."""
+    """A build directory, and the addresses that its server listens on."""
 
     name: str
     build: Path
     model_name: str
-    ranks: int = 1
-    """The number of ranks of the engine that has the most."""
+    kind: ServerKind = TRITON
     host: str = LOOPBACK
-    private_host: str | None = None
-    """The host of HTTP and the metrics, if they are not on `host`."""
     ports: Ports = field(default_factory=Ports)
+    """Another engine's own server has that of OpenAI's API alone."""
     start_s: float = with_engines(()).seconds
-    """The seconds that loading the engines may take."""
+    """The seconds that the server has to be ready."""
     grace_s: float = GRACE_S
     """The seconds that requests in flight have to end in."""
-    loads_one_by_one: bool = False
-    """No two engines are loaded at once. Two of one rank in NVIDIA's C++ backend would make MPI groups with
-    the same tag.
-    """
+    is_plain: bool = False
+    """True for another engine's own server that is started without drafts."""
     json_logs: bool = False
     """The models log lines of JSON."""
-    trace_config: tuple[str, ...] = ()
-    """Each is an option of Triton's."""
     api_keys: Path | None = None
     """The file of keys, one of which opens OpenAI's API. Without it that API is open."""
-    rollout: Path | None = None
-    """The file of a roll-out; it is in the build if this is None."""
     logs: Path | None = None
     """The folder of the logs; they are in the build if this is None."""
     key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
-    """Opens the APIs that change the server."""
+    """Opens the APIs that change Triton."""
+
+    @property
+    def is_triton(self) -> bool:
+        return self.kind is TRITON
 
     @property
     def container_name(self) -> str:
-        """The name of its container."""
-        return self.name
+        """The name of its container; a server without drafts can run beside one with them."""
+        return f"{self.name}{'-plain' * self.is_plain}"
 
     @property
     def repository(self) -> Path:
+        """The model repository, which Triton alone has."""
         return self.build / "model_repository"
 
     @property
     def log(self) -> Path:
-        return (self.logs or self.build) / "tritonserver.log"
+        return (self.logs or self.build) / f"{self.kind.name}{'-plain' * self.is_plain}.log"
 
     @property
     def api_log(self) -> Path:
-        """The log of OpenAI's API."""
+        """The log of the process of OpenAI's API, which stands in front of Triton."""
         return (self.logs or self.build) / "openai.log"
 
     @property
     def all_logs(self) -> dict[str, Path]:
         """The logs by who writes them."""
-        return {"tritonserver": self.log, "openai": self.api_log}
-
-    def begin_log(self) -> None:
-        begin_log(self.log)
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The variables by which the models are told of the deployment."""
-        logs = {LOG_FORMAT: "json"} if self.json_logs else {}
-        return {ROLLOUT: str(self.rollout or rollout_file(self.build)), **logs}
+        return {self.kind.name: self.log, **({"openai": self.api_log} if self.is_triton else {})}
 
     @property
     def is_public(self) -> bool:
@@ -115,8 +89,34 @@ class Deployment:
         return client_host(self.host)
 
     @property
+    def url_host(self) -> str:
+        """The client's host as URLs write it."""
+        return in_url(self.client_host)
+
+    @property
+    def own_ports(self) -> dict[str, int]:
+        """The ports of the server itself, by the names that their options have."""
+        if self.is_triton:
+            return {"http": self.ports.http, "grpc": self.ports.grpc, "metrics": self.ports.metrics}
+        assert self.ports.openai is not None, "another engine's server has OpenAI's API"
+        return {"openai": self.ports.openai}
+
+    @property
+    def all_ports(self) -> dict[str, int]:
+        """The ports that clients ask, by the names that their options have."""
+        return {**self.own_ports, **({"openai": self.ports.openai} if self.ports.openai else {})}
+
+    @property
+    def asked_port(self) -> int:
+        """The port at which the server says that it is ready."""
+        return next(iter(self.own_ports.values()))
+
+    @property
     def url(self) -> str:
-        return f"http://{self.url_host}:{self.ports.http}/v2/models/{self.model_name}"
+        """The URL of the model in Triton, or of the API of another engine's server."""
+        if self.is_triton:
+            return f"http://{self.url_host}:{self.ports.http}/v2/models/{self.model_name}"
+        return f"http://{self.url_host}:{self.ports.openai}/v1"
 
     @property
     def api_url(self) -> str | None:
@@ -124,93 +124,90 @@ class Deployment:
         return f"http://{self.url_host}:{self.ports.openai}/v1" if self.ports.openai else None
 
     @property
+    def metrics_url(self) -> str:
+        """The URL of the metrics for a client on this machine."""
+        port = self.ports.metrics if self.is_triton else self.ports.openai
+        return f"http://{self.url_host}:{port}/metrics"
+
+    @property
     def exposure(self) -> str | None:
-        """A warning for the user who lets other machines reach it; None if there is nothing to say."""
-        if self.is_public and self.ports.openai and not self.api_keys:
-            return "whoever reaches OpenAI's API may use it; --api-keys FILE asks for keys"
-        return None
+        """A warning for the user who lets other machines reach it; None if there is nothing to say.
+
+        vLLM's key guards /v1 and its like, as its page on security says.
+        """
+        if not self.is_public or not self.ports.openai:
+            return None
+        if self.is_triton:
+            open_to_all = "whoever reaches OpenAI's API may use it; --api-keys FILE asks for keys"
+            return None if self.api_keys else open_to_all
+        if self.api_keys:
+            return f"{self.software} asks for the key under /v1 alone; what else it serves is open"
+        keys = "; --api-keys FILE asks for a key" if self.kind.key_variable else ""
+        return f"whoever reaches {self.software} may use it{keys}"
 
     @property
     def software(self) -> str:
-        return "Triton"
+        return self.kind.software
 
     @property
     def addresses(self) -> dict[str, str]:
         """The names and URLs of everything that clients can ask."""
-        url, host = self.url, self.url_host
         api = {"OpenAI": self.api_url} if self.api_url else {}
+        if not self.is_triton:
+            return api
         return {
-            "HTTP": f"{url}/generate  {url}/generate_stream",
+            "HTTP": f"{self.url}/generate  {self.url}/generate_stream",
             **api,
-            "gRPC": f"{host}:{self.ports.grpc}",
-            "metrics": f"http://{host}:{self.ports.metrics}/metrics",
+            "gRPC": f"{self.url_host}:{self.ports.grpc}",
+            "metrics": self.metrics_url,
         }
 
     @property
     def example(self) -> str:
         """A command that asks the model."""
-        body = json.dumps({"text_input": "def fib(", "max_tokens": 64, "stream": True})
-        return f"curl -sN {self.url}/generate_stream -d '{body}'"
-
-    @property
-    def url_host(self) -> str:
-        """The client's host as URLs write it."""
-        return in_url(self.client_host)
+        if self.is_triton:
+            body = json.dumps({"text_input": "def fib(", "max_tokens": 64, "stream": True})
+            return f"curl -sN {self.url}/generate_stream -d '{body}'"
+        body = json.dumps({"model": self.model_name, "prompt": "def fib(", "max_tokens": 64, "stream": True})
+        key = '-H "Authorization: Bearer $KEY" ' if self.api_keys else ""
+        return f"curl -sN {self.url}/completions {key}-H 'Content-Type: application/json' -d '{body}'"
 
     def is_ready(self) -> bool:
-        """Says whether the server takes requests for the model."""
-        path = f"/v2/models/{self.model_name}/ready"
-        return all(self._get(self.ports.http, url) is not None for url in (path, "/v2/health/ready"))
+        """Says whether the server takes requests for the model.
 
-    def answers(self) -> bool:
-        """Says whether the server gives an answer at all, be it ready or not."""
-        return self._get(self.ports.http, "/v2/health/live") is not None
-
-    def pulse(self) -> list[str]:
-        """Returns what the model's process has last told of its own time, which it tells every second.
-
-        The list is empty where the metrics do not answer, or the model is none that tells it.
+        One that asks for an API key tells its models to nobody else, and is taken at its word.
         """
-        return _COUNTED.findall(self._get(self.ports.metrics, "/metrics") or "")
+        for path in self.kind.ready:
+            if self.ask(self.asked_port, path.format(self.model_name))[0] != 200:
+                return False
+        if self.kind.models is None:
+            return True
+        status, said = self.ask(self.asked_port, self.kind.models)
+        return status == 401 or (status == 200 and self.model_name in _names(said))
 
-    def make_unready(self) -> None:
-        """Makes the server say that it is not ready, while requests that run go on.
+    def ask(
+        self,
+        port: int,
+        path: str,
+        method: str = "GET",
+        body: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, str]:
+        """Returns the status and the body of an answer; asks no proxies of the environment.
 
-        Triton says so once a model has failed to load, so it is told to load one that must fail. No model is
-        unloaded, since new requests would then be told that there is no such model.
+        The status is 0 where there is no answer within five seconds.
         """
-        model = json.dumps({"parameters": {"config": '{"backend": "none"}', f"file:1/{_mark()}": ""}})
-        self._ask("POST", self.ports.http, f"/v2/repository/models/{UNREADY}/load", model)
-
-    def clean_up(self) -> None:
-        """Removes what `make_unready` leaves behind a server on this machine that had to be killed.
-
-        Triton keeps the files of a model that came by HTTP in a folder of /tmp until it ends (core,
-        `MakeTemporaryDirectory`).
-        """
-        for file in Path("/tmp").glob(f"folder*/1/{_mark()}"):  # noqa: S108
-            shutil.rmtree(file.parents[1], ignore_errors=True)
-
-    def is_idle(self) -> bool:
-        """Says whether no completion runs, as far as the metrics know, which change 20 times a second."""
-        running = _RUNNING.findall(self._get(self.ports.metrics, "/metrics") or "")
-        return not any(float(number) for number in running)
-
-    def _get(self, port: int, path: str) -> str | None:
-        return self._ask("GET", port, path)
-
-    def _ask(self, method: str, port: int, path: str, body: str | None = None) -> str | None:
-        """Returns the body of an answer with status 200, else None; asks no proxies of the environment."""
-        host = self.private_host or self.client_host
-        with closing(http.client.HTTPConnection(host, port, timeout=5)) as connection:
+        with closing(http.client.HTTPConnection(self.client_host, port, timeout=5)) as connection:
             try:
-                connection.request(method, path, body, {KEY_HEADER: self.key} if body else {})
+                connection.request(method, path, body, headers or {})
                 response = connection.getresponse()
-                return response.read().decode(errors="replace") if response.status == 200 else None
+                return response.status, response.read().decode(errors="replace")
             except (OSError, http.client.HTTPException):
-                return None
+                return 0, ""
 
 
-def _mark() -> str:
-    """Returns the name of the file by which the folder of `make_unready` is known."""
-    return f"trtspec-{os.getpid()}"
+def _names(models: str) -> set[str]:
+    try:
+        return {model["id"] for model in json.loads(models)["data"]}
+    except (ValueError, KeyError):
+        return set()

@@ -12,40 +12,47 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from trtspec.base.errors import ServerError
+from trtspec.base.errors import ServerError, StuckError
 from trtspec.base.tail import Tail
 from trtspec.deploy.logs import last_lines
-from trtspec.deploy.restarts import Restarts
+from trtspec.deploy.server import RunningServer
 
 # Triton's own ports: those of HTTP and of the metrics are behind the front, on others than clients use.
 _OPENS = re.compile(r"Started \w+ ?Service at ")
+_FIRST_S, _LONGEST_S = 1.0, 30.0
+_STABLE_S = 60.0
+# The most starts in a row of which none was ready.
+_MOST = 5
+_MOST_STUCK = 3
 
 
 class Interrupted(Exception):
     """Raised when the user stops a server before it is ready."""
 
 
-class ForegroundServer(Protocol):
-    """A server that was started and may not be ready yet."""
+class Restarts:
+    """Decides when a deployment starts again; a start that got stuck is repeated even without `is_wanted`."""
 
-    def is_ready(self) -> bool:
-        """Says whether it is ready.
+    def __init__(self, *, is_wanted: bool) -> None:
+        self._is_wanted = is_wanted
+        self._delay, self._in_vain, self._stuck = _FIRST_S, 0, 0
 
-        Raises `ServerError` when it has ended, or has had all the time that it may take.
+    def delay(self, error: ServerError, ready_s: float) -> float | None:
+        """Returns the seconds to wait before the next start; None when there is to be none.
+
+        `ready_s` is how many seconds the server was ready, below 0 if it never was.
         """
-        ...
-
-    def check_running(self) -> None:
-        """Raises `ServerError` when it has ended by itself."""
-        ...
-
-    def refuse(self, state: str) -> None:
-        """Refuses requests from now on; `state` tells clients why."""
-        ...
-
-    def stop(self) -> None:
-        """Ends it when its requests in flight have ended, or when their grace is over."""
-        ...
+        if isinstance(error, StuckError):
+            self._stuck += 1
+            return 0.0 if self._stuck <= _MOST_STUCK else None
+        self._stuck = 0
+        self._in_vain = self._in_vain + 1 if ready_s < 0 else 0
+        if not self._is_wanted or self._in_vain >= _MOST:
+            return None
+        if ready_s >= _STABLE_S:
+            self._delay = _FIRST_S
+        delay, self._delay = self._delay, min(2 * self._delay, _LONGEST_S)
+        return delay
 
 
 class ServerListener(Protocol):
@@ -69,7 +76,7 @@ class ServerListener(Protocol):
 
 
 def serve(
-    serving: AbstractContextManager[Callable[[], ForegroundServer]],
+    serving: AbstractContextManager[Callable[[], RunningServer]],
     log: Path,
     restarts: Restarts,
     listener: ServerListener,
@@ -129,7 +136,7 @@ def _told_to_stop() -> Iterator[threading.Event]:
 
 
 def _wait_until_ready(
-    server: ForegroundServer, tail: Tail, stop: threading.Event, listener: ServerListener
+    server: RunningServer, tail: Tail, stop: threading.Event, listener: ServerListener
 ) -> None:
     with listener.starting() as does:
         while not server.is_ready():

@@ -1,130 +1,122 @@
-"""A Triton server in a container of NVIDIA's image."""
+"""A server in a container of docker or podman, of NVIDIA's or the vendor's image."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
 
 from trtspec.backends.containers.container import Container, Health, Mount, name_for
-from trtspec.backends.containers.engine import ContainerEngine
-from trtspec.backends.containers.program import Program
-from trtspec.deploy.container_log import ContainerLog
-from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.launch import SERVER, launch
-from trtspec.deploy.one_container import (
-    ANY,
-    LABEL,
-    ContainerProcess,
+from trtspec.backends.containers.engine import ContainerEngine, find_engine
+from trtspec.backends.containers.images import ensure_image
+from trtspec.backends.containers.oddities import logout
+from trtspec.base.progress import Progress
+from trtspec.deploy.build import DeployedBuild
+from trtspec.deploy.container import (
     OneContainer,
     published,
     remove_last,
     words,
 )
+from trtspec.deploy.deployed import labels_of, running_in
+from trtspec.deploy.deployment import Deployment
+from trtspec.deploy.here import check_path
+from trtspec.deploy.launch import HIDDEN, Launch
+from trtspec.deploy.logs import begin_log
 from trtspec.deploy.openai import OpenAi
-from trtspec.deploy.server import TritonServer, check_path
-from trtspec.deploy.shared_memory import PREFIX
-from trtspec.deploy.tritonserver_options import server_options
-from trtspec.gateway.client_bounds import MAX_BODY
+from trtspec.deploy.options import DeployOptions, deployment_of
+from trtspec.deploy.server import RunningServer
+from trtspec.deploy.site import Site
 from trtspec.gateway.ports import address_of, check_free
-from trtspec.serving.triton.stopping import STOPPING
+from trtspec.pipeline.machine.devices import container_gpus, find_gpus
 
-# Python asks, since the image certainly has it.
-_READY = (
-    "python3 -c 'import urllib.request as u; u.urlopen(\"http://127.0.0.1:{}/v2/health/ready\", timeout=4)'"
-)
+# Python asks, since the images certainly have it.
+_READY = "python3 -c 'import urllib.request as u; u.urlopen(\"http://127.0.0.1:{}{}\", timeout=4)'"
 
 
-def container(deployment: Deployment, image: str, gpus: tuple[str, ...]) -> Container:
-    """Returns the container of a deployment, in which the build directory can only be read; pure.
+def in_container(build: DeployedBuild, options: DeployOptions, *, detach: bool) -> Site:
+    """Returns a container with the recipe's GPUs as the place to serve a build; `detach` leaves it running.
 
-    `gpus` are those of `Container`.
+    Raises `UnavailableError` where neither docker nor podman can be asked.
     """
-    # The server listens on every address of the container's own network; `publish` says what is seen outside.
-    options = server_options(deployment, ANY, PREFIX, has_gpus=bool(gpus))
-    started = launch([SERVER, *options, f"--http-max-input-size={MAX_BODY}"], deployment.ranks, len(gpus))
-    ports, name = deployment.ports, name_for(deployment.container_name, deployment.build)
-    return Container(
-        image=image,
-        name=name,
-        command=started.argv,
-        folder=deployment.build,
-        mounts=(Mount(deployment.build, read_only=True),),
-        gpus=gpus,
-        environment={
-            "PYTHONDONTWRITEBYTECODE": "1",
-            STOPPING: _stopping(name),
-            **started.environment,
-            **deployment.environment,
-        },
-        labels={
-            LABEL: deployment.name,
-            f"{LABEL}.build": str(deployment.build),
-            f"{LABEL}.model": deployment.model_name,
-            f"{LABEL}.host": deployment.host,
-            f"{LABEL}.ports": f"{ports.http},{ports.grpc},{ports.metrics}",
-            f"{LABEL}.grace": f"{deployment.grace_s:g}",
-            **({f"{LABEL}.openai": str(ports.openai)} if ports.openai else {}),
-            **({f"{LABEL}.api_keys": str(deployment.api_keys.resolve())} if deployment.api_keys else {}),
-            # The key is among the server's options too, and whoever may ask for it may do anything.
-            f"{LABEL}.key": deployment.key,
-        },
-        publish=published(address_of(deployment.host), (ports.http, ports.grpc, ports.metrics)),
-        health=Health(_READY.format(ports.http), deployment.start_s),
+    deployment, launch = deployment_of(build, options)
+    engine, image, hardware = find_engine(), build.image, build.recipe.hardware
+    gpus: tuple[str, ...] = ()
+    if hardware.gpu != "none":
+        gpus = container_gpus(find_gpus(), hardware.count, engine.devices)
+    made = container(deployment, launch, image, gpus)
+    hidden = container(replace(deployment, key=HIDDEN), launch, image, gpus)
+    ends = logout(engine) if detach and engine.ends_at_logout else None
+
+    def prepare(watch: Progress) -> None:
+        launch.check_image(build)
+        if problem := engine.obstacle_to(gpus=bool(gpus)):
+            raise problem
+        ensure_image(engine.program, image, watch)
+
+    return Site(
+        deployment,
+        shlex.join(words(hidden, engine, detach=detach)),
+        prepare,
+        partial(serve, deployment, launch, made, engine, detach=detach),
+        f"{ends.problem}; {ends.repair} has them stay" if ends else None,
+        made.name if detach else None,
     )
 
 
-def _stopping(name: str) -> str:
-    """Returns the path, in the container, of the file that tells the model that the server is to stop."""
-    return f"/tmp/{name}-stopping"  # noqa: S108
+def container(deployment: Deployment, launch: Launch, image: str, gpus: tuple[str, ...]) -> Container:
+    """Returns the container of a deployment, in which the build and the models can only be read; pure.
 
-
-class TritonProcess(ContainerProcess):
-    """The first process of a container with a Triton."""
-
-    def __init__(
-        self,
-        program: Program,
-        container_id: str,
-        name: str,
-        grace_s: float,
-        log: ContainerLog | None = None,
-    ) -> None:
-        super().__init__(program, container_id, log)
-        self._stopping, self._grace_s = _stopping(name), grace_s
-
-    def is_stuck(self) -> bool:
-        return False
-
-    def lost(self) -> None:
-        return None
-
-    def drain(self) -> None:
-        self._program.run_if_there("exec", self._id, "sh", "-c", f"echo {self._grace_s} > {self._stopping}")
+    `gpus` are those of `Container`. Of another engine's image the entry point is not used: vLLM's is
+    `vllm serve`, and others have none.
+    """
+    command, build = launch.in_container(deployment, len(gpus)), deployment.build
+    first, *rest = command.argv
+    made = Container(
+        image=image,
+        name=name_for(deployment.container_name, build),
+        entrypoint=None if deployment.is_triton else first,
+        command=command.argv if deployment.is_triton else tuple(rest),
+        folder=build,
+        mounts=(Mount(build, read_only=True),),
+        gpus=gpus,
+        environment={"PYTHONDONTWRITEBYTECODE": "1", **command.environment},
+        secrets=tuple(command.secrets),
+        labels=labels_of(deployment),
+        # The server listens on every address of the container's network; this says what is seen outside.
+        publish=published(address_of(deployment.host), tuple(deployment.own_ports.values())),
+        health=Health(_READY.format(deployment.asked_port, deployment.kind.ready[0]), deployment.start_s),
+    )
+    return launch.mounted(made)
 
 
 @contextmanager
 def serve(
-    deployment: Deployment, made: Container, engine: ContainerEngine, *, detach: bool
-) -> Iterator[Callable[[], TritonServer]]:
+    deployment: Deployment, launch: Launch, made: Container, engine: ContainerEngine, *, detach: bool
+) -> Iterator[Callable[[], RunningServer]]:
     """Yields a function that starts the container, which may not be ready yet, after removing the last.
 
     The last container is removed at the end. With `detach` it is left running instead, unless an exception
     ends the block, and is started again when it fails. Raises `UnavailableError` before anything starts
-    when a port is taken, a path cannot be served from, the same build is served already, or a container that
-    is not ours has the name. OpenAI's API is a process of this machine, which ends with the container.
+    when a port is taken, Triton cannot serve from the path, the same build is served already, or a container
+    that is not ours has the name. OpenAI's API in front of Triton is a process of this machine, which ends
+    with the container.
     """
-    check_path(deployment.repository)
-    program = engine.program
-    remove_last(program, made.name, deployment.build)
-    check_free(deployment.host, deployment.ports)
-    deployment.begin_log()
-    api = OpenAi(deployment, deployment.url_host) if deployment.ports.openai else None
+    if deployment.is_triton:
+        check_path(deployment.repository)
+    remove_last(engine.program, made.name, deployment.build)
+    check_free(deployment.host, deployment.all_ports)
+    begin_log(deployment.log)
+    has_api = deployment.is_triton and deployment.ports.openai
+    api = OpenAi(deployment, deployment.url_host) if has_api else None
+    secrets = launch.in_container(deployment, len(made.gpus)).secrets
     line = words(made, engine, detach=detach)[1:]
-    there = OneContainer(program, line, made.name, deployment.build, deployment.log)
+    there = OneContainer(engine.program, line, made.name, deployment.build, deployment.log, secrets)
 
-    def start() -> TritonServer:
-        process = TritonProcess(program, there.start(), made.name, deployment.grace_s, there.copy)
-        return TritonServer(deployment, process, api)
+    def start() -> RunningServer:
+        return running_in(there.start(), deployment, *filter(None, (api,)))
 
     with ExitStack() as stack:
         stack.callback(there.end)
@@ -133,7 +125,7 @@ def serve(
             stack.callback(api.close)
         yield start
         if detach:
-            container = there.leave()
+            left = there.leave()
             if api:
-                api.leave(container)
+                api.leave(left)
             stack.pop_all()

@@ -12,11 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from trtspec.base.child import ChildProcess, without_secrets
-from trtspec.base.errors import UnavailableError
 from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.server import Door, how_ended
+from trtspec.deploy.server import how_ended
 from trtspec.gateway.openai.control import ASKED, left, opened, shut
-from trtspec.gateway.openai.keys import read_keys
+from trtspec.gateway.openai.keys import check_keys
 from trtspec.gateway.openai.settings import ApiSettings
 from trtspec.gateway.ports import Ports, listen
 
@@ -172,21 +171,6 @@ class _Process:
             self._child.kill()
 
 
-class Doors:
-    """Several doors that open and shut together."""
-
-    def __init__(self, *doors: Door) -> None:
-        self._doors = doors
-
-    def open(self, ports: Ports) -> None:
-        for door in self._doors:
-            door.open(ports)
-
-    def shut(self, state: str, *, is_alive: bool = True) -> None:
-        for door in self._doors:
-            door.shut(state, is_alive=is_alive)
-
-
 def serve_line(deployment: Deployment) -> str:
     """Returns the command line that serves OpenAI's API in front of a deployment that has lost it."""
     url = f"http://{deployment.url_host}:{deployment.ports.http}"
@@ -194,12 +178,3 @@ def serve_line(deployment: Deployment) -> str:
     words += ["--model-name", deployment.model_name, "--host", deployment.host]
     words += ["--port", str(deployment.ports.openai)]
     return shlex.join([*words, *(["--api-keys", str(deployment.api_keys)] if deployment.api_keys else [])])
-
-
-def check_keys(path: Path) -> list[str]:
-    """Returns the API keys of a file; raises `UnavailableError` where it has none."""
-    try:
-        return read_keys(path)
-    except (OSError, ValueError) as error:
-        problem = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise UnavailableError(path, problem, "write one API key a line") from None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from trtspec.base.errors import UnavailableError
@@ -35,13 +35,12 @@ class Ports:
     """The port of OpenAI's API; None where there is none."""
 
 
-def check_free(host: str, ports: Ports) -> None:
-    """Raises `UnavailableError` for the first port that cannot be listened on."""
+def check_free(host: str, ports: Mapping[str, int]) -> None:
+    """Raises `UnavailableError` for the first port that cannot be listened on; each has its option's name."""
     held: list[socket.socket] = []
     try:
-        for name, port in asdict(ports).items():
-            if port is not None:
-                held.append(listen(host, port, name))
+        for name, port in ports.items():
+            held.append(listen(host, port, name))
     finally:
         for listener in held:
             listener.close()

@@ -6,9 +6,8 @@ import os
 from pathlib import Path
 
 from tests.e2e.conftest import wait_until
-from trtspec.deploy import following
-from trtspec.deploy.following import LogFollower
-from trtspec.deploy.logs import last_lines
+from trtspec.deploy import logs
+from trtspec.deploy.logs import LogFollower, last_lines
 
 
 def test_each_line_is_passed_on_once_and_whole(tmp_path: Path) -> None:
@@ -40,7 +39,7 @@ def test_what_was_passed_on_takes_no_room(tmp_path: Path) -> None:
             stream.write(line * 1024)
             stream.flush()
             wait_until(lambda: count == megabyte * 1024, "a megabyte")  # noqa: B023
-        wait_until(lambda: _room(log) <= following.KEPT + (3 << 20), "less room")
+        wait_until(lambda: _room(log) <= logs.KEPT + (3 << 20), "less room")
     assert log.stat().st_size == 20 << 20
     assert last_lines(log, 2) == [line[:-1]] * 2
 

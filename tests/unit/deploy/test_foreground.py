@@ -13,7 +13,7 @@ import pytest
 
 from trtspec.base.errors import ServerError
 from trtspec.deploy import foreground
-from trtspec.deploy.restarts import Restarts
+from trtspec.deploy.foreground import Restarts
 
 
 class Served:

@@ -12,9 +12,10 @@ from trtspec.backends.containers.dialect import PODMAN
 from trtspec.backends.containers.engine import ContainerEngine
 from trtspec.backends.containers.program import Program
 from trtspec.base.errors import UnavailableError
+from trtspec.deploy.container import LABEL
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.in_container import container, serve
-from trtspec.deploy.one_container import LABEL
+from trtspec.deploy.triton_launch import TritonLaunch
 from trtspec.gateway.ports import Ports
 
 SCRIPT = """#!/bin/sh
@@ -50,9 +51,11 @@ def test_it_is_removed_if_it_is_ours(
     (tmp_path / "state.json").write_text(json.dumps([state]))
     deployment = Deployment("pair", build, "pair", ports=Ports(*free_ports()))
     engine = ContainerEngine(Program("podman", PODMAN), "4.3.1")
-    made = container(deployment, "image", ())
+    launch = TritonLaunch()
+    made = container(deployment, launch, "image", ())
 
-    with pytest.raises(UnavailableError) as caught, serve(deployment, made, engine, detach=False) as start:
+    serving = serve(deployment, launch, made, engine, detach=False)
+    with pytest.raises(UnavailableError) as caught, serving as start:
         start()
 
     assert caught.value.problem == "containers get no GPUs here"

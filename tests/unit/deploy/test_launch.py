@@ -1,17 +1,18 @@
 """How a server is started, by the ranks of its engines."""
 
-from trtspec.deploy.launch import ENGINE_VARIABLES, SERVER, launch
+from trtspec.deploy.installed_triton import IN_IMAGE as SERVER
+from trtspec.deploy.triton_launch import ENGINE_VARIABLES, by_ranks
 
 
 def test_engines_of_one_rank_need_no_mpi() -> None:
-    line = launch([SERVER, "--http-port=8000"], ranks=1, gpus=2)
+    line = by_ranks([SERVER, "--http-port=8000"], ranks=1, gpus=2)
 
     assert (line.argv, line.environment) == ((SERVER, "--http-port=8000"), ENGINE_VARIABLES)
 
 
 def test_several_ranks_make_the_server_an_orchestrator() -> None:
     """As NVIDIA's `launch_triton_server.py --multi-model` has it, but on all processors."""
-    line = launch([SERVER, "--http-port=8000"], ranks=2, gpus=3)
+    line = by_ranks([SERVER, "--http-port=8000"], ranks=2, gpus=3)
 
     mpirun = ("mpirun", "--allow-run-as-root", "--bind-to", "none", "-n", "1")
     assert line.argv[:8] == (*mpirun, SERVER, "--http-port=8000")

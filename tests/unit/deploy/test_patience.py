@@ -9,8 +9,7 @@ import pytest
 
 from tests.unit.cluster.kubernetes.launches import launch
 from trtspec.deploy.patience import with_build, with_models
-from trtspec.deploy.pod import STARTUP_S
-from trtspec.deploy.vendor import pod
+from trtspec.deploy.pod import STARTUP_S, startup_failures_of_server
 
 
 @pytest.mark.parametrize(
@@ -34,4 +33,4 @@ def test_a_container_waits_for_models_as_long_as_a_pod() -> None:
     """405B in FP8 from a slow disk takes an hour, wherever its server runs."""
     large = replace(launch("vllm"), weights=405 * 10**9)
     assert with_models(large).seconds == 3825
-    assert pod.startup_failures(large) * STARTUP_S == 3825
+    assert startup_failures_of_server(large) * STARTUP_S == 3825

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trtspec.base.errors import ServerError, StuckError
-from trtspec.deploy.restarts import Restarts
+from trtspec.deploy.foreground import Restarts
 
 ENDED = ServerError("tritonserver", "was killed by SIGKILL")
 STUCK = StuckError("tritonserver", "waits")

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from trtspec.backends.servers.launch import ServerLaunch
-from trtspec.backends.table import backend_named
-from trtspec.deploy.vendor.release import difference
+from trtspec.deploy.vendor_launch import difference
 
 Install = Callable[[str, str], None]
 OF_PYTHON = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
@@ -43,25 +42,25 @@ def test_another_release_is_told_with_the_repair(
     install: Install, package: str, started: tuple[str, ...]
 ) -> None:
     install(package, "0.32.0")
-    said = difference(launch("0.33.0"), backend_named("vllm"), started)
+    said = difference(launch("0.33.0"), started)
     assert (
         said
         == "vLLM 0.32.0 is installed, and the build is for 0.33.0: write release: 0.32.0, and build again"
     )
-    assert difference(launch("0.32.0"), backend_named("vllm"), started) is None
+    assert difference(launch("0.32.0"), started) is None
 
 
 def test_one_that_no_recipe_can_name_is_to_be_replaced(install: Install) -> None:
     install("vllm", "0.20.0")
-    said = difference(launch("0.33.0"), backend_named("vllm"), OF_PYTHON)
+    said = difference(launch("0.33.0"), OF_PYTHON)
     assert said == "vLLM 0.20.0 is installed, and the build is for 0.33.0: install 0.33.0"
 
 
 def test_what_a_build_of_it_is_called_does_not_count(install: Install) -> None:
     install("vllm", "0.33.0+cu129")
-    assert difference(launch("0.33.0"), backend_named("vllm"), OF_PYTHON) is None
+    assert difference(launch("0.33.0"), OF_PYTHON) is None
 
 
 def test_a_python_that_does_not_tell_is_let_be() -> None:
-    assert difference(launch("0.33.0"), backend_named("vllm"), OF_PYTHON) is None
-    assert difference(launch("0.33.0"), backend_named("vllm"), ("no-such-program", "serve")) is None
+    assert difference(launch("0.33.0"), OF_PYTHON) is None
+    assert difference(launch("0.33.0"), ("no-such-program", "serve")) is None

@@ -13,7 +13,7 @@ import pytest
 
 from trtspec.base.errors import UnavailableError
 from trtspec.gateway import ports
-from trtspec.gateway.ports import Ports, check_free, reserved_ports
+from trtspec.gateway.ports import check_free, reserved_ports
 
 LOOPBACK = "127.0.0.1"
 
@@ -33,6 +33,10 @@ for _ in range(int(sys.argv[2])):
         for listener in listeners:
             listener.close()
 """
+
+
+def named(ports: list[int]) -> dict[str, int]:
+    return dict(zip(("http", "grpc", "metrics"), ports, strict=True))
 
 
 @pytest.fixture
@@ -59,7 +63,7 @@ def test_reserved_ports_are_not_given_to_connections(free: list[int]) -> None:
 def test_where_connections_get_all_ports_a_reserved_one_is_one_of_them(narrow: Path) -> None:
     narrow.write_text("1024\t65535\n")
     with reserved_ports(3) as reserved:
-        check_free(LOOPBACK, Ports(*reserved))
+        check_free(LOOPBACK, named(reserved))
 
 
 def test_processes_that_reserve_at_once_never_meet_at_a_port(narrow: Path) -> None:
@@ -89,8 +93,8 @@ def test_ports_that_somebody_listens_to_are_not_reserved(narrow: Path) -> None:
 
 
 def test_reserved_ports_can_be_listened_to(free: list[int]) -> None:
-    check_free(LOOPBACK, Ports(*free))
-    check_free(LOOPBACK, Ports(*free))
+    check_free(LOOPBACK, named(free))
+    check_free(LOOPBACK, named(free))
 
 
 @pytest.mark.parametrize("index", range(3))
@@ -98,17 +102,17 @@ def test_a_taken_port_is_named_with_its_option(free: list[int], index: int) -> N
     option = ("--http-port", "--grpc-port", "--metrics-port")[index]
     taken = socket.create_server((LOOPBACK, free[index]))
     with taken, pytest.raises(UnavailableError, match=f"{free[index]}: the port is in use") as caught:
-        check_free(LOOPBACK, Ports(*free))
+        check_free(LOOPBACK, named(free))
     assert option in str(caught.value.repair)
 
 
 def test_the_same_port_twice_is_taken(free: list[int]) -> None:
     with pytest.raises(UnavailableError, match="the port is in use") as caught:
-        check_free(LOOPBACK, Ports(free[0], free[0], free[1]))
+        check_free(LOOPBACK, named([free[0], free[0], free[1]]))
     assert "--grpc-port" in str(caught.value.repair)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no such host"])
 def test_an_address_of_somebody_else_is_refused(free: list[int], host: str) -> None:
     with pytest.raises(UnavailableError, match="not an address"):
-        check_free(host, Ports(*free))
+        check_free(host, named(free))

@@ -1,25 +1,60 @@
-"""Gathers the inputs of a deployment on a cluster for commands."""
+"""Deploys a recipe on a cluster, and gathers the inputs of that."""
 
 from __future__ import annotations
 
 import os
 from importlib.metadata import version
+from pathlib import Path
+
+import typer
 
 from trtspec.backends.servers.plain import without_drafts
 from trtspec.backends.table import backend_named
 from trtspec.base.errors import RecipeError, StoreError, UnavailableError
 from trtspec.cli.terminal.output import out
+from trtspec.cluster.commands.cluster import deploy_to
 from trtspec.cluster.kubernetes.deriving import ServedRecipe, derive
+from trtspec.cluster.kubernetes.helm import template
 from trtspec.cluster.kubernetes.of_engines import of_engines
 from trtspec.cluster.kubernetes.of_server import of_server
 from trtspec.cluster.kubernetes.stored import find_build
-from trtspec.cluster.kubernetes.values import Values
+from trtspec.cluster.kubernetes.values import Values, chart_values
+from trtspec.cluster.kubernetes.yaml_text import dump
 from trtspec.deploy.build import DeployedBuild
-from trtspec.deploy.vendor.build import find_launch
 from trtspec.pipeline.plan.choices import build_folder
 from trtspec.pipeline.store.address import StoreAddress
 from trtspec.pipeline.store.store import Store
-from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.loader import LoadedRecipe, load
+
+
+def deploy_on_cluster(
+    recipe: Path,
+    output: str | None,
+    store: str | None,
+    context: str | None,
+    namespace: str | None,
+    timeout: float | None,
+    *,
+    plain: bool,
+    force: bool,
+    helm_values: bool,
+    dry_run: bool,
+) -> None:
+    """Brings what a store has of a recipe's build, or another engine's server, to a cluster.
+
+    With `helm_values` it prints the values of the Helm chart, and with `dry_run` what it would apply. Raises
+    what `find_values` and `deploy_to` do.
+    """
+    loaded = load(recipe)
+    if (output or plain) and backend_named(loaded.recipe.backend).builds_engines:
+        raise typer.BadParameter("a cluster serves what a store has", param_hint="--output, --plain")
+    values = find_values(loaded, store, namespace, output=output, plain=plain)
+    if helm_values:
+        out.data(dump(chart_values(values)))
+    elif dry_run:
+        out.data(template(values, context))
+    else:
+        deploy_to(values, context, timeout, force=force)
 
 
 def find_values(
@@ -49,7 +84,7 @@ def _of_server(loaded: LoadedRecipe, store: str | None, output: str | None, *, p
     if store is not None:
         problem = "--store has no use: the server loads the models itself, and no engine is in a store"
         raise UnavailableError(build.folder, problem, "leave it out")
-    launch = find_launch(build.folder)
+    launch = build.find_launch()
     if launch is None:
         raise UnavailableError(build.folder, "there is no build here", repair)
     if not build.is_current:

@@ -13,8 +13,7 @@ from trtspec.base.findings import Finding
 from trtspec.base.units import GIB
 from trtspec.cluster.kubernetes.deriving import IMAGE_S, ServedRecipe, bytes_of, gib, volume_of
 from trtspec.cluster.kubernetes.values import HostResources, ServerTimes, Variable, VendorServerValues
-from trtspec.deploy.pod import STARTUP_S
-from trtspec.deploy.vendor import pod
+from trtspec.deploy import pod
 from trtspec.pipeline.steps import write_layers
 from trtspec.recipe import gpus
 from trtspec.recipe.kubernetes import Claim, EmptyDir, HostPath, Kubernetes
@@ -51,7 +50,7 @@ def of_server(loaded: LoadedRecipe, launch: ServerLaunch) -> ServedRecipe:
         ),
         server=VendorServerValues(
             command=launch.program,
-            arguments=pod.arguments(launch, options.grace_seconds),
+            arguments=pod.server_arguments(launch, options.grace_seconds),
             environment=tuple(Variable(name=name, value=text) for name, text in launch.environment.items()),
             files=dict(launch.files),
             hub=len(launch.models) < len(recipe.models),
@@ -81,11 +80,11 @@ def _resources(recipe: Recipe, launch: ServerLaunch) -> HostResources:
 
 
 def _times(options: Kubernetes, launch: ServerLaunch) -> ServerTimes:
-    failures = pod.startup_failures(launch)
+    failures = pod.startup_failures_of_server(launch)
     return ServerTimes(
         grace_s=options.grace_seconds,
         startup_failures=failures,
-        progress_s=IMAGE_S + failures * STARTUP_S,
+        progress_s=IMAGE_S + failures * pod.STARTUP_S,
     )
 
 

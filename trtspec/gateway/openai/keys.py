@@ -8,6 +8,7 @@ import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from pathlib import Path
 
+from trtspec.base.errors import UnavailableError
 from trtspec.gateway.openai.errors import ApiError
 
 _BEARER = "bearer "
@@ -71,3 +72,12 @@ def read_keys(path: Path) -> list[str]:
 
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def check_keys(path: Path) -> list[str]:
+    """Returns the API keys of a file; raises `UnavailableError` where it has none."""
+    try:
+        return read_keys(path)
+    except (OSError, ValueError) as error:
+        problem = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise UnavailableError(path, problem, "write one API key a line") from None

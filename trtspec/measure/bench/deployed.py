@@ -11,17 +11,13 @@ from pathlib import Path
 from trtspec.base.errors import StuckError, UnavailableError
 from trtspec.base.progress import no_progress
 from trtspec.deploy.build import DeployedBuild
-from trtspec.deploy.deployment import Deployment, rollout_file
-from trtspec.deploy.foreground import ForegroundServer
-from trtspec.deploy.logs import logs_of_measurement
-from trtspec.deploy.patience import with_build
-from trtspec.deploy.site import Here, InContainer, Site
-from trtspec.deploy.vendor.build import find_launch
-from trtspec.deploy.vendor.deployment import VendorDeployment
-from trtspec.deploy.vendor.meanwhile import meanwhile
+from trtspec.deploy.here import here
+from trtspec.deploy.in_container import in_container as contained
+from trtspec.deploy.options import for_measurement
+from trtspec.deploy.server import RunningServer
+from trtspec.deploy.site import Site
 from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.openai.template import ChatTemplate
-from trtspec.gateway.ports import Ports, reserved_ports
 
 _LOOK_S = 0.1
 
@@ -55,61 +51,35 @@ def served(
     """
     folder = build.folder.resolve()
     has_chats = chat and ChatTemplate.load(folder / "tokenizer") is not None
-    deployment: Deployment | VendorDeployment
-    site: Site
-    launch = find_launch(folder)
-    if launch and build.is_for_triton:
+    if build.is_of_server and build.is_for_triton:
         repair = "trtspec deploy RECIPE --container, and measure that: --url http://127.0.0.1:8000"
         raise UnavailableError(folder, "is for NVIDIA's image of Triton with vLLM", repair)
-    with reserved_ports(4) as (http, grpc, metrics, api):
-        if launch:
-            deployment, site = meanwhile(build, launch, python, api, plain=plain)
-            url, metrics_url = deployment.url, f"http://{LOOPBACK}:{api}/metrics"
-        else:
-            ports = Ports(http, grpc, metrics, api if has_chats else None)
-            deployment = _under_triton(build, folder, ports)
-            site = InContainer(deployment, build, detach=False) if in_container else Here(deployment, build)
-            url = deployment.api_url or f"http://{LOOPBACK}:{http}"
-            metrics_url = f"http://{LOOPBACK}:{metrics}/metrics"
-        target = BenchTarget(url, metrics_url, deployment.model_name, has_chats)
-        with _running(deployment, site, say):
+    with for_measurement(build, has_api=has_chats, python=python, plain=plain) as asked:
+        is_contained = in_container and not build.is_of_server
+        site = contained(build, asked, detach=False) if is_contained else here(build, asked)
+        deployment = site.deployment
+        url = deployment.api_url or f"http://{LOOPBACK}:{deployment.ports.http}"
+        target = BenchTarget(url, deployment.metrics_url, deployment.model_name, has_chats)
+        with _running(site, say):
             yield target
 
 
 @contextmanager
-def _running(
-    deployment: Deployment | VendorDeployment, site: Site, say: Callable[[str], None]
-) -> Iterator[None]:
+def _running(site: Site, say: Callable[[str], None]) -> Iterator[None]:
     site.prepare(no_progress)
     if site.warning:
         say(site.warning)
-    say(f"starting {deployment.software} (log: {deployment.log})")
+    say(f"starting {site.deployment.software} (log: {site.deployment.log})")
     with site.serve() as start:
         server = _ready(start)
         try:
             yield
         finally:
-            say(f"stopping {deployment.software}")
+            say(f"stopping {site.deployment.software}")
             server.stop()
 
 
-def _under_triton(build: DeployedBuild, folder: Path, ports: Ports) -> Deployment:
-    logs = logs_of_measurement(folder)
-    return Deployment(
-        name=build.recipe.name,
-        build=folder,
-        model_name=build.recipe.serving.model_name,
-        ranks=build.ranks,
-        ports=ports,
-        start_s=with_build(folder).seconds,
-        loads_one_by_one=build.shares_a_server,
-        # A roll-out of the deployment's requests is none of these.
-        rollout=rollout_file(logs),
-        logs=logs,
-    )
-
-
-def _ready(start: Callable[[], ForegroundServer]) -> ForegroundServer:
+def _ready(start: Callable[[], RunningServer]) -> RunningServer:
     """Returns a server that is ready; a start that got stuck in Triton is tried again."""
     for is_last in (False, False, True):
         server = start()

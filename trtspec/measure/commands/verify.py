@@ -174,7 +174,7 @@ def verify(
             else None
         ):
             out.warning(f"{wrong}; --draws 0 leaves sampling out")
-        sides = in_turns(built.build, built.launch, python, vocabulary.end_ids, out.status)
+        sides = in_turns(built.build, python, vocabulary.end_ids, out.status)
     else:
         assert built is not None
         sides = in_this_process(built.folder, name or built.model_name)
@@ -213,13 +213,12 @@ def _built(recipe: Path, output: str | None) -> _Built:
     from trtspec.backends.engine.directory import read_engine
     from trtspec.base.roles import Role
     from trtspec.cli.terminal.built import find_build
-    from trtspec.deploy.vendor.build import find_launch
 
     build = find_build(recipe, output)
     loaded = build.loaded
     folder, target = build.folder, loaded.recipe.models[Role.TARGET]
     model, revision = str(loaded.model_location(target)), target.revision
-    if launch := find_launch(folder):
+    if launch := build.find_launch():
         told = dict(zip(launch.arguments, launch.arguments[1:], strict=False))
         dtype = told.get("--dtype", "bfloat16")
         numbers = "fp8" if target.quantization.weights == "fp8" else dtype

@@ -10,14 +10,11 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from trtspec.backends.servers.launch import ServerLaunch
 from trtspec.base.errors import UnavailableError
 from trtspec.base.progress import no_progress
 from trtspec.deploy.build import DeployedBuild
-from trtspec.deploy.vendor.deployment import VendorDeployment
-from trtspec.deploy.vendor.meanwhile import meanwhile
-from trtspec.deploy.vendor.site import VendorHere
-from trtspec.gateway.ports import reserved_ports
+from trtspec.deploy.here import for_measurement
+from trtspec.deploy.site import Site
 from trtspec.measure.verify.deployed import deployed
 from trtspec.measure.verify.subject import Sides, Subject, SubjectAnswer, SubjectRequest
 
@@ -48,7 +45,7 @@ class ServerTurns:
         await self._running.aclose()
 
     async def _start(self, side: ServedSide) -> Subject:
-        deployment = side.deployment
+        deployment = side.site.deployment
         side.site.prepare(no_progress)
         self._say(f"starting {side.name} (log: {deployment.log})")
         server = self._running.enter_context(side.site.serve())()
@@ -66,8 +63,8 @@ class ServedSide:
 
     longest_draft: int | None = None
 
-    def __init__(self, deployment: VendorDeployment, site: VendorHere, turns: ServerTurns) -> None:
-        self.deployment, self.site, self._turns = deployment, site, turns
+    def __init__(self, site: Site, turns: ServerTurns) -> None:
+        self.site, self._turns, deployment = site, turns, site.deployment
         drafts = "without drafts" if deployment.is_plain else "with drafts"
         self.name = f"{deployment.software} {drafts}, {deployment.build}"
 
@@ -85,7 +82,6 @@ class ServedSide:
 @asynccontextmanager
 async def in_turns(
     build: DeployedBuild,
-    launch: ServerLaunch,
     python: Path | None,
     end_ids: Collection[int],
     say: Callable[[str], None],
@@ -99,13 +95,13 @@ async def in_turns(
         problem = "is for Triton's vLLM backend, which does not tell the token ids of its answers"
         raise UnavailableError(build.folder, problem, "remove serving.layout, and build it again to verify")
     turns = ServerTurns(end_ids, say)
-    with reserved_ports(2) as ports:
-        plain, drafting = (
-            ServedSide(*meanwhile(build, launch, python, port, plain=is_plain), turns)
-            for is_plain, port in zip((True, False), ports, strict=True)
-        )
+    with (
+        for_measurement(build, python=python, plain=True) as without,
+        for_measurement(build, python=python) as drafting,
+    ):
+        plain = ServedSide(without, turns)
         try:
             await turns.subject(plain)
-            yield Sides(plain, drafting, plain_k=None)
+            yield Sides(plain, ServedSide(drafting, turns), plain_k=None)
         finally:
             await turns.end()

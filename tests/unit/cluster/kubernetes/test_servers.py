@@ -16,9 +16,11 @@ from trtspec.base.errors import RecipeError
 from trtspec.base.units import GIB
 from trtspec.cluster.kubernetes.of_server import of_server
 from trtspec.cluster.kubernetes.values import Values
-from trtspec.deploy.vendor.deployment import VendorDeployment
-from trtspec.deploy.vendor.in_container import container
-from trtspec.deploy.vendor.models import Models
+from trtspec.deploy.deployment import Deployment
+from trtspec.deploy.in_container import container
+from trtspec.deploy.server_kind import kind_of
+from trtspec.deploy.vendor_launch import VendorLaunch
+from trtspec.gateway.ports import OPENAI, Ports
 from trtspec.recipe.loader import loads
 
 NODE = SECTIONS["a folder of the node"]
@@ -42,8 +44,10 @@ def server(made: Values) -> dict[str, Any]:
 def test_a_pod_is_told_what_a_container_of_docker_is_told(backend: str) -> None:
     """But for the folder of the build."""
     made, there = launch(backend), Path("/builds/pair")
-    deployment = VendorDeployment("pair", there, backend, made.served_model_name, grace_s=60)
-    docker, found = container(made, deployment, Models(made, None), ()), server(values(backend))
+    ports, name = Ports(openai=OPENAI), made.served_model_name
+    deployment = Deployment("pair", there, name, kind_of(backend), ports=ports, grace_s=60)
+    docker = container(deployment, VendorLaunch(made), made.image, ())
+    found = server(values(backend))
     words = [word.replace(str(there), "/etc/trtspec/launch") for word in docker.command]
     assert [*found["command"], *found["args"]] == [docker.entrypoint, *words]
     assert found["image"] == docker.image

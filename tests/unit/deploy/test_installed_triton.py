@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from trtspec.base.errors import UnavailableError
-from trtspec.deploy import wheel as rooms
-from trtspec.deploy.wheel import find_wheel
+from trtspec.deploy import installed_triton as rooms
+from trtspec.deploy.installed_triton import find_wheel
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ import pytest
 from tests.ports import free_port, free_ports
 from trtspec.base.errors import ServerError, StuckError
 from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.server import TritonServer
+from trtspec.deploy.stubs import Stubs
+from trtspec.deploy.triton_server import TritonServer
 from trtspec.gateway.ports import Ports
 
 LOADING = "E1121 07:30:00.1 1 model_lifecycle.cc:669] \"failed to load 'pair' version 1: Internal: {}\"\n"
@@ -30,29 +31,25 @@ class Ended:
     def poll(self) -> int | None:
         return self._status
 
-    def is_stuck(self) -> bool:
-        return False
-
-    def lost(self) -> int | None:
-        return None
-
-    def drain(self) -> None:
-        raise AssertionError
-
     def stop(self, seconds: float) -> None:
         raise AssertionError
 
 
-class Running(Ended):
+class Losing(Stubs):
+    """A model of the server has lost its process."""
+
     def __init__(self) -> None:
-        super().__init__(None)
-
-
-class Losing(Running):
-    """A server that runs, but a process of its model has ended."""
+        super().__init__(0)
 
     def lost(self) -> int:
         return -11
+
+
+def triton_of(deployment: Deployment, status: int | None, stubs: Stubs | None = None) -> TritonServer:
+    def drain() -> None:
+        raise AssertionError
+
+    return TritonServer(deployment, Ended(status), drain, stubs=stubs)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +92,7 @@ class Losing(Running):
 def test_why_it_ended(tmp_path: Path, status: int, log: str, problem: str, repair: str) -> None:
     deployment = Deployment("x", tmp_path, "pair")
     deployment.log.write_text("E1121 07:30:00 1 main.cc:1] CUDA out of memory, of the server before\n")
-    server = TritonServer(deployment, Ended(status))
+    server = triton_of(deployment, status)
     with deployment.log.open("a") as file:
         file.write(log)
     with pytest.raises(ServerError) as caught:
@@ -107,7 +104,7 @@ def test_why_it_ended(tmp_path: Path, status: int, log: str, problem: str, repai
 def test_a_start_that_triton_breaks_off_may_be_tried_again(tmp_path: Path) -> None:
     deployment = Deployment("x", tmp_path, "pair")
     deployment.log.write_text("")
-    server = TritonServer(deployment, Ended(-6))
+    server = triton_of(deployment, -6)
     deployment.log.write_text(
         "terminate called after throwing an instance of 'boost::interprocess::lock_exception'\n"
         "  what():  boost::interprocess::lock_exception\n"
@@ -122,7 +119,7 @@ def test_a_start_that_triton_breaks_off_may_be_tried_again(tmp_path: Path) -> No
 @pytest.mark.parametrize("service", ["HTTP", "GRPC", "Metrics"])
 def test_a_port_that_was_taken_meanwhile_may_be_another_next_time(tmp_path: Path, service: str) -> None:
     deployment = Deployment("x", tmp_path, "pair")
-    server = TritonServer(deployment, Ended(1))
+    server = triton_of(deployment, 1)
     deployment.log.write_text(TAKEN.format(service))
     with pytest.raises(StuckError, match="taken its port"):
         server.check_running()
@@ -131,7 +128,7 @@ def test_a_port_that_was_taken_meanwhile_may_be_another_next_time(tmp_path: Path
 def test_a_model_that_did_not_load_is_told_though_its_process_has_ended_too(tmp_path: Path) -> None:
     """Triton may take a while to end then."""
     deployment = Deployment("x", tmp_path, "pair", ports=Ports(*free_ports()))
-    server = TritonServer(deployment, Losing())
+    server = triton_of(deployment, None, Losing())
     deployment.log.write_text(LOADING.format("no such file"))
     with pytest.raises(ServerError, match="did not load: no such file"):
         server.is_ready()
@@ -169,9 +166,9 @@ def triton() -> Iterator[int]:
 def test_one_that_hangs_has_ended(
     tmp_path: Path, triton: int, monkeypatch: pytest.MonkeyPatch, fails: str, silent: str
 ) -> None:
-    monkeypatch.setattr("trtspec.deploy.server._ASK_S", 0.0)
+    monkeypatch.setattr("trtspec.deploy.triton_server._ASK_S", 0.0)
     deployment = Deployment("x", tmp_path, "pair", ports=Ports(http=triton, metrics=triton))
-    server = TritonServer(deployment, Running())
+    server = triton_of(deployment, None)
     server.check_running()
     assert server.is_ready()
     for missed in (0, 5, 0, 5):
@@ -185,9 +182,9 @@ def test_one_that_hangs_has_ended(
 def test_a_process_that_ends_unnoticed_ends_a_server_that_was_ready(
     tmp_path: Path, triton: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trtspec.deploy.server._ASK_S", 0.0)
+    monkeypatch.setattr("trtspec.deploy.triton_server._ASK_S", 0.0)
     deployment = Deployment("x", tmp_path, "pair", ports=Ports(http=triton, metrics=triton))
-    server = TritonServer(deployment, Losing())
+    server = triton_of(deployment, None, Losing())
     assert server.is_ready()
     with pytest.raises(ServerError, match="tritonserver: a model's process was killed by SIGSEGV"):
         server.check_running()
@@ -197,9 +194,9 @@ def test_a_model_that_tells_nothing_of_its_life_is_not_held_to_it(
     tmp_path: Path, triton: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as one of vLLM's backend."""
-    monkeypatch.setattr("trtspec.deploy.server._ASK_S", 0.0)
+    monkeypatch.setattr("trtspec.deploy.triton_server._ASK_S", 0.0)
     ports = Ports(http=triton, metrics=free_port())
-    server = TritonServer(Deployment("x", tmp_path, "pair", ports=ports), Running())
+    server = triton_of(Deployment("x", tmp_path, "pair", ports=ports), None)
     assert server.is_ready()
     for _ in range(20):
         server.check_running()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import wait_until
-from trtspec.deploy import processes
-from trtspec.deploy.processes import Stubs
+from trtspec.deploy import stubs
+from trtspec.deploy.stubs import Stubs
 
 SERVER = """
 import subprocess, sys
@@ -27,13 +27,13 @@ subprocess.Popen([*stub[:2], stub[2].format(sys.argv[1])]).wait()
 def test_a_stub_without_a_watchdog(monkeypatch: pytest.MonkeyPatch, stub: str, stuck: bool) -> None:
     server = subprocess.Popen([sys.executable, "-c", SERVER, stub], start_new_session=True)
     try:
-        wait_until(lambda: processes._stubs(server.pid), "a stub")
-        wait_until(lambda: stuck or processes._children(processes._stubs(server.pid)[0]), "its watchdog")
-        stubs = Stubs(server.pid)
-        assert not stubs.is_stuck()
-        monkeypatch.setattr(processes, "_BEGINNING_S", -1)
-        assert stubs.is_stuck() == stuck
-        assert stubs.lost() is None
+        wait_until(lambda: stubs._stubs(server.pid), "a stub")
+        wait_until(lambda: stuck or stubs._children(stubs._stubs(server.pid)[0]), "its watchdog")
+        found = Stubs(server.pid)
+        assert not found.is_stuck()
+        monkeypatch.setattr(stubs, "_BEGINNING_S", -1)
+        assert found.is_stuck() == stuck
+        assert found.lost() is None
     finally:
         os.killpg(server.pid, 9)
         server.wait()
@@ -70,10 +70,10 @@ def test_a_stub_whose_end_the_server_does_not_see(tmp_path: Path, ends: str, sta
     stub.chmod(0o755)
     server = subprocess.Popen([sys.executable, "-c", UNASKED, str(stub)], start_new_session=True)
     try:
-        stubs = Stubs(server.pid)
+        found = Stubs(server.pid)
         begin = time.monotonic()
-        assert wait_until(stubs.lost, "the end of the stub", 10) == status
-        assert time.monotonic() - begin > processes._SEEN_S
+        assert wait_until(found.lost, "the end of the stub", 10) == status
+        assert time.monotonic() - begin > stubs._SEEN_S
     finally:
         os.killpg(server.pid, 9)
         server.wait()

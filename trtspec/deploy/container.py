@@ -13,18 +13,17 @@ from trtspec.backends.containers.container import Container
 from trtspec.backends.containers.engine import ContainerEngine
 from trtspec.backends.containers.program import Program
 from trtspec.backends.containers.state import find_state, remove
+from trtspec.base.child import ChildProcess
 from trtspec.base.errors import UnavailableError
-from trtspec.deploy.container_log import ContainerLog
 
 LABEL = "trtspec.deployment"
 """The label of every container that serves; others begin with it."""
 
-ANY = "0.0.0.0"  # noqa: S104
-"""Where a server listens in its container, whose network is its own."""
-
 _RESTART = "on-failure:5"
 _LOOK_S = 5.0
 _LAST_WORDS_S = 2.0
+# A command that fails at once is not started again before.
+_AGAIN_S = 5.0
 
 
 def words(made: Container, engine: ContainerEngine, *, detach: bool) -> tuple[str, ...]:
@@ -52,6 +51,39 @@ def remove_last(program: Program, name: str, build: Path) -> None:
     if state.labels.get(f"{LABEL}.build") != str(build):
         raise UnavailableError(name, "a container of this name is not ours", f"{program.name} rename it")
     remove(program, state.id)
+
+
+class ContainerLog:
+    """Copies what a container says to the end of `file`, from its beginning on, while this process runs."""
+
+    def __init__(self, program: Program, container_id: str, file: Path) -> None:
+        self._program, self._id, self._file = program, container_id, file
+        self._process = self._start()
+
+    @property
+    def is_at_work(self) -> bool:
+        """True while it waits for more; it ends with the container, and when the daemon restarts."""
+        if self._process.poll() is not None:
+            return False
+        self._seen = time.time()
+        return True
+
+    def go_on(self) -> None:
+        """Starts it again where it has ended; what was said in the moment of that may be there twice."""
+        if not self.is_at_work and time.monotonic() > self._begin + _AGAIN_S:
+            self._process = self._start("--since", f"{self._seen:.3f}")
+
+    def wait(self, seconds: float) -> None:
+        """Waits for its end, which is that of the container."""
+        self._process.wait(seconds)
+
+    def close(self) -> None:
+        self._process.kill()
+
+    def _start(self, *since: str) -> ChildProcess:
+        self._begin, self._seen = time.monotonic(), time.time()
+        with self._file.open("ab") as file:
+            return self._program.start(("logs", "--follow", *since, self._id), file)
 
 
 class ContainerProcess:
@@ -84,6 +116,10 @@ class ContainerProcess:
             return -signal.SIGKILL
         return 1 if state.is_running else state.status
 
+    def run(self, line: str) -> None:
+        """Runs a line of a shell beside it, in the container."""
+        self._program.run_if_there("exec", self._id, "sh", "-c", line)
+
     def stop(self, seconds: float) -> None:
         """Tells it to end, and waits so many seconds for that."""
         self._program.run_if_there("stop", "-t", f"{seconds:.0f}", self._id)
@@ -104,8 +140,8 @@ class OneContainer:
     container_id: str | None = None
     copy: ContainerLog | None = None
 
-    def start(self) -> str:
-        """Starts the container, after removing the last one, and returns its id."""
+    def start(self) -> ContainerProcess:
+        """Starts the container, after removing the last one, and returns its process."""
         self.end()
         try:
             self.container_id = self.program.run(*self.words, secrets=self.secrets).strip()
@@ -115,7 +151,7 @@ class OneContainer:
                 remove_last(self.program, self.name, self.build)
             raise
         self.copy = ContainerLog(self.program, self.container_id, self.log)
-        return self.container_id
+        return ContainerProcess(self.program, self.container_id, self.copy)
 
     def leave(self) -> str:
         """Leaves the container running, started again when it fails, and returns its id."""

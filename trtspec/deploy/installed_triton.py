@@ -1,4 +1,7 @@
-"""The tritonserver of the `nvidia-pytriton` wheel; the wheel's own Python API is not used."""
+"""The tritonserver of this machine: that of NVIDIA's image, of PATH, or of the `nvidia-pytriton` wheel.
+
+The wheel's own Python API is not used.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,19 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 from trtspec.base.cache import cache_folder
+from trtspec.base.child import without_secrets
 from trtspec.base.errors import UnavailableError
 from trtspec.base.extras import how_to_install
 from trtspec.base.tree import copy_tree
-from trtspec.deploy.triton import TritonInstall
+
+IN_IMAGE = "/opt/tritonserver/bin/tritonserver"
+"""The path of tritonserver in NVIDIA's image."""
 
 _INSTALL = f"{how_to_install('triton')} (Linux on x86-64, Python 3.10 to 3.12)"
 _CACHE = "name a folder that can be written, with room for 3 MB: TRTSPEC_CACHE=DIR"
@@ -25,6 +32,38 @@ _AGE = (
     "CVE-2025-23310, -23311, -23319, -23320 and -23334 in 25.07; serve a network from NVIDIA's image, with "
     "trtspec deploy --container"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class TritonInstall:
+    """A tritonserver that is installed on this machine."""
+
+    server: Path
+    """The executable."""
+    backends: Path | None = None
+    """The directory of its backends; None for the default."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """The environment variables that it needs beside those of this process, or in their place."""
+    problem: str | None = None
+    """The reason why other machines should not reach it; None if they may."""
+
+    def environment(self) -> dict[str, str]:
+        """Returns the environment to start it in: that of this process without secrets, and `variables`.
+
+        Python writes no compiled files, so that a build stays as it was built.
+        """
+        return {**without_secrets(os.environ), **self.variables, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def find_triton() -> TritonInstall:
+    """Returns the Triton of NVIDIA's image if this is one, else one on PATH, else that of the wheel.
+
+    Raises `UnavailableError` where there is none.
+    """
+    for server in (IN_IMAGE, shutil.which("tritonserver")):
+        if server and os.access(server, os.X_OK):
+            return TritonInstall(Path(server))
+    return find_wheel()
 
 
 def find_wheel() -> TritonInstall:

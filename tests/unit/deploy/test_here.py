@@ -12,10 +12,11 @@ import pytest
 
 from tests.ports import free_ports
 from trtspec.base.errors import UnavailableError
-from trtspec.deploy import local, shared_memory
+from trtspec.deploy import here, installed_triton, shared_memory
 from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.local import find_triton, line, serve
-from trtspec.deploy.triton import TritonInstall
+from trtspec.deploy.here import serve_triton
+from trtspec.deploy.installed_triton import TritonInstall, find_triton
+from trtspec.deploy.triton_launch import TritonLaunch
 from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.ports import Ports, check_free
 
@@ -34,7 +35,7 @@ def test_the_image_comes_before_path_and_path_before_the_wheel(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("TRTSPEC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(local, "SERVER", str(tmp_path / "opt/tritonserver"))
+    monkeypatch.setattr(installed_triton, "IN_IMAGE", str(tmp_path / "opt/tritonserver"))
     wheel = find_triton()
     assert wheel.backends is not None
     on_path = executable(tmp_path / "bin/tritonserver")
@@ -44,7 +45,7 @@ def test_the_image_comes_before_path_and_path_before_the_wheel(
 
 
 def test_engines_of_several_ranks_are_launched_by_mpirun() -> None:
-    started = line(Deployment("x", Path("/build"), "model", ranks=2), TRITON, gpus=2)
+    started = TritonLaunch(ranks=2).here(Deployment("x", Path("/build"), "model"), TRITON, gpus=2)
     mpirun = ("mpirun", "--allow-run-as-root", "--bind-to", "none", "-n", "1")
     assert started.argv[:7] == (*mpirun, str(TRITON.server))
     assert "--model-repository=/build/model_repository" in started.argv
@@ -53,10 +54,10 @@ def test_engines_of_several_ranks_are_launched_by_mpirun() -> None:
 
 def test_a_machine_without_mpirun_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    deployment = Deployment("x", tmp_path, "model", ranks=2, ports=Ports(*free_ports()))
+    deployment = Deployment("x", tmp_path, "model", ports=Ports(*free_ports()))
     with (
         pytest.raises(UnavailableError, match="mpirun: is not on PATH") as caught,
-        serve(deployment, TRITON, gpus=2),
+        serve_triton(deployment, TritonLaunch(ranks=2), TRITON, gpus=2),
     ):
         pass
     assert "--container" in str(caught.value.repair)
@@ -64,7 +65,7 @@ def test_a_machine_without_mpirun_is_told(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("gpus", "given"), [(0, True), (1, False)])
 def test_metrics_of_gpus_are_not_asked_for_where_there_are_none(gpus: int, given: bool) -> None:
-    started = line(Deployment("x", Path("/build"), "model"), TRITON, gpus)
+    started = TritonLaunch().here(Deployment("x", Path("/build"), "model"), TRITON, gpus)
     assert ("--allow-gpu-metrics=false" in started.argv) == given
 
 
@@ -91,9 +92,9 @@ def test_a_start_waits_for_the_ports_of_a_deploy_that_was_killed(
         holder.close()
         yield None
 
-    local.wait_for_ports(deployment, watch)
+    here.wait_for_ports(deployment, watch)
 
-    check_free(LOOPBACK, deployment.ports)
+    check_free(LOOPBACK, deployment.all_ports)
     assert said == ["wait for a server that is ending"]
     # Who starts removes it.
     assert lock.exists()
@@ -103,4 +104,4 @@ def test_a_start_does_not_wait_for_the_ports_of_others(taken: tuple[Deployment, 
     def watch(*_: object) -> Any:
         pytest.fail("it waits")
 
-    local.wait_for_ports(taken[0], watch)
+    here.wait_for_ports(taken[0], watch)

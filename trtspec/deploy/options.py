@@ -1,0 +1,74 @@
+"""Makes a deployment of a build and what a command line, or a caller, asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from trtspec.deploy.build import DeployedBuild
+from trtspec.deploy.deployment import GRACE_S, Deployment
+from trtspec.deploy.server_kind import TRITON, kind_of
+from trtspec.deploy.triton_launch import TritonLaunch
+from trtspec.deploy.vendor_launch import VendorLaunch, vendor_launch
+from trtspec.gateway.addresses import LOOPBACK
+from trtspec.gateway.ports import OPENAI, Ports
+
+
+@dataclass(frozen=True, slots=True)
+class DeployOptions:
+    """The wishes for a deployment beside its recipe and its build."""
+
+    host: str = LOOPBACK
+    ports: Ports = field(default_factory=lambda: Ports(openai=OPENAI))
+    """That of OpenAI's API is left out where it is not served; another engine's server has it alone."""
+    start_s: float | None = None
+    """The seconds that the server has to be ready; None for what its files ask."""
+    grace_s: float = GRACE_S
+    api_keys: Path | None = None
+    json_logs: bool = False
+    logs: Path | None = None
+    trace_config: tuple[str, ...] = ()
+    rollout: Path | None = None
+    python: Path | None = None
+    """The Python of another engine's server, if PATH has not its program."""
+    plain: bool = False
+    """True for another engine's server without drafts."""
+
+
+def deployment_of(
+    build: DeployedBuild, options: DeployOptions
+) -> tuple[Deployment, TritonLaunch | VendorLaunch]:
+    """Returns the deployment of a build and how its server is started.
+
+    Raises `UnavailableError` for keys that the server does not take.
+    """
+    server = build.find_launch()
+    ports, name = options.ports, build.recipe.serving.model_name
+    launch: TritonLaunch | VendorLaunch
+    if server and not build.is_for_triton:
+        launch = vendor_launch(build, server, plain=options.plain, api_keys=options.api_keys)
+        kind, name = kind_of(server.backend), server.served_model_name
+    else:
+        kind = TRITON
+        launch = TritonLaunch(
+            ranks=build.ranks,
+            loads_one_by_one=build.shares_a_server,
+            trace_config=options.trace_config,
+            rollout=options.rollout,
+            models=vendor_launch(build, server) if server else None,
+        )
+    deployment = Deployment(
+        name=build.recipe.name,
+        build=build.folder.resolve(),
+        model_name=name,
+        kind=kind,
+        host=options.host,
+        ports=replace(ports, openai=None) if server and build.is_for_triton else ports,
+        start_s=options.start_s or build.patience.seconds,
+        grace_s=options.grace_s,
+        is_plain=options.plain,
+        json_logs=options.json_logs,
+        api_keys=options.api_keys,
+        logs=options.logs,
+    )
+    return deployment, launch
