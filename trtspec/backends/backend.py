@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from trtspec.recipe.schema import Recipe
 
 
+PYTHON = "python"
+"""Triton's backend for models that are written in Python."""
+
+
 @dataclass(frozen=True, slots=True)
 class Unsupported:
     """The reason why a backend, or some of its releases, does not run a method, and its source."""
@@ -57,6 +61,8 @@ class Backend(ABC):
     """True if a draft of the Hub can be had at a commit."""
     needs_gpu: ClassVar[str | None] = None
     """The reason why it does not run without a GPU; None if it does."""
+    triton_backend: ClassVar[str] = PYTHON
+    """The backend of Triton that loads its engines where they are models of their own."""
     float32_flaw: ClassVar[str | None] = None
     """The reason why it does not run float32; None if it does."""
     emulates_fp8: ClassVar[bool] = True

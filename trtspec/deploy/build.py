@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtspec.backends.backend import PYTHON
 from trtspec.backends.engine.directory import read_engine
 from trtspec.backends.engine.integrity import check_unchanged
 from trtspec.backends.engine.loading import PlacedEngine, Runtime, built_with, check_loading
@@ -93,7 +94,7 @@ class DeployedBuild:
     def shares_a_server(self) -> bool:
         """True if NVIDIA's C++ backend loads the engines."""
         has_engine_models = (self.folder / "model_repository/tensorrt_llm").is_dir()
-        return self.recipe.backend == "tensorrt_llm" and has_engine_models
+        return has_engine_models and backend_named(self.recipe.backend).triton_backend != PYTHON
 
     @property
     def backend(self) -> str | None:
@@ -110,20 +111,20 @@ class DeployedBuild:
 
         That is EngineError, ModelError for the tokenizer, or UnavailableError for the settings of a GPU.
         """
-        recipe, folder = self.recipe, self.folder.resolve()
+        recipe, folder, roles = self.recipe, self.folder.resolve(), self._roles
         gpus = place(recipe.ranks, recipe.hardware.count, recipe.draft_gpus)
         check_unchanged(folder)
-        engines = {
-            role: PlacedEngine(folder / f"{role}/engine", gpus.of(role), built_with(self._manifest, role))
-            for role in self._roles
-        }
         tokenizers = {Role.TARGET: folder / "tokenizer", Role.DRAFT: folder / "draft/tokenizer"}
         own = Role.DRAFT if recipe.speculation.method.translates else Role.TARGET
         sizes = {
-            role: read_tokenizer(tokenizers[role if role is own else Role.TARGET]).size for role in engines
+            role: read_tokenizer(tokenizers[role if role is own else Role.TARGET]).size for role in roles
+        }
+        engines = {
+            role: PlacedEngine(folder / f"{role}/engine", gpus.of(role), built_with(self._manifest, role))
+            for role in roles
         }
         check_loading(engines, recipe.speculation.num_draft_tokens or 1, sizes, runtime)
-        if read_engine(engines[Role.TARGET].folder).backend == "tensorrt_llm":
+        if backend_named(read_engine(engines[Role.TARGET].folder).backend).needs_gpu:
             visible = find_gpus()
             if problem := settings_obstacle([visible[gpu] for gpu in sorted({*gpus.target, *gpus.draft})]):
                 raise problem

@@ -22,19 +22,18 @@ from trtspec.base.progress import Progress
 from trtspec.deploy.build import DeployedBuild
 from trtspec.deploy.deployment import Deployment, rollout_file
 from trtspec.deploy.installed_triton import TritonInstall, find_triton
-from trtspec.deploy.launch import HIDDEN, LaunchCommand
 from trtspec.deploy.logs import begin_log, logs_of_measurement
 from trtspec.deploy.openai import OpenAi
 from trtspec.deploy.options import DeployOptions, deployment_of
 from trtspec.deploy.server import RunningServer
 from trtspec.deploy.shared_memory import Regions, is_any_abandoned, remove_abandoned
-from trtspec.deploy.site import Site
+from trtspec.deploy.site import HIDDEN, LaunchCommand, Site
 from trtspec.deploy.stubs import Stubs
 from trtspec.deploy.triton_launch import TritonLaunch
 from trtspec.deploy.triton_server import Door, TritonServer
 from trtspec.deploy.vendor_launch import VendorLaunch, difference
 from trtspec.gateway.addresses import LOOPBACK
-from trtspec.gateway.ports import Ports, check_free, reserved_ports
+from trtspec.gateway.ports import Ports, are_free, check_free, reserved_ports
 from trtspec.gateway.triton.front import Front
 from trtspec.pipeline.machine.devices import find_gpus
 from trtspec.pipeline.machine.runtime import this_runtime
@@ -62,6 +61,7 @@ def here(build: DeployedBuild, options: DeployOptions) -> Site:
     if launch.models:
         raise UnavailableError(build.folder, "is for NVIDIA's image of Triton with vLLM", "--container")
     triton, gpus = find_triton(), len(find_gpus())
+    command = launch.here(replace(deployment, key=HIDDEN), triton, gpus)
 
     def prepare(watch: Progress) -> None:
         build.check(this_runtime())
@@ -69,7 +69,7 @@ def here(build: DeployedBuild, options: DeployOptions) -> Site:
 
     return Site(
         deployment,
-        launch.here(replace(deployment, key=HIDDEN), triton, gpus).shown(deployment.build),
+        command.shown(deployment.build),
         prepare,
         partial(serve_triton, deployment, launch, triton, gpus),
         triton.problem if deployment.is_public else None,
@@ -103,19 +103,12 @@ def wait_for_ports(deployment: Deployment, watch: Progress) -> None:
     That is as long as Triton may take to end; whoever has the ports then is another.
     """
     deadline = time.monotonic() + deployment.grace_s + _END_S
-    if _are_free(deployment) or not is_any_abandoned():
+    host, ports = deployment.host, deployment.all_ports
+    if are_free(host, ports) or not is_any_abandoned():
         return
     with watch("wait for a server that is ending", None):
-        while not _are_free(deployment) and time.monotonic() < deadline:
+        while not are_free(host, ports) and time.monotonic() < deadline:
             time.sleep(0.1)
-
-
-def _are_free(deployment: Deployment) -> bool:
-    try:
-        check_free(deployment.host, deployment.all_ports)
-    except UnavailableError:
-        return False
-    return True
 
 
 class _Last:
@@ -144,6 +137,7 @@ class _Last:
         """Ends the server, if there is one, with every process that it has started."""
         if self._child:
             self._child.kill()
+            self._child = None
 
 
 @contextmanager

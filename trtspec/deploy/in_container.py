@@ -23,12 +23,11 @@ from trtspec.deploy.container import (
 from trtspec.deploy.deployed import labels_of, running_in
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.here import check_path
-from trtspec.deploy.launch import HIDDEN, Launch
 from trtspec.deploy.logs import begin_log
 from trtspec.deploy.openai import OpenAi
 from trtspec.deploy.options import DeployOptions, deployment_of
 from trtspec.deploy.server import RunningServer
-from trtspec.deploy.site import Site
+from trtspec.deploy.site import HIDDEN, Launch, Site
 from trtspec.gateway.ports import address_of, check_free
 from trtspec.pipeline.machine.devices import container_gpus, find_gpus
 

@@ -43,19 +43,22 @@ def deployment_of(
     Raises `UnavailableError` for keys that the server does not take.
     """
     server = build.find_launch()
-    ports, name = options.ports, build.recipe.serving.model_name
+    models = None
+    if server:
+        models = vendor_launch(build, server, plain=options.plain, api_keys=options.api_keys)
+    kind, name, ports = TRITON, build.recipe.serving.model_name, options.ports
     launch: TritonLaunch | VendorLaunch
-    if server and not build.is_for_triton:
-        launch = vendor_launch(build, server, plain=options.plain, api_keys=options.api_keys)
-        kind, name = kind_of(server.backend), server.served_model_name
+    if models and not build.is_for_triton:
+        launch, kind, name = models, kind_of(models.launch.backend), models.launch.served_model_name
     else:
-        kind = TRITON
+        # What vLLM loads in Triton has no API of OpenAI's in front of it.
+        ports = replace(ports, openai=None) if models else ports
         launch = TritonLaunch(
             ranks=build.ranks,
             loads_one_by_one=build.shares_a_server,
             trace_config=options.trace_config,
             rollout=options.rollout,
-            models=vendor_launch(build, server) if server else None,
+            models=models,
         )
     deployment = Deployment(
         name=build.recipe.name,
@@ -63,10 +66,10 @@ def deployment_of(
         model_name=name,
         kind=kind,
         host=options.host,
-        ports=replace(ports, openai=None) if server and build.is_for_triton else ports,
+        ports=ports,
         start_s=options.start_s or build.patience.seconds,
         grace_s=options.grace_s,
-        is_plain=options.plain,
+        is_plain=options.plain and kind is not TRITON,
         json_logs=options.json_logs,
         api_keys=options.api_keys,
         logs=options.logs,

@@ -13,8 +13,8 @@ import math
 from pathlib import PurePosixPath
 
 from trtspec.backends.servers.launch import ServerLaunch
-from trtspec.deploy.launch import ANY
 from trtspec.deploy.patience import with_engines, with_models
+from trtspec.deploy.site import ANY
 from trtspec.deploy.vendor_launch import options
 from trtspec.gateway.ports import OPENAI, Ports
 from trtspec.pipeline.store.entry import Entry

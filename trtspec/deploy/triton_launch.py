@@ -20,8 +20,8 @@ from trtspec.backends.containers.container import Container, name_for
 from trtspec.deploy.build import DeployedBuild
 from trtspec.deploy.deployment import Deployment, rollout_file
 from trtspec.deploy.installed_triton import IN_IMAGE, TritonInstall
-from trtspec.deploy.launch import ANY, LaunchCommand
 from trtspec.deploy.shared_memory import PREFIX
+from trtspec.deploy.site import ANY, LaunchCommand
 from trtspec.deploy.vendor_launch import VendorLaunch
 from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.client_bounds import MAX_BODY

@@ -16,7 +16,7 @@ from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import UnavailableError
 from trtspec.deploy.build import DeployedBuild
 from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.launch import ANY, LaunchCommand
+from trtspec.deploy.site import ANY, LaunchCommand
 from trtspec.gateway.openai.keys import check_keys
 from trtspec.pipeline.machine.installed import installed_beside, installed_in
 

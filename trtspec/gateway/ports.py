@@ -46,6 +46,15 @@ def check_free(host: str, ports: Mapping[str, int]) -> None:
             listener.close()
 
 
+def are_free(host: str, ports: Mapping[str, int]) -> bool:
+    """Says whether all of the ports can be listened on."""
+    try:
+        check_free(host, ports)
+    except UnavailableError:
+        return False
+    return True
+
+
 @contextmanager
 def reserved_ports(number: int) -> Iterator[list[int]]:
     """Yields ports that nobody listens to, and that nobody else is given here while the block runs.

@@ -16,9 +16,9 @@ _KEY = "speculative_config"
 
 def without_drafts(launch: ServerLaunch) -> ServerLaunch:
     """Returns how the server is started for plain decoding; files that change have names of their own."""
-    plain = dict(_plain_files(launch.files))
+    kept, plain = [*_kept(launch.arguments)], dict(_plain_files(launch.files))
     arguments = []
-    for argument in _kept(launch.arguments):
+    for argument in kept:
         for name in plain:
             argument = argument.replace(f"{{build}}/{name}", f"{{build}}/{_plain(name)}")
         arguments.append(argument)

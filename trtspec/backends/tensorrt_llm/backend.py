@@ -18,6 +18,7 @@ class TensorRtLlmBackend(EngineBackend):
     name = "tensorrt_llm"
     title = "TensorRT-LLM"
     packages = ("tensorrt_llm",)
+    triton_backend = "tensorrtllm"
     needs_gpu = "TensorRT-LLM engines need a GPU"
     float32_flaw = "TensorRT-LLM has no paged context FMHA for float32, which speculation needs"
     emulates_fp8 = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
+from trtspec.backends.table import backend_named
 from trtspec.pipeline.repository.spec import EngineModel
 from trtspec.serving.triton.engine_tensors import INPUTS, OUTPUTS
 
@@ -22,7 +23,7 @@ def engine_config(model: EngineModel) -> pb.ModelConfig:
     No request waits for others to form a batch with, since the engine takes in new ones at every step. The
     model is not decoupled: see `trtspec.serving.executors.bls.bls_executor`.
     """
-    backend = "tensorrtllm" if model.backend == "tensorrt_llm" else "python"
+    backend = backend_named(model.backend).triton_backend
     config = pb.ModelConfig(name=model.name, backend=backend, max_batch_size=model.max_batch_size)
     config.model_transaction_policy.decoupled = False
     config.dynamic_batching.preferred_batch_size.append(model.max_batch_size)
