@@ -20,9 +20,9 @@ from trtspec.base.child import ChildProcess, without_secrets
 from trtspec.base.errors import UnavailableError
 from trtspec.base.progress import Progress
 from trtspec.deploy.build import DeployedBuild
-from trtspec.deploy.deployment import Deployment, rollout_file
+from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.installed_triton import TritonInstall, find_triton
-from trtspec.deploy.logs import begin_log, logs_of_measurement
+from trtspec.deploy.logs import begin_log
 from trtspec.deploy.openai import OpenAi
 from trtspec.deploy.options import DeployOptions, deployment_of
 from trtspec.deploy.server import RunningServer
@@ -74,27 +74,6 @@ def here(build: DeployedBuild, options: DeployOptions) -> Site:
         partial(serve_triton, deployment, launch, triton, gpus),
         triton.problem if deployment.is_public else None,
     )
-
-
-@contextmanager
-def for_measurement(
-    build: DeployedBuild, *, has_api: bool = True, python: Path | None = None, plain: bool = False
-) -> Iterator[Site]:
-    """Yields this machine as the place to serve a build while it is measured, on ports reserved for it.
-
-    Raises `UnavailableError` where there is no such server here.
-    """
-    logs = logs_of_measurement(build.folder.resolve())
-    with reserved_ports(4) as (http, grpc, metrics, api):
-        asked = DeployOptions(
-            ports=Ports(http, grpc, metrics, api if has_api or build.is_of_server else None),
-            logs=logs,
-            # A roll-out of the deployment's requests is none of these.
-            rollout=rollout_file(logs),
-            python=python,
-            plain=plain,
-        )
-        yield here(build, asked)
 
 
 def wait_for_ports(deployment: Deployment, watch: Progress) -> None:

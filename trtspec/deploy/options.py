@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trtspec.deploy.build import DeployedBuild
-from trtspec.deploy.deployment import GRACE_S, Deployment
+from trtspec.deploy.deployment import GRACE_S, Deployment, rollout_file
+from trtspec.deploy.logs import logs_of_measurement
 from trtspec.deploy.server_kind import TRITON, kind_of
 from trtspec.deploy.triton_launch import TritonLaunch
 from trtspec.deploy.vendor_launch import VendorLaunch, vendor_launch
 from trtspec.gateway.addresses import LOOPBACK
-from trtspec.gateway.ports import OPENAI, Ports
+from trtspec.gateway.ports import OPENAI, Ports, reserved_ports
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,23 @@ class DeployOptions:
     """The Python of another engine's server, if PATH has not its program."""
     plain: bool = False
     """True for another engine's server without drafts."""
+
+
+@contextmanager
+def for_measurement(
+    build: DeployedBuild, *, has_api: bool = True, python: Path | None = None, plain: bool = False
+) -> Iterator[DeployOptions]:
+    """Yields options for a server that is only there to be measured, on ports that are reserved for it."""
+    logs = logs_of_measurement(build.folder.resolve())
+    with reserved_ports(4) as (http, grpc, metrics, api):
+        yield DeployOptions(
+            ports=Ports(http, grpc, metrics, api if has_api or build.is_of_server else None),
+            logs=logs,
+            # A roll-out of the deployment's requests is none of these.
+            rollout=rollout_file(logs),
+            python=python,
+            plain=plain,
+        )
 
 
 def deployment_of(

@@ -13,7 +13,8 @@ from pathlib import Path
 from trtspec.base.errors import UnavailableError
 from trtspec.base.progress import no_progress
 from trtspec.deploy.build import DeployedBuild
-from trtspec.deploy.here import for_measurement
+from trtspec.deploy.here import here
+from trtspec.deploy.options import for_measurement
 from trtspec.deploy.site import Site
 from trtspec.measure.verify.deployed import deployed
 from trtspec.measure.verify.subject import Sides, Subject, SubjectAnswer, SubjectRequest
@@ -99,9 +100,9 @@ async def in_turns(
         for_measurement(build, python=python, plain=True) as without,
         for_measurement(build, python=python) as drafting,
     ):
-        plain = ServedSide(without, turns)
+        plain, speculative = (ServedSide(here(build, asked), turns) for asked in (without, drafting))
         try:
             await turns.subject(plain)
-            yield Sides(plain, ServedSide(drafting, turns), plain_k=None)
+            yield Sides(plain, speculative, plain_k=None)
         finally:
             await turns.end()
