@@ -1,15 +1,14 @@
 """A child process that can be asked, told to stop and waited for, with all that it starts.
 
-`python -m trtspec.base.child PARENT SIGNAL COMMAND…` becomes COMMAND, which ends with PARENT: a process in a
-session of its own would outlive a parent that was killed by SIGKILL. The kernel sends COMMAND the SIGNAL, a
-number, when PARENT dies; that setting survives the exec.
+`python child.py PARENT SIGNAL COMMAND…` becomes COMMAND, which ends with PARENT: a process in a session of
+its own would outlive a parent that was killed by SIGKILL. The kernel sends COMMAND the SIGNAL, a number,
+when PARENT dies; that setting survives the exec. The file imports nothing but the standard library.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import re
 import resource
 import signal
 import subprocess
@@ -20,16 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-# Nobody can list the variables that CUDA, NCCL, MPI and TensorRT-LLM read, so those that look like secrets
-# are left out instead: by their names, or by values that look like tokens or like URLs with a password.
-_SECRET_NAME = re.compile(
-    r"TOKEN(?!IZ)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|JWT|BEARER|AUTH|DSN$|_PAT$|_PWD$|KEY$|KEY_?ID$"
-    r"|^(AWS|AZURE|GOOGLE|GCP|GCLOUD|GITHUB|GITLAB|CI|ACTIONS|HF|HUGGING\w*|WANDB|NGC|OPENAI|DOCKER|SSH|VAULT)_",
-    re.IGNORECASE,
-)
-_SECRET_VALUE = re.compile(
-    r"://[^/@\s]*:[^/@\s]+@|-----BEGIN|\b(hf_|ghp_|github_pat_|glpat-|sk-|nvapi-|AKIA|xox\w-|eyJ)\w{8}"
-)
 # linux/prctl.h
 _PR_SET_PDEATHSIG = 1
 # As large as those that NVIDIA has its containers started with: Triton copies an HTTP body of the type that
@@ -60,7 +49,8 @@ class ChildProcess:
     ) -> None:
         if orphaned is not None:
             until = (str(os.getpid()), str(orphaned.value))
-            command = (sys.executable, "-m", "trtspec.base.child", *until, *command)
+            # A module of the folder that the command runs in would else be taken for Python's own.
+            command = (sys.executable, "-I", "-S", __file__, *until, *command)
         self._process = subprocess.Popen(  # noqa: S603
             command,
             cwd=folder,
@@ -104,15 +94,6 @@ class ChildProcess:
         deadline = time.monotonic() + _GONE_S
         while _runs(self.pid) and time.monotonic() < deadline:
             time.sleep(0.01)
-
-
-def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that a server gets: those that do not look like a secret; pure."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if not _SECRET_NAME.search(name) and not _SECRET_VALUE.search(value)
-    }
 
 
 def _runs(group: int) -> bool:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from yarl import URL
 
-from trtspec.base.child import ChildProcess, without_secrets
+from trtspec.base.child import ChildProcess
+from trtspec.base.environment import without_secrets
 from trtspec.base.errors import UnavailableError
 from trtspec.base.progress import Progress
 from trtspec.deploy.build import DeployedBuild
@@ -137,9 +138,10 @@ def serve_vendor(
         environment = {**without_secrets(os.environ), **hub}
         return RunningServer(deployment, last.start(command, environment, signal.SIGTERM))
 
-    with ExitStack() as stack:
-        stack.callback(last.end)
+    try:
         yield start
+    finally:
+        last.end()
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from trtspec.base.cache import cache_folder
-from trtspec.base.child import without_secrets
+from trtspec.base.environment import without_secrets
 from trtspec.base.errors import UnavailableError
 from trtspec.base.extras import how_to_install
 from trtspec.base.tree import copy_tree

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from trtspec.base.child import ChildProcess, without_secrets
+from trtspec.base.child import ChildProcess
+from trtspec.base.environment import without_secrets
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.server import how_ended
 from trtspec.gateway.openai.control import ASKED, left, opened, shut

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import wait_until
-from trtspec.base.child import ChildProcess, without_secrets
+from trtspec.base.child import ChildProcess
+from trtspec.base.environment import without_secrets
 from trtspec.serving.triton.watching import stat
 
 # The kernel takes a while to free the memory of a child, which is no child of this process.
@@ -42,6 +44,17 @@ def test_it_finds_a_command_on_path() -> None:
     words = ["-m", "trtspec.base.child", str(os.getpid()), "15", "echo", "a b"]
     said = subprocess.check_output([sys.executable, *words], text=True)
     assert said == "a b\n"
+
+
+def test_a_file_of_its_folder_is_not_taken_for_a_module_of_pythons(tmp_path: Path) -> None:
+    """A build may come from elsewhere, and a server runs in its folder."""
+    for name in ("resource", "ctypes", "sitecustomize"):
+        tmp_path.joinpath(f"{name}.py").write_text("raise SystemExit('ran')\n")
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        child = ChildProcess(("echo", "a b"), output, folder=tmp_path, orphaned=signal.SIGTERM)
+    assert child.wait(30) == 0
+    assert log.read_text() == "a b\n"
 
 
 NEEDED = {

@@ -11,12 +11,14 @@ from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from trtspec.base.atomic import publish, remove, temporary
+from trtspec.base.environment import is_secret
 
 _NAMES = ("*.yaml", "*.jsonl", "*.json", "*.log", "*.pbtxt")
 _LEFT_OUT = {"tokenizer", "code", "checkpoint", "1"}
 """Folders of files that the pair's own repository has, or that are weights."""
 _MOST = 4 << 20
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|KEY", re.IGNORECASE)
+# A bundle goes to strangers, so it leaves out more than servers are kept from.
+_SOUNDS_SECRET = re.compile(r"TOKEN|KEY", re.IGNORECASE)
 _HEADERS = re.compile(r"(trtspec-key[:=]|authorization:\s*bearer\s+|hf_)[\w.\-]+", re.IGNORECASE)
 
 
@@ -42,7 +44,7 @@ def write_bundle(path: Path, folder: Path, result: Mapping[str, Any]) -> None:
 def without_secrets(text: str, environment: Mapping[str, str] = os.environ) -> str:
     """Returns the text with secrets and this user's home replaced."""
     for name, value in environment.items():
-        if _SECRET.search(name) and len(value) >= 8:
+        if len(value) >= 8 and (_SOUNDS_SECRET.search(name) or is_secret(name, value)):
             text = text.replace(value, f"<{name}>")
     text = _HEADERS.sub(lambda found: f"{found[1]}<hidden>", text)
     home = environment.get("HOME", "")
