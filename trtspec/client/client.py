@@ -22,7 +22,7 @@ from trtspec.client.endpoint import (
     TimedAnswer,
     unheard,
 )
-from trtspec.client.finding import StreamingEndpoint, find, metrics_beside
+from trtspec.client.finding import DEFAULT_MODEL, StreamingEndpoint, find, metrics_beside
 from trtspec.client.grpc import GrpcClient, overdue
 from trtspec.client.scrape import Scrape, parse, read
 from trtspec.gateway.addresses import LOOPBACK
@@ -33,7 +33,6 @@ API = f"http://{LOOPBACK}:{OPENAI}/v1"
 
 _T = TypeVar("_T")
 _LOOK_S = 0.2
-_MODEL = "speculative_llm"
 _OF_VLLM = "sampling_parameters"
 
 
@@ -120,7 +119,7 @@ class Client:
         if self._key:
             raise ServerError(url, "Triton's gRPC asks for no API key", "leave it out, or name OpenAI's API")
         values = _tensors(request, temperature, stream=stream)
-        with closing(GrpcClient(url, self._model_name or _MODEL, self._timeout_s)) as client:
+        with closing(GrpcClient(url, self._model_name or DEFAULT_MODEL, self._timeout_s)) as client:
             client.wait(self._wait_s)
             if _OF_VLLM in client.inputs():
                 problem = "the model is of Triton's vLLM backend, which is asked otherwise"

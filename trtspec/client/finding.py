@@ -14,8 +14,8 @@ from trtspec.client.openai import OpenAiEndpoint
 from trtspec.client.triton import TritonEndpoint
 from trtspec.client.triton_vllm import INPUT, TritonVllmEndpoint
 
-_DEFAULT_MODEL = "speculative_llm"
-
+DEFAULT_MODEL = "speculative_llm"
+"""The name of a model in Triton for whoever names none."""
 
 StreamingEndpoint = OpenAiEndpoint | TritonEndpoint | TritonVllmEndpoint
 
@@ -75,7 +75,7 @@ async def _find(base: URL, model: str | None, streams: Streams, chat: bool) -> F
 
 
 async def _triton(base: URL, model: str | None, streams: Streams, server: dict[str, Any]) -> FoundServer:
-    name, url = model or _DEFAULT_MODEL, str(base).rstrip("/")
+    name, url = model or DEFAULT_MODEL, str(base).rstrip("/")
     told = await streams.get(base / "v2/models" / name)
     if told is None:
         raise UnavailableError(shown(url), f"has no model {name} that is ready", "name one with --model-name")

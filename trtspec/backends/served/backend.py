@@ -24,6 +24,9 @@ from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps.pull import StoredEngine
 from trtspec.recipe.schema import Recipe
 
+ONE_SOURCE = "drafts come from one source for the whole server, which the configuration names"
+"""The reason why a server does not run a method that has two."""
+
 
 class ServerBackend(Backend):
     """A server of others: it loads the models, and no engine is built for it."""

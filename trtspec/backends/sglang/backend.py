@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from trtspec.backends.backend import Unsupported
-from trtspec.backends.served.backend import ServerBackend
+from trtspec.backends.served.backend import ONE_SOURCE, ServerBackend
 from trtspec.backends.served.inputs import LaunchInputs
 from trtspec.backends.served.releases import ServerRelease
 from trtspec.backends.servers.launch import ServerLaunch
@@ -32,7 +32,7 @@ class SglangBackend(ServerBackend):
         "draft_model": None,
         "ngram": None,
         "hybrid": Unsupported(
-            "drafts come from one source for the whole server, which the configuration names",
+            ONE_SOURCE,
             "SGLang 0.5.23, sglang/srt/arg_groups/fields/spec.py",
         ),
         "suffix": Unsupported(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from trtspec.backends.backend import Unsupported
-from trtspec.backends.served.backend import ServerBackend
+from trtspec.backends.served.backend import ONE_SOURCE, ServerBackend
 from trtspec.backends.served.inputs import LaunchInputs
 from trtspec.backends.served.releases import ServerRelease
 from trtspec.backends.servers.launch import ServerLaunch
@@ -40,7 +40,7 @@ class TensorRtLlmPyTorchBackend(ServerBackend):
         "draft_model": None,
         "ngram": None,
         "hybrid": Unsupported(
-            "drafts come from one source for the whole server, which the configuration names",
+            ONE_SOURCE,
             "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py",
         ),
         "suffix": Unsupported(

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import exp
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,6 @@ class Reference:
         return usable
 
     async def likely(self, text: Sequence[int], count: int) -> Mapping[int, float]:
-        from math import exp
-
         [answer] = await self._trial.ask(Request(text, 1, return_log_probs=True, top_log_probs=count))
         assert answer.log_probs
         shares = {token: exp(value) for token, value in answer.log_probs[0].top}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ TRAINED_FOR_IT = "take a head that was trained for this target, or train one: tr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadDescription:
+class HeadDescription(ABC):
     """The description of a head, read from its folder, whoever wrote it; each method has its own class."""
 
     method: ClassVar[str]
@@ -58,6 +59,6 @@ class HeadDescription:
         """Finds what the head reads and a target with so many layers lacks."""
         yield from ()
 
+    @abstractmethod
     def engine_draft(self, tensors: Mapping[str, Tensor], num_layers: int) -> dict[str, Any]:
         """Returns what an engine of the head must say of it, on a target with so many layers."""
-        raise NotImplementedError

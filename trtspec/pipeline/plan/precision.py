@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trtspec.backends.table import backend_named
 from trtspec.models.source import Source
 from trtspec.pipeline.plan.choices import Choice, Chooser
 
@@ -9,13 +10,13 @@ from trtspec.pipeline.plan.choices import Choice, Chooser
 def choose_dtype(choose: Chooser, role: str, source: Source, backend: str) -> str:
     """Returns the dtype of the unquantized weights: `float32`, `float16` or `bfloat16`.
 
-    Raises RecipeError for the first of them with TensorRT-LLM.
+    Raises RecipeError for the first of them with a backend that does not run it.
     """
     dtype: str = choose(f"{role}.dtype", source.dtype, "what the model is stored in", "model")
     if dtype == "auto":
         dtype = source.dtype
         choose.choices[-1] = Choice(f"{role}.dtype", dtype, "model", "auto: what the model is stored in")
-    if dtype == "float32" and backend in ("tensorrt_llm", "tensorrt_llm_pytorch"):
+    if dtype == "float32" and backend_named(backend).float32_flaw:
         problem = "float32 has no paged context FMHA in TensorRT-LLM, which speculation needs"
         raise choose.error(f"{role}.dtype", problem, "write bfloat16 or float16")
     return dtype
