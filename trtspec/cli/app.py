@@ -20,7 +20,7 @@ from trtspec.cli.terminal.output import INTERRUPTED, out
 from trtspec.cli.terminal.streams import open_closed
 
 _DEBUG = "TRTSPEC_DEBUG"
-_START = "trtspec build recipe.yaml", "trtspec deploy recipe.yaml"
+_START = "trtspec build recipe.yaml && trtspec deploy recipe.yaml"
 
 app = typer_app("trtspec", Root)
 
@@ -31,7 +31,7 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog=examples(*_START))
+@app.callback(epilog=examples(_START))
 def _trtspec(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_version)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -146,8 +147,6 @@ def deploy(
     does so with what --detach leaves running. With --kubernetes the status is 0 when all pods are ready;
     Ctrl-C leaves what was applied.
     """
-    from trtspec.deploy.options import DeployOptions
-
     in_container = container or docker
     _check_together(context.params, in_container=in_container)
     if kubernetes:
@@ -156,32 +155,33 @@ def deploy(
         how = {"plain": plain, "force": force, "helm_values": helm_values, "dry_run": dry_run}
         deploy_on_cluster(recipe, output, store, cluster, namespace, timeout, **how)
         return
+    from trtspec.deploy.here import here
+    from trtspec.deploy.in_container import in_container as contained
+    from trtspec.deploy.options import DeployOptions
+
     build = find_build(recipe, output)
     _check_options(context, build)
     ports = Ports(http_port, grpc_port, metrics_port, openai_port if openai else None)
     asked = DeployOptions(host, ports, timeout, grace, api_keys, log_format == "json")
     asked = replace(asked, trace_config=tuple(trace_config or ()), python=python, plain=plain)
     asked = replace(asked, logs=_logs(context, log_to), rollout=None if in_container else _rollout())
-    _serve(recipe, build, asked, in_container=in_container, detach=detach, restart=restart, dry_run=dry_run)
+    place = partial(contained, detach=detach) if in_container else here
+    _serve(recipe, build, asked, place, restart=restart, dry_run=dry_run)
 
 
 def _serve(
     recipe: Path,
     build: DeployedBuild,
     asked: DeployOptions,
+    place: Callable[[DeployedBuild, DeployOptions], Site],
     *,
-    in_container: bool,
-    detach: bool,
     restart: bool,
     dry_run: bool,
 ) -> None:
-    """Serves a build on this machine or in a container, or prints the line that would."""
-    from trtspec.deploy.here import here
-    from trtspec.deploy.in_container import in_container as contained
-
+    """Serves a build in a place, or prints the line that would."""
     if build.is_for_triton:
         _tell_rollout(recipe, build, asked)
-    site = contained(build, asked, detach=detach) if in_container else here(build, asked)
+    site = place(build, asked)
     if asked.logs and asked.json_logs and not dry_run:
         out.log_as_json()
     if not build.is_current:

@@ -60,7 +60,7 @@ def environment(folder: Path, left_out: set[str]) -> Bare:
     ("words", "package", "extra"),
     [
         (("generate", "hello"), "yarl", "serve"),
-        (("deploy", TINY), "orjson", "serve"),
+        (("deploy", TINY), "yarl", "serve"),
         (("tune", TINY, "--workload", "synthetic:input=8,output=16"), "torch", "torch"),
         (("distill", TINY, "--workload", "prompts.jsonl"), "torch", "train"),
         (("deploy", "status", "--kubernetes"), "kubernetes", "cluster"),

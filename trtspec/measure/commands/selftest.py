@@ -46,7 +46,7 @@ def selftest(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Try the whole chain here with a tiny pair.
+    """Try the whole chain on this machine with a tiny pair.
 
     It builds the pair's engines in every way that recipes use, serves them, and holds what trtspec relies on
     against them: about ten minutes on a GPU, three without one. The exit status is 1 where something differs.

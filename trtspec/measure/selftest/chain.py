@@ -40,18 +40,18 @@ from trtspec.recipe.loader import load
 from trtspec.recipe.releases import release_of
 
 _ENGINES_S = 600.0
-_RULES = {
+RULES = {
     "build": (
         "Checkpoints are converted, and engines built of them.",
         "§2 to §4: commands/build.py, builder.py",
     ),
     "engines": ("The engines load, and go on to the end.", "serving/triton/engines.py"),
-    "in_process": ("Triton loads the coordinator with both engines in it.", "docs/server.md"),
+    "in_process": ("Triton loads the coordinator with both engines in it.", "docs/explanation/engines.md"),
     "bls": (
         "Triton loads each engine as a model of its own.",
         "§7.4: model_instance_state.cc, model_state.cc",
     ),
-    "lossless": ("Drafts change neither a greedy text nor a distribution.", "docs/proof.md"),
+    "lossless": ("Drafts change neither a greedy text nor a distribution.", "docs/explanation/lossless.md"),
 }
 
 
@@ -72,8 +72,8 @@ class SelfTest:
         write_atomically(texts, "".join(json.dumps({"text": text}) + "\n" for text in PROMPTS))
         self._copy_code()
         for build in self.pair.builds(texts):
-            start, lacks_modelopt = time.monotonic(), find_spec("modelopt") is None
-            if build.numbers == "fp8" and lacks_modelopt:
+            start = time.monotonic()
+            if build.numbers == "fp8" and find_spec("modelopt") is None:
                 yield _outcome(build, "build", Ruling.NOT_TRIED, "calibration needs trtspec[fp8] here")
                 continue
             try:
@@ -197,7 +197,7 @@ class SelfTest:
 
 def _outcome(build: TinyBuild, check: str, state: Ruling, found: str, start: float | None = None) -> Outcome:
     seconds = 0.0 if start is None else time.monotonic() - start
-    return Outcome(build.name, check, *_RULES[check], state, found, seconds)
+    return Outcome(build.name, check, *RULES[check], state, found, seconds)
 
 
 def _words(error: TrtspecError) -> str:

@@ -19,7 +19,7 @@ from tests.fakes.around import Around
 from tests.fakes.bindings import stand_in
 from tests.fakes.external_drafts import ExternalDrafts
 from tests.fakes.guided import END, text_of
-from trtspec.measure.selftest import engines
+from trtspec.measure.selftest import chain, engines
 from trtspec.measure.selftest.decodings import DECODINGS
 from trtspec.measure.selftest.engines import TrialJob
 from trtspec.measure.selftest.names import names
@@ -345,3 +345,9 @@ def test_every_check_is_told_on_its_page_with_its_rule_and_source(check: Rule) -
 
 def test_every_check_has_one_that_misbehaves() -> None:
     assert WRONG.keys() == CHECKS.keys()
+
+
+def test_the_pages_that_a_rule_names_are_there() -> None:
+    pages = [source for _, source in chain.RULES.values() if source.startswith("docs/")]
+    assert pages
+    assert [page for page in pages if not (PAGE.parents[2] / page).is_file()] == []
