@@ -6,12 +6,16 @@ import json
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from tests.command_line import trtspec
 
 NOT_TRIED = {"trimmed drafts", "memory as planned", "generation logits"}
 """The checks that the torch backend gives nothing to try."""
 
 
+# Two minutes. Each rule is held on the torch backend by tests/contract, and the chain on stand-ins.
+@pytest.mark.sweep
 def test_everything_holds_without_a_gpu(tmp_path: Path) -> None:
     bundle = tmp_path / "selftest.zip"
     done = trtspec("selftest", "--json", "--output", tmp_path / "out", "--bundle", bundle)
