@@ -84,9 +84,10 @@ def test_more_calls_than_there_is_memory_for_are_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "MOST_CALLS", 1)
 
     async def test(port: GrpcPort, channel: aio.Channel, model: Model) -> None:
-        first, second = channel.stream_stream(STREAM)(), channel.stream_stream(STREAM)()
+        first = channel.stream_stream(STREAM)()
         await first.write(BODY)
         await first.read()
+        second = channel.stream_stream(STREAM)()
         assert await second.code() is StatusCode.RESOURCE_EXHAUSTED
         first.cancel()
 
