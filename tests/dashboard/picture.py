@@ -35,7 +35,7 @@ from tests.ports import free_port
 from tests.prometheus import Prometheus
 from trtspec.client.endpoint import AskError, ChatMessage, Endpoint, EndpointRequest
 from trtspec.client.finding import find
-from trtspec.deploy.monitoring.files import alerts, dashboard
+from trtspec.deployment.monitoring.files import alerts, dashboard
 
 HERE = Path(__file__).parent
 PICTURE = HERE.parents[1] / "docs" / "dashboard.png"

@@ -19,7 +19,7 @@ from pyarrow.parquet import read_table
 from tests.e2e.conftest import IN_PROCESS, ONLY_IN_PROCESS, RECIPE, TINY, TRTSPEC, Deploy, wait_until
 from trtspec.client.endpoint import EndpointRequest
 from trtspec.client.finding import find
-from trtspec.deploy.deployment import rollout_file
+from trtspec.deployment.deployment import rollout_file
 from trtspec.measure.bench.measure import BenchArm, LoadSamples, measure
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import Interval, OfferedLoad, read

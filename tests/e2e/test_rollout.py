@@ -22,8 +22,8 @@ import pytest
 
 from tests.command_line import trtspec
 from tests.e2e.conftest import IN_PROCESS, TRTSPEC, Deploy, Deployer, wait_until
-from trtspec.deploy.rollout import standing
-from trtspec.deploy.rollout.steps import STEPS, name_of
+from trtspec.deployment.rollout import standing
+from trtspec.deployment.rollout.steps import STEPS, name_of
 from trtspec.serving.rollout.state import ARMS
 
 USERS, STREAMS = 48, 4

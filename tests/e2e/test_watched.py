@@ -27,8 +27,8 @@ from tests.prometheus import Prometheus
 from tests.promql import names
 from trtspec.base.errors import ServerError
 from trtspec.client.scrape import parse
-from trtspec.deploy.monitoring.figures import quantile
-from trtspec.deploy.monitoring.files import alerts, dashboard
+from trtspec.deployment.monitoring.figures import quantile
+from trtspec.deployment.monitoring.files import alerts, dashboard
 from trtspec.gateway.client_bounds import MAX_BODY
 from trtspec.gateway.refusals import Refusal
 

@@ -27,10 +27,10 @@ from trtspec.backends.containers.dialect import PODMAN, Dialect
 from trtspec.backends.containers.engine import ContainerEngine, read_info
 from trtspec.backends.containers.program import Program
 from trtspec.backends.containers.surroundings import ContainerHost
-from trtspec.deploy.container import words
-from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.in_container import container
-from trtspec.deploy.triton_launch import TritonLaunch
+from trtspec.deployment.container import words
+from trtspec.deployment.deployment import Deployment
+from trtspec.deployment.in_container import container
+from trtspec.deployment.triton_launch import TritonLaunch
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.machine.devices import Gpu, container_gpus
 from trtspec.pipeline.steps.steps import make_steps

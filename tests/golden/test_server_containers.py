@@ -19,12 +19,12 @@ from tests.servers_of_others import SERVERS
 from trtspec.backends.containers.engine import ContainerEngine
 from trtspec.backends.servers.launch import ServerLaunch
 from trtspec.backends.vllm import triton as triton_vllm
-from trtspec.deploy.container import words
-from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.in_container import container
-from trtspec.deploy.server_kind import kind_of
-from trtspec.deploy.triton_launch import TritonLaunch
-from trtspec.deploy.vendor_launch import VendorLaunch
+from trtspec.deployment.container import words
+from trtspec.deployment.deployment import Deployment
+from trtspec.deployment.in_container import container
+from trtspec.deployment.server_kind import kind_of
+from trtspec.deployment.triton_launch import TritonLaunch
+from trtspec.deployment.vendor_launch import VendorLaunch
 from trtspec.gateway.ports import OPENAI, Ports
 from trtspec.pipeline.build.plan import make_plan
 

@@ -23,10 +23,10 @@ from typing import Any
 from tests.perf.coordinator import DRAFT_TOKEN_S, PROMPT, VERIFICATION_S
 from tests.ports import free_ports
 from trtspec.client.grpc import GrpcClient
-from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.here import serve_triton
-from trtspec.deploy.installed_triton import find_wheel
-from trtspec.deploy.triton_launch import TritonLaunch
+from trtspec.deployment.deployment import Deployment
+from trtspec.deployment.here import serve_triton
+from trtspec.deployment.installed_triton import find_wheel
+from trtspec.deployment.triton_launch import TritonLaunch
 from trtspec.gateway.ports import Ports
 from trtspec.pipeline.repository import RepositorySpec, write_repository
 from trtspec.pipeline.repository.spec import EngineModel

@@ -27,7 +27,7 @@ CORE = (
     {"pipeline"},
     {"gateway"},
     {"client"},
-    {"deploy"},
+    {"deployment"},
     {"cli"},
 )
 """From the ground: a room imports what is below it, and nothing beside it."""

@@ -29,9 +29,9 @@ from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.ports import GRPC, HTTP, METRICS, OPENAI, Ports
 
 if TYPE_CHECKING:
-    from trtspec.deploy.build import DeployedBuild
-    from trtspec.deploy.options import DeployOptions
-    from trtspec.deploy.site import Site
+    from trtspec.deployment.build import DeployedBuild
+    from trtspec.deployment.options import DeployOptions
+    from trtspec.deployment.site import Site
 
 _ONLY_TRITON: tuple[str, ...] = ("http_port", "grpc_port", "metrics_port", "openai", "trace_config")
 _ONLY_SERVERS: tuple[str, ...] = ("python", "plain")
@@ -155,9 +155,9 @@ def deploy(
         how = {"plain": plain, "force": force, "helm_values": helm_values, "dry_run": dry_run}
         deploy_on_cluster(recipe, output, store, cluster, namespace, timeout, **how)
         return
-    from trtspec.deploy.here import here
-    from trtspec.deploy.in_container import in_container as contained
-    from trtspec.deploy.options import DeployOptions
+    from trtspec.deployment.here import here
+    from trtspec.deployment.in_container import in_container as contained
+    from trtspec.deployment.options import DeployOptions
 
     build = find_build(recipe, output)
     _check_options(context, build)
@@ -200,8 +200,8 @@ def _serve(
 def _stay(site: Site, *, restart: bool) -> None:
     """Stays in the foreground while a site serves; raises `typer.Exit` where it was interrupted."""
     from trtspec.cli.terminal.served import LogTalk, ServerTalk
-    from trtspec.deploy import foreground
-    from trtspec.deploy.logs import LogFollower
+    from trtspec.deployment import foreground
+    from trtspec.deployment.logs import LogFollower
 
     deployment, left = site.deployment, site.left
     talk = LogTalk(deployment, None) if deployment.logs else ServerTalk(deployment, left)
@@ -296,9 +296,9 @@ def _check_docker() -> None:
 
 def _tell_rollout(recipe: Path, build: DeployedBuild, asked: DeployOptions) -> None:
     """Says where a roll-out stands that an earlier deployment has left."""
-    from trtspec.deploy.deployment import rollout_file
-    from trtspec.deploy.rollout.standing import read
-    from trtspec.deploy.rollout.steps import ALL, name_of
+    from trtspec.deployment.deployment import rollout_file
+    from trtspec.deployment.rollout.standing import read
+    from trtspec.deployment.rollout.steps import ALL, name_of
 
     try:
         found = read(asked.rollout or rollout_file(build.folder.resolve()))

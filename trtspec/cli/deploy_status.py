@@ -52,8 +52,8 @@ def _on_cluster(context: str | None, namespace: str | None, *, json: bool) -> No
 
 def _in_containers(*, json: bool) -> None:
     from trtspec.backends.containers.program import find_program
-    from trtspec.deploy.deployed import find_deployed
-    from trtspec.deploy.openai import serve_line
+    from trtspec.deployment.deployed import find_deployed
+    from trtspec.deployment.openai import serve_line
 
     program = find_program()
     found = [(deployed, deployed.lacks_api) for deployed in find_deployed(program)]

@@ -57,7 +57,7 @@ def _on_cluster(name: str | None, context: str | None, namespace: str | None) ->
 
 def _in_containers(name: str | None) -> None:
     from trtspec.backends.containers.program import find_program
-    from trtspec.deploy.deployed import find_deployed, stop
+    from trtspec.deployment.deployed import find_deployed, stop
 
     program = find_program()
     found = {deployed.state.name: deployed for deployed in find_deployed(program)}

@@ -45,7 +45,7 @@ def doctor(
 
 
 def _wheel() -> UnavailableError | None:
-    from trtspec.deploy.installed_triton import find_wheel
+    from trtspec.deployment.installed_triton import find_wheel
 
     try:
         find_wheel()

@@ -14,21 +14,21 @@ EXAMPLES = (
 
 def dashboard() -> None:
     """Print the dashboard; Grafana imports it."""
-    from trtspec.deploy.monitoring import files
+    from trtspec.deployment.monitoring import files
 
     out.data(files.dashboard())
 
 
 def alerts() -> None:
     """Print the alert rules; `rule_files` of Prometheus names the file."""
-    from trtspec.deploy.monitoring import files
+    from trtspec.deployment.monitoring import files
 
     out.data(files.alerts())
 
 
 def scaling() -> None:
     """Print the recording rules that an autoscaler goes by."""
-    from trtspec.deploy.monitoring import files
+    from trtspec.deployment.monitoring import files
 
     out.data(files.scaling())
 

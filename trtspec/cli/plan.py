@@ -136,9 +136,9 @@ def _measured(file: Path | None, recipe: str) -> MeasuredRun | None:
 
 def _rollout(build: Path) -> str | None:
     """Returns the name of where the roll-out of a build stands; None before it began."""
-    from trtspec.deploy.deployment import rollout_file
-    from trtspec.deploy.rollout.standing import read
-    from trtspec.deploy.rollout.steps import name_of
+    from trtspec.deployment.deployment import rollout_file
+    from trtspec.deployment.rollout.standing import read
+    from trtspec.deployment.rollout.steps import name_of
 
     found = read(rollout_file(build))
     return name_of(found.state) if found else None

@@ -18,7 +18,7 @@ from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.ports import METRICS
 
 if TYPE_CHECKING:
-    from trtspec.deploy.rollout.running import RolloutMove, RolloutView, RunningDeployment
+    from trtspec.deployment.rollout.running import RolloutMove, RolloutView, RunningDeployment
 
 HELP = "Drafts for a running server, a step at a time."
 EXAMPLES = (
@@ -40,7 +40,7 @@ def status(
 
     The exit status is 1 where a bound is broken.
     """
-    from trtspec.deploy.rollout.bounds import BoundState
+    from trtspec.deployment.rollout.bounds import BoundState
 
     view = _running(recipe, output, url).view()
     if json:
@@ -96,7 +96,7 @@ def plan(
     The exit status is 1 where trtspec bench has found that drafts do not pay.
     """
     from trtspec.cli.terminal.engines import require_coordinator
-    from trtspec.deploy.rollout.plan import make
+    from trtspec.deployment.rollout.plan import make
     from trtspec.measure.bench.measured import measured as told
     from trtspec.measure.bench.result import read
     from trtspec.pipeline.plan.outlook import look_ahead
@@ -133,7 +133,7 @@ COMMANDS = (plan, status, next_, back, off)
 
 def _running(recipe: Path, output: str | None, url: str) -> RunningDeployment:
     from trtspec.cli.terminal.engines import require_coordinator
-    from trtspec.deploy.rollout.running import RunningDeployment
+    from trtspec.deployment.rollout.running import RunningDeployment
     from trtspec.pipeline.plan.choices import build_folder
 
     loaded = require_coordinator(recipe)
@@ -147,7 +147,7 @@ def _running(recipe: Path, output: str | None, url: str) -> RunningDeployment:
 
 
 def _tell(moved: RolloutMove | None, nothing: str, *, as_json: bool) -> None:
-    from trtspec.deploy.rollout.steps import name_of
+    from trtspec.deployment.rollout.steps import name_of
 
     if as_json:
         names = {"from": name_of(moved.before), "to": name_of(moved.after)} if moved else {}
@@ -163,8 +163,8 @@ def _tell(moved: RolloutMove | None, nothing: str, *, as_json: bool) -> None:
 
 
 def _show(view: RolloutView, recipe: Path) -> None:
-    from trtspec.deploy.rollout import steps
-    from trtspec.deploy.rollout.bounds import BoundState
+    from trtspec.deployment.rollout import steps
+    from trtspec.deployment.rollout.bounds import BoundState
 
     state, since = view.standing.state, view.standing.since
     here = steps.name_of(state)

@@ -17,7 +17,7 @@ from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.ports import METRICS
 
 if TYPE_CHECKING:
-    from trtspec.deploy.monitoring.figures import ServerFigures
+    from trtspec.deployment.monitoring.figures import ServerFigures
 
 EXAMPLES = (
     "trtspec top",
@@ -41,7 +41,7 @@ def top(
     each look is printed, with --json as one line of JSON.
     """
     from trtspec.client.scrape import parse, read
-    from trtspec.deploy.monitoring.figures import between, choose
+    from trtspec.deployment.monitoring.figures import between, choose
 
     before = parse(read(url), time.monotonic())
     model = choose(before, model_name, url)

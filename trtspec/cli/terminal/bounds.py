@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trtspec.cli.terminal.output import out
 
 if TYPE_CHECKING:
-    from trtspec.deploy.rollout.bounds import Check
+    from trtspec.deployment.rollout.bounds import Check
 
 
 def print_checks(checks: Sequence[Check]) -> None:

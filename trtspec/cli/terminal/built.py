@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trtspec.base.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from trtspec.deploy.build import DeployedBuild
+    from trtspec.deployment.build import DeployedBuild
 
 
 def find_build(recipe: Path, output: str | None) -> DeployedBuild:
@@ -19,7 +19,7 @@ def find_build(recipe: Path, output: str | None) -> DeployedBuild:
     The rules of the backend that it was built for hold, which `build --backend` may have named. Raises
     RecipeError, and UnavailableError where there is no build.
     """
-    from trtspec.deploy.build import DeployedBuild
+    from trtspec.deployment.build import DeployedBuild
     from trtspec.pipeline.plan.choices import build_folder
     from trtspec.recipe.loader import load, parse
 

@@ -99,7 +99,7 @@ def tell_left(cluster: Cluster, left: Sequence[Ref]) -> None:
 
 
 def _tell_ready(cluster: Cluster, values: Values) -> None:
-    from trtspec.deploy.pod import PORTS
+    from trtspec.deployment.pod import PORTS
 
     if values.kserve:
         out.status(f"{values.model_name} is ready; {_stops(cluster, values.name)} stops it")

@@ -20,7 +20,7 @@ from trtspec.cluster.kubernetes.of_server import of_server
 from trtspec.cluster.kubernetes.stored import find_build
 from trtspec.cluster.kubernetes.values import Values, chart_values
 from trtspec.cluster.kubernetes.yaml_text import dump
-from trtspec.deploy.build import DeployedBuild
+from trtspec.deployment.build import DeployedBuild
 from trtspec.pipeline.plan.choices import build_folder
 from trtspec.pipeline.store.address import StoreAddress
 from trtspec.pipeline.store.store import Store

@@ -39,7 +39,7 @@ def canary_status(
 
     The exit status is 1 where a bound is broken.
     """
-    from trtspec.deploy.rollout.bounds import BoundState
+    from trtspec.deployment.rollout.bounds import BoundState
 
     with _canary(recipe, context, namespace, store, prometheus) as canary:
         view = canary.view()
@@ -141,7 +141,7 @@ def _tell(moved: tuple[float, float] | None, nothing: str) -> None:
 
 def _show(view: CanaryView, recipe: Path) -> None:
     from trtspec.cluster.kubernetes.canary.steps import name_of
-    from trtspec.deploy.rollout.bounds import BoundState
+    from trtspec.deployment.rollout.bounds import BoundState
 
     standing, here = view.standing, name_of(view.share)
     since = f" since {standing.since}" if standing and standing.since else ""

@@ -9,8 +9,8 @@ from trtspec.base.units import GIB
 from trtspec.cluster.kubernetes.deriving import IMAGE_S, ServedRecipe, bytes_of, default_image, gib, volume_of
 from trtspec.cluster.kubernetes.stored import StoredBuild
 from trtspec.cluster.kubernetes.values import EngineValues, HostResources, ServerTimes
-from trtspec.deploy import pod
-from trtspec.deploy.patience import SLOW_B_S
+from trtspec.deployment import pod
+from trtspec.deployment.patience import SLOW_B_S
 from trtspec.recipe import gpus
 from trtspec.recipe.kubernetes import EmptyDir, Kubernetes
 from trtspec.recipe.schema import Recipe

@@ -13,7 +13,7 @@ from trtspec.base.findings import Finding
 from trtspec.base.units import GIB
 from trtspec.cluster.kubernetes.deriving import IMAGE_S, ServedRecipe, bytes_of, gib, volume_of
 from trtspec.cluster.kubernetes.values import HostResources, ServerTimes, Variable, VendorServerValues
-from trtspec.deploy import pod
+from trtspec.deployment import pod
 from trtspec.pipeline.steps import write_layers
 from trtspec.recipe import gpus
 from trtspec.recipe.kubernetes import Claim, EmptyDir, HostPath, Kubernetes

@@ -17,7 +17,7 @@ from trtspec.cluster.kubernetes.refusals import RefusedByCluster
 from trtspec.cluster.kubernetes.resources import POD, Ref
 from trtspec.cluster.kubernetes.troubles import Event, Trouble, denied, trouble_of, unready
 from trtspec.cluster.kubernetes.workloads import ReplicaCounts
-from trtspec.deploy.server import CAUSES
+from trtspec.deployment.server import CAUSES
 
 LOOK_S = 2.0
 LOG_LINES = 12

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from trtspec.base.errors import StuckError, UnavailableError
 from trtspec.base.progress import no_progress
-from trtspec.deploy.build import DeployedBuild
-from trtspec.deploy.here import here
-from trtspec.deploy.in_container import in_container as contained
-from trtspec.deploy.options import for_measurement
-from trtspec.deploy.server import RunningServer
-from trtspec.deploy.site import Site
+from trtspec.deployment.build import DeployedBuild
+from trtspec.deployment.here import here
+from trtspec.deployment.in_container import in_container as contained
+from trtspec.deployment.options import for_measurement
+from trtspec.deployment.server import RunningServer
+from trtspec.deployment.site import Site
 from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.openai.template import ChatTemplate
 

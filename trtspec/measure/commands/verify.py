@@ -26,7 +26,7 @@ from trtspec.cli.terminal.server_options import (
 
 if TYPE_CHECKING:
     from trtspec.backends.servers.launch import ServerLaunch
-    from trtspec.deploy.build import DeployedBuild
+    from trtspec.deployment.build import DeployedBuild
     from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary
     from trtspec.measure.verify.result import VerifyResult
     from trtspec.measure.verify.second_opinion import SecondOpinion

@@ -22,7 +22,7 @@ from trtspec.base.errors import StepError, TrtspecError
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
 from trtspec.base.tree import copy_tree
-from trtspec.deploy.build import DeployedBuild
+from trtspec.deployment.build import DeployedBuild
 from trtspec.measure.bench.deployed import served
 from trtspec.measure.selftest.builds import PROMPTS, TinyBuild, TinyPair
 from trtspec.measure.selftest.engines import TrialJob

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from trtspec.base.errors import UnavailableError
 from trtspec.base.progress import no_progress
-from trtspec.deploy.build import DeployedBuild
-from trtspec.deploy.here import here
-from trtspec.deploy.options import for_measurement
-from trtspec.deploy.site import Site
+from trtspec.deployment.build import DeployedBuild
+from trtspec.deployment.here import here
+from trtspec.deployment.options import for_measurement
+from trtspec.deployment.site import Site
 from trtspec.measure.verify.deployed import deployed
 from trtspec.measure.verify.subject import Sides, Subject, SubjectAnswer, SubjectRequest
 

@@ -22,7 +22,7 @@ from trtspec.recipe import gpus
 
 KV_FRACTION = 0.9
 # Of each engine: the CUDA context and libraries, TensorRT, NCCL. The C++ backend's buffers for KV caches that
-# go to other servers are not made (`ENGINE_VARIABLES` of deploy/launch.py).
+# go to other servers are not made (`ENGINE_VARIABLES` of deployment/triton_launch.py).
 _RUNTIME = 3 * GIB // 2
 _LOGIT_COPIES = 3  # the engine's output, the decoder's copy of it, the probabilities of a verification
 _LOGIT_SIZE = 4  # float32

@@ -11,7 +11,7 @@ from trtspec.backends.containers.images import ensure_image
 from trtspec.backends.containers.program import CHOICE, find_program, signalled
 from trtspec.base.causes import find_cause
 from trtspec.base.errors import UnavailableError
-from trtspec.deploy.server import how_ended
+from trtspec.deployment.server import how_ended
 
 VERSIONS = {
     "docker": "Docker version 28.2.2, build e6534b4",

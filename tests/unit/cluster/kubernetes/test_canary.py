@@ -14,7 +14,7 @@ from tests.command_line import trtspec
 from tests.fakes.kubernetes import scripts
 from tests.fakes.kubernetes.emulator import NAMESPACE, Emulator
 from tests.unit.cluster.kubernetes.builds import RECIPES, STORE, stored
-from tests.unit.deploy.rollout.metrics import text_of, told
+from tests.unit.deployment.rollout.metrics import text_of, told
 from trtspec.cluster.kubernetes.stored import StoredBuild
 from trtspec.recipe.schema import Recipe
 from trtspec.serving.stats import Stats

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tests.unit.deploy.rollout.metrics import text_of
+from tests.unit.deployment.rollout.metrics import text_of
 from trtspec.client import scrape
 from trtspec.cluster.kubernetes.canary.evidence import arm, counted, grown
 from trtspec.cluster.kubernetes.canary.steps import PodCounts, counts_of, moves, steps_for

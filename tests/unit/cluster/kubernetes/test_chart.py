@@ -22,7 +22,7 @@ from trtspec.cli.app import app
 from trtspec.cluster.kubernetes.refusals import ApiRefusal, refusal
 from trtspec.cluster.kubernetes.resources import MONITORS
 from trtspec.cluster.kubernetes.values import Values, chart_values
-from trtspec.deploy.monitoring import files
+from trtspec.deployment.monitoring import files
 
 NAMESPACE = "serving"
 OPERATOR = ",".join(f"{each.api_version}/{each.kind}" for each in MONITORS)

@@ -18,8 +18,8 @@ from tests.unit.cluster.kubernetes.rendered import rendered
 from trtspec.base.errors import RecipeError
 from trtspec.base.units import GIB
 from trtspec.cluster.kubernetes.deriving import name_of
-from trtspec.deploy.pod import PORTS, RECIPE, STARTUP_S
-from trtspec.deploy.triton_launch import ENGINE_VARIABLES
+from trtspec.deployment.pod import PORTS, RECIPE, STARTUP_S
+from trtspec.deployment.triton_launch import ENGINE_VARIABLES
 from trtspec.recipe.loader import load
 
 LLAMA, LARGE, TINY = (

@@ -16,10 +16,10 @@ from trtspec.base.errors import RecipeError
 from trtspec.base.units import GIB
 from trtspec.cluster.kubernetes.of_server import of_server
 from trtspec.cluster.kubernetes.values import Values
-from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.in_container import container
-from trtspec.deploy.server_kind import kind_of
-from trtspec.deploy.vendor_launch import VendorLaunch
+from trtspec.deployment.deployment import Deployment
+from trtspec.deployment.in_container import container
+from trtspec.deployment.server_kind import kind_of
+from trtspec.deployment.vendor_launch import VendorLaunch
 from trtspec.gateway.ports import OPENAI, Ports
 from trtspec.recipe.loader import loads
 

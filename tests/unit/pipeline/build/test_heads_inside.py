@@ -28,7 +28,7 @@ from trtspec.backends.engine.loading import Runtime
 from trtspec.backends.tensorrt_llm.medusa import choices
 from trtspec.base.errors import ModelError, RecipeError, UnavailableError
 from trtspec.cli.app import app
-from trtspec.deploy.build import DeployedBuild
+from trtspec.deployment.build import DeployedBuild
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.inspection.folder import inspect
 from trtspec.pipeline.plan.memory import engine_memory

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trtspec.cluster.kubernetes.canary.evidence import Counted, arm, drafts
 from trtspec.cluster.kubernetes.pods import Pod, summary
-from trtspec.deploy.rollout.bounds import (
+from trtspec.deployment.rollout.bounds import (
     LEAST_ACCEPTANCE,
     MOST_FIRST_OUTPUT,
     MOST_TIME_PER_TOKEN,

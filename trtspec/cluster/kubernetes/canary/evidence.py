@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from trtspec.client.scrape import Scrape
-from trtspec.deploy.rollout.evidence import ArmCounts, MeanTimes, ScoredDrafts, is_of_one_process
+from trtspec.deployment.rollout.evidence import ArmCounts, MeanTimes, ScoredDrafts, is_of_one_process
 from trtspec.serving.metrics import COUNTED, STARTED
 
 Counted = dict[str, float]

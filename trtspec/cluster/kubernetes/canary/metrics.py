@@ -12,7 +12,7 @@ from trtspec.client.scrape import Scrape
 from trtspec.cluster.kubernetes.canary.evidence import Counted, counted
 from trtspec.cluster.kubernetes.cluster import Cluster, UnreachableError
 from trtspec.cluster.kubernetes.refusals import RefusedByCluster
-from trtspec.deploy.pod import PORTS
+from trtspec.deployment.pod import PORTS
 
 MOST_PODS = 50
 """Of more pods of one build not all are asked; so many tell enough."""

@@ -17,8 +17,8 @@ from trtspec.cluster.kubernetes.canary.standing import CanaryState
 from trtspec.cluster.kubernetes.canary.steps import PodCounts, counts_of, name_of, steps_for
 from trtspec.cluster.kubernetes.labels import CANARY, STABLE
 from trtspec.cluster.kubernetes.pods import Pod
-from trtspec.deploy.rollout.bounds import BoundState, Check, overall
-from trtspec.deploy.rollout.standing import now
+from trtspec.deployment.rollout.bounds import BoundState, Check, overall
+from trtspec.deployment.rollout.standing import now
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trtspec.deploy.rollout.steps import STEPS
+from trtspec.deployment.rollout.steps import STEPS
 
 SHARES = tuple(step.state.share for step in STEPS if step.state.mode == "speculate")
 """The shares of requests that a canary gets, one after the other; 0 and 1 are before it and after it."""

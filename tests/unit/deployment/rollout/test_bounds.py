@@ -1,0 +1,185 @@
+"""What is concluded from requests whose truth is known, since they are drawn here."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from trtspec.deployment.rollout.bounds import (
+    FEWEST_WITHOUT_ERRORS,
+    LEAST_REQUESTS,
+    BoundState,
+    Check,
+    check,
+    overall,
+)
+from trtspec.deployment.rollout.evidence import ArmCounts, MeanTimes, RolloutEvidence, ScoredDrafts
+from trtspec.serving.rollout.state import RolloutState
+
+GOOD = ScoredDrafts(1000, 4000, 3000)
+QUARTER, ALL = RolloutState(share=0.25), RolloutState(share=1.0)
+NONE = MeanTimes(0, 0.0, 0.0)
+MANY = MeanTimes(400, 0.01, 0.0001)
+
+
+def drawn(dice: np.random.Generator, count: int, mean: float, spread: float) -> MeanTimes:
+    """Log-normal times with this mean and this standard deviation in parts of it."""
+    sigma = math.sqrt(math.log(1 + spread**2))
+    found = dice.lognormal(math.log(mean) - sigma**2 / 2, sigma, count)
+    return MeanTimes(count, float(found.mean()), float(found.std(ddof=1)) / math.sqrt(count))
+
+
+def arm(times: MeanTimes, failures: int = 0) -> ArmCounts:
+    return ArmCounts(times.count, failures, times, times)
+
+
+def evidence(plain: ArmCounts, speculate: ArmCounts, drafts: ScoredDrafts = GOOD) -> RolloutEvidence:
+    return RolloutEvidence(
+        {"plain": plain, "shadow": arm(NONE), "speculate": speculate}, ScoredDrafts(0, 0, 0), drafts
+    )
+
+
+def of(name: str, found: list[Check]) -> Check:
+    return next(each for each in found if each.name == name)
+
+
+def verdicts(ratio: float, count: int, spread: float = 0.4, rounds: int = 400) -> Counter[BoundState]:
+    """What is said of the time per token in so many roll-outs whose true ratio is this one."""
+    dice = np.random.default_rng(5)
+    found = Counter[BoundState]()
+    for _ in range(rounds):
+        two = arm(drawn(dice, 3 * count, 0.01, spread)), arm(drawn(dice, count, ratio * 0.01, spread))
+        found[of("time per token", check(QUARTER, evidence(*two))).verdict] += 1
+    return found
+
+
+def test_what_is_as_fast_seldom_counts_as_slower() -> None:
+    assert verdicts(1.0, 400)[BoundState.BROKEN] <= 8
+    assert verdicts(1.05, 400)[BoundState.BROKEN] / 400 == pytest.approx(0.05, abs=0.035)
+
+
+def test_what_is_slower_seldom_counts_as_fast_enough() -> None:
+    assert verdicts(1.05, 400)[BoundState.HOLDS] / 400 == pytest.approx(0.05, abs=0.035)
+    assert verdicts(1.15, 400)[BoundState.HOLDS] == 0
+    assert verdicts(1.15, 1500)[BoundState.BROKEN] > 380
+
+
+def test_what_is_faster_is_soon_known_to_be() -> None:
+    assert verdicts(0.7, LEAST_REQUESTS)[BoundState.HOLDS] > 390
+
+
+def test_so_many_more_requests_tell() -> None:
+    """With as many more as were said, most roll-outs that were open are decided."""
+    dice, decided, opened = np.random.default_rng(7), 0, 0
+    for _ in range(200):
+        two = arm(drawn(dice, 150, 0.01, 0.5)), arm(drawn(dice, 150, 0.0095, 0.5))
+        found = of("time per token", check(QUARTER, evidence(*two)))
+        if found.verdict is not BoundState.OPEN or found.needed > 20_000:
+            continue
+        opened += 1
+        count = 150 + found.needed
+        ratio = two[1].per_token.mean / two[0].per_token.mean
+        more = evidence(arm(drawn(dice, count, 0.01, 0.5)), arm(drawn(dice, count, ratio * 0.01, 0.5)))
+        decided += of("time per token", check(QUARTER, more)).verdict is not BoundState.OPEN
+    assert opened > 50
+    assert decided / opened > 0.4
+
+
+def failing(plain: float, speculate: float, count: int, rounds: int = 1000) -> dict[BoundState, float]:
+    """How often each is said of the errors of roll-outs whose true shares these are; a quarter has drafts."""
+    dice, found = np.random.default_rng(9), Counter[BoundState]()
+    for _ in range(rounds):
+        two = [
+            ArmCounts(number, int(dice.binomial(number, share)), NONE, NONE)
+            for number, share in ((3 * count, plain), (count, speculate))
+        ]
+        found[of("errors", check(QUARTER, evidence(two[0], two[1]))).verdict] += 1
+    return {verdict: found[verdict] / rounds for verdict in BoundState}
+
+
+@pytest.mark.parametrize("count", [LEAST_REQUESTS, 1000])
+def test_what_fails_as_often_seldom_counts_as_failing_more(count: int) -> None:
+    assert failing(0.01, 0.01, count)[BoundState.BROKEN] < 0.01
+    assert failing(0.05, 0.05, count)[BoundState.BROKEN] < 0.05
+    assert failing(0.01, 0.02, count)[BoundState.BROKEN] == pytest.approx(0.05, abs=0.035)
+
+
+def test_what_fails_more_often_seldom_counts_as_good_enough() -> None:
+    assert failing(0.0, 0.01, 300)[BoundState.HOLDS] < 0.07
+    assert failing(0.01, 0.02, 1000)[BoundState.HOLDS] == pytest.approx(0.05, abs=0.035)
+    assert failing(0.01, 0.05, 1000)[BoundState.BROKEN] > 0.95
+
+
+def test_what_never_fails_is_soon_known_not_to() -> None:
+    assert failing(0.0, 0.0, FEWEST_WITHOUT_ERRORS)[BoundState.HOLDS] == 1
+    assert failing(0.0, 0.0, FEWEST_WITHOUT_ERRORS - 1)[BoundState.OPEN] == 1
+
+
+@pytest.mark.parametrize(("count", "failures"), [(0, 0), (60, 0), (100, 0), (150, 3), (400, 6)])
+def test_so_many_more_with_the_same_share_of_errors_tell(count: int, failures: int) -> None:
+    def errors(count: int, failures: float) -> Check:
+        return of(
+            "errors", check(ALL, evidence(arm(NONE), ArmCounts(count, math.ceil(failures), NONE, NONE)))
+        )
+
+    found = errors(count, failures)
+    assert found.verdict is BoundState.OPEN
+    factor = 1 + found.needed / count if count else 0
+    assert errors(count + found.needed, factor * failures).verdict is not BoundState.OPEN
+
+
+def test_errors_of_what_began_before_the_step_are_no_more_than_all() -> None:
+    found = of("errors", check(QUARTER, evidence(arm(MANY), ArmCounts(120, 300, NONE, NONE))))
+    assert found.verdict is BoundState.BROKEN
+    assert found.found.startswith("100.0%, plain 0.0% (")
+
+
+def test_too_few_are_counted() -> None:
+    few = MeanTimes(30, 0.01, 0.0001)
+    found = check(QUARTER, evidence(arm(replace(few, count=1000)), arm(few)))
+    assert of("requests", found).needed == LEAST_REQUESTS - 30
+    assert overall(found) is BoundState.OPEN
+    assert {each.verdict for each in found} == {BoundState.OPEN}
+    assert of("time per token", check(QUARTER, evidence(arm(few), arm(few)))).needed == LEAST_REQUESTS - 30
+
+
+def test_each_bound_can_be_the_broken_one() -> None:
+    plain, fast = arm(MeanTimes(1000, 0.01, 0.0001)), arm(MeanTimes(400, 0.006, 0.0001))
+    assert overall(check(QUARTER, evidence(plain, fast))) is BoundState.HOLDS
+    slow = replace(fast, per_token=MeanTimes(400, 0.02, 0.0001))
+    # Plain requests have the four tokens of a draft that is accepted as GOOD is after 0.04 s.
+    late = replace(fast, first_token=MeanTimes(400, 0.06, 0.0001))
+    fair = replace(fast, first_token=MeanTimes(400, 0.04, 0.0001))
+    assert overall(check(QUARTER, evidence(plain, fair))) is BoundState.HOLDS
+    for broken, name in (
+        (evidence(plain, slow), "time per token"),
+        (evidence(plain, late), "first output"),
+        (evidence(plain, replace(fast, failures=12)), "errors"),
+        (evidence(plain, fast, ScoredDrafts(1000, 4000, 800)), "acceptance"),
+        (evidence(plain, fast, ScoredDrafts(0, 0, 0)), "acceptance"),
+    ):
+        found = check(QUARTER, broken)
+        assert [each.name for each in found if each.verdict is BoundState.BROKEN] == [name]
+        assert overall(found) is BoundState.BROKEN
+    # What fails without drafts too is not their fault.
+    assert overall(check(QUARTER, evidence(replace(plain, failures=30), replace(fast, failures=4)))) is (
+        BoundState.HOLDS
+    )
+
+
+def test_each_step_has_the_bounds_that_it_can_have() -> None:
+    some = arm(MeanTimes(300, 0.01, 0.0001))
+    shadow = RolloutEvidence(
+        {"plain": some, "shadow": some, "speculate": arm(NONE)}, GOOD, ScoredDrafts(0, 0, 0)
+    )
+    assert check(RolloutState(share=0.0), shadow) == []
+    names = [each.name for each in check(RolloutState("shadow", 0.5), shadow)]
+    assert names == ["requests", "acceptance", "errors"]
+    assert overall(check(RolloutState("shadow", 0.5), shadow)) is BoundState.HOLDS
+    every = check(ALL, evidence(arm(NONE), some))
+    assert [each.name for each in every] == ["requests", "acceptance", "errors"]
+    assert overall(every) is BoundState.HOLDS

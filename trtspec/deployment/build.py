@@ -1,0 +1,140 @@
+"""A build that is to be served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtspec.backends.backend import PYTHON
+from trtspec.backends.engine.directory import read_engine
+from trtspec.backends.engine.integrity import check_unchanged
+from trtspec.backends.engine.loading import PlacedEngine, Runtime, built_with, check_loading
+from trtspec.backends.engine.manifest import backend_of, recipe_of
+from trtspec.backends.servers.launch import FILE, ServerLaunch
+from trtspec.backends.servers.launch import read as read_launch
+from trtspec.backends.table import backend_named
+from trtspec.base.errors import UnavailableError
+from trtspec.base.roles import Role
+from trtspec.deployment.patience import Patience, with_build, with_models
+from trtspec.deployment.server_kind import kind_of
+from trtspec.models.tokenizer import read_tokenizer
+from trtspec.pipeline.machine.devices import find_gpus
+from trtspec.pipeline.machine.settings import settings_obstacle
+from trtspec.pipeline.repository.placement import place
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.schema import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class DeployedBuild:
+    """A build directory and the recipe that it is served by."""
+
+    folder: Path
+    loaded: LoadedRecipe
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.loaded.recipe
+
+    @property
+    def is_there(self) -> bool:
+        """True if there is something to serve: a model repository, or the launch configuration of another
+        engine's server.
+        """
+        return self.is_for_triton or self.is_of_server
+
+    def find_launch(self) -> ServerLaunch | None:
+        """Returns how another engine's server is started for it; None for a build with engines.
+
+        Raises `UnavailableError` for a file that says nothing of use.
+        """
+        if not self.is_of_server:
+            return None
+        try:
+            launch = read_launch(self.folder)
+            kind_of(launch.backend)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            problem = f"does not say how a server is started: {error}"
+            raise UnavailableError(self.folder / FILE, problem, "trtspec build RECIPE") from error
+        return launch
+
+    @property
+    def is_of_server(self) -> bool:
+        """True if another engine's server loads the models, so that there are no engines."""
+        return (self.folder / FILE).is_file()
+
+    @property
+    def is_for_triton(self) -> bool:
+        """True if Triton serves the build: engines, or vLLM where the recipe says so."""
+        is_of_vllm = self.is_of_server and self.recipe.serving.layout != "triton"
+        return (self.folder / "model_repository").is_dir() and not is_of_vllm
+
+    @property
+    def ranks(self) -> int:
+        """Returns the number of ranks of the larger engine; 1 where another engine's server has the
+        models.
+        """
+        if self.is_of_server:
+            return 1
+        return max(read_engine(self.folder / role / "engine").num_processes for role in self._roles)
+
+    @property
+    def image(self) -> str:
+        """The image that has what it needs: the release of its engines, vLLM's backend, or the vendor's."""
+        launch = None if self.is_for_triton else self.find_launch()
+        return launch.image if launch else backend_named(self.recipe.backend).image(self.recipe)
+
+    @property
+    def patience(self) -> Patience:
+        """The time that its server may take to be ready."""
+        launch = self.find_launch()
+        return with_models(launch) if launch else with_build(self.folder)
+
+    @property
+    def shares_a_server(self) -> bool:
+        """True if NVIDIA's C++ backend loads the engines."""
+        has_engine_models = (self.folder / "model_repository/tensorrt_llm").is_dir()
+        return has_engine_models and backend_named(self.recipe.backend).triton_backend != PYTHON
+
+    @property
+    def backend(self) -> str | None:
+        """The backend that it was built for, by its manifest; None where that does not say."""
+        return backend_of(self._manifest)
+
+    @property
+    def is_current(self) -> bool:
+        """True if the build was made from this recipe, as far as its manifest says."""
+        return recipe_of(self._manifest) in (None, self.loaded.digest)
+
+    def check(self, runtime: Runtime) -> None:
+        """Raises at once what would fail after minutes of loading.
+
+        That is EngineError, ModelError for the tokenizer, or UnavailableError for the settings of a GPU.
+        """
+        recipe, folder, roles = self.recipe, self.folder.resolve(), self._roles
+        gpus = place(recipe.ranks, recipe.hardware.count, recipe.draft_gpus)
+        check_unchanged(folder)
+        tokenizers = {Role.TARGET: folder / "tokenizer", Role.DRAFT: folder / "draft/tokenizer"}
+        own = Role.DRAFT if recipe.speculation.method.translates else Role.TARGET
+        sizes = {
+            role: read_tokenizer(tokenizers[role if role is own else Role.TARGET]).size for role in roles
+        }
+        engines = {
+            role: PlacedEngine(folder / f"{role}/engine", gpus.of(role), built_with(self._manifest, role))
+            for role in roles
+        }
+        check_loading(engines, recipe.speculation.num_draft_tokens or 1, sizes, runtime)
+        if backend_named(read_engine(engines[Role.TARGET].folder).backend).needs_gpu:
+            visible = find_gpus()
+            if problem := settings_obstacle([visible[gpu] for gpu in sorted({*gpus.target, *gpus.draft})]):
+                raise problem
+
+    @property
+    def _roles(self) -> tuple[Role, ...]:
+        """The models that have an engine here: no draft has, where the target's engine has it inside."""
+        target = read_engine(self.folder / Role.TARGET / "engine")
+        return (Role.TARGET,) if target.drafts_inside else tuple(self.recipe.models)
+
+    @property
+    def _manifest(self) -> Path:
+        return self.folder / "manifest.json"

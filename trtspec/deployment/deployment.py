@@ -1,0 +1,213 @@
+"""A deployment: what is served, and where."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import secrets
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trtspec.deployment.patience import with_engines
+from trtspec.deployment.server_kind import TRITON, ServerKind
+from trtspec.gateway.addresses import LOOPBACK, client_host, in_url, is_loopback
+from trtspec.gateway.ports import Ports
+
+GRACE_S = 10.0
+"""The seconds that requests in flight have to end in, when the server is told to end."""
+
+
+def rollout_file(build: Path) -> Path:
+    """Returns the file that says where a build's roll-out stands; its servers see it at the same path."""
+    return build / "rollout.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A build directory, and the addresses that its server listens on."""
+
+    name: str
+    build: Path
+    model_name: str
+    kind: ServerKind = TRITON
+    host: str = LOOPBACK
+    ports: Ports = field(default_factory=Ports)
+    """Another engine's own server has that of OpenAI's API alone."""
+    start_s: float = with_engines(()).seconds
+    """The seconds that the server has to be ready."""
+    grace_s: float = GRACE_S
+    """The seconds that requests in flight have to end in."""
+    is_plain: bool = False
+    """True for another engine's own server that is started without drafts."""
+    json_logs: bool = False
+    """The models log lines of JSON."""
+    api_keys: Path | None = None
+    """The file of keys, one of which opens OpenAI's API. Without it that API is open."""
+    logs: Path | None = None
+    """The folder of the logs; they are in the build if this is None."""
+    key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    """Opens the APIs that change Triton."""
+
+    @property
+    def is_triton(self) -> bool:
+        return self.kind is TRITON
+
+    @property
+    def container_name(self) -> str:
+        """The name of its container; a server without drafts can run beside one with them."""
+        return f"{self.name}{'-plain' * self.is_plain}"
+
+    @property
+    def repository(self) -> Path:
+        """The model repository, which Triton alone has."""
+        return self.build / "model_repository"
+
+    @property
+    def log(self) -> Path:
+        return (self.logs or self.build) / f"{self.kind.name}{'-plain' * self.is_plain}.log"
+
+    @property
+    def api_log(self) -> Path:
+        """The log of the process of OpenAI's API, which stands in front of Triton."""
+        return (self.logs or self.build) / "openai.log"
+
+    @property
+    def all_logs(self) -> dict[str, Path]:
+        """The logs by who writes them."""
+        return {self.kind.name: self.log, **({"openai": self.api_log} if self.is_triton else {})}
+
+    @property
+    def is_public(self) -> bool:
+        """True if other machines can reach it."""
+        return not is_loopback(self.host)
+
+    @property
+    def client_host(self) -> str:
+        """The host at which a client on this machine finds the server."""
+        return client_host(self.host)
+
+    @property
+    def url_host(self) -> str:
+        """The client's host as URLs write it."""
+        return in_url(self.client_host)
+
+    @property
+    def own_ports(self) -> dict[str, int]:
+        """The ports of the server itself, by the names that their options have."""
+        if self.is_triton:
+            return {"http": self.ports.http, "grpc": self.ports.grpc, "metrics": self.ports.metrics}
+        assert self.ports.openai is not None, "another engine's server has OpenAI's API"
+        return {"openai": self.ports.openai}
+
+    @property
+    def all_ports(self) -> dict[str, int]:
+        """The ports that clients ask, by the names that their options have."""
+        return {**self.own_ports, **({"openai": self.ports.openai} if self.ports.openai else {})}
+
+    @property
+    def asked_port(self) -> int:
+        """The port at which the server says that it is ready."""
+        return next(iter(self.own_ports.values()))
+
+    @property
+    def url(self) -> str:
+        """The URL of the model in Triton, or of the API of another engine's server."""
+        if self.is_triton:
+            return f"http://{self.url_host}:{self.ports.http}/v2/models/{self.model_name}"
+        return f"http://{self.url_host}:{self.ports.openai}/v1"
+
+    @property
+    def api_url(self) -> str | None:
+        """The URL of OpenAI's API; None if it is not served."""
+        return f"http://{self.url_host}:{self.ports.openai}/v1" if self.ports.openai else None
+
+    @property
+    def metrics_url(self) -> str:
+        """The URL of the metrics for a client on this machine."""
+        port = self.ports.metrics if self.is_triton else self.ports.openai
+        return f"http://{self.url_host}:{port}/metrics"
+
+    @property
+    def exposure(self) -> str | None:
+        """A warning for the user who lets other machines reach it; None if there is nothing to say.
+
+        vLLM's key guards /v1 and its like, as its page on security says.
+        """
+        if not self.is_public or not self.ports.openai:
+            return None
+        if self.is_triton:
+            open_to_all = "whoever reaches OpenAI's API may use it; --api-keys FILE asks for keys"
+            return None if self.api_keys else open_to_all
+        if self.api_keys:
+            return f"{self.software} asks for the key under /v1 alone; what else it serves is open"
+        keys = "; --api-keys FILE asks for a key" if self.kind.key_variable else ""
+        return f"whoever reaches {self.software} may use it{keys}"
+
+    @property
+    def software(self) -> str:
+        return self.kind.software
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """The names and URLs of everything that clients can ask."""
+        api = {"OpenAI": self.api_url} if self.api_url else {}
+        if not self.is_triton:
+            return api
+        return {
+            "HTTP": f"{self.url}/generate  {self.url}/generate_stream",
+            **api,
+            "gRPC": f"{self.url_host}:{self.ports.grpc}",
+            "metrics": self.metrics_url,
+        }
+
+    @property
+    def example(self) -> str:
+        """A command that asks the model."""
+        if self.is_triton:
+            body = json.dumps({"text_input": "def fib(", "max_tokens": 64, "stream": True})
+            return f"curl -sN {self.url}/generate_stream -d '{body}'"
+        body = json.dumps({"model": self.model_name, "prompt": "def fib(", "max_tokens": 64, "stream": True})
+        key = '-H "Authorization: Bearer $KEY" ' if self.api_keys else ""
+        return f"curl -sN {self.url}/completions {key}-H 'Content-Type: application/json' -d '{body}'"
+
+    def is_ready(self) -> bool:
+        """Says whether the server takes requests for the model.
+
+        One that asks for an API key tells its models to nobody else, and is taken at its word.
+        """
+        for path in self.kind.ready:
+            if self.ask(self.asked_port, path.format(self.model_name))[0] != 200:
+                return False
+        if self.kind.models is None:
+            return True
+        status, said = self.ask(self.asked_port, self.kind.models)
+        return status == 401 or (status == 200 and self.model_name in _names(said))
+
+    def ask(
+        self,
+        port: int,
+        path: str,
+        method: str = "GET",
+        body: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, str]:
+        """Returns the status and the body of an answer; asks no proxies of the environment.
+
+        The status is 0 where there is no answer within five seconds.
+        """
+        with closing(http.client.HTTPConnection(self.client_host, port, timeout=5)) as connection:
+            try:
+                connection.request(method, path, body, headers or {})
+                response = connection.getresponse()
+                return response.status, response.read().decode(errors="replace")
+            except (OSError, http.client.HTTPException):
+                return 0, ""
+
+
+def _names(models: str) -> set[str]:
+    try:
+        return {model["id"] for model in json.loads(models)["data"]}
+    except (ValueError, KeyError):
+        return set()

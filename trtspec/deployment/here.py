@@ -1,0 +1,212 @@
+"""A server on this machine, which may be a container of NVIDIA's or the vendor's image."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from yarl import URL
+
+from trtspec.base.child import ChildProcess
+from trtspec.base.environment import without_secrets
+from trtspec.base.errors import UnavailableError
+from trtspec.base.progress import Progress
+from trtspec.deployment.build import DeployedBuild
+from trtspec.deployment.deployment import Deployment
+from trtspec.deployment.installed_triton import TritonInstall, find_triton
+from trtspec.deployment.logs import begin_log
+from trtspec.deployment.openai import OpenAi
+from trtspec.deployment.options import DeployOptions, deployment_of
+from trtspec.deployment.server import RunningServer
+from trtspec.deployment.shared_memory import Regions, is_any_abandoned, remove_abandoned
+from trtspec.deployment.site import HIDDEN, LaunchCommand, Site
+from trtspec.deployment.stubs import Stubs
+from trtspec.deployment.triton_launch import TritonLaunch
+from trtspec.deployment.triton_server import Door, TritonServer
+from trtspec.deployment.vendor_launch import VendorLaunch, difference
+from trtspec.gateway.addresses import LOOPBACK
+from trtspec.gateway.ports import Ports, are_free, check_free, reserved_ports
+from trtspec.gateway.triton.front import Front
+from trtspec.pipeline.machine.devices import find_gpus
+from trtspec.pipeline.machine.runtime import this_runtime
+from trtspec.serving.triton.stopping import STOPPING
+
+_END_S = 5.0
+
+
+def here(build: DeployedBuild, options: DeployOptions) -> Site:
+    """Returns this machine as the place to serve a build.
+
+    Its Triton is that of NVIDIA's image, if this is one, or the one that is installed; another engine's
+    server is that of a Python, or of PATH. Raises `UnavailableError` where there is none.
+    """
+    deployment, launch = deployment_of(build, options)
+    if isinstance(launch, VendorLaunch):
+        command = launch.here(deployment, options.python)
+        return Site(
+            deployment,
+            command.shown(deployment.build),
+            lambda _: launch.prepare(deployment.build),
+            partial(serve_vendor, deployment, command, launch.hub_variables),
+            difference(launch.launch, command.argv),
+        )
+    if launch.models:
+        raise UnavailableError(build.folder, "is for NVIDIA's image of Triton with vLLM", "--container")
+    triton, gpus = find_triton(), len(find_gpus())
+    command = launch.here(replace(deployment, key=HIDDEN), triton, gpus)
+
+    def prepare(watch: Progress) -> None:
+        build.check(this_runtime())
+        wait_for_ports(deployment, watch)
+
+    return Site(
+        deployment,
+        command.shown(deployment.build),
+        prepare,
+        partial(serve_triton, deployment, launch, triton, gpus),
+        triton.problem if deployment.is_public else None,
+    )
+
+
+def wait_for_ports(deployment: Deployment, watch: Progress) -> None:
+    """Waits while the ports are taken and the server of a deploy that was killed may be ending.
+
+    That is as long as Triton may take to end; whoever has the ports then is another.
+    """
+    deadline = time.monotonic() + deployment.grace_s + _END_S
+    host, ports = deployment.host, deployment.all_ports
+    if are_free(host, ports) or not is_any_abandoned():
+        return
+    with watch("wait for a server that is ending", None):
+        while not are_free(host, ports) and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+
+class _Last:
+    """Runs at most one child at a time."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        self._child: ChildProcess | None = None
+
+    def start(
+        self, command: LaunchCommand, environment: Mapping[str, str], orphaned: signal.Signals
+    ) -> ChildProcess:
+        """Starts a server, after ending the last one."""
+        self.end()
+        with self._deployment.log.open("ab") as log:
+            self._child = ChildProcess(
+                command.argv,
+                log,
+                folder=self._deployment.build,
+                environment={**environment, **command.environment, **command.secrets},
+                orphaned=orphaned,
+            )
+        return self._child
+
+    def end(self) -> None:
+        """Ends the server, if there is one, with every process that it has started."""
+        if self._child:
+            self._child.kill()
+            self._child = None
+
+
+@contextmanager
+def serve_vendor(
+    deployment: Deployment, command: LaunchCommand, hub: Mapping[str, str]
+) -> Iterator[Callable[[], RunningServer]]:
+    """Yields a function that starts another engine's server; each call first ends the last one.
+
+    It gets this process's environment without what looks like a secret, and the variables that the Hub asks
+    for. The last server is ended at the end of the block. Raises `UnavailableError` before anything starts
+    when the port is taken.
+    """
+    check_free(deployment.host, deployment.all_ports)
+    begin_log(deployment.log)
+    last = _Last(deployment)
+
+    def start() -> RunningServer:
+        environment = {**without_secrets(os.environ), **hub}
+        return RunningServer(deployment, last.start(command, environment, signal.SIGTERM))
+
+    try:
+        yield start
+    finally:
+        last.end()
+
+
+@contextmanager
+def serve_triton(
+    deployment: Deployment, launch: TritonLaunch, triton: TritonInstall, gpus: int
+) -> Iterator[Callable[[], TritonServer]]:
+    """Yields a function that starts a Triton; each call first ends the last one.
+
+    It is behind a front, on ports of its own each time. The last one is ended at the end of the block. Raises
+    `UnavailableError` before anything starts when a port is taken, a path cannot be served from, or there is
+    no mpirun for engines that need it.
+    """
+    for path in filter(None, (deployment.repository, triton.backends)):
+        check_path(path)
+    check_free(deployment.host, deployment.all_ports)
+    command = launch.here(deployment, triton, gpus).argv[0]
+    if shutil.which(command, path=triton.environment().get("PATH")) is None:
+        problem = "is not on PATH, and starts engines of several ranks"
+        raise UnavailableError(command, problem, "NVIDIA's image has it: trtspec deploy --container")
+    remove_abandoned()
+    begin_log(deployment.log)
+    with ExitStack() as stack:
+        doors = [*_doors(deployment, stack)]
+        stopping = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trtspec-")), "stopping")
+        regions, reserved, last = Regions(), ExitStack(), _Last(deployment)
+        for ends in (regions.close, reserved.close, last.end):
+            stack.callback(ends)
+        # Triton would wait for requests and connections, with its ports taken, though its front is gone. Its
+        # stubs end with it; the processes of mpirun do only if that is told to end.
+        orphaned = signal.SIGKILL if launch.ranks == 1 else signal.SIGTERM
+
+        def start() -> TritonServer:
+            last.end()
+            # A server that is killed leaves the memory that it shared with its processes.
+            regions.remove()
+            reserved.close()
+            ports = Ports(*reserved.enter_context(reserved_ports(3)))
+            inside = replace(deployment, host=LOOPBACK, ports=ports)
+            started = launch.here(inside, triton, gpus, regions.prefix)
+            child = last.start(started, {**triton.environment(), STOPPING: str(stopping)}, orphaned)
+            drain = partial(stopping.write_text, f"{deployment.grace_s}")
+            return TritonServer(inside, child, drain, *doors, stubs=Stubs(child.pid))
+
+        yield start
+
+
+def _doors(deployment: Deployment, stack: ExitStack) -> Iterator[Door]:
+    """Opens what stands before a Triton on this machine: its front, and OpenAI's API if it is served."""
+    api_url = URL(deployment.api_url).origin() if deployment.api_url else None
+    front = Front(deployment.host, deployment.ports, deployment.model_name, api_url)
+    front.start()
+    stack.callback(front.close)
+    yield front
+    if deployment.ports.openai:
+        api = OpenAi(deployment, LOOPBACK)
+        api.start()
+        stack.callback(api.close)
+        yield api
+
+
+def check_path(path: Path) -> None:
+    """Raises UnavailableError for a path with characters that mean something to a shell.
+
+    Triton's Python backend starts its processes with these paths, unquoted, in a line for the shell.
+    """
+    if shlex.quote(str(path)) != str(path):
+        repair = "have the build, and TRTSPEC_CACHE, in folders with plain names"
+        raise UnavailableError(path, "Triton cannot serve from a path with special characters", repair)

@@ -1,0 +1,130 @@
+"""A server in a container of docker or podman, of NVIDIA's or the vendor's image."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+
+from trtspec.backends.containers.container import Container, Health, Mount, name_for
+from trtspec.backends.containers.engine import ContainerEngine, find_engine
+from trtspec.backends.containers.images import ensure_image
+from trtspec.backends.containers.oddities import logout
+from trtspec.base.progress import Progress
+from trtspec.deployment.build import DeployedBuild
+from trtspec.deployment.container import (
+    OneContainer,
+    published,
+    remove_last,
+    words,
+)
+from trtspec.deployment.deployed import labels_of, running_in
+from trtspec.deployment.deployment import Deployment
+from trtspec.deployment.here import check_path
+from trtspec.deployment.logs import begin_log
+from trtspec.deployment.openai import OpenAi
+from trtspec.deployment.options import DeployOptions, deployment_of
+from trtspec.deployment.server import RunningServer
+from trtspec.deployment.site import HIDDEN, Launch, Site
+from trtspec.gateway.ports import address_of, check_free
+from trtspec.pipeline.machine.devices import container_gpus, find_gpus
+
+# Python asks, since the images certainly have it.
+_READY = "python3 -c 'import urllib.request as u; u.urlopen(\"http://127.0.0.1:{}{}\", timeout=4)'"
+
+
+def in_container(build: DeployedBuild, options: DeployOptions, *, detach: bool) -> Site:
+    """Returns a container with the recipe's GPUs as the place to serve a build; `detach` leaves it running.
+
+    Raises `UnavailableError` where neither docker nor podman can be asked.
+    """
+    deployment, launch = deployment_of(build, options)
+    engine, image, hardware = find_engine(), build.image, build.recipe.hardware
+    gpus: tuple[str, ...] = ()
+    if hardware.gpu != "none":
+        gpus = container_gpus(find_gpus(), hardware.count, engine.devices)
+    made = container(deployment, launch, image, gpus)
+    hidden = container(replace(deployment, key=HIDDEN), launch, image, gpus)
+    ends = logout(engine) if detach and engine.ends_at_logout else None
+
+    def prepare(watch: Progress) -> None:
+        launch.check_image(build)
+        if problem := engine.obstacle_to(gpus=bool(gpus)):
+            raise problem
+        ensure_image(engine.program, image, watch)
+
+    return Site(
+        deployment,
+        shlex.join(words(hidden, engine, detach=detach)),
+        prepare,
+        partial(serve, deployment, launch, made, engine, detach=detach),
+        f"{ends.problem}; {ends.repair} has them stay" if ends else None,
+        made.name if detach else None,
+    )
+
+
+def container(deployment: Deployment, launch: Launch, image: str, gpus: tuple[str, ...]) -> Container:
+    """Returns the container of a deployment, in which the build and the models can only be read; pure.
+
+    `gpus` are those of `Container`. Of another engine's image the entry point is not used: vLLM's is
+    `vllm serve`, and others have none.
+    """
+    command, build = launch.in_container(deployment, len(gpus)), deployment.build
+    first, *rest = command.argv
+    made = Container(
+        image=image,
+        name=name_for(deployment.container_name, build),
+        entrypoint=None if deployment.is_triton else first,
+        command=command.argv if deployment.is_triton else tuple(rest),
+        folder=build,
+        mounts=(Mount(build, read_only=True),),
+        gpus=gpus,
+        environment={"PYTHONDONTWRITEBYTECODE": "1", **command.environment},
+        secrets=tuple(command.secrets),
+        labels=labels_of(deployment),
+        # The server listens on every address of the container's network; this says what is seen outside.
+        publish=published(address_of(deployment.host), tuple(deployment.own_ports.values())),
+        health=Health(_READY.format(deployment.asked_port, deployment.kind.ready[0]), deployment.start_s),
+    )
+    return launch.mounted(made)
+
+
+@contextmanager
+def serve(
+    deployment: Deployment, launch: Launch, made: Container, engine: ContainerEngine, *, detach: bool
+) -> Iterator[Callable[[], RunningServer]]:
+    """Yields a function that starts the container, which may not be ready yet, after removing the last.
+
+    The last container is removed at the end. With `detach` it is left running instead, unless an exception
+    ends the block, and is started again when it fails. Raises `UnavailableError` before anything starts
+    when a port is taken, Triton cannot serve from the path, the same build is served already, or a container
+    that is not ours has the name. OpenAI's API in front of Triton is a process of this machine, which ends
+    with the container.
+    """
+    if deployment.is_triton:
+        check_path(deployment.repository)
+    remove_last(engine.program, made.name, deployment.build)
+    check_free(deployment.host, deployment.all_ports)
+    begin_log(deployment.log)
+    has_api = deployment.is_triton and deployment.ports.openai
+    api = OpenAi(deployment, deployment.url_host) if has_api else None
+    secrets = launch.in_container(deployment, len(made.gpus)).secrets
+    line = words(made, engine, detach=detach)[1:]
+    there = OneContainer(engine.program, line, made.name, deployment.build, deployment.log, secrets)
+
+    def start() -> RunningServer:
+        return running_in(there.start(), deployment, *filter(None, (api,)))
+
+    with ExitStack() as stack:
+        stack.callback(there.end)
+        if api:
+            api.start()
+            stack.callback(api.close)
+        yield start
+        if detach:
+            left = there.leave()
+            if api:
+                api.leave(left)
+            stack.pop_all()

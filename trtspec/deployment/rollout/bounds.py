@@ -1,0 +1,183 @@
+"""The bounds of a roll-out, and what the evidence says of each; pure."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass
+from enum import Enum
+
+from trtspec.deployment.rollout.evidence import ArmCounts, MeanTimes, RolloutEvidence, ScoredDrafts
+from trtspec.deployment.rollout.shares import difference
+from trtspec.serving.rollout.state import ARMS, PLAIN, SHADOW, SPECULATE, RolloutState
+
+LEAST_REQUESTS = 100
+"""The fewest completions of an arm that anything is concluded from."""
+LEAST_ACCEPTANCE = 0.5
+"""The least acceptance of a token where all before it were accepted; below it drafts seldom pay."""
+MOST_TIME_PER_TOKEN, MOST_FIRST_OUTPUT = 1.05, 1.25
+"""The most that a mean time of requests with drafts may be, in times of that of the plain ones.
+
+The first output of a request with drafts has several tokens, and comes later than one alone; so it is held
+against the time that plain requests take to as many. It waits for a place and a prompt too, so these times
+spread more, and less is promised of them.
+"""
+MOST_ERRORS = 0.01
+"""By how much the share of completions that fail may be above that of the plain ones."""
+_ONE_SIDED = 1.645
+"""Standard errors to the end of an interval that holds the truth, on this side, in 95 of 100 cases."""
+FEWEST_WITHOUT_ERRORS = math.ceil(_ONE_SIDED**2 * (1 - MOST_ERRORS) / MOST_ERRORS)
+"""So many of an arm tell that the bound on errors holds, where none of them fails, nor of the other arm."""
+_MOST_NEEDED = 100_000
+
+
+class BoundState(str, Enum):
+    """The state of a bound: it holds, it is broken, or it needs more requests to tell."""
+
+    HOLDS = "holds"
+    BROKEN = "broken"
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One bound and what was found."""
+
+    name: str
+    bound: str
+    found: str
+    verdict: BoundState
+    needed: int = 0
+    """The number of further requests of the arm that it takes to tell, about."""
+
+
+def overall(checks: list[Check]) -> BoundState:
+    """Returns the worst of the verdicts."""
+    verdicts = {check.verdict for check in checks}
+    for verdict in (BoundState.BROKEN, BoundState.OPEN):
+        if verdict in verdicts:
+            return verdict
+    return BoundState.HOLDS
+
+
+def bounds_of(state: RolloutState) -> dict[str, str]:
+    """Returns the bounds of a state by their names."""
+    none = MeanTimes(0, 0.0, 0.0)
+    many = ArmCounts(LEAST_REQUESTS, 0, none, none)
+    found = check(
+        state, RolloutEvidence(dict.fromkeys(ARMS, many), ScoredDrafts(0, 0, 0), ScoredDrafts(0, 0, 0))
+    )
+    return {each.name: each.bound for each in found}
+
+
+def check(state: RolloutState, evidence: RolloutEvidence) -> list[Check]:
+    """Returns the bounds of a state, none for one without drafts.
+
+    Times of the shadow are not bound: its requests are plain ones, with a draft beside each.
+    """
+    if not state.share:
+        return []
+    is_shadow = state.mode == "shadow"
+    arm, plain = evidence.arms[SHADOW if is_shadow else SPECULATE], evidence.arms[PLAIN]
+    other = None if state.share == 1 else plain
+    checks = [requests(arm, other)]
+    checks.append(acceptance(evidence.shadow if is_shadow else evidence.speculation, arm))
+    checks.append(errors(arm, other))
+    if not is_shadow and state.share < 1:
+        as_many = _until(plain, evidence.speculation.per_draft)
+        checks.append(ratio("time per token", arm.per_token, plain.per_token, MOST_TIME_PER_TOKEN))
+        checks.append(ratio("first output", arm.first_token, as_many, MOST_FIRST_OUTPUT))
+    return checks
+
+
+def requests(
+    arm: ArmCounts, other: ArmCounts | None, names: tuple[str, str] = ("with drafts", "plain")
+) -> Check:
+    """Returns the bound on how many there must be of an arm, and of the other one it is held against."""
+    counts = [one.per_token.count for one in (arm, other) if one is not None]
+    needed = max(LEAST_REQUESTS - min(counts), 0)
+    found = ", ".join(f"{count} {name}" for count, name in zip(counts, names, strict=False))
+    bound = f"at least {LEAST_REQUESTS}" + (" of each" if other else "")
+    return Check("requests", bound, found, BoundState.OPEN if needed else BoundState.HOLDS, needed)
+
+
+def acceptance(drafts: ScoredDrafts, arm: ArmCounts, least: float = LEAST_ACCEPTANCE) -> Check:
+    """Returns the bound on how likely a token is accepted where all before it were."""
+    name, bound = "acceptance", f"at least {least:.0%}"
+    needed = max(LEAST_REQUESTS - arm.per_token.count, 0)
+    if needed or not drafts.drafts:
+        found = "too few requests" if needed else "no drafts"
+        return Check(name, bound, found, BoundState.OPEN if needed else BoundState.BROKEN, needed)
+    found = f"{drafts.per_token:.0%} per token, {drafts.share:.0%} of all drafted"
+    holds = drafts.per_token >= least
+    return Check(name, bound, found, BoundState.HOLDS if holds else BoundState.BROKEN)
+
+
+def errors(arm: ArmCounts, other: ArmCounts | None, name_of_other: str = "plain") -> Check:
+    """Judges how much more of an arm fails than of the other one, by the interval of the difference.
+
+    Without another arm, or one of no requests, it is the share itself.
+    """
+    name, bound = "errors", f"at most {MOST_ERRORS:.0%}" + (f" above {name_of_other}" if other else "")
+    if arm.requests < LEAST_REQUESTS:
+        return Check(name, bound, "too few requests", BoundState.OPEN, FEWEST_WITHOUT_ERRORS - arm.requests)
+    others = other.requests if other else 0
+    share, usual = _failing(arm), _failing(other) if other else 0.0
+
+    def interval(more: int = 0) -> tuple[float, float]:
+        factor = 1 + more / arm.requests
+        return difference(share, factor * arm.requests, usual, factor * others, _ONE_SIDED)
+
+    low, high = interval()
+    if others:
+        found = f"{share:.1%}, {name_of_other} {usual:.1%} ({low:+.1%} to {high:+.1%})"
+    else:
+        found = f"{share:.1%} ({low:.1%} to {high:.1%})"
+    verdict = _side(low, high, MOST_ERRORS)
+    if verdict is not BoundState.OPEN:
+        return Check(name, bound, found, verdict)
+
+    def tells(more: int) -> bool:
+        return _side(*interval(more), MOST_ERRORS) is not BoundState.OPEN
+
+    return Check(name, bound, found, verdict, bisect_left(range(_MOST_NEEDED), True, key=tells))
+
+
+def _failing(arm: ArmCounts) -> float:
+    """Returns the share that failed; failures of what began before may be among them."""
+    return min(arm.failures / arm.requests, 1.0) if arm.requests else 0.0
+
+
+def _until(plain: ArmCounts, tokens: float) -> MeanTimes:
+    """Returns the times until plain requests have so many tokens."""
+    first, later = plain.first_token, plain.per_token
+    mean = first.mean + (tokens - 1) * later.mean
+    return MeanTimes(min(first.count, later.count), mean, math.hypot(first.error, (tokens - 1) * later.error))
+
+
+def ratio(name: str, arm: MeanTimes, other: MeanTimes, most: float, name_of_other: str = "plain") -> Check:
+    """Judges the ratio of two means by its interval, whose ends are those of the ratio's logarithm."""
+    bound = f"at most {most:.2f}x {name_of_other}"
+    least = min(arm.count, other.count)
+    if least < LEAST_REQUESTS or not arm.mean or not other.mean:
+        needed = max(LEAST_REQUESTS - least, 1)
+        return Check(name, bound, "too few requests", BoundState.OPEN, needed)
+    middle = math.log(arm.mean / other.mean)
+    error = math.hypot(arm.error / arm.mean, other.error / other.mean)
+    low, high = (math.exp(middle + side * _ONE_SIDED * error) for side in (-1, 1))
+    found = f"{math.exp(middle):.2f}x ({low:.2f} to {high:.2f})"
+    verdict = _side(low, high, most)
+    if verdict is not BoundState.OPEN:
+        return Check(name, bound, found, verdict)
+    return Check(name, bound, found, verdict, _needed(least, _ONE_SIDED * error, middle - math.log(most)))
+
+
+def _side(low: float, high: float, most: float) -> BoundState:
+    """Returns on which side of a bound an interval is."""
+    return BoundState.HOLDS if high <= most else BoundState.BROKEN if low > most else BoundState.OPEN
+
+
+def _needed(count: int, width: float, distance: float) -> int:
+    """Returns how many more it takes until an interval of this half-width is as narrow as the distance."""
+    factor = (width / distance) ** 2 if distance else math.inf
+    return int(min(max(count * (factor - 1), 1), _MOST_NEEDED))

@@ -1,0 +1,216 @@
+"""The roll-out of one running deployment: looked at, and moved."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trtspec.base.errors import RefusedError, UnavailableError
+from trtspec.client import scrape
+from trtspec.client.scrape import Scrape
+from trtspec.deployment.deployment import rollout_file
+from trtspec.deployment.monitoring.figures import choose
+from trtspec.deployment.rollout import standing, steps
+from trtspec.deployment.rollout.bounds import BoundState, Check, check, overall
+from trtspec.deployment.rollout.evidence import RolloutEvidence, between, counted
+from trtspec.deployment.rollout.standing import RolloutRecord
+from trtspec.deployment.rollout.steps import RolloutStep
+from trtspec.serving.rollout.file import LOOK_S
+from trtspec.serving.rollout.state import RolloutState
+
+_FOLLOWS_S, _PAUSE_S = 3 * LOOK_S, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ServerShares:
+    """A server's own report of its roll-out."""
+
+    speculation_share: float
+    """The share of requests that has drafts, 0 to 1."""
+    shadow_share: float
+    """The share of requests whose drafts are scored only, 0 to 1."""
+    is_malformed: bool
+    """True if the server cannot read its file."""
+
+    def goes_by(self, state: RolloutState) -> bool:
+        """Says whether it goes by a state, as far as the digits of its metrics tell."""
+        shares = self.speculation_share, self.shadow_share
+        wanted = state.share_of("speculate"), state.share_of("shadow")
+        return all(abs(told - share) < 1e-5 for told, share in zip(shares, wanted, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutView:
+    """The state of a roll-out, and of its bounds."""
+
+    model: str
+    standing: RolloutRecord
+    """The step that the file of the roll-out has."""
+    server: ServerShares
+    """The shares that the server applies."""
+    evidence: RolloutEvidence
+    """The counts since the step began."""
+    checks: list[Check]
+    """The bounds, each with its state; none while there is no roll-out."""
+
+    @property
+    def verdict(self) -> BoundState:
+        return overall(self.checks)
+
+    def as_json(self) -> dict[str, Any]:
+        state = self.standing.state
+        after, before = steps.after(state), steps.before(state)
+        return {
+            "model": self.model,
+            "step": steps.name_of(state),
+            **asdict(state),
+            "since": self.standing.since,
+            "server": asdict(self.server),
+            "verdict": self.verdict.value,
+            "checks": [{**asdict(check), "verdict": check.verdict.value} for check in self.checks],
+            "evidence": asdict(self.evidence),
+            "next": after and after.name,
+            "back": before and before.name,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutMove:
+    """A move between two states."""
+
+    before: RolloutState
+    after: RolloutState
+    is_followed: bool
+    """True if the server was seen to go by the new state."""
+
+
+class RunningDeployment:
+    """A deployment of a `build`, whose recipe gives drafts to a `usual` share of requests.
+
+    `url` is where the metrics of its server are, which serves `model`.
+    """
+
+    def __init__(self, build: Path, model: str, usual: float, url: str) -> None:
+        self._build, self._model, self._usual, self._url = build, model, usual, url
+        self._file = rollout_file(build)
+
+    def view(self) -> RolloutView:
+        """Looks at the file and at the server; raises `UnavailableError` where one of them cannot be read.
+
+        A step whose counters could not be read has its evidence begin with this look.
+        """
+        found = standing.read(self._file)
+        if found is not None and found.counted is None:
+            # Who may only read still sees where it stands, and all of it open.
+            with suppress(OSError), standing.locked(self._build):
+                self._begin()
+        return self._look()
+
+    def _begin(self) -> None:
+        """Has the evidence begin now where it has not yet; for who has the lock."""
+        found = standing.read(self._file)
+        if found is not None and found.counted is None:
+            standing.write(self._file, replace(found, counted=counted(self._scrape(), self._model)))
+
+    def _look(self) -> RolloutView:
+        found, said = standing.read(self._file), self._scrape()
+        now = found or RolloutRecord(RolloutState(share=self._usual))
+        so_far = counted(said, self._model)
+        evidence = between(so_far if now.counted is None else now.counted, so_far)
+        has_begun = found is not None or self._usual < 1
+        checks = check(now.state, evidence) if has_begun else []
+        return RolloutView(self._model, now, self._server(said), evidence, checks)
+
+    def go_on(self, *, force: bool) -> RolloutMove | None:
+        """Goes to the next step; None where there is none. Raises `RefusedError` where a bound does not hold.
+
+        With `force` the bounds are not asked, nor is the server.
+        """
+        with standing.locked(self._build):
+            now = self._state()
+            step = steps.after(now)
+            if step is None:
+                return None
+            if not force:
+                self._check(step)
+            return self._move(now, step)
+
+    def go_back(self) -> RolloutMove | None:
+        """Goes to the step before; None where there is none."""
+        with standing.locked(self._build):
+            now = self._state()
+            step = steps.before(now)
+            return self._move(now, step) if step else None
+
+    def go_off(self) -> RolloutMove:
+        """Takes the drafts from all requests, whatever the file says, even where it cannot be read."""
+        with standing.locked(self._build):
+            try:
+                now = self._state()
+            except UnavailableError:
+                now = RolloutState(share=self._usual)
+            return self._move(now, steps.OFF)
+
+    def _state(self) -> RolloutState:
+        found = standing.read(self._file)
+        return found.state if found else RolloutState(share=self._usual)
+
+    def _check(self, step: RolloutStep) -> None:
+        self._begin()
+        view = self._look()
+        if not view.server.goes_by(view.standing.state):
+            why = "cannot read its file" if view.server.is_malformed else "does not go by its file"
+            raise RefusedError(self._model, f"its server {why}: {self._file}", "its log says more")
+        for verdict in (BoundState.BROKEN, BoundState.OPEN):
+            for found in view.checks:
+                if found.verdict is verdict:
+                    raise _refused(step, found)
+
+    def _move(self, now: RolloutState, step: RolloutStep) -> RolloutMove:
+        """Writes the new state, whose evidence begins with what the server has counted until now.
+
+        Where the server cannot be asked, that is not known; where nothing is to be judged, it is left out.
+        """
+        so_far: Mapping[str, float] | None = {}
+        if step is not steps.OFF:
+            so_far = None
+            with suppress(UnavailableError):
+                so_far = counted(self._scrape(), self._model)
+        standing.write(self._file, RolloutRecord(step.state, standing.now(), so_far))
+        return RolloutMove(now, step.state, self._is_followed(step.state))
+
+    def _is_followed(self, state: RolloutState) -> bool:
+        """Waits until the server goes by a state; False where it does not in time, or cannot be asked."""
+        deadline = time.monotonic() + _FOLLOWS_S
+        try:
+            while not self._server(self._scrape()).goes_by(state):
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(_PAUSE_S)
+        except UnavailableError:
+            return False
+        return True
+
+    def _scrape(self) -> Scrape:
+        found = scrape.parse(scrape.read(self._url), time.monotonic())
+        choose(found, self._model, self._url)
+        return found
+
+    def _server(self, found: Scrape) -> ServerShares:
+        def gauge(name: str) -> float:
+            return found.total(f"trtspec:{name}", model=self._model)
+
+        shares = gauge("speculation_share"), gauge("shadow_share")
+        return ServerShares(*shares, is_malformed=bool(gauge("rollout_file_malformed")))
+
+
+def _refused(step: RolloutStep, found: Check) -> RefusedError:
+    if found.verdict is BoundState.BROKEN:
+        problem = f"{found.name} is {found.found}, and must be {found.bound}"
+        return RefusedError(f"no step to {step.name}", problem, "go back: trtspec rollout back RECIPE")
+    problem = f"{found.name}: {found.found}; about {found.needed} more requests tell"
+    return RefusedError(f"no step to {step.name} yet", problem, "wait for them, or --force it")

@@ -1,0 +1,204 @@
+"""A running Triton: what is asked of it, how it is made unready, and why it has ended."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from trtspec.base.causes import find_cause
+from trtspec.base.errors import ServerError, StuckError
+from trtspec.deployment.deployment import Deployment
+from trtspec.deployment.server import RunningServer, ServerProcess, how_ended
+from trtspec.deployment.stubs import Stubs
+from trtspec.deployment.triton_launch import KEY_HEADER
+from trtspec.gateway.ports import Ports
+from trtspec.gateway.triton.causes import CAUSES
+from trtspec.serving.metrics import COUNTED
+
+UNREADY = "trtspec_is_stopping"
+"""The name of a model that cannot be loaded, by which the server is made unready."""
+
+# So often a server that was ready is asked whether it lives, and so many answers in a row it may owe: every
+# client waits for a Triton that hangs, whose process runs, and for a model whose process has died unnoticed.
+_ASK_S = 5.0
+_MOST_MISSED = 6
+# How often in a row the metrics must say that nothing runs, since they come late.
+_QUIET = 3
+
+_RUNNING = re.compile(r"^trtspec:num_requests_running\{.*\} (\S+)$", re.MULTILINE)
+_COUNTED = re.compile(rf"^{COUNTED}\{{.*\}} (\S+)$", re.MULTILINE)
+
+# Why a model did not load, in its own words; Triton writes the end of a line as two characters, \ and n.
+_LOAD_FAILURE = re.compile(
+    r"failed to load '[^']*' version \d+: \w+: (?:TritonModelException: )?(.+?)(?:\\n|\"\n)"
+)
+
+# What the watchdog of a process says; those of processes that ended with the server follow it.
+_WATCHDOG = re.compile(r"^trtspec: (\S+) (.+), so this server ends$", re.MULTILINE)
+
+# Errors of Triton (E1121 …), of TensorRT and of TensorRT-LLM; their warnings are about what does no harm.
+_ERROR = re.compile(r"^(?:E\d{4} |error: |.*\[(?:E|ERROR)\]).*$", re.MULTILINE)
+
+# A race of Triton's Python backend with its own processes (triton-inference-server/server#8882).
+_ABORTED = "boost::interprocess::lock_exception"
+
+# Behind a front its ports are free ones that were chosen for this start.
+_PORT_TAKEN = re.compile(r"failed to start \w+ service: .*already in use")
+
+# What is no line of Triton's own log, but said by one of its processes.
+_PLAIN = re.compile(r"^(?![IWEF]\d{4} ).+$", re.MULTILINE)
+
+
+class Door(Protocol):
+    """Lets requests in, or refuses them; `Front` is one."""
+
+    def open(self, ports: Ports) -> None: ...
+
+    def shut(self, state: str, *, is_alive: bool = True) -> None: ...
+
+
+class TritonServer(RunningServer):
+    """A Triton that was started; requests come in through the `doors`.
+
+    `drain` tells the model to take in nothing more, and to cancel what still runs after the grace. `stubs`
+    are the processes of its models, which can be seen on this machine alone.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        process: ServerProcess,
+        drain: Callable[[], object],
+        *doors: Door,
+        stubs: Stubs | None = None,
+    ) -> None:
+        super().__init__(deployment, process)
+        self._drain, self._doors, self._stubs = drain, doors, stubs
+        self._next_ask, self._missed = math.inf, 0
+        self._pulse: list[str] = []
+
+    def is_ready(self) -> bool:
+        """Says whether the server is ready, and opens the doors when it is.
+
+        Raises `ServerError` when the server has ended or takes too long, and `StuckError` when its start has
+        got stuck, or Triton has ended it for a reason that another start does not have.
+        """
+        if self._process.poll() == -signal.SIGABRT and _ABORTED in self._said():
+            raise StuckError("tritonserver", "has ended while it began its processes", "start it again")
+        if super().is_ready():
+            for door in self._doors:
+                door.open(self._deployment.ports)
+            self._next_ask = time.monotonic() + _ASK_S
+            return True
+        if self._stubs and self._stubs.is_stuck():
+            raise StuckError("tritonserver", "waits for a process that does not begin", "start it again")
+        if (status := self._lost()) is not None:
+            self._check_loaded()
+            how = f"a model's process {how_ended(status)} before it began"
+            cause = find_cause(CAUSES, "\n".join(_PLAIN.findall(self._said())))
+            raise self._error("tritonserver", how, cause)
+        return False
+
+    def refuse(self, state: str) -> None:
+        for door in self._doors:
+            door.shut(state, is_alive=False)
+
+    def stop(self) -> None:
+        """Ends the server when its requests in flight have ended, or when their grace is over.
+
+        The doors are shut, the model takes in nothing more and the server says that it is not ready, all
+        before Triton is told to end: from then on Triton waits for the requests that run, but refuses new
+        ones, and in the bls layout every round is a new one.
+        """
+        for door in self._doors:
+            door.shut("stopping")
+        self._drain()
+        self._make_unready()
+        quiet, deadline = 0, time.monotonic() + self._deployment.grace_s + 1
+        while quiet < _QUIET and time.monotonic() < deadline and self._process.poll() is None:
+            quiet = quiet + 1 if self._is_idle() else 0
+            time.sleep(0.05)
+        super().stop()
+        # Triton keeps the files of a model that came by HTTP in a folder of /tmp until it ends (core,
+        # `MakeTemporaryDirectory`), so one on this machine that had to be killed leaves them.
+        for file in Path("/tmp").glob(f"folder*/1/{_mark()}"):  # noqa: S108
+            shutil.rmtree(file.parents[1], ignore_errors=True)
+
+    def _make_unready(self) -> None:
+        """Makes the server say that it is not ready, while requests that run go on.
+
+        Triton says so once a model has failed to load, so it is told to load one that must fail. No model is
+        unloaded, since new requests would then be told that there is no such model.
+        """
+        model = json.dumps({"parameters": {"config": '{"backend": "none"}', f"file:1/{_mark()}": ""}})
+        path, key = f"/v2/repository/models/{UNREADY}/load", {KEY_HEADER: self._deployment.key}
+        self._deployment.ask(self._deployment.ports.http, path, "POST", model, key)
+
+    def _is_idle(self) -> bool:
+        """Says whether no completion runs, as far as the metrics know, which change 20 times a second."""
+        return not any(float(number) for number in _RUNNING.findall(self._metrics()))
+
+    def _check_answers(self) -> None:
+        if time.monotonic() < self._next_ask:
+            return
+        status, silent = self._lost(), self._silent()
+        self._next_ask = time.monotonic() + _ASK_S
+        self._missed = self._missed + 1 if silent else 0
+        if status is not None:
+            problem = "tritonserver", f"a model's process {how_ended(status)}"
+        elif silent and self._missed == _MOST_MISSED:
+            problem = silent, f"has not answered {_MOST_MISSED} times in a row"
+        else:
+            return
+        self.refuse("ended")
+        raise self._error(*problem, None)
+
+    def _silent(self) -> str | None:
+        """Returns the name of what does not answer, Triton or the model behind it; None if both do.
+
+        The model's process tells its own time every second; none where the metrics do not answer, or the
+        model is none that tells it.
+        """
+        if self._deployment.ask(self._deployment.ports.http, "/v2/health/live")[0] != 200:
+            return "tritonserver"
+        pulse, before = _COUNTED.findall(self._metrics()), self._pulse
+        self._pulse = pulse or before
+        return self._deployment.model_name if before and pulse in ([], before) else None
+
+    def _metrics(self) -> str:
+        status, said = self._deployment.ask(self._deployment.ports.metrics, "/metrics")
+        return said if status == 200 else ""
+
+    def _lost(self) -> int | None:
+        return self._stubs.lost() if self._stubs else None
+
+    def _why(self, status: int) -> ServerError:
+        self._check_loaded()
+        said = self._said()
+        if _PORT_TAKEN.search(said):
+            return StuckError("tritonserver", "another program has taken its port", "start it again")
+        cause = find_cause(CAUSES, "\n".join(_ERROR.findall(said)))
+        if deaths := _WATCHDOG.findall(said):
+            model, how = deaths[0]
+            return self._error(model, how, cause)
+        return self._error("tritonserver", how_ended(status), cause)
+
+    def _check_loaded(self) -> None:
+        """Raises `ServerError` when a model did not load."""
+        if failure := _LOAD_FAILURE.search(self._said()):
+            cause = find_cause(CAUSES, failure[1])
+            repair = cause[1] if cause else self._log
+            raise ServerError(self._deployment.model_name, f"did not load: {failure[1]}", repair)
+
+
+def _mark() -> str:
+    """Returns the name of the file by which the folder of `_make_unready` is known."""
+    return f"trtspec-{os.getpid()}"
