@@ -20,6 +20,7 @@ from trtspec.cli.terminal.output import INTERRUPTED, out
 from trtspec.cli.terminal.streams import open_closed
 
 _DEBUG = "TRTSPEC_DEBUG"
+"""The variable that has the trace of a known error shown."""
 _START = "trtspec build recipe.yaml && trtspec deploy recipe.yaml"
 
 app = typer_app("trtspec", Root)
@@ -53,14 +54,11 @@ def main() -> None:
         if explanation is None:
             out.error("this is a defect of trtspec; please report it with the trace below and your recipe")
             raise
-        debug = os.environ.get(_DEBUG, "0") not in ("", "0")
-        if debug:
+        if os.environ.get(_DEBUG, "0") not in ("", "0"):
             traceback.print_exc()
         for line in explanation.lines:
             out.status(line)
         out.error(explanation.summary)
         if explanation.repair:
             out.hint(explanation.repair)
-        if not debug:
-            out.status(f"({_DEBUG}=1 shows the trace)")
         sys.exit(1)

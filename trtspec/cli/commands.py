@@ -8,16 +8,19 @@ parameters are the command's options, or the one parameter is a dataclass of the
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from importlib import import_module
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
+from typer.models import OptionInfo
 
 from trtspec.base.errors import OptionError
+from trtspec.cli.terminal.output import out
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,33 +34,64 @@ class CommandEntry:
     """The first sentence of the command's own help."""
     also: tuple[str, ...] = ()
     """More modules whose `COMMANDS` belong to this group."""
+    then: str = ""
+    """The command that follows, which a terminal is told; it takes arguments and options of this one."""
 
 
 TABLE = (
     CommandEntry("init", "cli.init", "Write a commented recipe to start from."),
     CommandEntry("migrate", "cli.migrate", "Move a recipe to another engine, and say what changes."),
-    CommandEntry("doctor", "cli.doctor", "Show what this machine has and what a recipe needs."),
+    CommandEntry(
+        "doctor", "cli.doctor", "Show what this machine has and what a recipe needs.", then="plan {recipe}"
+    ),
     CommandEntry(
         "selftest", "measure.commands.selftest", "Try the whole chain on this machine with a tiny pair."
     ),
-    CommandEntry("check", "cli.check", "Check a recipe, and whether its models fit together."),
-    CommandEntry("plan", "cli.plan", "Show a build's values, its steps and what to expect."),
+    CommandEntry(
+        "check", "cli.check", "Check a recipe, and whether its models fit together.", then="plan {recipe}"
+    ),
+    CommandEntry(
+        "plan",
+        "cli.plan",
+        "Show a build's values, its steps and what to expect.",
+        then="build {recipe}{output}{backend}",
+    ),
     CommandEntry("tune", "train.commands.tune", "Find the best draft, method and K for a recipe."),
     CommandEntry(
         "distill", "train.commands.distill", "Train the draft, or a head, on the target's own answers."
     ),
-    CommandEntry("convert", "cli.convert", "Convert a recipe's models to TensorRT-LLM checkpoints."),
-    CommandEntry("build", "cli.build", "Convert, build the engines, write the repository."),
+    CommandEntry(
+        "convert",
+        "cli.convert",
+        "Convert a recipe's models to TensorRT-LLM checkpoints.",
+        then="build {recipe}{output}",
+    ),
+    CommandEntry(
+        "build",
+        "cli.build",
+        "Convert, build the engines, write the repository.",
+        then="deploy {recipes}{output}{container}",
+    ),
     CommandEntry("deploy", "cli.deploy", "Serve a built recipe until Ctrl-C or SIGTERM."),
     CommandEntry("deploy status", "cli.deploy_status", "Show the servers that deploy has started."),
     CommandEntry("deploy stop", "cli.deploy_stop", "Stop a server that deploy has started."),
     CommandEntry("serve", "cli.serve", "Serve OpenAI's API in front of a Triton elsewhere."),
     CommandEntry("generate", "cli.generate", "Complete a prompt; acceptance and speed on stderr."),
-    CommandEntry("bench", "measure.commands.bench", "Measure what drafts are worth on a deployment."),
+    CommandEntry(
+        "bench",
+        "measure.commands.bench",
+        "Measure what drafts are worth on a deployment.",
+        then="verify {recipe}",
+    ),
     CommandEntry(
         "bench compare", "measure.commands.bench_compare", "Compare two runs of bench, load by load."
     ),
-    CommandEntry("verify", "measure.commands.verify", "Tell whether drafts change what the target says."),
+    CommandEntry(
+        "verify",
+        "measure.commands.verify",
+        "Tell whether drafts change what the target says.",
+        then="rollout plan {recipe}",
+    ),
     CommandEntry("top", "cli.top", "Show a server live: streams, speed, acceptance, K, queue."),
     CommandEntry(
         "rollout",
@@ -70,19 +104,42 @@ TABLE = (
     CommandEntry("store", "cli.store", "Keep engines in a folder, S3, GCS or elsewhere."),
     CommandEntry("ci", "cluster.commands.ci", "Engine builds in GitHub Actions or GitLab CI."),
     CommandEntry("schema", "cli.schema", "Print the JSON Schema of the recipe, for editors."),
+    CommandEntry("version", "cli.version", "Print the version."),
 )
 """In the order of the help."""
 _ENTRIES = {entry.name: entry for entry in TABLE}
 
 
 class Command(TyperCommand):
-    """Explains an option that does not go with the recipe as wrong usage."""
+    """Explains an option that does not go with the recipe as wrong usage, and tells what command follows."""
+
+    then = ""
+    """That of `CommandEntry`."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
         except OptionError as error:
             raise typer.BadParameter(error.problem, param_hint=f"--{error.option}") from None
+        if self.then and not any(ctx.params.get(name) for name in _ELSEWHERE):
+            words = {each.name: _words(each, ctx.params.get(each.name)) for each in self.params}
+            line = self.then.format_map(words)
+            if not line.endswith(" "):  # An argument was left out.
+                out.next(line)
+        return result
+
+
+_ELSEWHERE = ("dry_run", "json", "on", "only", "fleet", "commands")
+"""The options with which a command does not do what the next one goes on from."""
+
+
+def _words(parameter: Any, value: Any) -> str:
+    """Returns an argument for a shell, or an option with its name and a blank before it; "" if not given."""
+    if value in (None, False):
+        return ""
+    values = [] if value is True else value if isinstance(value, list) else [value]
+    words = shlex.join(map(str, values))
+    return words if parameter.param_type_name == "argument" else f" {parameter.opts[0]} {words}".rstrip()
 
 
 class Commands(TyperGroup):
@@ -116,7 +173,12 @@ def typer_app(name: str, group: type[TyperGroup] = Commands) -> typer.Typer:
     """Returns an empty group of commands."""
     # Without Rich's markup the help comes in half the time. `main` explains errors.
     return typer.Typer(
-        name=name, cls=group, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True
+        name=name,
+        cls=group,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
 
 
@@ -134,16 +196,20 @@ def load(entry: CommandEntry) -> Any:
     else:
         command = getattr(module, entry.name.replace(" ", "_"))
         app.command(entry.name, cls=Command, epilog=epilog)(_flat(command))
-    return get_group(app).commands[entry.name]
+    loaded: Any = get_group(app).commands[entry.name]
+    loaded.then = entry.then
+    return loaded
 
 
 def _flat(command: Callable[..., None]) -> Callable[..., None]:
     """Returns a command whose parameters are the fields of its dataclass of options, as Typer reads them."""
     kinds: list[Any] = [kind for kind in get_type_hints(command).values() if is_dataclass(kind)]
     if not kinds:
+        # An option in an annotation that is text would be made anew each time that it is read.
+        command.__annotations__ = _with_numbers(command)
         return command
     (options,) = kinds
-    hints = get_type_hints(options, include_extras=True)
+    hints = _with_numbers(options)
 
     def run(**values: Any) -> None:
         command(options(**values))
@@ -162,6 +228,17 @@ def _flat(command: Callable[..., None]) -> Callable[..., None]:
     )
     run.__annotations__ = hints
     return run
+
+
+def _with_numbers(options: Any) -> dict[str, Any]:
+    """Returns the annotations; options with bounds are shown as <int> or <float>, not as <int range>."""
+    hints = get_type_hints(options, include_extras=True)
+    for hint in hints.values():
+        for option in getattr(hint, "__metadata__", ()):
+            if isinstance(option, OptionInfo) and not (option.min is option.max is None):
+                is_float = float in (hint.__origin__, *get_args(hint.__origin__))
+                option.metavar = option.metavar or ("<float>" if is_float else "<int>")
+    return hints
 
 
 def examples(*lines: str) -> str:

@@ -60,7 +60,7 @@ def init(
     text = STARTER if command is None else _read(command, path, gpu, draft, backend)
     write_atomically(path, text)
     out.status(f"wrote {path}")
-    out.hint(f"edit it, then: trtspec check {path}")
+    out.next(f"check {path}")
 
 
 def _read(command: str, path: Path, gpu: str | None, draft: str | None, backend: str | None) -> str:

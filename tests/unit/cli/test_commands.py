@@ -32,7 +32,7 @@ class TestInit:
         path = tmp_path / "recipe.yaml"
         result = run("init", path)
         assert (result.exit_code, result.stdout) == (0, "")
-        assert f"trtspec check {path}" in result.stderr
+        assert result.stderr == f"wrote {path}\n"
         assert load(path).recipe.name == "llama-3.1-8b-h100"
         assert [child.name for child in tmp_path.iterdir()] == ["recipe.yaml"]
 

@@ -98,6 +98,11 @@ class Output:
         """Says what to do next, best with a command that can be pasted."""
         self._label("hint", _CYAN, line)
 
+    def next(self, command: str) -> None:
+        """Says which command of trtspec follows, on a terminal alone."""
+        if sys.stderr.isatty() and not self._is_log:
+            self._label("next", _CYAN, f"trtspec {command}")
+
     @property
     def draws(self) -> bool:
         """True if progress is drawn in place, and not printed in lines."""

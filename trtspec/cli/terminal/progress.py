@@ -55,7 +55,7 @@ class PlainProgress:
 
 
 class BarProgress:
-    """A bar that rich draws on stderr; it stays, full, when the work is done."""
+    """A bar that rich draws on stderr; a line with a tick and the time stands in its place afterwards."""
 
     def __init__(
         self, label: str, total: int | None, unit: str, say: Callable[[str], None], clock: Callable[[], float]
@@ -68,10 +68,13 @@ class BarProgress:
         if total:
             columns.append(progress.DownloadColumn() if unit == "B" else progress.MofNCompleteColumn())
         columns.append(progress.TimeElapsedColumn())
-        self._bar = progress.Progress(*columns, console=Console(stderr=True), redirect_stdout=False)
+        console = Console(stderr=True)
+        self._bar = progress.Progress(*columns, console=console, redirect_stdout=False, transient=True)
         self._label, self._task = label, self._bar.add_task(label, total=total)
+        self._say, self._clock = say, clock
 
     def __enter__(self) -> BarProgress:
+        self._start = self._clock()
         self._bar.start()
         return self
 
@@ -84,3 +87,4 @@ class BarProgress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.stop()
+        self._say(f"{'✗' if error else '✓'} {self._label}  {self._clock() - self._start:.1f} s")

@@ -151,7 +151,7 @@ class TestProgress:
         assert lines == ["copy ..."]
 
     def test_a_bar_on_a_terminal(self, terminal: Terminal, capsys: pytest.CaptureFixture[str]) -> None:
-        out = Output()
+        out = Output(lambda: 7.0)
         with redirect_stderr(terminal), out.progress("convert [target]", total=2, unit="B") as progress:
             progress.advance()
             out.status("a line between")
@@ -162,7 +162,19 @@ class TestProgress:
         assert "2/2 bytes" in shown
         assert "a line between" in shown
         assert "done in" not in shown
+        # Rich takes the bar away; what stays is one line.
+        assert shown.rpartition("\x1b[2K")[2] == "✓ convert [target]  0.0 s\n"
         assert capsys.readouterr().out == "data\n"
+
+    def test_a_bar_of_what_failed_has_no_tick(self, terminal: Terminal) -> None:
+        now = iter((1.0, 3.5))
+        with (
+            redirect_stderr(terminal),
+            pytest.raises(OSError, match="x"),
+            Output(lambda: next(now)).progress("convert"),
+        ):
+            raise OSError("x")
+        assert terminal.getvalue().endswith("✗ convert  2.5 s\n")
 
     def test_no_bar_in_ci(self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CI", "true")
