@@ -20,15 +20,17 @@ class Stubs:
     """The processes of the Python models of the process `server`, which may be mpirun."""
 
     def __init__(self, server: int) -> None:
-        self._server, self._ended = server, dict[int, float]()
+        self._server, self._begun, self._ended = server, set[int](), dict[int, float]()
 
     def is_stuck(self) -> bool:
         """Says whether one has not come to its `initialize` in 25 seconds.
 
-        One that has come there has a child, its watchdog. Triton waits ten seconds for such a process to
-        answer; under load it then waits without a limit for it to end.
+        One that has come there has a child, its watchdog, until it ends. Triton waits ten seconds for a
+        process to come there; under load it then waits without a limit for it to end.
         """
-        return any(_age(pid) > _BEGINNING_S and not _children(pid) for pid in _stubs(self._server))
+        stubs = _stubs(self._server)
+        self._begun = {pid for pid in stubs if pid in self._begun or _children(pid)}
+        return any(_age(pid) > _BEGINNING_S for pid in stubs if pid not in self._begun)
 
     def lost(self) -> int | None:
         """Returns the exit status of one that has ended, negative for a signal, and that Triton waits for.

@@ -39,6 +39,27 @@ def test_a_stub_without_a_watchdog(monkeypatch: pytest.MonkeyPatch, stub: str, s
         server.wait()
 
 
+def test_a_stub_that_has_begun_is_not_stuck_when_its_watchdog_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one whose engine does not load, while Python takes its time to end."""
+    monkeypatch.setattr(stubs, "_BEGINNING_S", -1)
+    stub = "bash -c 'sleep 60 & wait; exec -a triton_python_backend_stub sleep 60'"
+    server = subprocess.Popen([sys.executable, "-c", SERVER, stub], start_new_session=True)
+    try:
+        found = Stubs(server.pid)
+        (pid,) = wait_until(lambda: stubs._stubs(server.pid), "a stub")
+        (watchdog,) = wait_until(lambda: stubs._children(pid), "its watchdog")
+        assert not found.is_stuck()
+        os.kill(watchdog, 9)
+        wait_until(lambda: not stubs._children(pid), "the watchdog's end")
+        assert stubs._stubs(server.pid) == [pid]
+        assert not found.is_stuck()
+    finally:
+        os.killpg(server.pid, 9)
+        server.wait()
+
+
 def test_a_server_that_is_gone_is_not_stuck() -> None:
     server = subprocess.Popen(["true"])
     server.wait()
