@@ -28,7 +28,7 @@ from trtspec.client.grpc import GrpcClient
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
 RECIPE = TINY / "recipe.yaml"
 TRTSPEC = Path(sys.prefix, "bin", "trtspec")
-DEADLINE_S = 90.0
+DEADLINE_S = 240.0
 LAYOUTS = ("in_process", "bls")
 # A text of so many tokens takes longer than a test: who asks for one is in flight until it is cancelled, on a
 # fast machine too. The pair was trained for 1,024; what it says beyond is of no account.
@@ -85,7 +85,11 @@ class Deploy:
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(60)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Waits for the end of the command, and returns its exit status."""
+        return self.process.wait(DEADLINE_S)
 
     def server_pids(self) -> set[int]:
         """The tritonserver that serves this build, and its children.

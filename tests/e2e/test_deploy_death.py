@@ -8,7 +8,6 @@ import resource
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 
 from tests.e2e.conftest import (
     BLS,
+    DEADLINE_S,
     ENDLESS,
     IN_PROCESS,
     LAYOUTS,
@@ -32,7 +32,6 @@ from trtspec.base.errors import ServerError
 from trtspec.deployment.installed_triton import find_wheel
 
 LONG = {"text_input": "class A:\n", "max_tokens": ENDLESS, "num_draft_tokens": 1, "end_id": -1}
-SOON_S = 5.0
 
 
 def engine_processes(deploy: Deploy) -> dict[str, int]:
@@ -65,11 +64,10 @@ class InFlight:
         for thread in self._threads:
             thread.start()
 
-    def wait(self, seconds: float) -> dict[str, str]:
-        deadline = time.monotonic() + seconds
+    def wait(self) -> dict[str, str]:
         for thread in self._threads:
-            thread.join(max(0, deadline - time.monotonic()))
-        assert not any(thread.is_alive() for thread in self._threads), f"only {self.ends} have ended"
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive(), f"only {self.ends} have ended"
         return self.ends
 
     def _run(self, name: str, work: Callable[[], str]) -> None:
@@ -132,9 +130,9 @@ def test_the_engines_process_dies(
 
     os.kill(target_process(deploy), number)
 
-    ends = in_flight.wait(SOON_S)
+    ends = in_flight.wait()
     assert all(end.startswith("error: ") for end in ends.values()), ends
-    assert deploy.process.wait(SOON_S) == 1
+    assert deploy.ended() == 1
     said = deploy.said.read_text()
     assert f": {how}\n" in said
     assert "error: tensorrt_llm: " in said or "error: speculative_llm: " in said
@@ -162,7 +160,7 @@ def test_a_watchdog_that_dies_alone_is_replaced(deployer: Deployer, build_copy: 
 
     until(lambda: watchdogs(model) - {first}, "another watchdog")
     os.kill(model, signal.SIGKILL)
-    assert deploy.process.wait(SOON_S) == 1
+    assert deploy.ended() == 1
     assert ": was killed by SIGKILL\n" in deploy.said.read_text()
 
 
@@ -173,7 +171,7 @@ def test_an_engine_that_dies_unwatched_is_noticed(deployer: Deployer, build_copy
     os.kill(watchdogs(engine).pop(), signal.SIGSTOP)
     os.kill(engine, signal.SIGKILL)
 
-    assert deploy.process.wait(60) == 1
+    assert deploy.ended() == 1
     assert "error: tritonserver: a model's process was killed by SIGKILL" in deploy.said.read_text()
     until(lambda: not deploy.server_pids(), "the end of the server's children")
 
@@ -188,7 +186,7 @@ def test_a_model_that_is_stopped_unwatched_is_noticed(
     for process in (watchdogs(model).pop(), model):
         os.kill(process, signal.SIGSTOP)
 
-    assert deploy.process.wait(90) == 1
+    assert deploy.ended() == 1
     assert "error: speculative_llm: has not answered 6 times in a row" in deploy.said.read_text()
     until(lambda: not deploy.server_pids(), "the end of the server's children")
 
@@ -208,7 +206,7 @@ def test_a_model_whose_process_cannot_begin_is_told_at_once(
 
     deploy = deployer(build_copy, environment={**os.environ, "TRTSPEC_CACHE": str(tmp_path)})
 
-    assert deploy.process.wait(20) == 1
+    assert deploy.ended() == 1
     how = (
         "a model's process ended with status 127 before it began: Triton's Python backend lacks libpython3.so"
     )
@@ -244,7 +242,7 @@ def test_a_request_that_finds_the_models_process_dead_may_try_again(
         assert b"has ended" in answer
     for pid in watchdogs:
         os.kill(pid, signal.SIGCONT)
-    assert deploy.process.wait(30) == 1
+    assert deploy.ended() == 1
 
 
 @BLS
@@ -282,9 +280,9 @@ def test_requests_that_outlive_the_grace_end_with_an_error(
     status, answer = deploy.post({"text_input": "a", "max_tokens": 2})
     assert (status, answer) == (503, {"error": "the server is stopping"})
     until(lambda: "the server is stopping" in refusal(deploy), "a refusal over gRPC")
-    ends = in_flight.wait(1 + SOON_S)
+    ends = in_flight.wait()
     assert all(end.startswith("error: ") and "the server is stopping" in end for end in ends.values()), ends
-    assert deploy.process.wait(30) == 0
+    assert deploy.ended() == 0
     assert not deploy.server_pids()
 
 
@@ -326,7 +324,7 @@ def test_a_deploy_that_was_killed_can_be_started_again_at_once(
 def test_the_log_of_a_crash_is_kept(deployer: Deployer, build_copy: Path, until: Until) -> None:
     first = started(deployer, build_copy, until)
     os.kill(target_process(first), signal.SIGKILL)
-    assert first.process.wait(30) == 1
+    assert first.ended() == 1
 
     second = started(deployer, build_copy, until)
 
@@ -353,7 +351,7 @@ def test_no_process_crashes_as_it_ends(deployer: Deployer, build_copy: Path, unt
     until(lambda: served.metric("num_requests_running") == 0, "its metrics")
     assert served.stop() == 0
     (build_copy / "target" / "engine" / "rank0.safetensors").write_bytes(b"broken")
-    assert deployer(build_copy).process.wait(60) == 1
+    assert deployer(build_copy).ended() == 1
 
     assert not list(build_copy.glob("core*"))
 

@@ -52,7 +52,7 @@ def test_one_that_is_left_running_is_seen_and_stopped(
     docker: Docker, deploy: Deploying, until: Until
 ) -> None:
     deployed = deploy("--detach", with_api=True)
-    assert deployed.process.wait(90) == 0
+    assert deployed.ended() == 0
     (name,) = docker.names()
     assert f"trtspec deploy stop {name} stops it" in deployed.said.read_text()
     assert complete(deployed.api, "import ") == deployed.generate("import ", max_tokens=2)
@@ -64,7 +64,7 @@ def test_one_that_is_left_running_is_seen_and_stopped(
     assert name in docker.trtspec("deploy", "status").stdout
 
     again = deploy()
-    assert again.process.wait(30) == 1
+    assert again.ended() == 1
     assert f"error: {name}: is running already" in again.said.read_text()
 
     other = docker.trtspec("deploy", "stop", "another")
@@ -95,7 +95,7 @@ def test_requests_in_flight_end_before_the_container_does(
     client.close()
 
     assert len("".join(texts)) > 200
-    assert deployed.process.wait(60) == 0
+    assert deployed.ended() == 0
     assert docker.names() == []
 
 
@@ -106,7 +106,7 @@ def test_one_that_dies_while_it_starts_is_an_error_with_its_last_lines(
     (build_copy / "target" / "engine" / "rank0.safetensors").write_bytes(b"broken")
     deployed = deploy("--detach")
 
-    assert deployed.process.wait(60) == 1
+    assert deployed.ended() == 1
     said = deployed.said.read_text()
     assert "did not load: " in said
     assert f"{build_copy}/target/engine/rank0.safetensors: " in said
@@ -119,7 +119,7 @@ def test_one_that_is_left_running_is_started_again_when_its_engines_die(
     docker: Docker, deploy: Deploying, until: Until
 ) -> None:
     deployed = deploy("--detach")
-    assert deployed.process.wait(90) == 0
+    assert deployed.ended() == 0
     (found,) = json.loads(docker.trtspec("deploy", "status", "--json").stdout)
     assert (found["state"], found["restarts"]) == ("ready", "0")
     first = deployed.server_pids()
@@ -159,7 +159,7 @@ def test_one_whose_engines_die_says_so_and_is_started_again_if_asked(
 @pytest.mark.sweep
 def test_an_inspect_that_fails_is_no_death(docker: Docker, deploy: Deploying, until: Until) -> None:
     deployed = deploy("--detach")
-    assert deployed.process.wait(90) == 0
+    assert deployed.ended() == 0
     (name,) = docker.names()
     docker.daemon.info('{"ServerVersion": "29.0.1"}', "silent")
 
@@ -194,7 +194,7 @@ def test_a_container_of_the_same_name_that_is_not_ours_is_left_alone(
 
     deployed = deploy()
 
-    assert deployed.process.wait(30) == 1
+    assert deployed.ended() == 1
     assert f"error: {name}: a container of this name is not ours" in deployed.said.read_text()
     assert docker.names() == [name]
 
@@ -210,7 +210,7 @@ def test_one_that_is_killed_says_so(docker: Docker, deploy: Deploying, until: Un
 
     os.kill(pid, signal.SIGKILL)
 
-    assert deployed.process.wait(30) == 1
+    assert deployed.ended() == 1
     assert "error: tritonserver: was killed by SIGKILL" in deployed.said.read_text()
     assert docker.names() == []
     assert not list(Path("/dev/shm").glob(memory))
@@ -285,7 +285,7 @@ def test_the_triton_on_path_is_run_rather_than_the_wheels(
 class TestRefusals:
     def refused(self, deploy: Deploying) -> str:
         deployed = deploy()
-        assert deployed.process.wait(30) == 1
+        assert deployed.ended() == 1
         return deployed.said.read_text()
 
     def test_no_docker(self, docker: Docker, deploy: Deploying) -> None:
@@ -335,7 +335,7 @@ def test_engines_of_another_gpu_are_refused(docker: Docker, deployer: Deployer, 
 
     deployed = deployer(build, "--container", recipe=recipe, environment=docker.environment)
 
-    assert deployed.process.wait(30) == 1
+    assert deployed.ended() == 1
     assert "was built for SM 90, and this GPU has SM 89" in deployed.said.read_text()
 
 
@@ -358,7 +358,7 @@ def test_a_gpu_that_would_let_the_server_wait_for_ever(
 
     deployed = deployer(build, "--container", recipe=recipe, environment=docker.environment)
 
-    assert deployed.process.wait(30) == 1
+    assert deployed.ended() == 1
     said = deployed.said.read_text()
     assert problem in said
     assert repair in said

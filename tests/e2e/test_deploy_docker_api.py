@@ -26,7 +26,7 @@ def test_one_whose_api_is_gone_says_how_to_start_it(
     keys = tmp_path / "keys.txt"
     keys.write_text("sk-one\n")
     deployed = deploy("--detach", "--api-keys", str(keys), with_api=True)
-    assert deployed.process.wait(90) == 0
+    assert deployed.ended() == 0
     (api,) = [
         pid for pid, words in command_lines() if "trtspec.gateway.openai" in words and str(keys) in words[-2]
     ]

@@ -33,7 +33,7 @@ def test_one_that_is_left_running_is_seen_started_again_and_stopped(
     docker: Docker, deploy: Deploying, until: Until
 ) -> None:
     deployed = deploy("--detach", with_api=True)
-    assert deployed.process.wait(90) == 0, deployed.said.read_text()
+    assert deployed.ended() == 0, deployed.said.read_text()
     (name,) = docker.names()
     assert f"its log: podman logs --follow {name}" in deployed.said.read_text()
     assert complete(deployed.api, "import ") == deployed.generate("import ", max_tokens=2)
@@ -65,7 +65,7 @@ def test_one_that_dies_while_it_starts_is_not_waited_for(
     (build_copy / "target/engine/rank0.safetensors").write_bytes(b"broken")
     deployed = deploy("--detach")
 
-    assert deployed.process.wait(60) == 1
+    assert deployed.ended() == 1
     said = deployed.said.read_text()
     assert "did not load: " in said
     assert f"{build_copy}/target/engine/rank0.safetensors: " in said
@@ -77,7 +77,7 @@ def test_one_that_dies_while_it_starts_is_not_waited_for(
 class TestRefusals:
     def refused(self, deploy: Deploying, *options: str, status: int = 1) -> str:
         deployed = deploy(*options)
-        assert deployed.process.wait(30) == status
+        assert deployed.ended() == status
         return deployed.said.read_text()
 
     def test_no_subordinate_ids(self, docker: Docker, deploy: Deploying) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.command_line import trtspec
-from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Until
+from tests.e2e.conftest import DEADLINE_S, RECIPE, TINY, TRTSPEC, Until
 from tests.fakes.docker_daemon import DockerDaemon
 from tests.fakes.gpu_machine import GpuMachine
 from tests.ports import free_port, free_ports
@@ -47,6 +47,10 @@ class Vendor:
     @property
     def has_ended(self) -> bool:
         return self.process.poll() is not None
+
+    def ended(self) -> int:
+        """Waits for the end of the command, and returns its exit status."""
+        return self.process.wait(DEADLINE_S)
 
     def servers(self) -> list[str]:
         return servers(self.port)
@@ -145,7 +149,7 @@ def test_it_serves_until_it_is_told_to_stop(
     deploy.process.send_signal(signal.SIGTERM)
 
     assert answer.read().decode().count('"text"') >= 98, "a request in flight ends first"
-    assert deploy.process.wait(60) == 0
+    assert deploy.ended() == 0
     assert deploy.said.read_text().splitlines()[-1] == "stopped"
     assert not deploy.servers()
     assert "INFO loading" in (build / "vllm.log").read_text()
@@ -222,7 +226,7 @@ def test_one_that_does_not_end_is_killed(
     deploy.process.send_signal(signal.SIGTERM)
     until(lambda: "stopping" in deploy.said.read_text(), "the stop begun")
     deploy.process.send_signal(signal.SIGTERM)
-    assert deploy.process.wait(60) == 130
+    assert deploy.ended() == 130
     assert not deploy.servers()
 
 
@@ -231,7 +235,7 @@ def test_a_stop_before_it_is_ready(tmp_path: Path, vendor: Callable[..., Vendor]
     deploy = vendor(written(tmp_path / "build", FAKE_SERVER="never"))
     until(lambda: len(deploy.servers()) == 2, "the server started")
     deploy.process.send_signal(signal.SIGINT)
-    assert deploy.process.wait(60) == 130
+    assert deploy.ended() == 130
     assert not deploy.servers()
 
 

@@ -78,7 +78,7 @@ def test_ctrl_c_ends_the_request(server: Deploy, until: Until) -> None:
 
     process.send_signal(signal.SIGINT)
 
-    _, talk = process.communicate(timeout=30)
+    _, talk = process.communicate(timeout=120)
     assert process.returncode == 130
     assert b"Traceback" not in talk
     until(lambda: server.metric("num_requests_running") == 0, "no request running")

@@ -311,7 +311,7 @@ def test_a_deployment_has_the_api_from_its_start_to_its_end(
         deploy.process.send_signal(signal.SIGTERM)
         texts += [chunk.choices[0].text for chunk in chunks]
     assert len("".join(texts)) > 200
-    assert deploy.process.wait(60) == 0
+    assert deploy.ended() == 0
     assert not answers()
     assert "sk-one" not in deploy.said.read_text() + (build_copy / "openai.log").read_text()
 

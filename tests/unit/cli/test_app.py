@@ -134,7 +134,7 @@ def test_ctrl_c_exits_130(tmp_path: Path) -> None:
     process = subprocess.Popen([TRTSPEC, "check", fifo], stderr=subprocess.PIPE, text=True)
     with fifo.open("w"):  # opens only once the command reads, so it is inside its work now
         process.send_signal(signal.SIGINT)
-        _, talk = process.communicate(timeout=30)
+        _, talk = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Traceback" not in talk
 
@@ -163,4 +163,4 @@ def test_a_closed_pipe_is_no_trace() -> None:
     assert process.stderr is not None
     process.stdout.close()
     assert process.stderr.read() == ""
-    process.wait(timeout=30)
+    process.wait(timeout=120)

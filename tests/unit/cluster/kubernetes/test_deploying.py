@@ -334,7 +334,7 @@ def test_ctrl_c_leaves_what_was_applied(kubeconfig: Path, emulator: Emulator, tm
         if "without a node" in line:
             break
     process.send_signal(signal.SIGINT)
-    _, talk = process.communicate(timeout=30)
+    _, talk = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "interrupted: what was applied stays, and comes up; trtspec deploy status --kubernetes" in talk
     assert "Traceback" not in talk

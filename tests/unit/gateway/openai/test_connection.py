@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -145,23 +144,22 @@ def test_who_does_not_read_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(run())
 
 
-def test_who_reads_again_gets_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Connection, "reading_s", 0.5)
+def test_who_reads_again_gets_the_rest() -> None:
+    paused, clocks = asyncio.Event(), list[asyncio.TimerHandle | None]()
+
+    class Noticed(Connection):
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            clocks.append(self._clock)
+            paused.set()
 
     async def run() -> None:
-        paused = asyncio.Event()
-
-        class Noticed(Connection):
-            def pause_writing(self) -> None:
-                super().pause_writing()
-                paused.set()
-
-        begin = time.monotonic()
         async with connected(endless, Noticed) as (reader, writer):
             writer.write(HEAD)
-            await asyncio.wait_for(paused.wait(), 10)
-            while time.monotonic() - begin < 1.5:
+            await paused.wait()
+            while len(clocks) < 4:
                 await reader.readexactly(1 << 20)
+        assert all(clock and clock.cancelled() for clock in clocks[:3])
 
     asyncio.run(run())
 

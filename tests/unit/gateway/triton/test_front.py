@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import logging
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -73,12 +73,21 @@ def test_who_asks_nothing_is_not_waited_for(port: int, said: bytes, monkeypatch:
 
 
 def test_who_has_asked_may_stay(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "HEAD_S", 0.2)
+    clocks: list[asyncio.TimerHandle | None] = []
+    asked = connection.FrontConnection.asked
+
+    def seen(line: connection.FrontConnection) -> None:
+        asked(line)
+        clocks.append(line._clock)
+
+    monkeypatch.setattr(connection.FrontConnection, "asked", seen)
     with socket.create_connection((HOST, port), timeout=10) as line:
-        deadline = time.monotonic() + 0.5
-        while time.monotonic() < deadline:
+        for _ in range(2):
             line.sendall(b"GET /v2/logging HTTP/1.1\r\nHost: x\r\n\r\n")
             assert line.recv(1000).startswith(b"HTTP/1.1 403 ")
+    assert clocks[0]
+    assert clocks[0].cancelled()
+    assert clocks == [clocks[0]] * 2, "its time has begun again"
 
 
 def test_who_does_not_read_its_answer_is_not_waited_for(

@@ -291,11 +291,11 @@ class TestSideBySide:
         assert "nothing to do" in build(recipe, machine).stderr
 
     def test_one_that_fails_ends_the_other(self, recipe: Path, machine: GpuMachine) -> None:
-        machine.command("trtllm-build", 'case "$*" in *external*) exit 7;; *) exec sleep 60;; esac')
+        machine.command("trtllm-build", 'case "$*" in *external*) exit 7;; *) exec sleep 600;; esac')
         start = time.monotonic()
         result = build(recipe, machine)
         assert "failed with status 7" in result.stderr
-        assert time.monotonic() - start < 30
+        assert time.monotonic() - start < 300
         assert list((recipe.parent / "out").glob("*/*engine*")) == []
 
 
@@ -318,7 +318,7 @@ def test_ctrl_c_ends_the_builders_and_leaves_nothing_half_made(
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=120)
     assert process.returncode == 130
     out = recipe.parent / "out"
     assert [path.name for path in (out / "target").iterdir()] == ["checkpoint"]

@@ -14,6 +14,7 @@ from trtspec.serving.executor import Limits, Request
 from trtspec.serving.stats import Stats
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.engines import EnginePair
+from trtspec.serving.triton.outbox import Sender
 from trtspec.serving.triton.requests import ResponseOptions
 from trtspec.serving.triton.responses import Failure, TextChunk
 from trtspec.serving.triton.service import CoordinatorService
@@ -101,3 +102,15 @@ def ask(
     client = ListeningClient()
     service.submit(request, wanted or ResponseOptions(), client)
     return client
+
+
+@pytest.fixture
+def ticks() -> threading.Semaphore:
+    return threading.Semaphore(0)
+
+
+@pytest.fixture
+def sender(ticks: threading.Semaphore) -> Iterator[Sender]:
+    sender = Sender(ticks.release, tick_s=0.01)
+    yield sender
+    sender.close()

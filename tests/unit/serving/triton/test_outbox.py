@@ -5,61 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from trtspec.serving.completion import Completion, EndReason
+from tests.fakes.hearer import DONE, SECONDS, TROUBLE, FakeClient
 from trtspec.serving.executor import LogProb
-from trtspec.serving.stats import SpeculationCounts
-from trtspec.serving.triton import outbox as module
 from trtspec.serving.triton.departures import ASKING_S
-from trtspec.serving.triton.outbox import Outbox, Sender
+from trtspec.serving.triton.outbox import Sender
 from trtspec.serving.triton.responses import Code, Failure, TextChunk
-
-DONE = Completion(EndReason.LENGTH, 1, 1, SpeculationCounts())
-TROUBLE = Failure("why", Code.INTERNAL)
-SECONDS = 10
-
-
-class FakeClient:
-    """Hears chunks; a send blocks until `may_send` is set."""
-
-    def __init__(self) -> None:
-        self.heard: list[TextChunk] = []
-        self.is_sending, self.may_send, self.is_served = (
-            threading.Event(),
-            threading.Event(),
-            threading.Event(),
-        )
-        self.responses = threading.Semaphore(0)
-        self.may_send.set()
-        self.left, self.fails = False, False
-
-    def send(self, chunk: TextChunk) -> None:
-        self.is_sending.set()
-        assert self.may_send.wait(SECONDS)
-        if self.fails:
-            raise RuntimeError("Triton has had enough")
-        self.heard.append(chunk)
-        self.responses.release()
-        if chunk.is_last:
-            self.is_served.set()
-
-    def has_left(self, ask: bool) -> bool:
-        return self.left
-
-
-@pytest.fixture
-def ticks() -> threading.Semaphore:
-    return threading.Semaphore(0)
-
-
-@pytest.fixture
-def sender(ticks: threading.Semaphore) -> Iterator[Sender]:
-    sender = Sender(ticks.release, tick_s=0.01)
-    yield sender
-    sender.close()
 
 
 def test_chunks_arrive_in_order(sender: Sender) -> None:
@@ -116,66 +69,6 @@ def test_sequences_are_kept_apart_and_the_last_chunk_is_sent_last(sender: Sender
     assert [chunk.is_last for chunk in client.heard] == [False, False, True]
 
 
-class Streams:
-    """Streams that have had their first text and rest behind it, in this order, the first alone not."""
-
-    def __init__(self, sender: Sender, count: int) -> None:
-        self._sender = sender
-        self.clients: list[FakeClient] = []
-        self.outboxes: list[Outbox] = []
-        for _ in range(count):
-            self.begin("first ")
-
-    def begin(self, text: str) -> None:
-        """Waits until a new stream has had its first text."""
-        self.clients.append(FakeClient())
-        self.outboxes.append(self._sender.open(self.clients[-1], lambda: None))
-        self.outboxes[-1].put(TextChunk(text))
-        assert self.clients[-1].responses.acquire(timeout=SECONDS)
-
-    def said(self, number: int) -> list[str]:
-        return [chunk.text for chunk in self.clients[number].heard]
-
-
-@pytest.fixture
-def long_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REST_S", 3600.0)
-    monkeypatch.setattr(module, "LONGEST_REST_S", 3600.0)
-
-
-@pytest.mark.usefixtures("long_rests")
-def test_one_stream_alone_never_rests(sender: Sender) -> None:
-    streams = Streams(sender, 1)
-
-    for text in "abc":
-        streams.outboxes[0].put(TextChunk(text))
-        assert streams.clients[0].responses.acquire(timeout=SECONDS)
-
-    assert streams.said(0) == ["first ", "a", "b", "c"]
-
-
-@pytest.mark.usefixtures("long_rests")
-@pytest.mark.parametrize(
-    ("end", "texts"), [(TextChunk("c", DONE), ["abc"]), (TextChunk(failure=TROUBLE), ["ab", ""])]
-)
-def test_of_many_each_rests_behind_a_response_but_begins_and_ends_at_once(
-    sender: Sender, end: TextChunk, texts: list[str]
-) -> None:
-    """A failure has no text of its own, so what was said until then goes before it."""
-    streams = Streams(sender, 2)
-
-    streams.outboxes[1].put(TextChunk("a"))
-    streams.outboxes[1].put(TextChunk("b"))
-    # The thread sends in order: once it has sent this, it has left the two before it.
-    streams.begin("another's first")
-    assert streams.said(1) == ["first "]
-
-    streams.outboxes[1].put(end)
-    assert streams.clients[1].is_served.wait(SECONDS)
-    assert streams.said(1) == ["first ", *texts]
-
-
-@pytest.mark.usefixtures("long_rests")
 def test_nothing_follows_the_last_chunk(sender: Sender) -> None:
     """Who is cancelled behind its last token has its answer, and no failure in its place."""
     client = FakeClient()
@@ -190,57 +83,6 @@ def test_nothing_follows_the_last_chunk(sender: Sender) -> None:
 
     assert client.is_served.wait(SECONDS)
     assert client.heard == [TextChunk("first"), TextChunk("a", DONE)]
-
-
-def test_sequences_that_have_ended_leave_the_rests_of_the_others_as_long(
-    sender: Sender, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "REST_S", 0.1)
-    monkeypatch.setattr(module, "LONGEST_REST_S", 0.1)
-    streams, ended = Streams(sender, 2), 16
-    client, outbox = streams.clients[1], streams.outboxes[1]
-    for sequence in range(ended):
-        outbox.put(TextChunk("x", DONE, sequence_index=sequence, others_left=ended - sequence))
-        assert client.responses.acquire(timeout=SECONDS)
-        outbox.put(TextChunk("y", sequence_index=ended, others_left=ended - sequence))
-    before, until = len(client.heard), time.monotonic() + 0.5
-
-    while time.monotonic() < until:
-        outbox.put(TextChunk("y", sequence_index=ended, others_left=1))
-        time.sleep(0.001)
-
-    assert 1 <= len(client.heard) - before <= 6
-
-
-def test_what_comes_during_a_rest_goes_out_behind_it_and_what_comes_later_at_once(
-    sender: Sender, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "REST_S", 0.2)
-    monkeypatch.setattr(module, "LONGEST_REST_S", 0.2)
-    streams = Streams(sender, 2)
-
-    streams.outboxes[1].put(TextChunk("a"))
-    streams.outboxes[1].put(TextChunk("b"))
-    assert streams.clients[1].responses.acquire(timeout=SECONDS)
-    assert streams.said(1) == ["first ", "ab"]
-
-    streams.outboxes[1].put(TextChunk("c"))
-    assert streams.clients[1].responses.acquire(timeout=SECONDS)
-    assert streams.said(1) == ["first ", "ab", "c"]
-
-
-def test_the_last_of_many_streams_rests_no_more(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LONGEST_REST_S", 3600.0)
-    streams = Streams(sender, 2)
-    streams.outboxes[0].put(TextChunk("", DONE))
-    assert streams.clients[0].is_served.wait(SECONDS)
-    monkeypatch.setattr(module, "REST_S", 3600.0)
-
-    for text in "abc":
-        streams.outboxes[1].put(TextChunk(text))
-        assert streams.clients[1].responses.acquire(timeout=SECONDS)
-
-    assert streams.said(1) == ["first ", "a", "b", "c"]
 
 
 def test_a_refused_send_ends_that_request_alone(sender: Sender, caplog: pytest.LogCaptureFixture) -> None:
@@ -370,14 +212,3 @@ def test_close_sends_what_waits() -> None:
     sender.close()
 
     assert client.heard == [TextChunk("a", DONE)]
-
-
-@pytest.mark.usefixtures("long_rests")
-def test_close_sends_what_waits_during_a_rest() -> None:
-    sender = Sender(lambda: None, tick_s=60)
-    streams = Streams(sender, 2)
-    streams.outboxes[1].put(TextChunk("a"))
-
-    sender.close()
-
-    assert streams.said(1) == ["first ", "a"]

@@ -7,12 +7,14 @@ from threading import Event
 
 import pytest
 
+from tests.e2e.conftest import TINY
 from tests.fakes.guided import VOCABULARY
 from trtspec.serving.executor import GUIDE_REFUSED, Guide, GuideType, Request
 from trtspec.serving.executors.torch import follower
 from trtspec.serving.executors.torch.follower import GUIDES_BUSY, Followers, GuidedText
 from trtspec.serving.guides.compiler import TOO_AMBIGUOUS, Bitmasks, Grammar, GuideCompiler, Matcher
 from trtspec.serving.text import Text
+from trtspec.serving.tokenizer import Tokenizer
 
 LETTERS = Guide(GuideType.REGEX, "[a-c]{9}")
 SIZE = len(VOCABULARY)
@@ -60,6 +62,29 @@ def test_a_grammar_that_is_too_ambiguous_ends_all_requests_with_it(
     followers.mask(guided, [], SIZE, 0)
     assert (guided.error, grammar.problem) == (f"{GUIDE_REFUSED}{TOO_AMBIGUOUS}", TOO_AMBIGUOUS)
     assert begun(followers, grammar).error == guided.error
+
+
+def test_a_mask_that_takes_seconds_is_not_waited_for(
+    followers: Followers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """xgrammar works on it without Python's lock."""
+    is_made, fill = Event(), Matcher.fill
+
+    def noted(matcher: Matcher, bitmasks: Bitmasks, row: int) -> None:
+        fill(matcher, bitmasks, row)
+        is_made.set()
+
+    vocabulary = Tokenizer.load(TINY / "target").vocabulary(2048)
+    ambiguous = "x" + 5 * "(" + "[^a]{0,49}" + 5 * "){0,49}"
+    grammar = GuideCompiler(vocabulary).compile(Guide(GuideType.REGEX, ambiguous))
+    guided = begun(followers, grammar)
+    guided.said = [vocabulary.index(b"x")]
+    monkeypatch.setattr(Matcher, "fill", noted)
+
+    followers.mask(guided, [], len(vocabulary), 0)
+
+    assert grammar.problem == TOO_AMBIGUOUS
+    assert not is_made.is_set()
 
 
 def test_a_guide_that_is_not_looked_at_for_others_is_not_refused(
