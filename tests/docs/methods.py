@@ -8,8 +8,8 @@ from trtspec.methods.table import METHODS
 ABOUT = """\
 # Methods and engines
 
-A recipe may name any method with any engine that has a "yes" here. `trtspec check` refuses the rest with the
-reason, before anything is downloaded.
+A recipe may name any method with any engine that has a "yes" here, or one of the releases that stand in its
+place. `trtspec check` refuses the rest with the reason, before anything is downloaded.
 
 - [Choose a method](../how-to/choose-a-method.md) says what each method is for.
 - [Serve with vLLM, SGLang or trtllm-serve](../how-to/serve-with-other-engines.md) is about other engines.
@@ -30,8 +30,11 @@ def page() -> str:
         shown = []
         for backend in backends():
             cell = backend.refusal(method, None)
-            note = (cell.reason, cell.source) if cell else None
-            shown.append(f"no ({notes.setdefault(note, len(notes) + 1)})" if note else "yes")
+            if cell is None:
+                shown.append("yes")
+                continue
+            number = notes.setdefault((cell.reason, cell.source), len(notes) + 1)
+            shown.append(f"{', '.join(cell.releases) or 'no'} ({number})")
         lines.append(f"| `{method}` | {' | '.join(shown)} |")
     reasons = [f"{number}. {reason} ({source})" for (reason, source), number in notes.items()]
     return "\n".join([*lines, "", REASONS, *reasons])

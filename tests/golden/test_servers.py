@@ -74,6 +74,9 @@ hardware: {gpu: h100}
 """
 
 
+MEDUSA = HEAD.replace("eagle3, num_draft_tokens: 5", "medusa, num_draft_tokens: 3")
+
+
 def golden(name: str, output: str) -> None:
     file = GOLDEN / f"{name}.txt"
     if os.environ.get("UPDATE_GOLDEN"):
@@ -121,3 +124,13 @@ def test_a_head(llama_folder: Callable[..., Path], tmp_path: Path) -> None:
         recipe.write_text(f"{HEAD}engine: {{backend: {backend}}}\n")
         found.append(shown(recipe, backend).strip())
     golden("head", "\n\n".join(found).replace(str(tmp_path), "/models") + "\n")
+
+
+def test_heads_of_medusa(llama_folder: Callable[..., Path], tmp_path: Path) -> None:
+    llama_folder("target", **TARGET)
+    write_head(tmp_path / "head", "medusa")
+    recipe, found = tmp_path / "recipe.yaml", []
+    for release in ("0.33.0", "0.32.0"):
+        recipe.write_text(f"{MEDUSA}engine: {{backend: vllm, release: {release}}}\n")
+        found.append(shown(recipe, "vllm").strip())
+    golden("medusa", "\n\n".join(found).replace(str(tmp_path), "/models") + "\n")

@@ -39,13 +39,18 @@ def contradictions_of_any_backend(recipe: Recipe) -> Iterator[Finding]:
 
 
 def _backend(backend: Backend, recipe: Recipe) -> Iterator[Finding]:
-    """Finds a method that the backend does not run, a release that it does not have, and a missing GPU."""
+    """Finds a method that the backend or its release does not run, an unknown release, and a missing GPU."""
     version, method = recipe.engine.release, recipe.speculation.method.kind
-    if found := backend.refusal(method, version):
+    flaw = backend.release_flaw(version) if version else None
+    if flaw:
+        yield Finding("engine.release", *flaw)
+    found = backend.refusal(method, version)
+    if found and not found.releases:
         problem = f"{backend.name} does not run {method}: {found.reason}"
         yield Finding("speculation.method", problem, "write another method, or another engine.backend")
-    if version and (flaw := backend.release_flaw(version)):
-        yield Finding("engine.release", *flaw)
+    elif found and not flaw:
+        problem = f"{backend.name} {version or backend.versions[0]} does not run {method}: {found.reason}"
+        yield Finding("engine.release", problem, f"write release: {found.releases[0]}, or another method")
     if recipe.hardware.gpu == gpus.NONE and backend.needs_gpu:
         problem = f"gpu is none, but {backend.needs_gpu}"
         yield Finding("engine.backend", problem, "write backend: torch, or name a GPU in hardware.gpu")

@@ -37,6 +37,21 @@ def test_a_refusal_says_why_and_where_that_can_be_seen() -> None:
     assert all(cell.reason and cell.source for cell in refused)
 
 
+def test_the_releases_that_run_a_method_are_some_of_the_backends_and_not_all() -> None:
+    for backend in backends():
+        for cell in backend.methods.values():
+            if cell and cell.releases:
+                assert set(cell.releases) < set(backend.versions)
+
+
+def test_a_release_runs_a_method_that_the_default_has_not() -> None:
+    assert backend_named("vllm").refusal("medusa", "0.32.0") is None
+    for release in ("0.33.0", None):
+        found = backend_named("vllm").refusal("medusa", release)
+        assert found
+        assert found.releases == ("0.32.0",)
+
+
 @pytest.mark.parametrize("backend", SERVERS)
 def test_the_default_release_of_a_server_is_the_newest(backend: str) -> None:
     server = server_named(backend)

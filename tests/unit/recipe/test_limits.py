@@ -38,6 +38,7 @@ def lookup(kind: str, least: int, most: int) -> dict[str, Any]:
         {"engine": {"max_num_tokens": 144}, "speculation": {"max_draft_len": 8}},
         {"engine": {"max_num_tokens": 32}},
         {"engine": {"backend": "torch"}, "target": {"dtype": "float32"}},
+        {"engine": {"backend": "vllm", "release": "0.32.0"}, "speculation": {"method": "medusa"}},
         {"engine": {"backend": "torch"}, "hardware": {"gpu": "none"}, "target": {"quantization": FP8}},
         {"hardware": {"count": 4}, "target": {"parallel": {"tensor": 2, "pipeline": 2}}},
         {"hardware": {"gpu": "l40s"}, "target": {"quantization": FP8}, "draft": {"quantization": FP8}},
@@ -129,6 +130,18 @@ def test_what_holds_together(changes: dict[str, Any]) -> None:
             {"engine": {"backend": "vllm", "release": "1.2.1"}},
             "engine.release",
             "found '1.2.1': no release of vllm that was tried",
+            "known are 0.33.0, 0.32.0",
+        ),
+        (
+            {"engine": {"backend": "vllm"}, "speculation": {"method": "medusa"}},
+            "engine.release",
+            "vllm 0.33.0 does not run medusa: vLLM has Medusa up to 0.32.0",
+            "write release: 0.32.0, or another method",
+        ),
+        (
+            {"engine": {"backend": "vllm", "release": "0.31.0"}, "speculation": {"method": "medusa"}},
+            "engine.release",
+            "found '0.31.0': no release of vllm that was tried",
             "known are 0.33.0, 0.32.0",
         ),
         (

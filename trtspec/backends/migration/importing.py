@@ -115,6 +115,8 @@ def _recipe(
                 reading.lose(flag, finding.problem)
                 if key == "speculation.method":
                     _tell_draft(reading)
+        if finding.subject == "engine.release":
+            reading.say(finding.subject, f"{loaded.recipe.engine.release}, since {finding.problem}")
     return text, loaded
 
 

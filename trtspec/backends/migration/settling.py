@@ -16,7 +16,7 @@ from trtspec.recipe.edit import edit
 from trtspec.recipe.loader import LoadedRecipe, loads
 from trtspec.recipe.yaml_reader import read
 
-_METHOD = "speculation.method"
+_METHOD, _RELEASE = "speculation.method", "engine.release"
 _NEEDED = ("", "name", "target", "target.model", "draft.model", "hardware", "hardware.gpu", "engine.backend")
 
 
@@ -56,10 +56,13 @@ def value_of(key: str, values: Mapping[str, Any]) -> Any:
 def without(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what to change so that a key is gone; nothing if the recipe needs it or does not have it.
 
-    A section that it would leave empty goes with it.
+    A section that it would leave empty goes with it. A release gives way to one that runs the method, where
+    not all do.
     """
     if key == _METHOD:
         return _other_method(values)
+    if key == _RELEASE and (releases := _releases_with_method(values)):
+        return {key: releases[0]}
     if key in _NEEDED or value_of(key, values) is None:
         return {}
     section = key.rpartition(".")[0]
@@ -70,11 +73,21 @@ def without(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _other_method(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the change to a method that needs no more than what is there; every backend has it."""
-    method = value_of(_METHOD, values)
-    kind = method.get("kind") if isinstance(method, dict) else method
-    other = METHODS.get(str(kind), Method).gives_way_to
+    other = METHODS.get(_kind(values), Method).gives_way_to
     if other is None:
         return {}
     if METHODS[other].has_model and "draft" in values:
         return {_METHOD: other}
     return {_METHOD: WITHOUT_MODEL[0], **({"draft": None} if "draft" in values else {})}
+
+
+def _releases_with_method(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the releases that run the method, where the backend has others; else none."""
+    backend = value_of("engine.backend", values)
+    cell = backend_named(backend).methods.get(_kind(values)) if backend else None
+    return cell.releases if cell else ()
+
+
+def _kind(values: Mapping[str, Any]) -> str:
+    method = value_of(_METHOD, values)
+    return str(method.get("kind") if isinstance(method, dict) else method)

@@ -17,7 +17,7 @@ from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.models.source import Source
 from trtspec.pipeline.plan.choices import Choice, Chooser, Origin
 from trtspec.pipeline.plan.depending import depending
-from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
+from trtspec.pipeline.plan.facts import HeadFacts, ModelFacts, PlanFacts
 from trtspec.pipeline.plan.memory import kv_of_layer
 from trtspec.pipeline.plan.precision import choose_dtype, choose_fp8_cache, choose_fp8_weights
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
@@ -60,7 +60,9 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
     name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
     places = {role: _served(choose, role, engine, output) for role, engine in engines.items()}
     if facts.head:
-        places[Role.DRAFT] = LaunchModel(_place(choose, Role.DRAFT), facts.head.revision)
+        made = str((output / write_layers.OUTPUT).absolute()) if facts.head.head.unsaid else None
+        named = LaunchModel(_place(choose, Role.DRAFT), facts.head.revision)
+        places[Role.DRAFT] = LaunchModel(made) if made else named
     _check_pinned(choose, backend, places.get(Role.DRAFT))
     wanted = LaunchInputs(
         release=backend.release_of(version),
@@ -99,14 +101,9 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
 
 
 def _sizes(choose: Chooser, facts: PlanFacts) -> BuildOptions:
-    """Returns the sizes; the longest draft is K, which no server changes from round to round."""
+    """Returns the sizes."""
     recipe, on_cpu = choose.loaded.recipe, choose.loaded.recipe.hardware.gpu == gpus.NONE
-    most = recipe.written("speculation.max_draft_len")
-    length = choose(
-        "speculation.num_draft_tokens",
-        most or NUM_DRAFT_TOKENS,
-        "max_draft_len, in every round" if most else "about what the servers' own examples have",
-    )
+    length = _num_draft_tokens(choose, facts.head)
     batch = choose("engine.max_batch_size", recipe.engine.max_batch_size, "drafts pay at low load")
     longest = choose_max_seq_len(choose, facts)
     tokens = choose(
@@ -115,6 +112,24 @@ def _sizes(choose: Chooser, facts: PlanFacts) -> BuildOptions:
         "a CPU reads no faster in larger steps" if on_cpu else "what the servers take of a large GPU",
     )
     return BuildOptions(batch, longest - 1, longest, tokens, length)
+
+
+def _num_draft_tokens(choose: Chooser, found: HeadFacts | None) -> int:
+    """Returns the longest draft, which is K: no server changes it from round to round.
+
+    Raises RecipeError for more tokens than the heads say, of which vLLM would make up the rest.
+    """
+    key, most = "speculation.num_draft_tokens", choose.loaded.recipe.written("speculation.max_draft_len")
+    heads = found.head.longest if found else None
+    usual, reason = NUM_DRAFT_TOKENS, "about what the servers' own examples have"
+    if heads and heads < usual:
+        usual, reason = heads, "a token of each head"
+    length: int = choose(key, most or usual, "max_draft_len, in every round" if most else reason)
+    if heads and length > heads:
+        wrong = key if choose.loaded.recipe.written(key) else "speculation.max_draft_len"
+        problem = f"{length} is more than the {heads} heads say, a token each"
+        raise choose.error(wrong, problem, f"at most {heads}")
+    return length
 
 
 def _target(choose: Chooser, backend: ServerBackend, facts: ModelFacts, options: BuildOptions) -> EnginePlan:

@@ -13,7 +13,7 @@ from trtspec.base.progress import Advance
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps import copy_tokenizer, write_layers
+from trtspec.pipeline.steps import copy_tokenizer, write_head, write_layers
 from trtspec.pipeline.steps.steps import checks, choices
 
 KIND = "write launch"
@@ -27,6 +27,8 @@ def steps_before_the_manifest(resolved: Resolved, launch: ServerLaunch, facts: P
     for role, engine in resolved.engines.items():
         if engine.layers:
             yield write_layers.step(resolved, role)
+    if facts.head and facts.head.head.unsaid:
+        yield write_head.step(resolved, facts.head)
     yield from launch_steps(launch)
 
 

@@ -12,8 +12,8 @@ from trtspec.backends.served.inputs import LaunchInputs, words
 from trtspec.backends.servers.launch import ServerLaunch
 from trtspec.methods.method import HETEROGENEOUS
 
-METHODS = {name: name for name in ("draft_model", "ngram", "suffix", "eagle3", "eagle")}
-"""vLLM's name of each method (`SpeculativeMethod` in vllm/config/speculative.py)."""
+METHODS = {name: name for name in ("draft_model", "ngram", "suffix", "eagle3", "eagle", "medusa")}
+"""vLLM's name of each method (`SpeculativeMethod` in vllm/config/speculative.py); 0.33 has no Medusa."""
 
 
 def launch(wanted: LaunchInputs) -> ServerLaunch:

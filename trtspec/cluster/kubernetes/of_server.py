@@ -100,21 +100,22 @@ def _findings(loaded: LoadedRecipe, launch: ServerLaunch) -> Iterator[Finding]:
         problem = f"{backend.title} takes no key but on its command line, which every user of a node can read"
         repair = "remove this line, and put a proxy that asks for keys in front of it"
         yield loaded.problem("kubernetes.secrets.api_keys", problem, repair)
-    yield from _unseen(loaded)
+    yield from _unseen(loaded, launch)
 
 
-def _unseen(loaded: LoadedRecipe) -> Iterator[Finding]:
+def _unseen(loaded: LoadedRecipe, launch: ServerLaunch) -> Iterator[Finding]:
     """Finds folders of this machine that are on no volume of the pods, at the same path."""
     volume = loaded.recipe.kubernetes.cache
     places = f"below {pod.MODELS} on a claim of kubernetes.cache, or below the path of a host_path"
-    for role, model in loaded.recipe.models.items():
-        location = loaded.model_location(model)
-        if isinstance(model, Draft) and model.layers_of_target:
-            problem = "the build makes a model of these layers on this machine, and pods do not see it"
-            repair = (
-                f"copy the build's {write_layers.OUTPUT} to a folder {places}, and name that as draft.model"
-            )
-            yield loaded.problem("draft.layers_of_target", problem, repair)
+    locations = {role: loaded.model_location(model) for role, model in loaded.recipe.models.items()}
+    named = {str(location.absolute()) for location in locations.values() if isinstance(location, Path)}
+    for role, location in locations.items():
+        model = loaded.recipe.models[role]
+        if isinstance(model, Draft) and not named.issuperset(launch.models):
+            key = "draft.layers_of_target" if model.layers_of_target else "draft.model"
+            problem = "the build makes this model on this machine, and pods do not see it"
+            made = f"copy the build's {write_layers.OUTPUT} to a folder {places}"
+            yield loaded.problem(key, problem, f"{made}, and name that as draft.model")
         elif isinstance(location, Path) and not _is_on(volume, PurePosixPath(location.absolute())):
             problem = f"{location} is of this machine, and pods do not see it"
             yield loaded.problem(f"{role}.model", problem, f"name a model of the Hub, or a folder {places}")

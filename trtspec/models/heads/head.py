@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -46,6 +46,13 @@ class HeadDescription(ABC):
     """
     verifier: str | None = None
     """The target that the head was trained for, if it says so."""
+    unsaid: Mapping[str, Any] = field(default_factory=dict)
+    """The keys that vLLM needs to read the whole head, and that `config.json` lacks or has otherwise."""
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens that it proposes; None for a head that is asked again for each token."""
+        return None
 
     def facts(self) -> dict[str, Any]:
         """Returns what an inspection lists of heads of this method alone."""

@@ -3,7 +3,8 @@
 `config.json` names the target and how many heads there are, `medusa_lm_head.safetensors` has their weights.
 `H.L.linear` is the residual block L of head H, which reads what the target's last norm gave; behind its
 blocks, under the next number, stands what makes logits. Head 0 proposes the token after the next one.
-TensorRT-LLM reads exactly this (`tensorrt_llm/models/medusa/weight.py`).
+TensorRT-LLM reads exactly this (`tensorrt_llm/models/medusa/weight.py`). vLLM 0.32.0 reads the same tensors
+and a `config.json` that says more (`vllm_keys`).
 """
 
 from __future__ import annotations
@@ -36,11 +37,30 @@ class MedusaDescription(HeadDescription):
     num_layers: int
     """The number of residual blocks that each head has."""
 
+    @property
+    def longest(self) -> int:
+        return self.count
+
     def facts(self) -> dict[str, Any]:
         return {"num_heads": self.count, "num_layers": self.num_layers}
 
     def engine_draft(self, tensors: Mapping[str, Tensor], num_layers: int) -> dict[str, Any]:
         return {"count": self.count, "num_layers": self.num_layers}
+
+
+def vllm_keys(hidden_size: int, vocab_size: int) -> dict[str, Any]:
+    """Returns what vLLM's `MedusaConfig` reads of `config.json` beside what Medusa's own repository writes.
+
+    Without it the heads are 4,096 wide, and lose the biases of their blocks, untold (vLLM 0.32.0,
+    `transformers_utils/configs/medusa.py` and `model_executor/models/medusa.py`).
+    """
+    return {
+        "architectures": [MedusaDescription.architecture],
+        "model_type": "medusa",
+        "hidden_size": hidden_size,
+        "vocab_size": vocab_size,
+        "medusa_fc_bias": True,
+    }
 
 
 def recognises(folder: Path, config: Mapping[str, Any]) -> bool:
@@ -79,6 +99,11 @@ def read(folder: Path, config: HfConfig) -> MedusaDescription:
         count=count,
         num_layers=blocks,
         verifier=config.get("base_model_name_or_path", str, None),
+        unsaid={
+            key: value
+            for key, value in vllm_keys(hidden, vocab_size).items()
+            if config.content.get(key) != value
+        },
     )
 
 

@@ -18,7 +18,7 @@ from trtspec.pipeline.steps.reads import digest_of_files, is_weight_or_tokenizer
 
 KIND = "write layers"
 OUTPUT = "draft/model"
-"""Where a build has the model of the layers of the target that are its draft."""
+"""Where a build has a draft that it makes for a server: layers of the target, or heads as vLLM reads them."""
 
 
 def step(resolved: Resolved, role: Role) -> Step:

@@ -163,6 +163,14 @@ def test_a_head_goes_with_its_method() -> None:
     assert told(found)["--spec-model"].startswith("left out: ")
 
 
+def test_heads_of_medusa_are_served_by_the_newest_release_that_has_them() -> None:
+    config = '{"method": "medusa", "model": "org/heads", "num_speculative_tokens": 3}'
+    found = recipe_of(f"vllm serve org/big --speculative-config '{config}'", HERE)
+    read = recipe(found)
+    assert (read.speculation.method.kind, read.engine.release) == ("medusa", "0.32.0")
+    assert told(found)["engine.release"].startswith("0.32.0, since vllm 0.33.0 does not run medusa: ")
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [

@@ -153,6 +153,20 @@ def test_the_nodes_of_a_tree_are_not_the_tokens_of_a_chain(
     assert found.recipe.speculation.max_draft_len is None
 
 
+def test_a_method_that_the_newest_release_lacks_goes_to_one_that_has_it(tmp_path: Path) -> None:
+    text = "name: pair\ntarget: {model: a/b}\ndraft: {model: a/heads}\nhardware: {gpu: h100}\n"
+    text += "engine: {backend: torch}\nspeculation: {method: medusa}\n"
+    found = moved(text, "vllm", tmp_path)
+    told = {change.key: (change.after, change.reason) for change in found.changes}
+    assert told["engine.release"] == (
+        "0.32.0",
+        "vllm 0.33.0 does not run medusa: vLLM has Medusa up to 0.32.0, and no more in 0.33.0",
+    )
+    assert found.recipe.speculation.method.kind == "medusa"
+    back = moved(found.text, "torch", tmp_path)
+    assert (back.recipe.engine.release, back.recipe.speculation.method.kind) == (None, "medusa")
+
+
 class TestCommand:
     def test_it_writes_beside_the_recipe_and_says_what_proves_it(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -184,18 +184,26 @@ def test_a_folder_that_pods_do_not_see_is_refused(section: str, target: str) -> 
     assert "below /models on a claim of kubernetes.cache" in finding.repair
 
 
-def test_a_draft_that_the_build_makes_of_layers_is_refused() -> None:
-    text = b"""\
+@pytest.mark.parametrize(
+    ("draft", "key"),
+    [
+        ("draft: {layers_of_target: [0, 1, 2, 63]}", "draft.layers_of_target"),
+        ("draft: {model: org/heads}\nspeculation: {method: medusa}", "draft.model"),
+    ],
+)
+def test_a_draft_that_the_build_makes_is_refused(draft: str, key: str) -> None:
+    text = f"""\
 name: pair
-target: {model: Qwen/Qwen3-32B}
-draft: {layers_of_target: [0, 1, 2, 63]}
-engine: {backend: vllm}
-hardware: {gpu: h100}
+target: {{model: Qwen/Qwen3-32B}}
+{draft}
+engine: {{backend: vllm, release: 0.32.0}}
+hardware: {{gpu: h100}}
 """
+    made = replace(launch("vllm"), models=("/build/pair/draft/model",))
     with pytest.raises(RecipeError) as raised:
-        of_server(loads(text, Path("recipe.yaml")), launch("vllm"))
+        of_server(loads(text.encode(), Path("recipe.yaml")), made)
     (finding,) = raised.value.findings
-    assert (finding.subject, finding.line) == ("draft.layers_of_target", 3)
+    assert (finding.subject, finding.line) == (key, 3)
     assert "pods do not see it" in finding.problem
     assert finding.repair
     assert finding.repair.startswith("copy the build's draft/model to a folder below /models on a claim")

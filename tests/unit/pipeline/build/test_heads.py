@@ -33,9 +33,16 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder, self.machine = folder, GpuMachine(folder / "machine")
 
-    def write(self, method: str, engine: str = "backend: torch", gpu: str = "none", more: str = "") -> None:
+    def write(
+        self,
+        method: str,
+        engine: str = "backend: torch",
+        gpu: str = "none",
+        more: str = "",
+        head: str = "head",
+    ) -> None:
         (self.folder / "recipe.yaml").write_text(
-            "name: head\ntarget: {model: ./target, dtype: float32}\ndraft: {model: ./head}\n"
+            f"name: head\ntarget: {{model: ./target, dtype: float32}}\ndraft: {{model: ./{head}}}\n"
             f"speculation: {{method: {method}, max_draft_len: 3}}\n{more}"
             f"engine: {{{engine}, max_batch_size: 2, max_seq_len: 96}}\nhardware: {{gpu: {gpu}}}\n"
         )
@@ -90,6 +97,33 @@ def test_from_check_to_rounds(bench: Bench, form: str) -> None:
     with_drafts, drafted = bench.said(3)
     assert bench.said(0) == (with_drafts, 0)
     assert drafted > 0
+
+
+def test_heads_of_medusa_say_to_vllm_what_their_repository_leaves_out(bench: Bench) -> None:
+    head = write_head_for(bench.folder / "target", bench.folder / "head", "medusa")
+    bench.write("medusa", "backend: vllm, release: 0.32.0")
+    assert bench.ran() == ["check head", "copy tokenizer", "write head", "write launch", "write manifest"]
+    assert bench.ran() == []
+    made = bench.folder / "out/draft/model"
+    said = {path.name: json.loads((path / "config.json").read_text()) for path in (head, made)}
+    assert said["model"] == {
+        **said["head"],
+        "architectures": ["MedusaModel"],
+        "model_type": "medusa",
+        "hidden_size": 16,
+        "vocab_size": 264,
+        "medusa_fc_bias": True,
+    }
+    weights = "medusa_lm_head.safetensors"
+    assert (made / weights).read_bytes() == (head / weights).read_bytes()
+    launch = json.loads((bench.folder / "out/launch.json").read_text())
+    assert launch["models"] == [str(bench.folder / "target"), str(made)]
+
+    made.rename(bench.folder / "whole")
+    bench.write("medusa", "backend: vllm, release: 0.32.0", head="whole")
+    assert "write head" not in bench.ran()
+    launch = json.loads((bench.folder / "out/launch.json").read_text())
+    assert launch["models"][1] == str(bench.folder / "whole")
 
 
 def test_a_store_has_a_head_as_any_other_engine(bench: Bench) -> None:

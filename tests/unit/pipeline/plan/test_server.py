@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.heads import write_head
 from trtspec.backends.servers.launch import ServerLaunch
 from trtspec.base.errors import RecipeError
 from trtspec.base.roles import Role
@@ -20,6 +21,7 @@ from trtspec.serving.executors.torch.host import ProcessShare
 Planned = Callable[..., Resolved]
 METHOD = "speculation.method"
 INSIDE = "{method: medusa, share: 0.5}"
+MEDUSA = {"draft": "{model: ./head}", "engine": "{backend: vllm, release: 0.32.0}"}
 
 
 @pytest.fixture
@@ -58,6 +60,26 @@ def test_k_is_that_of_every_round(planned: Planned, speculation: str, length: in
     assert found.num_draft_tokens == length
     configuration = json.loads(option(found.launch, "--speculative-config"))
     assert configuration["num_speculative_tokens"] == length
+
+
+@pytest.mark.parametrize(("speculation", "length"), [("", 3), (", num_draft_tokens: 2", 2)])
+def test_heads_of_medusa_say_a_token_each(
+    planned: Planned, tmp_path: Path, speculation: str, length: int
+) -> None:
+    write_head(tmp_path / "head", "medusa")
+    found = planned(**MEDUSA, speculation=f"{{method: medusa{speculation}}}")
+    assert found.num_draft_tokens == length
+
+
+@pytest.mark.parametrize("key", ["num_draft_tokens", "max_draft_len"])
+def test_vllm_would_make_up_the_tokens_that_no_head_says(planned: Planned, tmp_path: Path, key: str) -> None:
+    write_head(tmp_path / "head", "medusa")
+    with pytest.raises(RecipeError) as refused:
+        planned(**MEDUSA, speculation=f"{{method: medusa, {key}: 4}}")
+    (found,) = refused.value.findings
+    assert (found.subject, found.problem, found.repair) == (
+        f"speculation.{key}", "4 is more than the 3 heads say, a token each", "at most 3",
+    )  # fmt: skip
 
 
 def test_what_is_left_out_is_chosen_and_said(planned: Planned) -> None:

@@ -1,6 +1,7 @@
 """The folder that a trained head becomes: Speculators' format for EAGLE-3, its own repository's for Medusa.
 
-Speculators 0.9 and vLLM 0.32 read the one (`trtspec.models.heads.speculators`), TensorRT-LLM the other.
+Speculators 0.9 and vLLM 0.32 read the one (`trtspec.models.heads.speculators`), TensorRT-LLM and vLLM 0.32
+the other.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaConfig
 
-from trtspec.models.heads.medusa import WEIGHTS
+from trtspec.models.heads.medusa import WEIGHTS, vllm_keys
 from trtspec.models.source import Source
 from trtspec.models.tensors import SINGLE
 
@@ -96,7 +97,12 @@ def write_medusa(
     tensors: dict[str, Tensor], folder: Path, *, count: int, target: Source, verifier: str
 ) -> None:
     """Writes Medusa's heads into a new folder, in their target's dtype; `verifier` is the target's name."""
-    config = {"medusa_num_heads": count, "medusa_num_layers": 1, "base_model_name_or_path": verifier}
+    config = {
+        "medusa_num_heads": count,
+        "medusa_num_layers": 1,
+        "base_model_name_or_path": verifier,
+        **vllm_keys(target.hidden_size, target.vocab_size),
+    }
     _write(folder, config, tensors, WEIGHTS, target.dtype)
 
 
