@@ -67,6 +67,8 @@ def test_a_page_can_be_followed(page: Path, tmp_path: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for part in ("recipe.yaml", "target", "draft"):
             (folder / part).symlink_to(TINY / part)
+    for recipe in TINY.parent.glob("*.yaml"):
+        (tmp_path / "recipes" / recipe.name).symlink_to(recipe)
     (tmp_path / "prompts.jsonl").write_text(PROMPTS)
     text = f"trtspec build recipe.yaml\n{with_ports(SCRIPTS[page])}"
     with (tmp_path / "said").open("wb") as said:

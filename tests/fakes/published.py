@@ -1,9 +1,8 @@
 """The models of `recipes/` as a Hub cache: published configurations, sparse weights, tokenizers of their ids.
 
-`config.json` and `generation_config.json` have the published values that a build depends on; sizes were
-compared with Lightning-AI/litgpt `config.py`. Tensors have the names and shapes that transformers gives them,
-those of FP8 models the dtypes and scales of NVIDIA ModelOpt's export. The data is a hole in the file. The
-tokens of a stand-in have other letters than the real ones, and the same ids.
+`config.json` has the values of trtspec's own table. Tensors have the names and shapes that transformers gives
+them, those of FP8 models the dtypes and scales of NVIDIA ModelOpt's export. The data is a hole in the file.
+The tokens of a stand-in have other letters than the real ones, and the same ids.
 """
 
 from __future__ import annotations
@@ -17,114 +16,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from trtspec.models.published import CONFIGS, QUANTIZED, qwen
+
 COMMIT = "0123456789" * 4
 _ITEM = {"BF16": 2, "F32": 4, "F8_E4M3": 1}
 _LINEAR = re.compile(r"(model\.layers\.\d+\.(?:self_attn|mlp)\.(\w)\w*_proj)\.weight")
 
-
-def _llama(hidden: int, inner: int, layers: int, heads: int, factor: float, **more: Any) -> dict[str, Any]:
-    scaling = {"factor": factor, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "rope_type": "llama3"}
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "bos_token_id": 128000,
-        "eos_token_id": [128001, 128008, 128009],
-        "hidden_size": hidden,
-        "intermediate_size": inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": 8,
-        "max_position_embeddings": 131072,
-        "rms_norm_eps": 1e-05,
-        "rope_theta": 500000.0,
-        "rope_scaling": {**scaling, "original_max_position_embeddings": 8192},
-        "vocab_size": 128256,
-        **more,
-    }
-
-
-def qwen(
-    version: int, hidden: int, inner: int, layers: int, heads: int, kv_heads: int, **more: Any
-) -> dict[str, Any]:
-    """The config of a Qwen2, 2.5 (version 2) or 3."""
-    return {
-        "architectures": [f"Qwen{version}ForCausalLM"],
-        "model_type": f"qwen{version}",
-        "bos_token_id": 151643,
-        "eos_token_id": 151645,
-        "hidden_size": hidden,
-        "intermediate_size": inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "max_position_embeddings": {2: 32768, 3: 40960}[version],
-        "rms_norm_eps": 1e-06,
-        "rope_theta": 1000000.0,
-        "use_sliding_window": False,
-        **({"head_dim": 128, "attention_bias": False} if version == 3 else {}),
-        **more,
-    }
-
-
-def _mistral(
-    hidden: int, inner: int, layers: int, heads: int, vocabulary: int, theta: float
-) -> dict[str, Any]:
-    return {
-        "architectures": ["MistralForCausalLM"],
-        "model_type": "mistral",
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "head_dim": 128,
-        "hidden_size": hidden,
-        "intermediate_size": inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": 8,
-        "max_position_embeddings": 32768,
-        "rms_norm_eps": 1e-05,
-        "rope_theta": theta,
-        "sliding_window": None,
-        "vocab_size": vocabulary,
-    }
-
-
-TIED = {"tie_word_embeddings": True}
-SMALL, LARGE = {"vocab_size": 151936}, {"vocab_size": 152064}
-CONFIGS: dict[str, dict[str, Any]] = {
-    "nvidia/Llama-3.1-405B-Instruct-FP8": _llama(16384, 53248, 126, 128, 8.0),
-    "nvidia/Llama-3.3-70B-Instruct-FP8": _llama(8192, 28672, 80, 64, 8.0),
-    "nvidia/Llama-3.1-8B-Instruct-FP8": _llama(4096, 14336, 32, 32, 8.0),
-    "meta-llama/Llama-3.2-3B-Instruct": _llama(3072, 8192, 28, 24, 32.0, head_dim=128, **TIED),
-    "meta-llama/Llama-3.2-1B-Instruct": _llama(2048, 8192, 16, 32, 32.0, head_dim=64, **TIED),
-    "Qwen/Qwen2.5-72B-Instruct": qwen(2, 8192, 29568, 80, 64, 8, **LARGE),
-    "Qwen/Qwen2.5-32B-Instruct": qwen(2, 5120, 27648, 64, 40, 8, **LARGE),
-    "Qwen/Qwen2.5-1.5B-Instruct": qwen(2, 1536, 8960, 28, 12, 2, **SMALL, **TIED),
-    "Qwen/Qwen2.5-0.5B-Instruct": qwen(2, 896, 4864, 24, 14, 2, **SMALL, **TIED),
-    "Qwen/Qwen3-32B": qwen(3, 5120, 25600, 64, 64, 8, **SMALL),
-    "Qwen/Qwen3-0.6B": qwen(3, 1024, 3072, 28, 16, 8, **SMALL, **TIED),
-    "mistralai/Mistral-Large-Instruct-2407": _mistral(12288, 28672, 88, 96, 32768, 1e6),
-    "mistralai/Mistral-7B-Instruct-v0.3": _mistral(4096, 14336, 32, 32, 32768, 1e6),
-    "mistralai/Mistral-Small-24B-Instruct-2501": _mistral(5120, 32768, 40, 32, 131072, 1e8),
-    # Its card has what it was made of, Qwen2.5 0.5B and Mistral's vocabulary, and its 593 million parameters:
-    # with a head of its own.
-    "alamios/Mistral-Small-3.1-DRAFT-0.5B": qwen(
-        2, 896, 4864, 24, 14, 2, vocab_size=131072, bos_token_id=1, eos_token_id=2
-    ),
-}
 QWEN3_30B_A3B = {
     **qwen(3, 2048, 6144, 48, 32, 4, vocab_size=151936),
     "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 128,
     "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": True,
 }  # fmt: skip
-
-# `hf_quant_config.json`. Whether that of the 405B has scales of the KV cache is not known here; without them
-# they are 1.0, so the recipe holds either way.
-MODELOPT = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
-QUANTIZED: dict[str, dict[str, Any]] = {
-    "nvidia/Llama-3.1-405B-Instruct-FP8": {**MODELOPT, "kv_cache_quant_algo": None},
-    "nvidia/Llama-3.3-70B-Instruct-FP8": MODELOPT,
-    "nvidia/Llama-3.1-8B-Instruct-FP8": {**MODELOPT, "kv_cache_quant_algo": None},
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +109,7 @@ def write_weights(
     folder: Path, config: Mapping[str, Any], quantized: Mapping[str, Any] | None = None
 ) -> None:
     """Writes a model's `config.json` and its weights, without a tokenizer."""
-    config = {"hidden_act": "silu", **config, "torch_dtype": "bfloat16"}
+    config = {"hidden_act": "silu", "torch_dtype": "bfloat16", **config}
     (folder / "config.json").write_text(json.dumps(config))
     shapes = dict(_shapes(config))
     tensors = (

@@ -17,6 +17,7 @@ from trtspec.cli.terminal.memory import embedded_as_json, memory_as_json, print_
 from trtspec.cli.terminal.options import BackendOption, JsonOption, OutputOption, RecipeArgument
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.steps import print_steps, steps_as_json
+from trtspec.cli.terminal.verdict import print_verdict
 
 if TYPE_CHECKING:
     from trtspec.forecast.rules import MeasuredRun
@@ -145,9 +146,8 @@ def _rollout(build: Path) -> str | None:
 
 
 def _print(made: BuildPlan, outlook: PlanOutlook) -> None:
-    choices, gpu = made.resolved.choices, made.resolved.loaded.recipe.hardware.gpu
-    rows = [(choice.key, _as_yaml(choice.value), choice.origin, choice.reason) for choice in choices]
-    out.table(rows, header=("value", "", "from", "because"))
+    """Prints the verdict, and behind it what it comes from."""
+    print_verdict(made, outlook)
     out.result()
     if outlook.memory:
         print_memory(outlook.memory)
@@ -159,11 +159,15 @@ def _print(made: BuildPlan, outlook: PlanOutlook) -> None:
         print_alternatives(outlook.alternatives)
         out.result()
     if outlook.speed:
+        gpu = made.resolved.loaded.recipe.hardware.gpu
         print_speed(outlook.speed, gpu, made.resolved.target.options.max_batch_size)
-    else:
-        out.sentence(f"no forecast: {outlook.no_speed}")
-    out.result()
+        out.result()
     print_advice(outlook.advice)
+    out.result()
+    rows = [
+        (choice.key, _as_yaml(choice.value), choice.origin, choice.reason) for choice in made.resolved.choices
+    ]
+    out.table(rows, header=("value", "", "from", "because"))
     out.result()
     print_steps(made)
 
@@ -171,6 +175,7 @@ def _print(made: BuildPlan, outlook: PlanOutlook) -> None:
 def _as_json(made: BuildPlan, outlook: PlanOutlook) -> dict[str, Any]:
     host = embedded_as_json(outlook.on_cpu) if outlook.on_cpu else None
     memory: dict[str, Any] = {"memory": host}
+    models = made.facts.models
     if outlook.memory:
         memory = {"memory": memory_as_json(outlook.memory), "host_memory": host}
     return {
@@ -180,6 +185,7 @@ def _as_json(made: BuildPlan, outlook: PlanOutlook) -> dict[str, Any]:
         "forecast": speed_as_json(outlook.speed) if outlook.speed else None,
         "no_forecast": outlook.no_speed,
         **advice_as_json(outlook.advice),
+        "not_read": {role: str(facts.not_read) for role, facts in models.items() if facts.not_read},
         **steps_as_json(made),
     }
 

@@ -21,7 +21,7 @@ from trtspec.base.locks import locked
 from trtspec.base.progress import Progress
 from trtspec.base.threads import in_threads
 from trtspec.models.download import begin, published
-from trtspec.models.hub import fetch, whole
+from trtspec.models.hub import cached_folder, fetch, is_whole, whole
 from trtspec.models.hub_errors import explained
 from trtspec.models.source import Source
 
@@ -43,7 +43,7 @@ def fetch_headers(repo_id: str, revision: str | None, watch: Progress) -> Path:
         folder, names = begin(repo_id, revision)
         if all((folder / name).is_file() for name in names):
             return folder
-        made = cache_folder() / "outlines" / folder.parent.parent.name / folder.name
+        made = _place(folder)
         if made.is_dir():
             return made
         weights = published(repo_id, folder.name, names)
@@ -66,6 +66,17 @@ def fetch_headers(repo_id: str, revision: str | None, watch: Progress) -> Path:
                 in_threads(partial(_outline, repo_id, new), names, advance, _THREADS)
             publish(new, made)
     return made
+
+
+def has_headers(repo_id: str, revision: str | None) -> bool:
+    """Says whether this machine has the headers of a model; the network is not used."""
+    folder = cached_folder(repo_id, revision)
+    return folder is not None and (_place(folder).is_dir() or is_whole(folder))
+
+
+def _place(snapshot: Path) -> Path:
+    """Returns the folder of what is kept of a snapshot whose weights are not here."""
+    return cache_folder() / "outlines" / snapshot.parent.parent.name / snapshot.name
 
 
 def digests_of_weights(folder: Path) -> Mapping[str, str]:

@@ -53,10 +53,10 @@ def whole(repo_id: str, revision: str | None) -> Path | None:
 
     settled = HF_HUB_OFFLINE or _COMMIT.fullmatch(revision or "")
     cached = cached_folder(repo_id, revision) if settled else None
-    return cached if cached and _is_whole(cached) else None
+    return cached if cached and is_whole(cached) else None
 
 
-def _is_whole(folder: Path) -> bool:
+def is_whole(folder: Path) -> bool:
     """Returns True if all weights and the tokenizer are there; an interrupted download leaves some files
     out.
     """

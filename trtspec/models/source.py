@@ -104,16 +104,31 @@ def read_source(folder: Path) -> Source:
     if not folder.is_dir():
         raise ModelError(folder, "is not a folder", "give the model's folder or its Hugging Face Hub id")
     config = read_hf_config(folder / "config.json").of_text
-    generation = folder / "generation_config.json"
+    generation, beside = folder / "generation_config.json", folder / "hf_quant_config.json"
     ends = read_hf_config(generation) if generation.is_file() else config
-    scheme, foreign = _scheme(config)
-    architectures = config.get("architectures", list)
-    if len(architectures) != 1 or not isinstance(architectures[0], str):
-        raise ModelError(config.file, f"architectures must name one class, not {architectures}")
     tensors = read_tensors(folder)
     if (layers := config.size("num_hidden_layers")) > len(tensors):
         problem = f"num_hidden_layers is {layers}, but there are only {len(tensors)} tensors"
         raise ModelError(config.file, problem, SAME_REVISION)
+    return source_of(folder, config, ends, read_json(beside) if beside.is_file() else None, tensors)
+
+
+def source_of(
+    folder: Path,
+    config: HfConfig,
+    ends: HfConfig,
+    quantization: Mapping[str, Any] | None,
+    tensors: Mapping[str, Tensor],
+) -> Source:
+    """Returns the model that these contents describe; `folder` is where its files are, and none is read.
+
+    `config` is that of the text, `ends` names the end tokens, and `quantization` is what stands in
+    `hf_quant_config.json`, if there is one. Raises ModelError.
+    """
+    scheme, foreign = _scheme(config, quantization)
+    architectures = config.get("architectures", list)
+    if len(architectures) != 1 or not isinstance(architectures[0], str):
+        raise ModelError(config.file, f"architectures must name one class, not {architectures}")
     hidden_size = config.size("hidden_size")
     heads = config.size("num_attention_heads")
     model_type = config.get("model_type", str)
@@ -127,7 +142,7 @@ def read_source(folder: Path) -> Source:
         vocab_size=config.size("vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=config.size("intermediate_size"),
-        num_hidden_layers=layers,
+        num_hidden_layers=config.size("num_hidden_layers"),
         num_attention_heads=heads,
         num_key_value_heads=config.size("num_key_value_heads", heads),
         head_size=config.size("head_dim", hidden_size // heads),
@@ -161,17 +176,19 @@ def _dtype(config: HfConfig, tensors: Mapping[str, Tensor]) -> str:
     return str(named)
 
 
-def _scheme(config: HfConfig) -> tuple[Scheme | None, ModelError | None]:
+def _scheme(
+    config: HfConfig, quantization: Mapping[str, Any] | None
+) -> tuple[Scheme | None, ModelError | None]:
     """The scheme in `config.json`, or in `hf_quant_config.json`, which ModelOpt once wrote alone.
 
     Behind it is what is wrong with one that is not converted.
     """
     written = config.get("quantization_config", dict, None) or config.get("compression_config", dict, None)
-    beside = config.file.with_name("hf_quant_config.json")
     try:
         if written:
             return read_scheme(config.file, written), None
-        return (read_scheme(beside, read_json(beside)), None) if beside.is_file() else (None, None)
+        beside = config.file.with_name("hf_quant_config.json")
+        return (read_scheme(beside, quantization) if quantization is not None else None), None
     except ModelError as error:
         return None, error
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,12 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from tests.fakes.published import COMMIT
+from trtspec.base.errors import ModelError
 from trtspec.checkpoint.convert import rank_sizes
 from trtspec.cli.app import app
 from trtspec.cli.terminal.output import out
+from trtspec.models.published import CONFIGS, published
+from trtspec.models.source import read_source
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import load
@@ -64,9 +69,31 @@ def test_vocabularies_padded_otherwise_are_told(name: str, hub_cache: Path) -> N
     assert finding["problem"] == "152064 rows in the target's embedding, 151936 in the draft's"
 
 
+@pytest.fixture
+def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without network, models, token and TensorRT-LLM."""
+
+    def unreachable(*_: Any, **__: Any) -> None:
+        raise socket.gaierror(socket.EAI_AGAIN, "no network")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(socket, "getaddrinfo", unreachable)
+    monkeypatch.setattr(socket.socket, "connect", unreachable)
+
+
 @every_recipe
-def test_the_budget_in_a_recipe_is_what_the_plan_says(path: Path, hub_cache: Path) -> None:
+def test_a_laptop_plans_it_and_says_what_stands_in_the_recipe(path: Path, laptop: None) -> None:
     lines = run("plan", path).stdout.splitlines()
+    models = [model.model for model in load(path).recipe.models.values()]
+    fits, expected, words, reckoned, following = lines[: lines.index("")]
+    assert fits.startswith(f"{path.stem} fits: weights and workspace take ")
+    assert re.match(r"expected of one stream: \d+ tokens/s without drafts, \d+ to \d+ with them", expected)
+    assert words.startswith("worth a measurement: gains for one stream from acceptance ")
+    unread = "is not whole on this machine, and the Hub cannot be reached"
+    assert reckoned == f"{' and '.join(models)}, reckoned as published: {unread}"
+    assert following == f"next: trtspec build {path} --container"
     start = next(number for number, line in enumerate(lines) if line.startswith("memory "))
     table = "".join(f"#   {line}\n" for line in lines[start : lines.index("", start)])
     assert f"# What `trtspec plan` says of the memory:\n{table}name: " in path.read_text()
@@ -96,6 +123,38 @@ def test_the_budget_is_right(path: Path, hub_cache: Path) -> None:
     assert memory["requests"] == memory["left"] // per_token // length
     assert memory["problem"] is None
     assert memory["requests"] >= engine["max_batch_size"]
+
+
+def test_who_has_no_token_is_told_so_with_the_plan(laptop: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gated(repo_id: str, *_: Any) -> None:
+        raise ModelError(repo_id, "is a gated model, and this machine has no access to it", "hf auth login")
+
+    monkeypatch.setattr("trtspec.pipeline.build.gather.check_access", gated)
+    said = run("plan", FOLDER / "llama-3.1-8b-h100.yaml", "--json").stdout
+    gist = "is a gated model, and this machine has no access to it"
+    models = {"target": "nvidia/Llama-3.1-8B-Instruct-FP8", "draft": "meta-llama/Llama-3.2-1B-Instruct"}
+    assert json.loads(said)["not_read"] == {role: f"{name}: {gist}" for role, name in models.items()}
+
+
+def test_no_step_that_runs_takes_a_model_from_the_table(laptop: None, tmp_path: Path) -> None:
+    recipe = FOLDER / "llama-3.1-8b-h100.yaml"
+    failed = CliRunner().invoke(app, ["convert", str(recipe), "--output", str(tmp_path / "made")])
+    assert "the Hub cannot be reached" in str(failed.exception)
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_published_model_has_the_weights_that_transformers_gives_it(name: str, hub_cache: Path) -> None:
+    read = read_source(hub_cache / f"models--{name.replace('/', '--')}/snapshots" / COMMIT)
+    known = published(name)
+    assert known is not None
+    assert {key: (tensor.dtype, tensor.shape) for key, tensor in known.tensors.items()} == {
+        key: (tensor.dtype, tensor.shape)
+        for key, tensor in read.tensors.items()
+        if not key.endswith("_scale")
+    }
+    assert (known.scheme, known.dtype, known.max_position) == (read.scheme, read.dtype, read.max_position)
+    assert published(name, COMMIT) is None
 
 
 def test_the_tests_of_clusters_know_the_engines(hub_cache: Path) -> None:

@@ -50,12 +50,10 @@ def alternatives_as_json(found: Sequence[Alternative]) -> list[dict[str, Any]]:
 
 
 def print_advice(advice: RuleAdvice) -> None:
-    """Prints each rule and each thing of the checklist with its verdict and number, and what they come to."""
+    """Prints each rule and each thing of the checklist with its verdict and number."""
     out.table(_rows(advice.rules), header=("", "the rules that users are told"))
     out.result()
     out.table(_rows(advice.checklist), header=("", "before production"))
-    out.result()
-    out.sentence(advice.words)
 
 
 def _rows(judgements: Sequence[Judgement]) -> list[tuple[str, str]]:

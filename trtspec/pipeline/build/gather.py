@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +12,16 @@ import trtspec.pipeline.repository
 import trtspec.serving
 from trtspec.backends.table import backend_named
 from trtspec.base.digest import digest_of
+from trtspec.base.errors import TrtspecError
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
-from trtspec.checkpoint.calibrate.dataset import find_dataset
+from trtspec.checkpoint.calibrate.dataset import Dataset, find_dataset
 from trtspec.models.common import num_common
-from trtspec.models.headers_only import digests_of_blobs, digests_of_weights, fetch_headers
+from trtspec.models.headers_only import digests_of_blobs, digests_of_weights, fetch_headers, has_headers
 from trtspec.models.heads.reading import head_tensors, read_head
-from trtspec.models.hub import fetch
+from trtspec.models.hub import check_access, fetch
 from trtspec.models.layers import draft_of
+from trtspec.models.published import published
 from trtspec.models.source import Source, read_source
 from trtspec.models.tokenizer import TOKENIZER_FILES
 from trtspec.pipeline.machine.host import Host
@@ -29,31 +32,78 @@ from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Draft, RecipeModel
 
 Bring = Callable[["str", "str | None", Progress], Path]
+_HUB_TIMEOUT_S = 1.5
 
 
 def gather(
-    loaded: LoadedRecipe, host: Host, digests: FileDigests | None, weights: Collection[Role], watch: Progress
+    loaded: LoadedRecipe,
+    host: Host,
+    digests: FileDigests | None,
+    weights: Collection[Role],
+    watch: Progress,
+    *,
+    offline: bool = False,
 ) -> PlanFacts:
     """Reads the models and the code that repositories carry, and returns the facts.
 
     `weights` are the roles whose weights are needed, and downloaded if they are not here. Without `digests`
-    no file of a model is hashed, and the facts do not tell whether a step is done. Raises ModelError,
-    TensorError or DatasetError for what cannot be read, and UnavailableError for a disk without room.
+    no file of a model is hashed, and the facts do not tell whether a step is done. With `offline`, which goes
+    with neither, a published model that the Hub does not give is what trtspec's table says of it. Raises
+    ModelError, TensorError or DatasetError for what cannot be read, and UnavailableError for a disk without
+    room.
     """
     has_head = loaded.recipe.speculation.method.is_head
+    named = {
+        role: model for role, model in loaded.recipe.models.items() if role is Role.TARGET or not has_head
+    }
+    refused = _refused(loaded, named) if offline else {}
     models = {
-        role: _model(loaded, model, digests, fetch if role in weights else fetch_headers, watch)
-        for role, model in loaded.recipe.models.items()
-        if role is Role.TARGET or not has_head
+        role: _of_table(loaded, model, *refused[role])
+        if role in refused
+        else _model(loaded, model, digests, fetch if role in weights else fetch_headers, watch)
+        for role, model in named.items()
     }
     draft, head = loaded.recipe.draft, None
     if draft and has_head:
         head = _head(loaded, draft, models[Role.TARGET].source, digests, watch)
     elif draft:
         facts = _of_layers(loaded, draft, models[Role.DRAFT], digests)
-        common = num_common(models[Role.TARGET].source, facts.source)
+        is_read = not (models[Role.TARGET].not_read or facts.not_read)
+        common = num_common(models[Role.TARGET].source, facts.source) if is_read else 0
         models[Role.DRAFT] = replace(facts, num_common=common)
     return PlanFacts(models, host, _serving_code(), head)
+
+
+def _refused(
+    loaded: LoadedRecipe, models: Mapping[Role, RecipeModel]
+) -> dict[Role, tuple[Source, TrtspecError]]:
+    """Returns those published models that this machine lacks and the Hub does not give, and why not."""
+    lacking = {
+        role: source
+        for role, model in models.items()
+        if (source := published(model.model, model.revision))
+        and loaded.model_location(model) == model.model
+        and not has_headers(model.model, model.revision)
+    }
+    with ThreadPoolExecutor(len(Role)) as pool:
+        found = {role: pool.submit(_refusal, models[role]) for role in lacking}
+        return {role: (lacking[role], error) for role, future in found.items() if (error := future.result())}
+
+
+def _refusal(model: RecipeModel) -> TrtspecError | None:
+    try:
+        check_access(model.model, model.revision, _HUB_TIMEOUT_S)
+    except TrtspecError as error:
+        return error
+    return None
+
+
+def _of_table(loaded: LoadedRecipe, model: RecipeModel, source: Source, error: TrtspecError) -> ModelFacts:
+    """Returns the facts about a published model that cannot be had; its texts are not asked for either."""
+    calibration = None if source.scheme else loaded.recipe.calibration(model)
+    texts = Dataset(calibration.dataset, Path(calibration.dataset), None) if calibration else None
+    dataset = DatasetFacts(texts, None) if texts else None
+    return ModelFacts(model.model, None, source, None, dataset, not_read=error)
 
 
 def _model(

@@ -75,7 +75,8 @@ def make_plan(
     the `store` has are pulled from it. With `only` the steps are those of one engine.
 
     The weights of a pair that was never built are read only with `to_run` or a `store`, and downloaded only
-    with `to_run`, if a step will read them. `digests` are those of an earlier plan. `progress` is told of
+    with `to_run`, if a step will read them. Where they are not read, a published model that the Hub does not
+    give is what trtspec's table says of it. `digests` are those of an earlier plan. `progress` is told of
     long work. Raises RecipeError, OptionError for an option that does not go with the recipe, what `gather`
     raises, and StoreError.
     """
@@ -95,7 +96,7 @@ def make_plan(
     known = digests if to_run or store or has_records(folder) else None
     weights: set[Role] = set()
     while True:
-        facts = gather(loaded, host, known, weights, progress)
+        facts = gather(loaded, host, known, weights, progress, offline=known is None)
         resolved = resolve(loaded, facts, flags, os.environ)
         if container and resolved.release is None:
             raise OptionError("container", f"the {resolved.backend} backend builds without one")

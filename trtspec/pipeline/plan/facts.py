@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trtspec.base.errors import TrtspecError
 from trtspec.base.roles import Role
 from trtspec.checkpoint.calibrate.dataset import Dataset
 from trtspec.models.heads.head import HeadDescription
@@ -49,6 +50,10 @@ class ModelFacts:
     """The answers that the layers of a draft are chosen by, where those are its target's."""
     num_common: int = 0
     """The number of values in a draft's weights that its target has too, as far as both are on this machine.
+    """
+    not_read: TrtspecError | None = None
+    """The reason why the model's files cannot be had, and the facts are those of trtspec's table of published
+    models; None where its files were read.
     """
 
 
