@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # process that a test starts would compile the same files again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Commands that name no server ask what deploy tells of: never one of the user, nor of another worker's tests.
+_STATE = tempfile.TemporaryDirectory(prefix="trtspec-tests-")
+os.environ["XDG_STATE_HOME"] = _STATE.name
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -51,8 +51,7 @@ def with_ports(text: str) -> str:
     options = f"--http-port {http} --grpc-port {grpc} --metrics-port {metrics} --openai-port {openai}"
     text = re.sub(r"(?<=:)(8000|8001|8002|9000)\b", lambda port: str(ports[port[0]]), text)
     text = re.sub(r"(?m)^(trtspec deploy \S+\.yaml)", rf"\1 {options}", text)
-    text = re.sub(r"(?m)^trtspec generate\b", f"trtspec generate --wait 60 --url 127.0.0.1:{grpc}", text)
-    return re.sub(r"(?m)^trtspec top\b", f"trtspec top --url 127.0.0.1:{metrics}", text)
+    return re.sub(r"(?m)^trtspec generate\b", "trtspec generate --wait 60", text)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +74,7 @@ def test_a_page_can_be_followed(page: Path, tmp_path: Path) -> None:
         script = subprocess.Popen(
             ["bash", "-e", "-c", f"trap '{END}' EXIT\n{text}"],
             cwd=tmp_path,
-            env=ENVIRONMENT,
+            env={**ENVIRONMENT, "XDG_STATE_HOME": str(tmp_path / "state")},
             stdout=said,
             stderr=said,
             start_new_session=True,

@@ -9,12 +9,17 @@ import signal
 import socket
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from tests.command_line import trtspec
 from tests.e2e.conftest import IN_PROCESS, Deploy, Until
+from trtspec.client.client import Client
+from trtspec.client.endpoint import ChatMessage
+from trtspec.client.local_server import find_servers
+from trtspec.client.scrape import read
 
 PROMPT = "def read_lines(path):\n    "
 COMMAND = (str(Path(sys.prefix, "bin", "trtspec")), "generate")
@@ -31,6 +36,51 @@ def test_text_is_data_and_speed_is_talk(server: Deploy) -> None:
     assert said.returncode == 0
     assert said.stdout == server.generate(PROMPT, max_tokens=30) + "\n"
     assert re.fullmatch(r"30 tokens, \d+ tokens/s, \d+ of \d+ draft tokens accepted \(\d+%\)\n", said.stderr)
+
+
+@IN_PROCESS
+def test_deploy_tells_where_it_is(server: Deploy, tiny_build: Path) -> None:
+    (found,) = (one for one in find_servers() if one.build == str(tiny_build.resolve()))
+
+    assert (found.grpc, found.openai, found.is_ready) == (server.grpc_url, server.api, True)
+    assert "num_requests_running" in read(found.metrics)
+
+
+@IN_PROCESS
+def test_a_chat_goes_through_the_template_and_keeps_what_was_said(
+    server: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--url", server.api, "--max-tokens", "12")
+    monkeypatch.setattr("sys.stdin", StringIO("class Stack:\n\nclass Queue:\n/quit\nnever asked\n"))
+    said = trtspec("chat", *words)
+    client, said_before = Client(server.api), list[ChatMessage]()
+    for question in ("class Stack:", "class Queue:"):
+        said_before.append(ChatMessage("user", question))
+        answer = client.generate(said_before, max_tokens=12).text
+        said_before.append(ChatMessage("assistant", answer))
+
+    assert said.returncode == 0
+    assert said.stdout == "".join(f"{each.text}\n" for each in said_before if each.role == "assistant")
+    assert said.stderr.count("draft tokens accepted") == 2
+    assert generate(*words, "--chat", "class Stack:").stdout == f"{said_before[1].text}\n"
+
+
+@IN_PROCESS
+def test_ctrl_c_ends_an_answer_and_not_the_chat(server: Deploy, until: Until) -> None:
+    words = ("--url", server.api, "--max-tokens", "900", "--temperature", "1")
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([COMMAND[0], "chat", *words], stdin=pipe, stdout=pipe, stderr=pipe)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"class Stack:\n")
+    process.stdin.flush()
+    assert process.stdout.read(1)
+
+    process.send_signal(signal.SIGINT)
+
+    until(lambda: server.metric("num_requests_running") == 0, "no request running")
+    _, talk = process.communicate(b"/quit\n", timeout=30)
+    assert (process.returncode, talk) == (0, b"ended\n")
 
 
 @IN_PROCESS

@@ -76,6 +76,7 @@ TABLE = (
     CommandEntry("deploy status", "cli.deploy_status", "Show the servers that deploy has started."),
     CommandEntry("deploy stop", "cli.deploy_stop", "Stop a server that deploy has started."),
     CommandEntry("serve", "cli.serve", "Serve OpenAI's API in front of a Triton elsewhere."),
+    CommandEntry("chat", "cli.chat", "Talk to a model that is up; acceptance and speed on stderr."),
     CommandEntry("generate", "cli.generate", "Complete a prompt; acceptance and speed on stderr."),
     CommandEntry(
         "bench",

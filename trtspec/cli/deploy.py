@@ -207,12 +207,14 @@ def _stay(site: Site, *, restart: bool) -> None:
     talk = LogTalk(deployment, None) if deployment.logs else ServerTalk(deployment, left)
     following = LogFollower(deployment.all_logs, talk.log) if isinstance(talk, LogTalk) else nullcontext()
     try:
-        with following:
+        with following, deployment.as_local(None).announced():
             restarts = foreground.Restarts(is_wanted=restart)
             foreground.serve(site.serve(), deployment.log, restarts, talk, leave=bool(left))
     except foreground.Interrupted:
         raise typer.Exit(INTERRUPTED) from None
-    if not left:
+    if left:
+        deployment.as_local(left).leave()
+    else:
         out.status("stopped")
 
 

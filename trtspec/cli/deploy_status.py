@@ -1,11 +1,17 @@
-"""`trtspec deploy status`: what runs in containers, here or on a cluster."""
+"""`trtspec deploy status`: the servers on this machine, or on a cluster."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
+from trtspec.base.errors import UnavailableError
 from trtspec.cli.terminal.options import ContextOption, JsonOption, NamespaceOption, OnKubernetesOption
 from trtspec.cli.terminal.output import out
+
+if TYPE_CHECKING:
+    from trtspec.client.local_server import LocalServer
 
 EXAMPLES = (
     "trtspec deploy status",
@@ -27,7 +33,7 @@ def deploy_status(
     if kubernetes or context or namespace:
         _on_cluster(context, namespace, json=json)
     else:
-        _in_containers(json=json)
+        _here(json=json)
 
 
 def _on_cluster(context: str | None, namespace: str | None, *, json: bool) -> None:
@@ -50,13 +56,20 @@ def _on_cluster(context: str | None, namespace: str | None, *, json: bool) -> No
         raise typer.Exit(1)
 
 
-def _in_containers(*, json: bool) -> None:
+def _here(*, json: bool) -> None:
     from trtspec.backends.containers.program import find_program
+    from trtspec.client.local_server import find_servers
     from trtspec.deployment.deployed import find_deployed
     from trtspec.deployment.openai import serve_line
 
-    program = find_program()
-    found = [(deployed, deployed.lacks_api) for deployed in find_deployed(program)]
+    program, servers = find_program(), find_servers()
+    try:
+        found = [(deployed, deployed.lacks_api) for deployed in find_deployed(program)]
+    except UnavailableError as error:
+        if not servers:
+            raise
+        found = []
+        out.warning(f"containers are not shown: {error}")
     rows = [
         {
             "name": deployed.state.name,
@@ -71,14 +84,31 @@ def _in_containers(*, json: bool) -> None:
         }
         for deployed, lacks_api in found
     ]
+    known = {row["url"] for row in rows}
+    rows += [_in_foreground(server) for server in servers if server.url not in known]
     if json:
         out.json(rows)
     elif rows:
         out.table([list(row.values()) for row in rows], header=list(rows[0]))
     else:
-        out.status(f"nothing is deployed in {program.name} here")
+        out.status(f"nothing is deployed here, nor in {program.name}")
     for deployed, lacks_api in found:
         if lacks_api:
             name, line = deployed.state.name, serve_line(deployed.deployment)
             out.warning(f"OpenAI's API of {name} is not running, as after a restart of this machine")
             out.hint(line)
+
+
+def _in_foreground(server: LocalServer) -> dict[str, str]:
+    """Returns the row of a server that no container has, with the columns of those."""
+    return {
+        "name": server.name,
+        "state": "ready" if server.is_ready else "starting",
+        "restarts": "",
+        "url": server.url,
+        "openai": server.openai or "",
+        "openai_state": "",
+        "build": server.build,
+        "image": "",
+        "created": server.created,
+    }

@@ -1,4 +1,4 @@
-"""`trtspec deploy stop`: ends what runs in containers, here or on a cluster."""
+"""`trtspec deploy stop`: ends a server, here or on a cluster."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def deploy_stop(
 ) -> None:
     """Stop a server that deploy has started.
 
-    It is one in a container here, or with --kubernetes one on a cluster. Requests in flight have the seconds
+    It is one on this machine, or with --kubernetes one on a cluster. Requests in flight have the seconds
     to end that deploy --grace, or the recipe, gave them. On a cluster all objects of the deployment are
     deleted but volume claims, which hold engines.
     """
     if kubernetes or context or namespace:
         _on_cluster(name, context, namespace)
     else:
-        _in_containers(name)
+        _here(name)
 
 
 def _on_cluster(name: str | None, context: str | None, namespace: str | None) -> None:
@@ -55,14 +55,26 @@ def _on_cluster(name: str | None, context: str | None, namespace: str | None) ->
     out.status(f"{name}: stopped")
 
 
-def _in_containers(name: str | None) -> None:
+def _here(name: str | None) -> None:
     from trtspec.backends.containers.program import find_program
+    from trtspec.client.local_server import find_servers
     from trtspec.deployment.deployed import find_deployed, stop
 
     program = find_program()
-    found = {deployed.state.name: deployed for deployed in find_deployed(program)}
-    name = _chosen(name, found, f"in {program.name} here")
-    stop(program, found[name])
+    local = {server.name: server for server in find_servers() if server.process}
+    try:
+        found = {deployed.state.name: deployed for deployed in find_deployed(program)}
+    except UnavailableError:
+        if not local:
+            raise
+        found = {}
+    asked = {deployed.deployment.url for deployed in found.values()}
+    local = {known: server for known, server in local.items() if server.url not in asked}
+    name = _chosen(name, [*found, *local], f"here or in {program.name}")
+    if name in found:
+        stop(program, found[name])
+    else:
+        local[name].stop()
     out.status(f"{name}: stopped")
 
 

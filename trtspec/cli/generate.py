@@ -14,7 +14,7 @@ from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.server_options import ApiKeyEnvOption, ApiKeyFileOption, ServedModelOption
 from trtspec.client.client import GeneratedText
-from trtspec.client.endpoint import unheard
+from trtspec.client.endpoint import ChatMessage, unheard
 from trtspec.gateway.ports import GRPC, OPENAI
 
 # The largest values that the tensors can hold.
@@ -23,6 +23,7 @@ _INT32, _UINT64 = 2**31 - 1, 2**64 - 1
 EXAMPLES = (
     "trtspec generate 'def fib('",
     "trtspec generate --max-tokens 200 --temperature 0.7 --seed 1 'class Stack:'",
+    "trtspec generate --chat 'Why is the sky blue?'",
     "trtspec generate - < prompt.txt",
     "trtspec generate --num-draft-tokens 0 'def fib('    # the target alone",
     "trtspec generate --url http://host:9000/v1 'def fib('    # vLLM's server, or any of OpenAI's API",
@@ -34,6 +35,9 @@ class GenerateOptions:
     """The options of `trtspec generate`."""
 
     prompt: Annotated[str, typer.Argument(help="The text to go on from; - for stdin.", show_default=False)]
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Put the prompt through the model's chat template, as a question.")
+    ] = False
     stream: Annotated[bool, typer.Option(help="Print the text as it comes, or at the end.")] = True
     max_tokens: Annotated[int, typer.Option(min=1, max=_INT32, help="The most tokens to generate.")] = 128
     num_draft_tokens: Annotated[
@@ -58,7 +62,7 @@ class GenerateOptions:
         typer.Option(
             metavar="URL",
             help="Triton's gRPC, HOST:PORT; or OpenAI's API, http://HOST:PORT/v1.",
-            show_default=f"what deploy serves here: port {GRPC}, or {OPENAI}",
+            show_default=f"what deploy serves here, or port {GRPC} or {OPENAI}",
         ),
     ] = None
     model_name: ServedModelOption = None
@@ -84,8 +88,9 @@ def generate(options: GenerateOptions) -> None:
         timeout_s=options.timeout,
     )
     is_shown = options.stream and not options.json
+    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
     completion = client.generate(
-        sys.stdin.read() if options.prompt == "-" else options.prompt,
+        [ChatMessage("user", prompt)] if options.chat else prompt,
         max_tokens=options.max_tokens,
         num_draft_tokens=options.num_draft_tokens,
         temperature=options.temperature,
@@ -100,7 +105,7 @@ def generate(options: GenerateOptions) -> None:
         out.json(_as_json(completion))
         return
     out.data("\n" if is_shown else f"{completion.text}\n")
-    out.status(_summary(completion))
+    out.status(summary(completion))
 
 
 def _as_json(completion: GeneratedText) -> dict[str, Any]:
@@ -123,7 +128,7 @@ def _as_json(completion: GeneratedText) -> dict[str, Any]:
     }
 
 
-def _summary(completion: GeneratedText) -> str:
+def summary(completion: GeneratedText) -> str:
     """Returns how fast it came, and what became of its drafts."""
     number, drafts = completion.num_output_tokens, completion.drafts
     speed = f"{completion.seconds:.1f} s"

@@ -29,12 +29,19 @@ EXAMPLES = (
     "trtspec rollout canary next recipe.yaml    # on a cluster: a new build beside the old one",
 )
 
-UrlOption = Annotated[str, typer.Option("--url", metavar="URL", help="Where the server's metrics are.")]
-_URL = f"{LOOPBACK}:{METRICS}"
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="Where the server's metrics are.",
+        show_default=f"those of what deploy serves here, or :{METRICS}",
+    ),
+]
 
 
 def status(
-    recipe: RecipeArgument, output: OutputOption = None, url: UrlOption = _URL, json: JsonOption = False
+    recipe: RecipeArgument, output: OutputOption = None, url: UrlOption = None, json: JsonOption = False
 ) -> None:
     """Show where the roll-out stands, and each bound with what was found since.
 
@@ -54,7 +61,7 @@ def status(
 def next_(
     recipe: RecipeArgument,
     output: OutputOption = None,
-    url: UrlOption = _URL,
+    url: UrlOption = None,
     force: Annotated[bool, typer.Option("--force", help="Go on whatever the bounds say.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -69,14 +76,14 @@ def next_(
 
 
 def back(
-    recipe: RecipeArgument, output: OutputOption = None, url: UrlOption = _URL, json: JsonOption = False
+    recipe: RecipeArgument, output: OutputOption = None, url: UrlOption = None, json: JsonOption = False
 ) -> None:
     """Go back to the step before, whatever the bounds say."""
     _tell(_running(recipe, output, url).go_back(), "no request has drafts already", as_json=json)
 
 
 def off(
-    recipe: RecipeArgument, output: OutputOption = None, url: UrlOption = _URL, json: JsonOption = False
+    recipe: RecipeArgument, output: OutputOption = None, url: UrlOption = None, json: JsonOption = False
 ) -> None:
     """Take the drafts from all requests that begin from now on."""
     _tell(_running(recipe, output, url).go_off(), "", as_json=json)
@@ -131,8 +138,9 @@ def plan(
 COMMANDS = (plan, status, next_, back, off)
 
 
-def _running(recipe: Path, output: str | None, url: str) -> RunningDeployment:
+def _running(recipe: Path, output: str | None, url: str | None) -> RunningDeployment:
     from trtspec.cli.terminal.engines import require_coordinator
+    from trtspec.client.local_server import one_address
     from trtspec.deployment.rollout.running import RunningDeployment
     from trtspec.pipeline.plan.choices import build_folder
 
@@ -140,9 +148,14 @@ def _running(recipe: Path, output: str | None, url: str) -> RunningDeployment:
     build = build_folder(loaded, {"output": output}, os.environ)
     if not build.is_dir():
         raise UnavailableError(build, "there is no build here", f"trtspec build {recipe}")
+    place = str(build.resolve())
+    found = url or one_address(lambda server: server.metrics, lambda server: server.build == place)
     share = loaded.recipe.speculation.share
     return RunningDeployment(
-        build, loaded.recipe.serving.model_name, 1.0 if share is None else float(share), url
+        build,
+        loaded.recipe.serving.model_name,
+        1.0 if share is None else float(share),
+        found or f"{LOOPBACK}:{METRICS}",
     )
 
 

@@ -27,7 +27,14 @@ EXAMPLES = (
 
 
 def top(
-    url: Annotated[str, typer.Option(metavar="URL", help="Where the metrics are.")] = f"{LOOPBACK}:{METRICS}",
+    url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Where the metrics are.",
+            show_default=f"what deploy serves here, or :{METRICS}",
+        ),
+    ] = None,
     model_name: Annotated[
         str | None, typer.Option(help="The recipe's serving.model_name.", show_default="the only one")
     ] = None,
@@ -40,9 +47,11 @@ def top(
     It reads the server's metrics, and nothing else. On a terminal the figures change in place; elsewhere
     each look is printed, with --json as one line of JSON.
     """
+    from trtspec.client.local_server import one_address
     from trtspec.client.scrape import parse, read
     from trtspec.deployment.monitoring.figures import between, choose
 
+    url = url or one_address(lambda server: server.metrics) or f"{LOOPBACK}:{METRICS}"
     before = parse(read(url), time.monotonic())
     model = choose(before, model_name, url)
     with _shown(f"{model} at {url}", json) as show:

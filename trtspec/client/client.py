@@ -24,6 +24,7 @@ from trtspec.client.endpoint import (
 )
 from trtspec.client.finding import DEFAULT_MODEL, StreamingEndpoint, find, metrics_beside
 from trtspec.client.grpc import GrpcClient, overdue
+from trtspec.client.local_server import LocalServer, one_address
 from trtspec.client.scrape import Scrape, parse, read
 from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.ports import GRPC, HTTP, OPENAI, listens
@@ -33,6 +34,8 @@ API = f"http://{LOOPBACK}:{OPENAI}/v1"
 
 _T = TypeVar("_T")
 _LOOK_S = 0.2
+_NO_CHAT = "Triton's own API puts nothing through a chat template"
+_NAME_API = "name OpenAI's API: --url http://HOST:PORT/v1"
 _OF_VLLM = "sampling_parameters"
 
 
@@ -84,7 +87,7 @@ class Client:
 
     def generate(
         self,
-        prompt: str,
+        prompt: str | Sequence[ChatMessage],
         *,
         max_tokens: int = 128,
         num_draft_tokens: int | None = None,
@@ -98,13 +101,14 @@ class Client:
     ) -> GeneratedText:
         """Returns the completion of a prompt; `hear` is called with each piece of its text as it comes.
 
+        A prompt of messages is a conversation, which OpenAI's API puts through the model's chat template.
         `num_draft_tokens` is K of each round: 0 is the target alone, None is the server's choice. Without a
         `temperature` the text is greedy. The text ends before a string of `stop`. Without `stream` Triton
         sends the text whole. Raises `ServerError` for what the server refuses, and where nobody answers, and
         `UnavailableError` for a URL or a model that is none.
         """
         request = EndpointRequest(
-            (ChatMessage("user", prompt),),
+            (ChatMessage("user", prompt),) if isinstance(prompt, str) else tuple(prompt),
             max_tokens,
             num_draft_tokens,
             temperature or 0.0,
@@ -113,11 +117,14 @@ class Client:
             top_p=top_p,
             stop=tuple(stop),
         )
-        url = self._url or (API if self._key else _outcome(self._found()))
+        chat = not isinstance(prompt, str)
+        url = self._url or _outcome(self._found(needs_api=chat or bool(self._key)))
         if "://" in url:
-            return _outcome(self._ask(url, request, hear))
+            return _outcome(self._ask(url, request, hear, chat=chat))
         if self._key:
             raise ServerError(url, "Triton's gRPC asks for no API key", "leave it out, or name OpenAI's API")
+        if chat:
+            raise ServerError(url, _NO_CHAT, _NAME_API)
         values = _tensors(request, temperature, stream=stream)
         with closing(GrpcClient(url, self._model_name or DEFAULT_MODEL, self._timeout_s)) as client:
             client.wait(self._wait_s)
@@ -126,31 +133,48 @@ class Client:
                 raise ServerError(url, problem, f"name Triton's HTTP port: --url http://{LOOPBACK}:{HTTP}")
             return _collect(client, values, hear)
 
-    async def _found(self) -> str:
-        """Returns where this machine serves: Triton's gRPC, or the server of another engine.
+    async def _found(self, *, needs_api: bool) -> str:
+        """Returns where this machine serves: what deploy tells of, else who listens on the usual ports.
 
-        While Triton starts, OpenAI's API stands before it already. Raises `ServerError` where nobody listens.
+        While Triton starts, OpenAI's API stands before it already. Raises `ServerError` where nobody listens,
+        and `UnavailableError` where deploy tells of several. Triton's gRPC has no keys and no chats.
         """
+
+        def address(server: LocalServer) -> str | None:
+            return server.openai if needs_api else server.grpc or server.openai
+
         deadline = time.monotonic() + self._wait_s
-        while not listens(LOOPBACK, GRPC):
-            is_over, is_theirs = time.monotonic() >= deadline, False
-            with suppress(UnavailableError):
-                found = await find(API, self._model_name, chat=False, timeout_s=self._timeout_s)
-                await found.endpoint.close()
-                is_theirs = not found.endpoint.plain_per_request
-            if is_theirs or (is_over and listens(LOOPBACK, OPENAI)):
+        while True:
+            if url := one_address(address, lambda one: self._model_name in (None, one.model)):
+                return url
+            is_over = time.monotonic() >= deadline
+            if needs_api:
+                if is_over or listens(LOOPBACK, OPENAI):
+                    return API
+            elif listens(LOOPBACK, GRPC):
+                return f"{LOOPBACK}:{GRPC}"
+            elif await self._is_of_others() or (is_over and listens(LOOPBACK, OPENAI)):
                 return API
-            if is_over:
+            elif is_over:
                 problem = f"nobody listens on port {GRPC}, Triton's gRPC, or {OPENAI}, OpenAI's API"
                 repair = "trtspec deploy RECIPE starts a server; --url names another"
                 raise ServerError(LOOPBACK, problem, repair)
             await asyncio.sleep(_LOOK_S)
-        return f"{LOOPBACK}:{GRPC}"
 
-    async def _ask(self, url: str, request: EndpointRequest, hear: Hear) -> GeneratedText:
-        """Asks an API over HTTP; raises `ServerError` for what it answers, and for K where it has none."""
-        endpoint = await self._endpoint(url)
+    async def _is_of_others(self) -> bool:
+        """Says whether OpenAI's API on its usual port is not trtspec's own."""
+        with suppress(UnavailableError):
+            found = await find(API, self._model_name, chat=False, timeout_s=self._timeout_s)
+            await found.endpoint.close()
+            return not found.endpoint.plain_per_request
+        return False
+
+    async def _ask(self, url: str, request: EndpointRequest, hear: Hear, *, chat: bool) -> GeneratedText:
+        """Asks an API over HTTP; raises `ServerError` for what it answers, and for what it does not have."""
+        endpoint = await self._endpoint(url, chat=chat)
         try:
+            if chat and endpoint.api != "openai":
+                raise ServerError(endpoint.url, _NO_CHAT, _NAME_API)
             if request.num_draft_tokens is not None and not endpoint.plain_per_request:
                 problem = "drafts as it was started to, whatever a request says"
                 repair = "leave --num-draft-tokens out; trtspec deploy RECIPE --plain serves the target alone"
@@ -168,14 +192,12 @@ class Client:
         finally:
             await endpoint.close()
 
-    async def _endpoint(self, url: str) -> StreamingEndpoint:
+    async def _endpoint(self, url: str, *, chat: bool) -> StreamingEndpoint:
         """Returns the way to ask the server at a URL, which may have to be waited for."""
         deadline = time.monotonic() + self._wait_s
         while True:
             try:
-                found = await find(
-                    url, self._model_name, chat=False, timeout_s=self._timeout_s, key=self._key
-                )
+                found = await find(url, self._model_name, chat=chat, timeout_s=self._timeout_s, key=self._key)
             except UnavailableError:
                 if time.monotonic() > deadline:
                     raise

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trtspec.backends.containers.program import Program
 from trtspec.backends.containers.state import State, find_states, remove
+from trtspec.client.local_server import forget
 from trtspec.deployment.container import LABEL, ContainerProcess
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.server import RunningServer
@@ -64,6 +65,7 @@ def stop(program: Program, deployed: DeployedContainer) -> None:
     if state.is_running and not state.is_restarting:
         running_in(ContainerProcess(program, state.id), deployment).stop()
     remove(program, state.id)
+    forget(state.name)
     if deployment.is_triton and deployment.ports.openai:
         _wait_for_end(deployment.client_host, deployment.ports.openai)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import secrets
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 
+from trtspec.client.local_server import LocalServer
 from trtspec.deployment.patience import with_engines
 from trtspec.deployment.server_kind import TRITON, ServerKind
 from trtspec.gateway.addresses import LOOPBACK, client_host, in_url, is_loopback
@@ -171,6 +174,22 @@ class Deployment:
         body = json.dumps({"model": self.model_name, "prompt": "def fib(", "max_tokens": 64, "stream": True})
         key = '-H "Authorization: Bearer $KEY" ' if self.api_keys else ""
         return f"curl -sN {self.url}/completions {key}-H 'Content-Type: application/json' -d '{body}'"
+
+    def as_local(self, container: str | None) -> LocalServer:
+        """Returns what clients on this machine are told of it; `container` is the one that it is left in."""
+        process = None if container else os.getpid()
+        return LocalServer(
+            name=container or f"{self.container_name}-{process}",
+            build=str(self.build),
+            model=self.model_name,
+            url=self.url,
+            ready=f"http://{self.url_host}:{self.asked_port}{self.kind.ready[-1].format(self.model_name)}",
+            metrics=self.metrics_url,
+            grpc=f"{self.url_host}:{self.ports.grpc}" if self.is_triton else None,
+            openai=self.api_url,
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            process=process,
+        )
 
     def is_ready(self) -> bool:
         """Says whether the server takes requests for the model.

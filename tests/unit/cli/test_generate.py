@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -129,7 +130,8 @@ def test_a_prompt_comes_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     assert heard == ["def fib(\n    n", "--"]
 
 
-def test_nobody_serves_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_serves_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     grpc_port, api_port = free_port(), free_port()
     monkeypatch.setattr(clients, "GRPC", grpc_port)
     monkeypatch.setattr(clients, "OPENAI", api_port)

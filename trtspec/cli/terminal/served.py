@@ -58,6 +58,8 @@ class ServerTalk:
         for what, where in self._deployment.addresses.items():
             out.result(f"{what:<8} {where}")
         out.result(self._deployment.example)
+        if "OpenAI" in self._deployment.addresses:
+            out.next("chat")
 
     def said(self, line: str) -> None:
         out.status(line)

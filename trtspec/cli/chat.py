@@ -1,0 +1,123 @@
+"""`trtspec chat`: a conversation with a model that is up."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+import trtspec
+from trtspec.base.errors import ServerError
+from trtspec.cli.generate import summary
+from trtspec.cli.terminal.api_key import read_key
+from trtspec.cli.terminal.output import out
+from trtspec.cli.terminal.server_options import ApiKeyEnvOption, ApiKeyFileOption, ServedModelOption
+from trtspec.client.client import Client
+from trtspec.client.endpoint import ChatMessage
+from trtspec.gateway.ports import OPENAI
+
+EXAMPLES = (
+    "trtspec chat",
+    "trtspec chat --system 'Answer in one sentence.'",
+    "trtspec chat --url http://host:9000/v1",
+)
+_QUIT = "/quit"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """The options of `trtspec chat`."""
+
+    url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="OpenAI's API of a server, http://HOST:PORT/v1.",
+            show_default=f"that of what deploy serves here, or port {OPENAI}",
+        ),
+    ] = None
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="What the model is told first.")] = None
+    max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 512
+    temperature: Annotated[
+        float | None, typer.Option(min=0, help="Above 0 tokens are drawn.", show_default="greedy")
+    ] = None
+    model_name: ServedModelOption = None
+    api_key_file: ApiKeyFileOption = None
+    api_key_env: ApiKeyEnvOption = None
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the server to be ready.")] = 0
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds after which an answer that is not whole is given up.")
+    ] = 600
+
+
+def chat(options: ChatOptions) -> None:
+    """Talk to a model that is up; acceptance and speed on stderr.
+
+    A line is a question, and what was said before goes with it. Ctrl-C ends an answer; /quit or Ctrl-D
+    leaves. Where stdin is no terminal, each of its lines is asked.
+    """
+    key = read_key(options.api_key_file, options.api_key_env)
+    client = trtspec.Client(
+        options.url, options.model_name, api_key=key, wait_s=options.wait, timeout_s=options.timeout
+    )
+    said = [ChatMessage("system", options.system)] if options.system else []
+    if sys.stdin.isatty():
+        out.status(f"Ctrl-C ends an answer; {_QUIT} or Ctrl-D leaves")
+    is_answered = False
+    for question in _questions():
+        said.append(ChatMessage("user", question))
+        try:
+            said.append(ChatMessage("assistant", _answer(client, said, options)))
+        except ServerError as error:
+            if not is_answered:
+                raise
+            # Such as a conversation that has become too long: what was said before it stands.
+            said.pop()
+            out.error(str(error))
+        is_answered = True
+
+
+def _questions() -> Iterator[str]:
+    """Yields each line that is typed, with what readline has for editing it, until the end."""
+    with suppress(ImportError):
+        import readline  # noqa: F401
+    prompt = "> " if sys.stdin.isatty() else ""
+    while True:
+        try:
+            line = input(prompt).strip()
+        except EOFError:
+            if prompt:
+                out.status("")
+            return
+        except KeyboardInterrupt:
+            out.status("")
+            continue
+        if line == _QUIT:
+            return
+        if line:
+            yield line
+
+
+def _answer(client: Client, said: list[ChatMessage], options: ChatOptions) -> str:
+    """Prints an answer as it comes, and returns it; one that Ctrl-C has ended, as far as it came."""
+    heard: list[str] = []
+
+    def hear(piece: str) -> None:
+        heard.append(piece)
+        out.data(piece)
+
+    try:
+        answer = client.generate(
+            said, max_tokens=options.max_tokens, temperature=options.temperature, hear=hear
+        )
+    except KeyboardInterrupt:
+        out.data("\n")
+        out.status("ended")
+    else:
+        out.data("\n")
+        out.status(summary(answer))
+    return "".join(heard)
