@@ -34,6 +34,7 @@ from trtspec.serving.executors.tensorrt_llm.budget import KvBudget
 from trtspec.serving.executors.tensorrt_llm.engine import read_engine
 from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
 
+LAYOUTS = ("in_process", "bls")
 VOCAB_SIZE, TOKENS, DRAWS = 8, 3, 1000
 PROMPT = [3, 5, 3, 5, 3]
 LIMITS = {"max_batch_size": 16, "max_seq_len": 64, "max_draft_len": 2}
@@ -62,7 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(params=["in_process", "bls"])
+@pytest.fixture(params=LAYOUTS)
 def load(request: pytest.FixtureRequest, folder: Path) -> Iterator[Load]:
     layout = folder / request.param
     if request.param == "bls":
@@ -167,9 +168,19 @@ SAMPLINGS = [
 ]
 CASES = [("draft_model", sampling) for sampling in SAMPLINGS]
 CASES += [(method, WARM) for method in ("ngram", "hybrid", "suffix")]
+# Each takes 8 s of a processor: together these have both layouts, all drafters, and both bounds of sampling.
+OFTEN = {("in_process", 0), ("bls", 4), ("bls", 5), ("in_process", 6), ("bls", 7)}
 
 
-@pytest.mark.parametrize(("method", "sampling"), CASES)
+@pytest.mark.parametrize(
+    ("load", "method", "sampling"),
+    [
+        pytest.param(layout, *case, marks=() if (layout, number) in OFTEN else pytest.mark.sweep)
+        for layout in LAYOUTS
+        for number, case in enumerate(CASES)
+    ],
+    indirect=["load"],
+)
 def test_texts_with_drafts_are_the_targets(load: Load, method: str, sampling: SamplingConfig) -> None:
     likely, coordinator = chance(load, method, sampling)
     assert likely > 1e-3
