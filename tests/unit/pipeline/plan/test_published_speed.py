@@ -5,6 +5,9 @@
 in FP8, drafts on as many ranks as their target. Neither says how often drafts were accepted: 0.8 at each
 position is assumed for all, the second highest of those that a plan shows. The constants of the roofline were
 there before this comparison and are not fitted to it. `tests/perf/README.md` has the table, misses included.
+
+Two more were published of a target alone, served by NIM 1.8.0 with TensorRT-LLM on two H100, one request at a
+time: NVIDIA's "NIM for LLM Benchmarking Guide" 1.0.0, "Performance", Llama 3.3 70B in FP8, ms a token.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from trtspec.backends.engine.engine_options import BuildOptions
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
 from trtspec.forecast.outlook import ForecastPair
-from trtspec.forecast.roofline import BatchLoad, Network
+from trtspec.forecast.roofline import BatchLoad, Network, step
 from trtspec.forecast.speedup import speedup
 from trtspec.models.source import read_source
 from trtspec.pipeline.plan.facts import ModelFacts
@@ -77,6 +80,21 @@ def test_what_was_published(result: Result, hub_cache: Path) -> None:
     gain = speedup([ACCEPTANCE] * LENGTH, found.costs(LOAD, LENGTH))
     assert (plain, plain * gain) == pytest.approx(result.forecast, rel=0.005)
     assert plain == pytest.approx(result.published[0], rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "published_ms", "forecast_ms"),
+    [(5000, 500, 18.58, 17.74), (500, 2000, 18.91, 17.62)],
+)
+def test_a_step_of_tensorrt_llm(
+    hub_cache: Path, prompt: int, answer: int, published_ms: float, forecast_ms: float
+) -> None:
+    """Held out: neither the constants nor the comparison above have seen them."""
+    network = of(hub_cache, TARGETS["70B"][0], 2)
+    load = BatchLoad(texts=1, context=prompt + answer // 2)
+    found_ms = step(network, chip(GPUS["h100"]), load).seconds * 1e3
+    assert found_ms == pytest.approx(forecast_ms, rel=0.005)
+    assert found_ms == pytest.approx(published_ms, rel=0.15)
 
 
 def test_acceptance_that_would_explain_it(hub_cache: Path) -> None:
