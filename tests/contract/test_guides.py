@@ -262,6 +262,13 @@ REFUSED = {
         ),
         "$ref 'a.json'",
     ),
+    "a tag's schema elsewhere, in the form of before": (
+        Guide(
+            GuideType.STRUCTURAL_TAG,
+            '{"structures": [{"begin": "a", "schema": {"$ref": "a.json"}, "end": "b"}], "triggers": ["a"]}',
+        ),
+        "$ref 'a.json'",
+    ),
     "deep grammar": (Guide(GuideType.EBNF_GRAMMAR, f"root ::= {'(' * 500}'a'{')' * 500}"), "nested"),
 }
 

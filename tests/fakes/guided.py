@@ -33,6 +33,14 @@ GUIDES = {
 }
 
 
+TRIGGERED = Guide(
+    GuideType.STRUCTURAL_TAG,
+    '{"structures": [{"begin": "[a", "schema": {"type": "boolean"}, "end": "]"}], "triggers": ["[a"]}',
+    (END,),
+)
+"""A structural tag in the form of before 0.1.25."""
+
+
 def guides() -> Guides:
     return Guides(lambda size: VOCABULARY[:size], len(VOCABULARY))
 

@@ -9,7 +9,7 @@ import sys
 
 import xgrammar
 
-from tests.fakes.guided import GUIDES, VOCABULARY
+from tests.fakes.guided import GUIDES, TRIGGERED, VOCABULARY
 from trtspec.serving.errors import GuideError
 from trtspec.serving.executor import Guide, GuideType
 from trtspec.serving.guides.compiler import Bitmasks, Grammar, GuideCompiler
@@ -20,12 +20,25 @@ TEXTS = {
     "regex": "abc-12é",
     "ebnf_grammar": "[12,3]",
     "structural_tag": "true",
+    "triggered": "x[atrue]y[b",
 }
-WRONG = {"json": "{a", "json_schema": '{"c', "regex": "abd", "ebnf_grammar": "[a", "structural_tag": "t1"}
+WRONG = {
+    "json": "{a",
+    "json_schema": '{"c',
+    "regex": "abd",
+    "ebnf_grammar": "[a",
+    "structural_tag": "t1",
+    "triggered": "x[ab",
+}
 BROKEN = (
     Guide(GuideType.JSON_SCHEMA, '{"type": "word"}'),
     Guide(GuideType.REGEX, "(a"),
     Guide(GuideType.EBNF_GRAMMAR, "root ::= x"),
+    # What NVIDIA's JSON does not read, and xgrammar's own might.
+    Guide(GuideType.STRUCTURAL_TAG, TRIGGERED.guide.replace('"boolean"', '"integer", "minimum": NaN')),
+    Guide(GuideType.STRUCTURAL_TAG, TRIGGERED.guide.replace('"]"', r'"\ud800"')),
+    Guide(GuideType.STRUCTURAL_TAG, TRIGGERED.guide.replace('{"type": "boolean"}', '"{}"')),
+    Guide(GuideType.STRUCTURAL_TAG, TRIGGERED.guide.replace('["[a"]', '"[a"')),
 )
 
 
@@ -49,7 +62,7 @@ def follows(grammar: Grammar, text: str) -> bool:
 def main() -> None:
     print(xgrammar.__file__)
     compiler = GuideCompiler(VOCABULARY)
-    for name, guide in GUIDES.items():
+    for name, guide in {**GUIDES, "triggered": TRIGGERED}.items():
         try:
             grammar = compiler.compile(guide)
         except GuideError as error:

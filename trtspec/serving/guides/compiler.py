@@ -7,6 +7,7 @@ xgrammar (https://github.com/mlc-ai/xgrammar) is what TensorRT-LLM's runtime fol
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable
@@ -31,6 +32,7 @@ MAX_MASK_S = 0.05
 MOST_BLANKS = 32
 """The most blanks in a row between the parts of a schema's JSON: a weak model may write them without end."""
 _FARTHEST_BACK = 1 << 16  # tokens, more than any draft has
+_TRIGGERS = 'a tag here is {"structures": [{"begin", "schema", "end"}], "triggers": [...]}'
 TOO_AMBIGUOUS = f"it is so ambiguous that a token takes over {MAX_MASK_S:g} s"
 
 
@@ -127,7 +129,8 @@ class GuideCompiler:
         # Without a number the oldest go back nowhere; those that know the bound above go back anywhere.
         bound = {} if bounded else {"max_rollback_tokens": _FARTHEST_BACK}
         self._make_matcher = partial(xgrammar.GrammarMatcher, **bound)
-        self._reads_tags = "triggers" not in signature(self._compiler.compile_structural_tag).parameters
+        by_triggers = "triggers" in signature(self._compiler.compile_structural_tag).parameters
+        self._read_tag = self._read_triggers if by_triggers else self._compiler.compile_structural_tag
 
     def compile(self, guide: Guide) -> Grammar:
         """Returns the grammar; raises `GuideError`.
@@ -153,15 +156,33 @@ class GuideCompiler:
         compiler = self._compiler
         if guide.guide_type is GuideType.JSON:
             return compiler.compile_builtin_json_grammar()
-        if guide.guide_type is GuideType.STRUCTURAL_TAG and not self._reads_tags:
-            raise GuideError("the xgrammar here, which is older than 0.1.25, reads no structural tag")
         read = {
             GuideType.JSON_SCHEMA: partial(compiler.compile_json_schema, **self._blanks),
             GuideType.REGEX: compiler.compile_regex,
             GuideType.EBNF_GRAMMAR: compiler.compile_grammar,
-            GuideType.STRUCTURAL_TAG: compiler.compile_structural_tag,
+            GuideType.STRUCTURAL_TAG: self._read_tag,
         }[guide.guide_type]
         return read(guide.guide)
+
+    def _read_triggers(self, text: str) -> Any:
+        """Compiles a structural tag of the form that xgrammar has before 0.1.25.
+
+        TensorRT-LLM 1.0 reads it with nlohmann's JSON (`batch_manager/guidedDecoder.cpp`), which takes
+        neither NaN nor half a surrogate pair, and puts the keys of a schema in order. What it could not read
+        would end every request at work.
+        """
+        found = json.loads(text)
+        try:
+            json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+            tags = [
+                self._xgrammar.StructuralTagItem(
+                    begin=tag["begin"], schema=json.dumps(tag["schema"], sort_keys=True), end=tag["end"]
+                )
+                for tag in found["structures"]
+            ]
+            return self._compiler.compile_structural_tag(tags, found["triggers"])
+        except (KeyError, TypeError, ValueError):
+            raise GuideError(_TRIGGERS) from None
 
 
 def _line(error: Exception) -> str:

@@ -20,6 +20,7 @@ _SINGLE = (
     *("items", "additionalItems", "unevaluatedItems", "contains"),
     *("additionalProperties", "unevaluatedProperties", "propertyNames"),
 )
+_OF_TAGS = ("json_schema", "schema")
 # A client sees 80 characters of a problem.
 _LONGEST_REFERENCE = 32
 
@@ -38,13 +39,14 @@ def check_schema(schema: Any) -> None:
 
 
 def check_tags(tags: Any) -> None:
-    """Raises `GuideError` for a structural tag with such a schema."""
+    """Raises `GuideError` for a structural tag with such a schema, in its form of today or that of 0.1.21."""
     left = [tags]
     while left:
         part = left.pop()
         if isinstance(part, dict):
-            check_schema(part.get("json_schema"))
-            left += (value for key, value in part.items() if key != "json_schema")
+            for keyword in _OF_TAGS:
+                check_schema(part.get(keyword))
+            left += (value for key, value in part.items() if key not in _OF_TAGS)
         elif isinstance(part, list):
             left += part
 

@@ -25,7 +25,11 @@ GUIDE_TYPES = frozenset(GuideType)
 """The kinds of guides that `GuidedDecoder::build` has a branch for."""
 
 BLS_GUIDE_TYPES = GUIDE_TYPES - {GuideType.STRUCTURAL_TAG}
-"""The kinds that NVIDIA's C++ backend knows (`getGuidedDecodingParamsFromTensors` of its utils.cc)."""
+"""The kinds that NVIDIA's C++ backend knows: 1.0 to 1.2, and what came after, map four names.
+
+That is `getGuidedDecodingParamsFromTensors` (`triton_backend/inflight_batcher_llm/src/utils.cc`), which takes
+any other name for no guide at all.
+"""
 
 LOGITS_DTYPES = ("float32", "float16")
 
