@@ -167,6 +167,8 @@ def test_the_tests_of_clusters_know_the_engines(hub_cache: Path) -> None:
             sizes = rank_sizes(source, engine.checkpoint)
             item = 4 if engine.checkpoint.dtype == "float32" else 2
             per_layer = 2 * source.num_key_value_heads * source.head_size * item
+            # The torch backend verifies without logits.
+            verified = options.max_batch_size if engine.backend == "tensorrt_llm" else 0
             expected = {
                 "backend": engine.backend,
                 "ranks": len(sizes),
@@ -174,6 +176,7 @@ def test_the_tests_of_clusters_know_the_engines(hub_cache: Path) -> None:
                 "kv_per_token": source.num_hidden_layers * per_layer,
                 "max_batch_size": options.max_batch_size,
                 "max_seq_len": options.max_seq_len,
+                "draft_logits": verified * options.max_draft_len * source.vocab_size * 4,
             }
             if os.environ.get("UPDATE_GOLDEN"):
                 known.setdefault(path.stem if path in RECIPES else "tiny", {})[role.value] = expected

@@ -48,6 +48,7 @@ def _resources(recipe: Recipe, build: StoredBuild) -> HostResources:
     """Returns what a server takes of its host.
 
     An engine passes through the host's memory when a GPU loads it; on the CPU it stays there with its cache.
+    The coordinator has the draft logits of sampled requests, and in the bls layout Triton a copy in /dev/shm.
     """
     is_with_pod = isinstance(recipe.kubernetes.cache, EmptyDir)
     asked, group = recipe.kubernetes.resources, recipe.kubernetes.hosts
@@ -64,6 +65,8 @@ def _resources(recipe: Recipe, build: StoredBuild) -> HostResources:
             memory += _OF_A_RANK * ranks
             shared += GIB * ranks
             cpus += _CPUS_OF_A_RANK * ranks
+        memory += engine.draft_logits
+        shared += engine.draft_logits if _is_bls(recipe, build) else 0
     cpu = asked.cpu or str(cpus)
     size = bytes_of(asked.shared_memory) if asked.shared_memory else shared
     return HostResources(
@@ -74,6 +77,11 @@ def _resources(recipe: Recipe, build: StoredBuild) -> HostResources:
         shared_memory=asked.shared_memory or gib(shared),
         disk=asked.disk or gib(_TEMPORARY + build.entry.size * is_with_pod),
     )
+
+
+def _is_bls(recipe: Recipe, build: StoredBuild) -> bool:
+    is_needed = any(engine.ranks > 1 for engine in build.engines.values())
+    return recipe.serving.layout == "bls" or is_needed
 
 
 def _is_on_cpu(recipe: Recipe, role: Role) -> bool:

@@ -12,7 +12,8 @@ from trtspec.base.roles import Role
 from trtspec.pipeline.store.entry import Entry
 from trtspec.pipeline.store.store import Store
 from trtspec.recipe.schema import Recipe
-from trtspec.serving.executors.limits import TORCH_VERSION
+from trtspec.serving.executors.draft_logits import most_bytes
+from trtspec.serving.executors.limits import TORCH_VERSION, limits_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class BuildEngine:
     """The most requests that it takes at once."""
     max_seq_len: int
     """The most tokens of a request."""
+    draft_logits: int
+    """The bytes of the draft logits of as many sampled requests as it verifies at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ def _engine(store: Store, entry: Entry, role: Role) -> BuildEngine:
         kv_per_token=2 * pretrained["num_hidden_layers"] * heads * item,
         max_batch_size=build["max_batch_size"],
         max_seq_len=build["max_seq_len"],
+        draft_logits=most_bytes(limits_of(config)),
     )
 
 

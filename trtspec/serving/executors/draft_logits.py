@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trtspec.serving.executor import LogitsFormat, Request
+from trtspec.serving.executor import Limits, LogitsFormat, Request
 from trtspec.serving.executors.validation import Valid
 
 Rows = npt.NDArray[Any]
@@ -48,6 +48,13 @@ class DraftLogits:
         rows[range(len(draft)), draft] = 0
         assert rows.base is not None
         self._free.append(rows.base)
+
+
+def most_bytes(limits: Limits) -> int:
+    """Returns the bytes of the rows of as many drafts as an engine verifies at once; 0 if it takes none."""
+    form = limits.draft_logits
+    row = form.width * np.dtype(form.dtype).itemsize if form else 0
+    return limits.max_batch_size * limits.max_draft_len * row
 
 
 def needs_logits(request: Request, valid: Valid) -> bool:

@@ -6,21 +6,24 @@ import json
 import re
 import shutil
 import subprocess
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.unit.cluster.kubernetes.builds import RECIPES, values
+from tests.unit.cluster.kubernetes.builds import RECIPES, STORE, stored, values
 from tests.unit.cluster.kubernetes.rendered import rendered
 from trtspec.base.errors import RecipeError
+from trtspec.base.roles import Role
 from trtspec.base.units import GIB
 from trtspec.cluster.kubernetes.deriving import name_of
+from trtspec.cluster.kubernetes.of_engines import of_engines
+from trtspec.cluster.kubernetes.values import HostResources
 from trtspec.deployment.pod import PORTS, RECIPE, STARTUP_S
 from trtspec.deployment.triton_launch import ENGINE_VARIABLES
-from trtspec.recipe.loader import load
+from trtspec.recipe.loader import load, loads
 
 LLAMA, LARGE, TINY = (
     RECIPES / "llama-3.1-8b-h100.yaml",
@@ -142,6 +145,25 @@ def test_shared_memory_is_of_the_memory(asked: str, gibs: float) -> None:
     )
     # 1 GiB, and 1 more for each rank, if nothing else is asked.
     assert int(more.removesuffix("Gi")) == pytest.approx(int(server.removesuffix("Gi")) - 3 + gibs, abs=1)
+
+
+@pytest.mark.parametrize(("layout", "shared", "more"), [("in_process", 3, 20), ("bls", 23, 40)])
+def test_draft_logits_fit_into_the_memory_and_in_the_bls_layout_into_that_which_is_shared(
+    layout: str, shared: int, more: int
+) -> None:
+    text = f"{LLAMA.read_text()}serving: {{layout: {layout}}}\n"
+    recipe = loads(text.encode(), Path("recipe.yaml")).recipe
+    build = stored(load(LLAMA).recipe)
+
+    def resources(logits: int) -> HostResources:
+        target = replace(build.engines[Role.TARGET], draft_logits=logits)
+        engines = {**build.engines, Role.TARGET: target}
+        return of_engines(recipe, text, replace(build, engines=engines), STORE, "0.1.0").resources
+
+    without, with_ = resources(0), resources(20 * GIB)
+    assert (without.shared_memory, with_.shared_memory) == ("3Gi", f"{shared}Gi")
+    sizes = [int(found.memory.removesuffix("Gi")) for found in (without, with_)]
+    assert sizes[1] - sizes[0] == more
 
 
 @pytest.mark.parametrize(("cache", "least"), [("empty_dir", 417e9), ("host_path", 1)])
