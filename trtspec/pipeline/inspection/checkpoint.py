@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trtspec.backends.engine.directory import read_engine
+from trtspec.base.errors import EngineError
 from trtspec.base.findings import note
 from trtspec.pipeline.inspection import pretrained
 from trtspec.pipeline.inspection.ranks import compare, read_ranks
@@ -17,7 +19,7 @@ def inspect_checkpoint(folder: Path, config: Mapping[str, Any]) -> Report:
     findings = list(pretrained.oddities(config))
     ranks = read_ranks(folder, config, findings)
     findings += compare(config, ranks)
-    if config.get("dtype") == "float32":
+    if config.get("dtype") == "float32" and not _is_of_torch(folder):
         problem = (
             "is float32, for which TensorRT-LLM has no paged context FMHA; only the torch backend serves it"
         )
@@ -30,3 +32,11 @@ def inspect_checkpoint(folder: Path, config: Mapping[str, Any]) -> Report:
         files=(folder / "config.json", *(folder / f"rank{rank}.safetensors" for rank in ranks)),
         findings=tuple(findings),
     )
+
+
+def _is_of_torch(folder: Path) -> bool:
+    """Says whether a build has an engine of the torch backend beside the checkpoint."""
+    try:
+        return read_engine(folder.parent / "engine").backend == "torch"
+    except EngineError:
+        return False

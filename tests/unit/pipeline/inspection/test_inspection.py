@@ -248,13 +248,17 @@ def test_ranks_that_are_not_whole(checkpoint: Callable[..., Path]) -> None:
 
 
 def test_an_engine_of_the_torch_backend(llama_folder: Save, tmp_path: Path) -> None:
+    checkpoint = str(tmp_path / "checkpoint")
     convert(read_source(llama_folder()), ConvertOptions("float32"), tmp_path / "checkpoint")
+    (odd,) = said(inspect(checkpoint), wrong=False)
+    assert odd.endswith("only the torch backend serves it")
     build(tmp_path / "checkpoint", BuildOptions(4, 255, 256, 8192, max_draft_len=8), tmp_path / "engine")
+    assert inspect(checkpoint).findings == (), "the build has it for that backend"
     report = inspect(str(tmp_path / "engine"))
     assert (report.kind, report.findings) == ("engine", ())
     assert report.facts["backend"] == "torch"
     assert (report.facts["max_draft_len"], report.facts["max_seq_len"]) == (8, 264)
-    assert report.stored["F32"].tensors == inspect(str(tmp_path / "checkpoint")).stored["F32"].tensors
+    assert report.stored["F32"].tensors == inspect(checkpoint).stored["F32"].tensors
     (tmp_path / "engine" / "rank0.safetensors").unlink()
     assert said(inspect(str(tmp_path / "engine")), wrong=True)
 
