@@ -93,6 +93,9 @@ class Connection(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
 
+    def refused(self) -> None:
+        """Is called for each request that is refused here, of which the application does not hear."""
+
     def send_400_response(self, msg: str) -> None:
         self._refuse(ApiError(400, msg))
 
@@ -108,6 +111,7 @@ class Connection(HttpToolsProtocol):
         """Answers with an error in place of the request that comes, and hangs up."""
         if self.transport.is_closing():
             return
+        self.refused()
         if self._owed and self._owed[0].response_started:
             # In the middle of another answer it would be taken for a part of that.
             self.transport.abort()

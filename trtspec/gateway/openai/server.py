@@ -22,7 +22,7 @@ from trtspec.gateway.openai.renderer import Renderer
 from trtspec.gateway.openai.settings import ApiSettings
 from trtspec.gateway.openai.template import ChatTemplate
 from trtspec.gateway.openai.upstream import Upstream
-from trtspec.gateway.refusals import Refusals
+from trtspec.gateway.refusals import Refusal, Refusals
 from trtspec.serving.tokenizer import Tokenizer
 
 _LAST_RESPONSES_S = 5
@@ -63,7 +63,7 @@ async def _serve(listener: socket.socket, settings: ApiSettings, texts: ModelTex
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        http=Connection,
+        http=counting(refusals),
         limit_concurrency=MOST_CONNECTIONS,
         timeout_graceful_shutdown=_LAST_RESPONSES_S,
     )
@@ -86,6 +86,16 @@ async def _serve(listener: socket.socket, settings: ApiSettings, texts: ModelTex
         if following:
             following.cancel()
         upstream.close()
+
+
+def counting(refusals: Refusals) -> type[Connection]:
+    """Returns connections that count what they refuse, of which the application does not hear."""
+
+    class Counting(Connection):
+        def refused(self) -> None:
+            refusals.add(Refusal.INVALID_REQUEST)
+
+    return Counting
 
 
 class _Server(uvicorn.Server):

@@ -13,6 +13,8 @@ import uvicorn
 
 from trtspec.gateway.client_bounds import MAX_HEAD
 from trtspec.gateway.openai.connection import Connection
+from trtspec.gateway.openai.server import counting
+from trtspec.gateway.refusals import Refusals
 
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 WITH_BODY = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
@@ -270,6 +272,22 @@ def test_a_head_that_is_too_large_is_refused(sent: bytes) -> None:
     said = asyncio.run(run())
     assert said.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n"), said[:200]
     assert b'"type": "invalid_request_error"' in said
+
+
+@pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\nno header\r\n\r\n", HEAD[:-2] + b"x: " + MUCH])
+def test_a_head_that_the_application_does_not_see_is_counted(sent: bytes) -> None:
+    refusals = Refusals("openai", "llm")
+
+    async def run() -> bytes:
+        async with connected(app, counting(refusals)) as (reader, writer):
+            writer.write(HEAD)
+            await answer(reader)
+            writer.write(sent)
+            return await reader.read()
+
+    assert asyncio.run(run())[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 431")
+    counted = [line for line in refusals.text().splitlines() if line.endswith("} 1")]
+    assert counted == ['trtspec:front_refusals{api="openai",model="llm",reason="invalid_request"} 1']
 
 
 def test_a_head_may_be_large() -> None:
