@@ -14,8 +14,9 @@ ARG PYTHON_IMAGE=docker.io/library/python:3.11-slim-bookworm
 FROM ${PYTHON_IMAGE} AS wheel
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
-# The package has the model of the repository by a link.
+# The package has the model of the repository, and the recipes, by links.
 COPY model_repository model_repository
+COPY recipes recipes
 COPY trtspec trtspec
 RUN python3 -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 

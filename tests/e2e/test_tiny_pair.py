@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from pathlib import Path
 from typing import cast
 
@@ -13,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from recipes.tiny import measure
+from trtspec.measure.commands.demo import PROMPT
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
 MODELS = ("target", "draft")
@@ -145,11 +145,7 @@ class TestQuality:
         assert measure.share(measure.loops(ids) for _, ids in completions) <= 0.15
 
     def test_what_the_demo_shows_first_does_not_loop(self, pair: measure.Pair) -> None:
-        script = (TINY / "demo.sh").read_text()
-        found = re.search(r"^prompt='(.*?)'$", script, re.DOTALL | re.MULTILINE)
-        assert found is not None
-        prompt = found[1]
-        row = pair.tokenizer(prompt, return_tensors="pt")["input_ids"]
+        row = pair.tokenizer(PROMPT, return_tensors="pt")["input_ids"]
         made = pair.target.generate(
             row, attention_mask=torch.ones_like(row), max_new_tokens=120, do_sample=False
         )

@@ -39,6 +39,12 @@ class CommandEntry:
 
 
 TABLE = (
+    CommandEntry(
+        "demo",
+        "measure.commands.demo",
+        "Build a tiny pair, serve it under Triton, stream one completion, stop.",
+        then="init --recipe llama-3.1-8b-h100",
+    ),
     CommandEntry("init", "cli.init", "Write a commented recipe to start from."),
     CommandEntry("migrate", "cli.migrate", "Move a recipe to another engine, and say what changes."),
     CommandEntry(

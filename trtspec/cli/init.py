@@ -14,6 +14,7 @@ from trtspec.cli.terminal.output import out
 
 EXAMPLES = (
     "trtspec init",
+    "trtspec init --recipe llama-3.1-8b-h100    # one that trtspec ships",
     "trtspec init recipes/llama.yaml --force",
     "trtspec init --from 'vllm serve Qwen/Qwen3-32B --spec-model Qwen/Qwen3-0.6B --spec-tokens 4'",
     "trtspec init --from - --gpu h200 < start.sh",
@@ -30,6 +31,9 @@ def init(
             help="Read it of a command of vLLM, SGLang, trtllm-build or trtllm-serve; - for stdin.",
         ),
     ] = None,
+    recipe: Annotated[
+        str | None, typer.Option("--recipe", metavar="NAME", help="Copy this recipe, which trtspec ships.")
+    ] = None,
     gpu: Annotated[
         str | None, typer.Option(metavar="GPU", help="With --from: the GPU, h100 if left out.")
     ] = None,
@@ -45,19 +49,24 @@ def init(
     """
     from trtspec.base.atomic import write_atomically
     from trtspec.recipe.gpus import GPUS, NONE
+    from trtspec.recipe.shipped import shipped
     from trtspec.recipe.starter import STARTER
 
     if path.is_dir():
         path = path / "recipe.yaml"
     if path.exists() and not force:
         raise TrtspecError(path, "is there already", f"choose another name, or: trtspec init {path} --force")
+    if command and recipe:
+        raise typer.BadParameter("one recipe comes of --from or of --recipe", param_hint="--recipe")
     if command is None:
         for option, value in (("--gpu", gpu), ("--draft", draft), ("--backend", backend)):
             if value:
                 raise typer.BadParameter("goes with --from", param_hint=option)
     if gpu and gpu not in (*GPUS, NONE):
         raise typer.BadParameter(f"known are {', '.join(GPUS)}, {NONE}", param_hint="--gpu")
-    text = STARTER if command is None else _read(command, path, gpu, draft, backend)
+    text = shipped(recipe).read_text(encoding="utf-8") if recipe else STARTER
+    if command is not None:
+        text = _read(command, path, gpu, draft, backend)
     write_atomically(path, text)
     out.status(f"wrote {path}")
     out.next(f"check {path}")

@@ -11,6 +11,7 @@ import typer
 from trtspec.base.errors import UnavailableError
 from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import out
+from trtspec.recipe.shipped import TINY
 
 if TYPE_CHECKING:
     from trtspec.measure.selftest.builds import TinyPair
@@ -21,7 +22,6 @@ EXAMPLES = (
     "trtspec selftest    # what is installed; without a GPU the torch backend",
     "trtspec selftest --container --bundle selftest.zip    # for a bug report",
 )
-_PAIR = Path(__file__).parents[3] / "recipes" / "tiny"
 
 
 def selftest(
@@ -36,8 +36,8 @@ def selftest(
         Path, typer.Option("--output", metavar="DIR", help="Where the engines are built.")
     ] = Path("build/selftest"),
     pair: Annotated[
-        Path, typer.Option(metavar="DIR", help="The tiny pair.", show_default="recipes/tiny of the checkout")
-    ] = _PAIR,
+        Path, typer.Option(metavar="DIR", help="The tiny pair.", show_default="the one that trtspec ships")
+    ] = TINY,
     heads: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Medusa's heads of the pair's target.")
     ] = None,
@@ -87,7 +87,7 @@ def _tiny(pair: Path, heads: Path | None, release: str | None, *, in_container: 
     from trtspec.recipe import releases
 
     if not (pair / "target" / "config.json").is_file():
-        raise UnavailableError(pair, "has no tiny pair", "--pair DIR names recipes/tiny of a checkout")
+        raise UnavailableError(pair, "has no tiny pair", "--pair DIR names recipes/tiny of a clone")
     found = find_gpus()
     if not found:
         if in_container or release:

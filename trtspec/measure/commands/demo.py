@@ -1,0 +1,44 @@
+"""`trtspec demo`: the tiny pair built, served, asked and compared with its target alone."""
+
+from __future__ import annotations
+
+import trtspec
+from trtspec.base.errors import ServerError
+from trtspec.cli.generate import summary
+from trtspec.cli.terminal.built import find_build
+from trtspec.cli.terminal.output import out
+from trtspec.cli.terminal.signals import ended_by_sigterm
+from trtspec.recipe.shipped import TINY
+
+EXAMPLES = ("trtspec demo",)
+PROMPT = 'def fib(n):\n    """Return the nth Fibonacci number."""\n'
+_TOKENS = 120
+
+
+def demo() -> None:
+    """Build a tiny pair, serve it under Triton, stream one completion, stop.
+
+    It takes about half a minute, and needs no GPU. The build goes to build/tiny here, and the server has
+    ports that are free. The exit status is 1 where the target alone says another text.
+    """
+    from trtspec.measure.bench.deployed import served
+
+    recipe = TINY / "recipe.yaml"
+    with ended_by_sigterm():
+        done = trtspec.build(recipe, progress=out.watch, warn=out.warning)
+        out.status(f"{done.output} has the engines of a pair that completes Python")
+        with served(find_build(recipe, None), chat=False, python=None, say=out.status) as server:
+            out.status(f"HTTP     {server.url}")
+            out.status(f"metrics  {server.metrics_url}")
+            client = trtspec.Client(server.url)
+            # What is slow only once is no part of the speeds.
+            client.generate(PROMPT, max_tokens=8)
+            out.status("a completion, the draft proposing and the target verifying:")
+            out.data(PROMPT)
+            both = client.generate(PROMPT, max_tokens=_TOKENS, hear=out.data)
+            out.data("\n")
+            out.status(summary(both))
+            alone = client.generate(PROMPT, max_tokens=_TOKENS, num_draft_tokens=0)
+            if alone.text != both.text:
+                raise ServerError(server.url, "the target alone says another text", "please report it")
+            out.status(f"the target alone says the same text: {summary(alone)}")
