@@ -125,6 +125,19 @@ def test_nothing_imports_a_backend_but_its_table() -> None:
     ] == []
 
 
+def test_nothing_compares_the_name_of_a_backend() -> None:
+    """A backend answers what it is like; an `if` on its name would have to know of each new one."""
+    wrong = []
+    for file in HOUSE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            named = isinstance(node, ast.Compare | ast.MatchValue) and any(
+                isinstance(part, ast.Constant) and part.value in NAMES for part in ast.walk(node)
+            )
+            if named and file.relative_to(HOUSE).parts[0] != "backends":
+                wrong.append(f"{file.relative_to(HOUSE)}: {ast.unparse(node)}")
+    assert wrong == []
+
+
 def test_a_class_name_stands_for_one_thing() -> None:
     names = Counter(
         node.name

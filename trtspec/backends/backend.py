@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from trtspec.base.findings import Finding
     from trtspec.base.roles import Role
+    from trtspec.checkpoint.inside import DraftInside
     from trtspec.pipeline.plan.choices import Chooser
     from trtspec.pipeline.plan.facts import PlanFacts
     from trtspec.pipeline.plan.resolved import Resolved
@@ -45,6 +46,10 @@ class Backend(ABC):
     """The methods of drafting: None where all releases run the method, else the reason why not."""
     builds_engines: ClassVar[bool]
     """True if trtspec builds engines for it, which its own coordinator serves under Triton."""
+    inside: ClassVar[Mapping[str, type[DraftInside]]] = {}
+    """The methods whose draft an engine of the target is built with, and what is built."""
+    compiles: ClassVar[bool] = False
+    """True if its engines are compiled: on a GPU, for GPUs of its kind and for one release."""
     packages: ClassVar[tuple[str, ...]] = ()
     """The names that pip may know it by."""
     drain_option: ClassVar[str | None] = None
@@ -69,6 +74,11 @@ class Backend(ABC):
     """True if it runs FP8 weights on GPUs without FP8 too."""
     takes_any_recipe: ClassVar[bool] = False
     """True if it runs recipes for other backends, and passes over what is for those alone."""
+
+    @property
+    def is_embedded(self) -> bool:
+        """True if trtspec's own process runs its engines, in the memory that the host has left."""
+        return self.builds_engines and not self.compiles
 
     @property
     def translates(self) -> bool:

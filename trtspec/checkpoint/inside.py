@@ -14,7 +14,7 @@ from trtspec.models.source import Source
 
 
 class DraftInside(ABC):
-    """A draft inside, which a module of a backend's folder, named as the method is, has as its `INSIDE`."""
+    """A draft inside; a backend tells for which methods it builds one."""
 
     mode: ClassVar[str]
     """TensorRT-LLM's speculative_decoding_mode of the engine."""

@@ -25,7 +25,6 @@ class MedusaMethod(Method):
     """Heads propose a token each from the target's last state (Cai et al. 2024, arXiv 2401.10774)."""
 
     has_model = is_head = True
-    inside_of = ("tensorrt_llm",)
     lacking_inside = _LACKING
     most_inside = NODES
     kind: Literal["medusa"] = Field(description="The name of this method.")

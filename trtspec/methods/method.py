@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from trtspec.base.findings import Finding
@@ -24,12 +24,8 @@ class Method(Section):
     """True if the draft reads what its target computes, and so runs in the target's engine."""
     gives_way_to: ClassVar[str | None] = "ngram"
     """The method that needs no more than this one, and that every backend runs; None where this is one."""
-    inside_of: ClassVar[Collection[str]] = ()
-    """The backends whose engine of the target is built with the draft in it. Each has a module of the
-    method's name in its folder, which says what is built (`checkpoint/inside.py`).
-    """
     lacking_inside: ClassVar[Mapping[str, str]] = {}
-    """The keys that a recipe with such an engine has not, and the reason for each."""
+    """The keys that a recipe has not whose engine is built with the draft in it, and the reason for each."""
     most_inside: ClassVar[int | None] = None
     """The most tokens that such an engine proposes and verifies in a step; None where nothing bounds them."""
     added: ClassVar[Mapping[str, object]] = {}

@@ -307,7 +307,7 @@ class Recipe(Section):
     @property
     def drafts_inside(self) -> bool:
         """True if the target's engine has the draft inside."""
-        return self.backend in self.speculation.method.inside_of
+        return self.speculation.method.kind in table.backend_named(self.backend).inside
 
     @property
     def draft_gpus(self) -> tuple[int, ...] | None:

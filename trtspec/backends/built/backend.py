@@ -43,7 +43,7 @@ class EngineBackend(Backend):
         return releases.flaw(version)
 
     def resolve(self, choose: Chooser, facts: PlanFacts, output: Path) -> Resolved:
-        return resolve_engines(choose, facts, output, self.name)
+        return resolve_engines(choose, facts, output, self)
 
     def steps(
         self, resolved: Resolved, facts: PlanFacts, found: Mapping[Role, StoredEngine], only: Role | None

@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trtspec.backends.backend import Backend
 from trtspec.backends.engine.defaults import EngineKind, defaults
 from trtspec.backends.engine.engine_options import BuildOptions
+from trtspec.backends.table import backend_named
 from trtspec.base.roles import Role
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
 from trtspec.checkpoint.convert_options import ConvertOptions
@@ -41,26 +43,26 @@ from trtspec.recipe.build_options import SIZES, Value, is_on
 _PRICE = 0.1  # the largest share of the KV cache that iterations with more texts may cost
 
 
-def resolve_engines(choose: Chooser, facts: PlanFacts, output: Path, backend: str) -> Resolved:
+def resolve_engines(choose: Chooser, facts: PlanFacts, output: Path, backend: Backend) -> Resolved:
     """Returns the recipe with every default filled in.
 
     Raises RecipeError for what the recipe asks for and its models, or trtspec, cannot give, and ModelError
     for a model that trtspec does not convert.
     """
     loaded, recipe, release = choose.loaded, choose.loaded.recipe, None
-    if backend == "tensorrt_llm":
+    if backend.compiles:
         version = choose("engine.release", releases.DEFAULT, "the last line of releases with engines")
         release = releases.RELEASES[version]
     inside = choose_inside(choose, facts, backend)
     options = _options(choose, facts, inside)
-    target = _engine(choose, Role.TARGET, backend, facts.target, options)
+    target = _engine(choose, Role.TARGET, backend.name, facts.target, options)
     if inside:
         check_cyclic(choose, facts.target.source, target.options)
     engines = {Role.TARGET: replace(target, inside=inside)}
     if facts.head and not inside:
         engines[Role.DRAFT] = head_engine(engines[Role.TARGET], facts.head)
     elif draft := facts.models.get(Role.DRAFT):
-        engines[Role.DRAFT] = _engine(choose, Role.DRAFT, backend, draft, _proposing(options))
+        engines[Role.DRAFT] = _engine(choose, Role.DRAFT, backend.name, draft, _proposing(options))
     engines = _iterations(choose, engines, on_tensorrt=release is not None)
     _check_device(choose, engines)
     policy, num_draft_tokens, share, drafting = choose_rounds(choose, options.max_draft_len, inside)
@@ -71,7 +73,7 @@ def resolve_engines(choose: Chooser, facts: PlanFacts, output: Path, backend: st
     return Resolved(
         loaded,
         output,
-        backend,
+        backend.name,
         release,
         model_name,
         num_draft_tokens,
@@ -111,7 +113,7 @@ def _check_device(choose: Chooser, engines: Mapping[Role, EnginePlan]) -> None:
     """Raises RecipeError where the recipe puts the draft on a GPU of the target that cannot hold both."""
     hardware, draft = choose.loaded.recipe.hardware, engines.get(Role.DRAFT)
     gpu = gpus.GPUS.get(hardware.gpu)
-    if gpu is None or draft is None or draft.device is None or draft.backend == "torch":
+    if gpu is None or draft is None or draft.device is None or backend_named(draft.backend).is_embedded:
         return
     problem = budget_of(gpu, engines, hardware.count).problem
     if problem and placement(engines, hardware.count).is_shared:
@@ -145,12 +147,13 @@ def _iterations(
     hardware, target = choose.loaded.recipe.hardware, engines[Role.TARGET]
     gpu = gpus.GPUS.get(hardware.gpu) if on_tensorrt else None
     written = choose.loaded.recipe.engine.max_num_tokens
+    is_embedded = {role: backend_named(engine.backend).is_embedded for role, engine in engines.items()}
 
     def sized(tokens: int) -> dict[Role, EnginePlan]:
         return {
             role: engine
             if "max_num_tokens" in choose.loaded.recipe.models[role].build
-            else _wide(engine, written if on_tensorrt and engine.backend == "torch" else tokens)
+            else _wide(engine, written if on_tensorrt and is_embedded[role] else tokens)
             for role, engine in engines.items()
         }
 
@@ -192,7 +195,7 @@ def _engine(
         extra["lora_dir"] = _adapter(choose, f"{role}.build.lora_dir", str(extra["lora_dir"]))
     own = {name: extra.pop(name) for name in SIZES if name in extra}
     sizes = _own_sizes(choose, role, options, own, extra)
-    if backend == "tensorrt_llm":
+    if backend_named(backend).compiles:
         _check_length(choose, role, facts.source, sizes)
     return EnginePlan(facts, calibration, checkpoint, sizes, backend=backend, device=device)
 
@@ -259,7 +262,7 @@ def _build_options(
         for name, value in model.build.items()
     }
     expert = {}
-    if gpu and backend == "tensorrt_llm":
+    if gpu and backend_named(backend).compiles:
         kind = EngineKind(
             architecture, checkpoint.fp8, checkpoint.fp8_kv_cache, gpu.sm, mapping.tp_size, mapping.pp_size
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 from trtspec.backends.engine.compatibility import fits_sm, fits_tensorrt
 from trtspec.backends.engine.directory import EXTERNAL, EngineConfig, check_engine, read_engine
+from trtspec.backends.table import backend_named
 from trtspec.base.errors import EngineError
 from trtspec.base.roles import Role
 from trtspec.recipe.releases import RELEASES
@@ -74,7 +75,7 @@ def check_loading(
     """
     configs = {role: read_engine(engine.folder) for role, engine in engines.items()}
     for role, engine in engines.items():
-        if configs[role].backend == "tensorrt_llm":
+        if backend_named(configs[role].backend).compiles:
             _check_versions(engine.folder, configs[role], engine.built, runtime)
             _check_gpus(engine.folder, configs[role], engine.gpus, engine.built, runtime)
     target = configs[Role.TARGET]

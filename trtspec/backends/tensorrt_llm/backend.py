@@ -7,8 +7,10 @@ from typing import ClassVar
 
 from trtspec.backends.backend import Unsupported
 from trtspec.backends.built.backend import EngineBackend
+from trtspec.backends.tensorrt_llm.medusa import MedusaInside
 from trtspec.backends.tensorrt_llm.rules import contradictions
 from trtspec.base.findings import Finding
+from trtspec.checkpoint.inside import DraftInside
 from trtspec.recipe.schema import Recipe
 
 
@@ -17,6 +19,8 @@ class TensorRtLlmBackend(EngineBackend):
 
     name = "tensorrt_llm"
     title = "TensorRT-LLM"
+    inside: ClassVar[Mapping[str, type[DraftInside]]] = {"medusa": MedusaInside}
+    compiles = True
     packages = ("tensorrt_llm",)
     triton_backend = "tensorrtllm"
     needs_gpu = "TensorRT-LLM engines need a GPU"

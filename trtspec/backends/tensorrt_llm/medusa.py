@@ -131,9 +131,6 @@ class MedusaInside(DraftInside):
         return {"decoding_mode": self.mode, **tree} if of_engine else tree
 
 
-INSIDE = MedusaInside
-
-
 def fitting(source: Source, head: HeadDescription) -> MedusaDescription:
     """Returns the heads; raises ModelError for those, or a target, that the engine cannot have."""
     if not isinstance(head, MedusaDescription):

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtspec.backends.table import backend_named
 from trtspec.base.errors import TrtspecError
 from trtspec.recipe import releases
 from trtspec.recipe.loader import LoadedRecipe
@@ -35,9 +36,9 @@ class CiJob:
 
 
 def job_of(loaded: LoadedRecipe) -> CiJob | None:
-    """Returns the job of a recipe; None for one without engines of TensorRT-LLM, which any machine builds."""
+    """Returns the job of a recipe; None for one that any machine builds."""
     recipe = loaded.recipe
-    if recipe.backend != "tensorrt_llm":
+    if not backend_named(recipe.backend).compiles:
         return None
     release = releases.RELEASES[recipe.engine.release or releases.DEFAULT]
     hardware = recipe.hardware

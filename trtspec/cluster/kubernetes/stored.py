@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trtspec.backends.engine.directory import maker_of
 from trtspec.base.errors import StoreError
 from trtspec.base.roles import Role
 from trtspec.pipeline.store.entry import Entry
 from trtspec.pipeline.store.store import Store
 from trtspec.recipe.schema import Recipe
 from trtspec.serving.executors.draft_logits import most_bytes
-from trtspec.serving.executors.limits import TORCH_VERSION, limits_of
+from trtspec.serving.executors.limits import limits_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def _engine(store: Store, entry: Entry, role: Role) -> BuildEngine:
     item = 4 if pretrained["dtype"] == "float32" else 2
     ranks = [file.size for path, file in entry.files.items() if path.startswith(f"{folder}/rank")]
     return BuildEngine(
-        backend="torch" if config["version"].startswith(TORCH_VERSION) else "tensorrt_llm",
+        backend=maker_of(config["version"]),
         ranks=len(ranks),
         weights=sum(ranks),
         kv_per_token=2 * pretrained["num_hidden_layers"] * heads * item,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trtspec.backends.table import backend_named
 from trtspec.base.errors import OptionError
 from trtspec.base.progress import Progress, no_progress
 from trtspec.base.roles import Role
@@ -91,8 +92,8 @@ def make_plan(
     folder = build_folder(loaded, flags, os.environ)
     digests = digests or FileDigests(folder / FOLDER / "digests.json", progress)
     # The release of a recipe may be one of a server of others.
-    is_trtllm = loaded.recipe.backend == "tensorrt_llm"
-    host = find_host(release_of(loaded.recipe.engine.release if is_trtllm else None), container=container)
+    compiles = backend_named(loaded.recipe.backend).compiles
+    host = find_host(release_of(loaded.recipe.engine.release if compiles else None), container=container)
     known = digests if to_run or store or has_records(folder) else None
     weights: set[Role] = set()
     while True:
@@ -120,7 +121,7 @@ def check_host(recipe: Path, backend: str | None, *, container: bool) -> None:
     A build whose models are all here is not checked: the steps that this machine cannot run may be done.
     """
     loaded = load(recipe, asked_backend({"engine.backend": backend}, os.environ))
-    is_built_anywhere = loaded.recipe.backend != "tensorrt_llm"
+    is_built_anywhere = not backend_named(loaded.recipe.backend).compiles
     if is_built_anywhere or loaded.recipe.hardware.gpu == gpus.NONE or _has_models(loaded):
         return
     host = find_host(release_of(loaded.recipe.engine.release), container=container)

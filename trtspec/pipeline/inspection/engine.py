@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trtspec.backends.engine.directory import MODES, read_engine
+from trtspec.backends.engine.directory import MODES, maker_of, read_engine
+from trtspec.backends.table import backend_named
 from trtspec.base.errors import EngineError
 from trtspec.base.findings import Finding, Severity
 from trtspec.pipeline.inspection import pretrained
 from trtspec.pipeline.inspection.model import mapping_of, section
 from trtspec.pipeline.inspection.ranks import compare, missing_ranks, rank_files, read_ranks
 from trtspec.pipeline.inspection.report import Report, finding, stored
-from trtspec.serving.executors.limits import TORCH_VERSION
 
 _KEYS = (
     "max_batch_size",
@@ -32,7 +32,7 @@ _AGAIN = "build the engine again"
 def inspect_engine(folder: Path, config: Mapping[str, Any]) -> Report:
     """The report of an engine directory; `config` is the content of its `config.json`."""
     model, build = section(config, "pretrained_config"), section(config, "build_config")
-    is_torch = str(config.get("version")).startswith(TORCH_VERSION)
+    backend = maker_of(str(config.get("version")))
     draft = section(model, "draft").get(
         "method"
     )  # of one that lives in its target, and is no model by itself
@@ -43,7 +43,7 @@ def inspect_engine(folder: Path, config: Mapping[str, Any]) -> Report:
         findings.append(finding(error, folder, Severity.ERROR))
     else:
         findings += _oddities(build)
-    if is_torch:
+    if backend_named(backend).is_embedded:
         ranks = read_ranks(folder, model, findings)
         findings += [] if draft else compare(model, ranks)
         files = [folder / f"rank{rank}.safetensors" for rank in ranks]
@@ -55,7 +55,7 @@ def inspect_engine(folder: Path, config: Mapping[str, Any]) -> Report:
         kind="engine",
         facts={
             "version": config.get("version"),
-            "backend": "torch" if is_torch else "tensorrt_llm",
+            "backend": backend,
             **pretrained.facts(model),
             **({"draft": draft} if draft else {}),
             **{key: build.get(key) for key in _KEYS},

@@ -29,8 +29,9 @@ def examine(machine: Machine, recipe: Recipe | None) -> list[Finding]:
 
     An error is what the recipe needs and the machine lacks; without a recipe there is none.
     """
-    on_tensorrt = recipe is None or recipe.backend == "tensorrt_llm"
-    is_served = recipe is not None and not backend_named(recipe.backend).builds_engines
+    backend = backend_named(recipe.backend) if recipe else None
+    on_tensorrt = backend is None or backend.compiles
+    is_served = backend is not None and not backend.builds_engines
     release = releases.RELEASES[recipe.engine.release or releases.DEFAULT] if recipe and on_tensorrt else None
     findings = [ok("Python", f"{machine.python}, trtspec {machine.versions.get('trtspec', '?')}")]
     if recipe:
@@ -227,29 +228,29 @@ def _containers(engine: ContainerEngine) -> Iterator[Finding]:
 
 def _torch(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
     version = machine.versions.get("torch")
-    engines = {recipe.backend_of(role) for role in recipe.models} if recipe else {"torch"}
-    if "torch" not in engines:
+    backends = [backend_named(recipe.backend_of(role)) for role in recipe.models] if recipe else []
+    if recipe and not any(backend.is_embedded for backend in backends):
         return
     if version:
         yield ok("PyTorch", version)
         if "numba" not in machine.versions:
             yield note("numba", "none; engines on a CPU have half the speed without it", "pip install numba")
-    elif "tensorrt_llm" in engines:
+    elif any(backend.compiles for backend in backends):
         yield note("PyTorch", "none; the draft runs on it", "NVIDIA's image has it; a build does not need it")
     else:
         yield Finding("PyTorch", "none", how_to_install("torch"), severity=_needed(recipe))
 
 
 def _triton(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
-    triton = machine.triton
+    triton, backend = machine.triton, backend_named(recipe.backend) if recipe else None
     if triton:
         image = f" of image {triton.tag}" if triton.tag else ""
-        backend = "" if triton.tensorrt_llm_backend else ", without the backend of TensorRT-LLM"
-        yield ok("Triton", f"{triton.version}{image}{backend}")
-    elif recipe and recipe.backend == "tensorrt_llm":
+        lacking = "" if triton.tensorrt_llm_backend else ", without the backend of TensorRT-LLM"
+        yield ok("Triton", f"{triton.version}{image}{lacking}")
+    elif backend and backend.compiles:
         repair = "serve inside NVIDIA's image of the release; a build does not need it"
         yield note("Triton", "not NVIDIA's image", repair)
-    if recipe is None or recipe.backend == "torch":
+    if backend is None or backend.is_embedded:
         if machine.wheel:
             problem = f"{machine.wheel.subject}: {machine.wheel.problem}"
             yield Finding("Triton (wheel)", problem, machine.wheel.repair, severity=_needed(recipe))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
+from trtspec.backends.backend import Backend
 from trtspec.backends.engine.engine_options import BuildOptions
-from trtspec.checkpoint.inside import DraftInside
 from trtspec.models.families import family_of
 from trtspec.models.source import Source
 from trtspec.pipeline.plan.choices import Chooser
@@ -13,17 +11,17 @@ from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
 from trtspec.pipeline.plan.resolved import InsidePlan
 
 
-def choose_inside(choose: Chooser, facts: PlanFacts, backend: str) -> InsidePlan | None:
+def choose_inside(choose: Chooser, facts: PlanFacts, backend: Backend) -> InsidePlan | None:
     """Returns the heads and the tree that they propose; None where the engine has no draft inside.
 
     Raises RecipeError for a tree of more nodes than the heads have paths, and ModelError for heads or a
     target that the engine cannot have.
     """
     method, found = choose.loaded.recipe.speculation.method, facts.head
-    if backend not in method.inside_of or found is None:
+    kind = backend.inside.get(method.kind)
+    if kind is None or found is None:
         return None
-    module = import_module(f"trtspec.backends.{backend}.{method.kind}")
-    usual: DraftInside = module.INSIDE.usual(facts.target.source, found.head)
+    usual = kind.usual(facts.target.source, found.head)
     size: int = choose("speculation.max_draft_len", usual.num_drafted, usual.reason)
     try:
         draft = usual.of_size(size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import PurePosixPath
 
+from trtspec.backends.table import backend_named
 from trtspec.base.roles import Role
 from trtspec.models.families import family_of
 from trtspec.pipeline.plan.memory import KV_FRACTION, budget
@@ -31,15 +32,16 @@ def repository_spec(resolved: Resolved) -> RepositorySpec:
             {
                 role: engine.enable_chunked_context
                 for role, engine in resolved.engines.items()
-                if engine.backend == "tensorrt_llm"
+                if backend_named(engine.backend).compiles
             },
         )
     draft = resolved.engines.get(Role.DRAFT)
+    is_embedded = draft is not None and backend_named(draft.backend).is_embedded
     return RepositorySpec(
         model_name=resolved.model_name,
         draft_engine_dir="../../draft/engine" if draft else None,
         draft_tokenizer_dir="../../draft/tokenizer" if resolved.translates else None,
-        draft_device=draft.device if draft and draft.backend == "torch" and not engines else None,
+        draft_device=draft.device if draft and is_embedded and not engines else None,
         num_draft_tokens=resolved.num_draft_tokens,
         policy=serving.policy,
         share=serving.share,
@@ -55,7 +57,7 @@ def _engine(resolved: Resolved, role: Role, engine: EnginePlan) -> EngineModel:
     """Returns the model of an engine; the target's follows guides, unless it drafts by itself."""
     name, folder, batch = BLS_MODELS[role], f"{role}/engine", engine.options.max_batch_size
     is_guided = role is Role.TARGET and bool(engine.model.source.end_ids) and not engine.inside
-    if engine.backend == "torch":
+    if backend_named(engine.backend).is_embedded:
         folder, tokenizer = str(PurePosixPath("../..", folder)), "../../tokenizer" if is_guided else None
         return EngineModel(name, engine.backend, folder, batch, device=engine.device, tokenizer=tokenizer)
     return EngineModel(

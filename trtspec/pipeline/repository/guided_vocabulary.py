@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from trtspec.backends.table import backend_named
 from trtspec.pipeline.repository.spec import RepositorySpec
 from trtspec.serving.executors.tensorrt_llm.guided import guided_vocabulary
 from trtspec.serving.tokenizer import Tokenizer
@@ -23,7 +24,7 @@ def vocabulary_path(model: str) -> str:
 
 def vocabularies(spec: RepositorySpec) -> list[str]:
     """Returns the places of all such files of a repository."""
-    engines = (engine for engine in spec.engines if engine.backend == "tensorrt_llm")
+    engines = (engine for engine in spec.engines if backend_named(engine.backend).compiles)
     return [engine.tokenizer for engine in engines if engine.tokenizer]
 
 

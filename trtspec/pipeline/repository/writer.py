@@ -6,6 +6,8 @@ from importlib.resources import files
 from pathlib import Path
 
 import trtspec.serving
+from trtspec.backends.backend import PYTHON
+from trtspec.backends.table import backend_named
 from trtspec.base.tree import copy_tree
 from trtspec.pipeline.repository.config import config_text
 from trtspec.pipeline.repository.engine_config import engine_config_text
@@ -26,7 +28,7 @@ def write_repository(destination: Path, spec: RepositorySpec) -> None:
     _write_code(version, "triton_model.py")
     for engine in spec.engines:
         version = _write_config(destination / engine.name, engine_config_text(engine))
-        if engine.backend == "torch":
+        if backend_named(engine.backend).triton_backend == PYTHON:
             _write_code(version, "triton_engine_model.py")
         else:
             (version / ".keep").touch()

@@ -14,6 +14,7 @@ from trtspec.backends.engine.dependent_builder import build_head, build_layers
 from trtspec.backends.engine.engine_options import BuildOptions
 from trtspec.backends.engine.launcher import Launcher, LocalLauncher
 from trtspec.backends.engine.timing_cache import TimingCache
+from trtspec.backends.table import backend_named
 from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
@@ -54,7 +55,7 @@ def step(resolved: Resolved, facts: PlanFacts, role: Role, gpus: tuple[str, ...]
     )
     if plan.is_dependent:
         return _dependent(common, resolved, role)
-    if resolved.release is None or plan.backend == "torch":
+    if resolved.release is None or not backend_named(plan.backend).compiles:
         return common
     return _with_tensorrt_llm(common, resolved, facts, role, resolved.release)
 

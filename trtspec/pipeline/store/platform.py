@@ -16,29 +16,29 @@ class Platform:
 
     backend: str
     sm: int | None = None
-    """The compute capability times ten; None for the torch backend."""
+    """The compute capability times ten; None for an engine that loads on any."""
     tensorrt: str | None = None
-    """The version; None for the torch backend."""
+    """The version; None for an engine that loads on any."""
     tensorrt_llm: str | None = None
-    """The version; None for the torch backend."""
+    """The version; None for an engine that loads on any."""
 
     def __str__(self) -> str:
-        if self.backend == "torch":
-            return "torch"
+        if self.sm is None:
+            return self.backend
         return f"SM {self.sm}, TensorRT {self.tensorrt}, TensorRT-LLM {self.tensorrt_llm}"
 
     @property
     def folder(self) -> str:
         """The name of its folder in a store."""
-        if self.backend == "torch":
-            return "torch"
+        if self.sm is None:
+            return self.backend
         return f"sm{self.sm}-tensorrt{self.tensorrt}-tensorrt_llm{self.tensorrt_llm}"
 
     def misfit(self, runtime: Runtime) -> str | None:
         """Returns why an engine of this platform does not load in `runtime`; None if nothing is known against
         it.
         """
-        if self.backend == "torch":
+        if self.sm is None:
             return None
         if runtime.sms and not any(fits_sm(self.sm, sm) for sm in runtime.sms):
             return f"it was built for SM {self.sm}, and this machine has SM {runtime.sms[0]}"
@@ -51,7 +51,7 @@ class Platform:
 
 
 def platform_of(gpu: str, release: Release | None, tensorrt: str | None = None) -> Platform:
-    """The platform of a recipe's engines; `release` is None for the torch backend.
+    """The platform of a recipe's engines; `release` is None for an engine that loads on any.
 
     `tensorrt` is the version that builds; None stands for that of the release's image.
     """
