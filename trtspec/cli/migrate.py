@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trtspec.base.errors import TrtspecError
-from trtspec.cli.terminal.options import ForceOption, JsonOption, RecipeArgument
+from trtspec.cli.terminal.options import AnyBackend, ForceOption, JsonOption, RecipeArgument
 from trtspec.cli.terminal.output import out
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ EXAMPLES = (
 def migrate(
     recipe: RecipeArgument,
     to: Annotated[
-        Literal["vllm", "sglang", "tensorrt_llm_pytorch", "tensorrt_llm", "torch"],
+        AnyBackend,
         typer.Option("--to", help="The backend that is to serve the pair.", show_default=False),
     ],
     output: Annotated[

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from trtspec.backends.table import NAMES
 from trtspec.pipeline.report.report import SUFFIXES
 
+if TYPE_CHECKING:
+    AnyBackend = str
+else:
+    AnyBackend = Literal[NAMES]
 RecipeArgument = Annotated[
     Path, typer.Argument(metavar="RECIPE", help="The recipe, a YAML file.", show_default=False)
 ]
@@ -18,7 +23,7 @@ OutputOption = Annotated[
     str | None, typer.Option("--output", metavar="DIR", help="The build directory; build/<name> if left out.")
 ]
 BackendOption = Annotated[
-    Literal["tensorrt_llm", "torch", "vllm", "sglang", "tensorrt_llm_pytorch"] | None,
+    AnyBackend | None,
     typer.Option("--backend", help="What builds and runs the engines, whatever the recipe says."),
 ]
 ApiKeysOption = Annotated[
