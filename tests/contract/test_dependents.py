@@ -20,7 +20,7 @@ import torch
 from tests.fakes.clock import until
 from tests.fakes.drafting import random_head, said, tiny_target, trained_head
 from tests.fakes.engine_dir import write_engine
-from trtspec.backends.engine.dependent_builder import build_head, build_layers
+from trtspec.backends.torch.dependent_builder import build_head, build_layers
 from trtspec.models.heads.reading import head_tensors, read_head
 from trtspec.serving.completion import NO_END, Completion, CompletionRequest, Delta
 from trtspec.serving.errors import EngineLoadError

@@ -21,7 +21,7 @@ from tests.fakes.bindings import BINDINGS
 from tests.fakes.docker_daemon import INFO
 from tests.fakes.gpu_machine import H200
 from tests.processes import command_lines
-from trtspec.backends.containers.container import name_for
+from trtspec.pipeline.containers.container import name_for
 
 
 @BLS

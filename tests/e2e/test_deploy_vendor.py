@@ -23,7 +23,7 @@ from tests.fakes.docker_daemon import DockerDaemon
 from tests.fakes.gpu_machine import GpuMachine
 from tests.ports import free_port, free_ports
 from tests.processes import command_lines
-from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.launch import ServerLaunch
 from trtspec.client import client as clients
 
 ROOT = Path(__file__).parents[2]

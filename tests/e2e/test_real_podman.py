@@ -18,7 +18,7 @@ from tests.command_line import trtspec
 from tests.e2e.conftest import RECIPE, Until
 from tests.e2e.real_podman import IMAGE, RealPodman
 from tests.ports import free_port, free_ports
-from trtspec.backends.containers.dialect import PODMAN
+from trtspec.pipeline.containers.dialect import PODMAN
 
 pytestmark = pytest.mark.podman
 WHOSE = ["user", *(["root"] if os.getuid() == 0 else [])]
@@ -109,8 +109,8 @@ def test_one_that_dies_while_it_starts_is_told_and_gone(
 LAUNCHED = textwrap.dedent("""
     import time
     from pathlib import Path
-    from trtspec.backends.containers.engine import find_engine
-    from trtspec.backends.engine.container_launcher import ContainerLauncher
+    from trtspec.pipeline.containers.engine import find_engine
+    from trtspec.pipeline.run.container_launcher import ContainerLauncher
     folder = Path({folder!r})
     launcher = ContainerLauncher({image!r}, "trtspec-test", (folder,), {gpus!r}, find_engine())
     with (folder / "log").open("wb") as log:
@@ -171,13 +171,13 @@ def gpu() -> Iterator[str]:
 
 
 def test_gpus_come_by_cdi(podman: RealPodman, gpu: str, launch: Callable[..., list[str]]) -> None:
-    ask = "from trtspec.backends.containers.engine import find_engine as f; print(f().gpus, *f().devices)"
+    ask = "from trtspec.pipeline.containers.engine import find_engine as f; print(f().gpus, *f().devices)"
     assert podman.python(ask).split() == ["True", gpu]
     assert launch("import os; assert os.environ['SEEN'] == 'GPU-0123'", gpus=(gpu,)) == ["0", "True"]
 
 
 ASKED = textwrap.dedent("""
-    from trtspec.backends.containers.engine import find_engine
+    from trtspec.pipeline.containers.engine import find_engine
     from trtspec.base.errors import UnavailableError
     engine = find_engine()
     try:
@@ -203,7 +203,7 @@ def test_what_podman_says_is_understood(podman: RealPodman, words: list[str], re
 
 def test_what_podman_says_of_itself(podman: RealPodman) -> None:
     shown = "print(found.version, found.rootless, found.user)"
-    ask = f"from trtspec.backends.containers.engine import find_engine; found = find_engine(); {shown}"
+    ask = f"from trtspec.pipeline.containers.engine import find_engine; found = find_engine(); {shown}"
     version, rootless, user = podman.python(ask).split()
     assert podman.run("podman", "--version").stdout.split()[-1] == version
     assert (rootless, user) == (str(podman.whose == "user"), "0:0")
@@ -230,7 +230,7 @@ def test_docker_that_speaks_to_podman_is_refused(podman: RealPodman, until: Unti
     until(socket.exists, "podman's service")
     podman.environment |= {"DOCKER_HOST": f"unix://{socket}", "TRTSPEC_CONTAINERS": "docker"}
     try:
-        ask = "from trtspec.backends.containers.engine import find_engine as f; print(f().obstacle)"
+        ask = "from trtspec.pipeline.containers.engine import find_engine as f; print(f().obstacle)"
         assert "its command line speaks to podman here" in podman.python(ask)
     finally:
         podman.environment |= {"TRTSPEC_CONTAINERS": "podman"}

@@ -21,7 +21,7 @@ from tests import helm
 from tests.command_line import trtspec
 from tests.e2e.conftest import Until
 from tests.fakes.kubelet import Pod, needs_sandbox
-from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.launch import ServerLaunch
 
 RECIPE = """
 name: pair

@@ -16,8 +16,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from tests.golden.test_containers import DOCKER_OF_ROOT, KINDS, engine, options_of
 from tests.servers_of_others import SERVERS
-from trtspec.backends.containers.engine import ContainerEngine
-from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.vllm import triton as triton_vllm
 from trtspec.deployment.container import words
 from trtspec.deployment.deployment import Deployment
@@ -27,6 +26,7 @@ from trtspec.deployment.triton_launch import TritonLaunch
 from trtspec.deployment.vendor_launch import VendorLaunch
 from trtspec.gateway.ports import OPENAI, Ports
 from trtspec.pipeline.build.plan import make_plan
+from trtspec.pipeline.containers.engine import ContainerEngine
 
 GOLDEN = Path(__file__).parent
 RECIPE = """

@@ -9,7 +9,7 @@ import pytest
 
 from tests.servers.judges import ROOT
 from tests.servers.serving import Deployer, deploying
-from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.launch import ServerLaunch
 from trtspec.pipeline.build.plan import make_plan
 
 

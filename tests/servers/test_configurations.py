@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.heads import write_head
 from tests.servers.judges import ROOT, ask
 from tests.unit.pipeline.inspection.test_heads import TARGET
-from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.launch import ServerLaunch
 from trtspec.client.http import Streams
 from trtspec.measure.verify.openai_subject import OpenAiSubject
 from trtspec.measure.verify.subject import SubjectRequest

@@ -15,7 +15,7 @@ from tests.e2e.conftest import wait_until
 from tests.perf.pair import heldout
 from tests.servers.judges import PYTHON
 from tests.servers.serving import ENGINE, TINY, TOKENS, Deployed, Deployer, K, of_torch, trtspec
-from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.vllm import triton as triton_vllm
 
 pytestmark = pytest.mark.vllm

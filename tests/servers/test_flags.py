@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from tests.servers.judges import PYTHON
-from trtspec.backends.migration import sglang, vllm
-from trtspec.backends.migration.command import Syntax
-from trtspec.backends.migration.importing import recipe_of
+from trtspec.backends.sglang import flags as sglang
+from trtspec.backends.vllm import flags as vllm
 from trtspec.recipe.loader import loads
+from trtspec.recipe.migration.command import Syntax
+from trtspec.recipe.migration.importing import recipe_of
 from trtspec.recipe.schema import Recipe
 
 pytestmark = pytest.mark.vllm

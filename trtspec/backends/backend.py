@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trtspec.pipeline.plan.resolved import Resolved
     from trtspec.pipeline.run.step import Step
     from trtspec.pipeline.steps.pull import StoredEngine
+    from trtspec.recipe.migration.tool import MigrationTool
     from trtspec.recipe.schema import Recipe
 
 
@@ -62,6 +63,8 @@ class Backend(ABC):
     """
     quantizes: ClassVar[bool] = True
     """True if weights become FP8 although the model has none: by a calibration, or while they are loaded."""
+    fp8: ClassVar[str]
+    """What a recipe's FP8 weights come to: where their scales come from."""
     pins_drafts: ClassVar[bool] = True
     """True if a draft of the Hub can be had at a commit."""
     needs_gpu: ClassVar[str | None] = None
@@ -133,6 +136,10 @@ class Backend(ABC):
     def lacking_on_clusters(self, recipe: Recipe) -> Iterator[Finding]:
         """Finds keys of `kubernetes` that it does not have; they are no part of a build."""
         return iter(())
+
+    def tools(self) -> tuple[MigrationTool, ...]:
+        """Returns the programs whose commands are read into recipes for it."""
+        return ()
 
     def doubt(self, gpu: str) -> str | None:
         """Returns what it is known to do wrong with drafts on a GPU; None if nothing."""

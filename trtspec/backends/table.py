@@ -10,7 +10,7 @@ from importlib import import_module
 
 from trtspec.backends.backend import Backend
 
-NAMES = ("tensorrt_llm", "torch", "vllm", "sglang", "tensorrt_llm_pytorch")
+NAMES: tuple[str, ...] = ("tensorrt_llm", "torch", "vllm", "sglang", "tensorrt_llm_pytorch")
 
 
 def backend_named(name: str) -> Backend:

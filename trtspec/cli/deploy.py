@@ -289,8 +289,8 @@ def _doubt(build: DeployedBuild, asked: DeployOptions) -> str | None:
 
 def _check_docker() -> None:
     """Refuses --docker, the older word for --container, where that would be podman."""
-    from trtspec.backends.containers.dialect import DOCKER
-    from trtspec.backends.containers.program import find_program
+    from trtspec.pipeline.containers.dialect import DOCKER
+    from trtspec.pipeline.containers.program import find_program
 
     if find_program().dialect is not DOCKER:
         raise typer.BadParameter("it is podman that runs containers here: --container", param_hint="--docker")

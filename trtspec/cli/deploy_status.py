@@ -57,10 +57,10 @@ def _on_cluster(context: str | None, namespace: str | None, *, json: bool) -> No
 
 
 def _here(*, json: bool) -> None:
-    from trtspec.backends.containers.program import find_program
     from trtspec.client.local_server import find_servers
     from trtspec.deployment.deployed import find_deployed
     from trtspec.deployment.openai import serve_line
+    from trtspec.pipeline.containers.program import find_program
 
     program, servers = find_program(), find_servers()
     try:

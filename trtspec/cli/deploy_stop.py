@@ -56,9 +56,9 @@ def _on_cluster(name: str | None, context: str | None, namespace: str | None) ->
 
 
 def _here(name: str | None) -> None:
-    from trtspec.backends.containers.program import find_program
     from trtspec.client.local_server import find_servers
     from trtspec.deployment.deployed import find_deployed, stop
+    from trtspec.pipeline.containers.program import find_program
 
     program = find_program()
     local = {server.name: server for server in find_servers() if server.process}

@@ -74,7 +74,7 @@ def init(
 
 def _read(command: str, path: Path, gpu: str | None, draft: str | None, backend: str | None) -> str:
     """Returns the recipe of a command, and says what became of its flags."""
-    from trtspec.backends.migration.importing import recipe_of
+    from trtspec.recipe.migration.importing import recipe_of
 
     text = sys.stdin.read() if command == "-" else command
     found = recipe_of(text, path, gpu=gpu, draft=draft, backend=backend)

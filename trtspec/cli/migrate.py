@@ -13,7 +13,7 @@ from trtspec.cli.terminal.options import AnyBackend, ForceOption, JsonOption, Re
 from trtspec.cli.terminal.output import out
 
 if TYPE_CHECKING:
-    from trtspec.backends.migration.moving import MovedRecipe
+    from trtspec.recipe.migration.moving import MovedRecipe
 
 EXAMPLES = (
     "trtspec migrate recipe.yaml --to vllm",
@@ -41,9 +41,9 @@ def migrate(
     Comments and order stay. What the other engine does not have is removed, each key with its reason, and the
     last lines are the commands that measure both deployments and compare them.
     """
-    from trtspec.backends.migration.moving import move
     from trtspec.base.atomic import write_atomically
     from trtspec.recipe.loader import load
+    from trtspec.recipe.migration.moving import move
 
     loaded = load(recipe)
     if loaded.recipe.backend == to:

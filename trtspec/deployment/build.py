@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtspec.backends.backend import PYTHON
-from trtspec.backends.engine.directory import read_engine
-from trtspec.backends.engine.integrity import check_unchanged
-from trtspec.backends.engine.loading import PlacedEngine, Runtime, built_with, check_loading
-from trtspec.backends.engine.manifest import backend_of, recipe_of
-from trtspec.backends.servers.launch import FILE, ServerLaunch
-from trtspec.backends.servers.launch import read as read_launch
+from trtspec.backends.launch import FILE, ServerLaunch
+from trtspec.backends.launch import read as read_launch
 from trtspec.backends.table import backend_named
 from trtspec.base.errors import UnavailableError
 from trtspec.base.roles import Role
 from trtspec.deployment.patience import Patience, with_build, with_models
 from trtspec.deployment.server_kind import kind_of
 from trtspec.models.tokenizer import read_tokenizer
+from trtspec.pipeline.engine.directory import read_engine
+from trtspec.pipeline.engine.integrity import check_unchanged
+from trtspec.pipeline.engine.loading import PlacedEngine, Runtime, built_with, check_loading
+from trtspec.pipeline.engine.manifest import backend_of, recipe_of
 from trtspec.pipeline.machine.devices import find_gpus
 from trtspec.pipeline.machine.settings import settings_obstacle
 from trtspec.pipeline.repository.placement import place

@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trtspec.backends.containers.container import Container
-from trtspec.backends.containers.engine import ContainerEngine
-from trtspec.backends.containers.program import Program
-from trtspec.backends.containers.state import find_state, remove
 from trtspec.base.child import ChildProcess
 from trtspec.base.errors import UnavailableError
+from trtspec.pipeline.containers.container import Container
+from trtspec.pipeline.containers.engine import ContainerEngine
+from trtspec.pipeline.containers.program import Program
+from trtspec.pipeline.containers.state import find_state, remove
 
 LABEL = "trtspec.deployment"
 """The label of every container that serves; others begin with it."""

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trtspec.backends.containers.program import Program
-from trtspec.backends.containers.state import State, find_states, remove
 from trtspec.client.local_server import forget
 from trtspec.deployment.container import LABEL, ContainerProcess
 from trtspec.deployment.deployment import Deployment
@@ -17,6 +15,8 @@ from trtspec.deployment.server_kind import TRITON, kind_of
 from trtspec.deployment.triton_launch import stopping_file
 from trtspec.deployment.triton_server import Door, TritonServer
 from trtspec.gateway.ports import Ports, listens
+from trtspec.pipeline.containers.program import Program
+from trtspec.pipeline.containers.state import State, find_states, remove
 
 # The label that tells the containers of another engine's server from Triton's: the backend.
 _VENDOR = f"{LABEL}.vendor"

@@ -8,10 +8,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 
-from trtspec.backends.containers.container import Container, Health, Mount, name_for
-from trtspec.backends.containers.engine import ContainerEngine, find_engine
-from trtspec.backends.containers.images import ensure_image
-from trtspec.backends.containers.oddities import logout
 from trtspec.base.progress import Progress
 from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.container import (
@@ -29,6 +25,10 @@ from trtspec.deployment.options import DeployOptions, deployment_of
 from trtspec.deployment.server import RunningServer
 from trtspec.deployment.site import HIDDEN, Launch, Site
 from trtspec.gateway.ports import address_of, check_free
+from trtspec.pipeline.containers.container import Container, Health, Mount, name_for
+from trtspec.pipeline.containers.engine import ContainerEngine, find_engine
+from trtspec.pipeline.containers.images import ensure_image
+from trtspec.pipeline.containers.oddities import logout
 from trtspec.pipeline.machine.devices import container_gpus, find_gpus
 
 # Python asks, since the images certainly have it.

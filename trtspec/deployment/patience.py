@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.launch import ServerLaunch
 from trtspec.base.units import three_digits
 
 SLOW_B_S = 200e6

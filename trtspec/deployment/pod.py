@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from pathlib import PurePosixPath
 
-from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.launch import ServerLaunch
 from trtspec.deployment.patience import with_engines, with_models
 from trtspec.deployment.site import ANY
 from trtspec.deployment.vendor_launch import options

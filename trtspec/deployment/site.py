@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from trtspec.backends.containers.container import Container
 from trtspec.base.progress import Progress
 from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.server import RunningServer
+from trtspec.pipeline.containers.container import Container
 
 HIDDEN = "$KEY"
 """Stands in place of a key in command lines that are shown."""

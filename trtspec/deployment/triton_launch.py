@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.backends.containers.container import Container, name_for
 from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.deployment import Deployment, rollout_file
 from trtspec.deployment.installed_triton import IN_IMAGE, TritonInstall
@@ -25,6 +24,7 @@ from trtspec.deployment.site import ANY, LaunchCommand
 from trtspec.deployment.vendor_launch import VendorLaunch
 from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.client_bounds import MAX_BODY
+from trtspec.pipeline.containers.container import Container, name_for
 from trtspec.pipeline.machine.runtime import image_runtime
 from trtspec.recipe.releases import release_of
 from trtspec.serving.rollout.file import ROLLOUT

@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
-from trtspec.backends.containers.container import Container, Mount
-from trtspec.backends.servers.launch import ServerLaunch
-from trtspec.backends.servers.plain import without_drafts
+from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.table import backend_named
 from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import UnavailableError
@@ -18,6 +16,7 @@ from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.site import ANY, LaunchCommand
 from trtspec.gateway.openai.keys import check_keys
+from trtspec.pipeline.containers.container import Container, Mount
 from trtspec.pipeline.machine.installed import installed_beside, installed_in
 
 _BUILD = "{build}"
@@ -120,7 +119,7 @@ def vendor_launch(
 
     key = _key(launch, api_keys) if api_keys else None
     hub = Path(HF_HUB_CACHE) if len(launch.models) < len(build.recipe.models) else None
-    return VendorLaunch(without_drafts(launch) if plain else launch, hub, key)
+    return VendorLaunch(launch.without_drafts() if plain else launch, hub, key)
 
 
 def options(launch: ServerLaunch, build: PurePath, host: str, port: int, grace_s: float) -> tuple[str, ...]:

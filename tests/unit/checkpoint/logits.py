@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-from trtspec.backends.engine.engine_options import BuildOptions
-from trtspec.backends.engine.torch_builder import build
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
 from trtspec.checkpoint.verify import verify
 from trtspec.models.layers import of_layers
 from trtspec.models.source import read_source
+from trtspec.pipeline.engine.engine_options import BuildOptions
+from trtspec.pipeline.engine.torch_builder import build
 from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.model import Decoder

@@ -14,8 +14,6 @@ from modelopt.torch.export import export_tensorrt_llm_checkpoint
 from torch.nn.functional import kl_div
 from transformers import AutoModelForCausalLM
 
-from trtspec.backends.engine.engine_options import BuildOptions
-from trtspec.backends.engine.torch_builder import build
 from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
 from trtspec.checkpoint.calibrate.model import load_model
 from trtspec.checkpoint.calibrate.quality import measure
@@ -25,6 +23,8 @@ from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.models.families import family_of
 from trtspec.models.source import Source, read_source
+from trtspec.pipeline.engine.engine_options import BuildOptions
+from trtspec.pipeline.engine.torch_builder import build
 from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.model import Decoder

@@ -10,10 +10,10 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from typer.testing import CliRunner, Result
 
-from trtspec.backends.engine.loading import Runtime
 from trtspec.base.errors import StoreError, UnavailableError
 from trtspec.base.progress import no_progress
 from trtspec.cli.app import app
+from trtspec.pipeline.engine.loading import Runtime
 from trtspec.pipeline.store.entry import Entry
 from trtspec.pipeline.store.lease import leased
 from trtspec.pipeline.store.platform import Platform

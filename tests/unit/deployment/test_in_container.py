@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_ports
-from trtspec.backends.containers.dialect import PODMAN
-from trtspec.backends.containers.engine import ContainerEngine
-from trtspec.backends.containers.program import Program
 from trtspec.base.errors import UnavailableError
 from trtspec.deployment.container import LABEL
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.in_container import container, serve
 from trtspec.deployment.triton_launch import TritonLaunch
 from trtspec.gateway.ports import Ports
+from trtspec.pipeline.containers.dialect import PODMAN
+from trtspec.pipeline.containers.engine import ContainerEngine
+from trtspec.pipeline.containers.program import Program
 
 SCRIPT = """#!/bin/sh
 cd {folder}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.launch import ServerLaunch
 from trtspec.deployment.vendor_launch import difference
 
 Install = Callable[[str, str], None]

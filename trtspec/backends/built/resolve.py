@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from trtspec.backends.backend import Backend
-from trtspec.backends.engine.defaults import EngineKind, defaults
-from trtspec.backends.engine.engine_options import BuildOptions
 from trtspec.backends.table import backend_named
 from trtspec.base.roles import Role
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
@@ -18,6 +15,7 @@ from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.checkpoint.mapping import misfit
 from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.source import Source
+from trtspec.pipeline.engine.engine_options import BuildOptions, EngineKind
 from trtspec.pipeline.plan.choices import Choice, Chooser
 from trtspec.pipeline.plan.depending import depending, head_engine
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
@@ -40,10 +38,18 @@ from trtspec.pipeline.plan.texts import choose_max_seq_len
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.build_options import SIZES, Value, is_on
 
+if TYPE_CHECKING:
+    from trtspec.backends.built.backend import EngineBackend
+
 _PRICE = 0.1  # the largest share of the KV cache that iterations with more texts may cost
 
 
-def resolve_engines(choose: Chooser, facts: PlanFacts, output: Path, backend: Backend) -> Resolved:
+def builder_named(name: str) -> EngineBackend:
+    """Returns a backend that builds engines, by its name."""
+    return cast("EngineBackend", backend_named(name))
+
+
+def resolve_engines(choose: Chooser, facts: PlanFacts, output: Path, backend: EngineBackend) -> Resolved:
     """Returns the recipe with every default filled in.
 
     Raises RecipeError for what the recipe asks for and its models, or trtspec, cannot give, and ModelError
@@ -195,33 +201,11 @@ def _engine(
         extra["lora_dir"] = _adapter(choose, f"{role}.build.lora_dir", str(extra["lora_dir"]))
     own = {name: extra.pop(name) for name in SIZES if name in extra}
     sizes = _own_sizes(choose, role, options, own, extra)
-    if backend_named(backend).compiles:
-        _check_length(choose, role, facts.source, sizes)
+    for longest, reason in builder_named(backend).longest(facts.source, role):
+        if sizes.max_seq_len + sizes.max_draft_len > longest:
+            most = longest - sizes.max_draft_len
+            raise choose.error("engine.max_seq_len", reason, f"at most {most}, drafts included")
     return EnginePlan(facts, calibration, checkpoint, sizes, backend=backend, device=device)
-
-
-def _check_length(choose: Chooser, role: Role, source: Source, sizes: BuildOptions) -> None:
-    """Raises RecipeError for texts of which TensorRT-LLM's runtime cannot go on with the KV cache.
-
-    It takes windows that differ by layer, but 1.0 reuses no KV cache of theirs, on which each round depends
-    (NVIDIA Dynamo's guide to Gemma 3 with variable sliding window attention). And of a long text it caches
-    keys that the next round, whose new part is short, asks with other factors (`families/longrope.py`).
-    """
-    family, drafts = family_of(source), sizes.max_draft_len
-    window, original = family.window(source) if family.alternates else None, family.original(source)
-    for longest, reason in (
-        (
-            window,
-            f"some layers of the {role} see {window} tokens, and TensorRT-LLM reuses no KV cache of these",
-        ),
-        (
-            original,
-            f"behind {original} tokens positions of the {role} turn otherwise, which TensorRT-LLM chooses by"
-            " the part of a text that is new, not by the KV cache",
-        ),
-    ):
-        if longest is not None and sizes.max_seq_len + drafts > longest:
-            raise choose.error("engine.max_seq_len", reason, f"at most {longest - drafts}, drafts included")
 
 
 def _own_sizes(
@@ -262,11 +246,11 @@ def _build_options(
         for name, value in model.build.items()
     }
     expert = {}
-    if gpu and backend_named(backend).compiles:
+    if gpu:
         kind = EngineKind(
             architecture, checkpoint.fp8, checkpoint.fp8_kv_cache, gpu.sm, mapping.tp_size, mapping.pp_size
         )
-        for name, value, reason in defaults(kind, model.build):
+        for name, value, reason in builder_named(backend).defaults(kind, model.build):
             expert[name] = Choice(f"{role}.build.{name}", value, "default", reason)
     choices = expert | chosen
     choose.choices += choices.values()

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from trtspec.backends.backend import Backend
+from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.inputs import LaunchInputs
 from trtspec.backends.served.releases import ServerRelease
 from trtspec.backends.served.resolve import resolve_server
 from trtspec.backends.served.rules import contradictions, lacking_on_clusters
 from trtspec.backends.served.steps import steps_before_the_manifest
-from trtspec.backends.servers.launch import ServerLaunch
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.methods.method import TRANSLATES
@@ -32,6 +32,10 @@ class ServerBackend(Backend):
     """A server of others: it loads the models, and no engine is built for it."""
 
     builds_engines = False
+    fp8 = (
+        "weights are quantized as they are loaded, and activations with scales of each step;"
+        " an FP8 model keeps its own scales"
+    )
     releases: ClassVar[tuple[ServerRelease, ...]]
     """The releases that serve a recipe, the default first."""
     lacking: ClassVar[Mapping[str, str]] = {}

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtspec.backends.engine.engine_options import BuildOptions
 from trtspec.backends.served.inputs import LaunchInputs, LaunchModel
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.models.source import Source
+from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.choices import Choice, Chooser, Origin
 from trtspec.pipeline.plan.depending import depending
 from trtspec.pipeline.plan.facts import HeadFacts, ModelFacts, PlanFacts

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from trtspec.backends.servers.launch import FILE, ServerLaunch
+from trtspec.backends.launch import FILE, ServerLaunch
 from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance
 from trtspec.pipeline.plan.facts import PlanFacts

@@ -10,13 +10,15 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from trtspec.backends.backend import Unsupported
+from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.backend import ONE_SOURCE, ServerBackend
 from trtspec.backends.served.inputs import LaunchInputs
 from trtspec.backends.served.releases import ServerRelease
-from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.sglang.flags import TOOL
 from trtspec.backends.sglang.launch import launch
 from trtspec.base.findings import Finding
 from trtspec.methods.method import TRANSLATES
+from trtspec.recipe.migration.tool import MigrationTool
 from trtspec.recipe.schema import Recipe
 
 
@@ -63,6 +65,9 @@ class SglangBackend(ServerBackend):
 
     def launch(self, inputs: LaunchInputs) -> ServerLaunch:
         return launch(inputs)
+
+    def tools(self) -> tuple[MigrationTool, ...]:
+        return (TOOL,)
 
 
 BACKEND = SglangBackend()

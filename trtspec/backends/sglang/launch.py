@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.inputs import LaunchInputs, words
-from trtspec.backends.servers.launch import ServerLaunch
 from trtspec.methods.ngram import Ngram
 
 METHODS = {"draft_model": "STANDALONE", "ngram": "NGRAM", "eagle3": "EAGLE3", "eagle": "EAGLE"}

@@ -7,10 +7,22 @@ from typing import ClassVar
 
 from trtspec.backends.backend import Unsupported
 from trtspec.backends.built.backend import EngineBackend
+from trtspec.backends.tensorrt_llm import flags
+from trtspec.backends.tensorrt_llm.defaults import defaults
+from trtspec.backends.tensorrt_llm.engine_step import engine_step
 from trtspec.backends.tensorrt_llm.medusa import MedusaInside
 from trtspec.backends.tensorrt_llm.rules import contradictions
 from trtspec.base.findings import Finding
+from trtspec.base.roles import Role
 from trtspec.checkpoint.inside import DraftInside
+from trtspec.models.families import family_of
+from trtspec.models.source import Source
+from trtspec.pipeline.engine.engine_options import Default, EngineKind
+from trtspec.pipeline.plan.facts import PlanFacts
+from trtspec.pipeline.plan.resolved import Resolved
+from trtspec.pipeline.run.step import Step
+from trtspec.recipe.build_options import Value
+from trtspec.recipe.migration.tool import MigrationTool
 from trtspec.recipe.schema import Recipe
 
 
@@ -42,9 +54,41 @@ class TensorRtLlmBackend(EngineBackend):
         "medusa": None,
     }
 
+    def engine_step(self, resolved: Resolved, facts: PlanFacts, role: Role, gpus: tuple[str, ...]) -> Step:
+        return engine_step(resolved, facts, role, gpus)
+
+    def defaults(self, kind: EngineKind, written: Mapping[str, Value]) -> Iterator[Default]:
+        return defaults(kind, written)
+
+    def longest(self, source: Source, role: Role) -> Iterator[tuple[int, str]]:
+        """Yields the lengths of which its runtime cannot go on with the KV cache.
+
+        It takes windows that differ by layer, but 1.0 reuses no KV cache of theirs, on which each round
+        depends (NVIDIA Dynamo's guide to Gemma 3 with variable sliding window attention). And of a long text
+        it caches keys that the next round, whose new part is short, asks with other factors
+        (`families/longrope.py`).
+        """
+        family = family_of(source)
+        window, original = family.window(source) if family.alternates else None, family.original(source)
+        if window is not None:
+            yield (
+                window,
+                f"some layers of the {role} see {window} tokens,"
+                " and TensorRT-LLM reuses no KV cache of these",
+            )
+        if original is not None:
+            yield (
+                original,
+                f"behind {original} tokens positions of the {role} turn otherwise, which TensorRT-LLM chooses"
+                " by the part of a text that is new, not by the KV cache",
+            )
+
     def contradictions(self, recipe: Recipe) -> Iterator[Finding]:
         yield from super().contradictions(recipe)
         yield from contradictions(recipe)
+
+    def tools(self) -> tuple[MigrationTool, ...]:
+        return flags.tools()
 
 
 BACKEND = TensorRtLlmBackend()

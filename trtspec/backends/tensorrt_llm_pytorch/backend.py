@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from trtspec.backends.backend import Unsupported
+from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.backend import ONE_SOURCE, ServerBackend
 from trtspec.backends.served.inputs import LaunchInputs
 from trtspec.backends.served.releases import ServerRelease
-from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.tensorrt_llm_pytorch.flags import TOOL
 from trtspec.backends.tensorrt_llm_pytorch.launch import launch
 from trtspec.methods.method import TRANSLATES
+from trtspec.recipe.migration.tool import MigrationTool
 
 
 def _release(version: str) -> ServerRelease:
@@ -33,6 +35,7 @@ class TensorRtLlmPyTorchBackend(ServerBackend):
     needs_gpu = "TensorRT-LLM needs a GPU"
     float32_flaw = "TensorRT-LLM has no paged context FMHA for float32, which speculation needs"
     emulates_fp8 = False
+    fp8 = "only a model that is published in FP8 is: name one, as ModelOpt exports it"
     quantizes = False  # it ignores what it is told (`CachedModelLoader` in llmapi/llm_utils.py)
     pins_drafts = False  # it would take the latest: `speculative_model_dir` has no revision
     releases = tuple(map(_release, ("1.2.1", "1.2.0", "1.1.0", "1.0.0")))
@@ -65,6 +68,9 @@ class TensorRtLlmPyTorchBackend(ServerBackend):
 
     def launch(self, inputs: LaunchInputs) -> ServerLaunch:
         return launch(inputs)
+
+    def tools(self) -> tuple[MigrationTool, ...]:
+        return (TOOL,)
 
 
 BACKEND = TensorRtLlmPyTorchBackend()

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Any
 
+from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.inputs import LaunchInputs, words
-from trtspec.backends.servers.launch import ServerLaunch
 from trtspec.base import yaml11
 from trtspec.methods.ngram import Ngram
 

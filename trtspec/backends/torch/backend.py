@@ -7,6 +7,11 @@ from typing import ClassVar
 
 from trtspec.backends.backend import Unsupported
 from trtspec.backends.built.backend import EngineBackend
+from trtspec.backends.torch.engine_step import engine_step
+from trtspec.base.roles import Role
+from trtspec.pipeline.plan.facts import PlanFacts
+from trtspec.pipeline.plan.resolved import Resolved
+from trtspec.pipeline.run.step import Step
 
 
 class TorchBackend(EngineBackend):
@@ -24,6 +29,9 @@ class TorchBackend(EngineBackend):
         "eagle": None,
         "medusa": None,
     }
+
+    def engine_step(self, resolved: Resolved, facts: PlanFacts, role: Role, gpus: tuple[str, ...]) -> Step:
+        return engine_step(resolved, facts, role, gpus)
 
 
 BACKEND = TorchBackend()

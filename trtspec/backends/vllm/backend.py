@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from trtspec.backends.backend import Unsupported
+from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.backend import ONE_SOURCE, ServerBackend
 from trtspec.backends.served.inputs import LaunchInputs
 from trtspec.backends.served.releases import ServerRelease
-from trtspec.backends.servers.launch import ServerLaunch
 from trtspec.backends.vllm import triton
+from trtspec.backends.vllm.flags import TOOL
 from trtspec.backends.vllm.launch import launch
 from trtspec.base.roles import Role
 from trtspec.pipeline.plan.facts import PlanFacts
@@ -22,6 +23,7 @@ from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps.pull import StoredEngine
 from trtspec.recipe import gpus
+from trtspec.recipe.migration.tool import MigrationTool
 from trtspec.recipe.schema import Recipe
 
 
@@ -77,6 +79,9 @@ class VllmBackend(ServerBackend):
 
     def launch(self, inputs: LaunchInputs) -> ServerLaunch:
         return launch(inputs)
+
+    def tools(self) -> tuple[MigrationTool, ...]:
+        return (TOOL,)
 
 
 BACKEND = VllmBackend()

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.inputs import LaunchInputs, words
-from trtspec.backends.servers.launch import ServerLaunch
 from trtspec.methods.method import HETEROGENEOUS
 
 METHODS = {name: name for name in ("draft_model", "ngram", "suffix", "eagle3", "eagle", "medusa")}

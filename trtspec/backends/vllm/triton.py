@@ -16,7 +16,7 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.launch import ServerLaunch
 from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance
 from trtspec.pipeline.run.step import Step

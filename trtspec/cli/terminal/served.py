@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from trtspec.backends.containers.program import find_program
 from trtspec.base.log_line import as_json
 from trtspec.cli.terminal.output import out
 from trtspec.deployment.triton_server import UNREADY
+from trtspec.pipeline.containers.program import find_program
 
 if TYPE_CHECKING:
     from trtspec.base.errors import ServerError

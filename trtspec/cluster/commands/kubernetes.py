@@ -8,7 +8,6 @@ from pathlib import Path
 
 import typer
 
-from trtspec.backends.servers.plain import without_drafts
 from trtspec.backends.table import backend_named
 from trtspec.base.errors import RecipeError, StoreError, UnavailableError
 from trtspec.cli.terminal.output import out
@@ -89,7 +88,7 @@ def _of_server(loaded: LoadedRecipe, store: str | None, output: str | None, *, p
         raise UnavailableError(build.folder, "there is no build here", repair)
     if not build.is_current:
         raise UnavailableError(build.folder, f"was built before {loaded.path} has changed", repair)
-    return of_server(loaded, without_drafts(launch) if plain else launch)
+    return of_server(loaded, launch.without_drafts() if plain else launch)
 
 
 def _of_engines(loaded: LoadedRecipe, store: str | None) -> ServedRecipe:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trtspec.backends.engine.directory import maker_of
 from trtspec.base.errors import StoreError
 from trtspec.base.roles import Role
+from trtspec.pipeline.engine.directory import maker_of
 from trtspec.pipeline.store.entry import Entry
 from trtspec.pipeline.store.store import Store
 from trtspec.recipe.schema import Recipe

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-from trtspec.backends.containers.program import find_program
-from trtspec.backends.containers.state import find_state
 from trtspec.base.errors import UnavailableError
 from trtspec.gateway.openai.upstream import Upstream
+from trtspec.pipeline.containers.program import find_program
+from trtspec.pipeline.containers.state import find_state
 
 _LOOK_S = 2.0
 

@@ -25,7 +25,7 @@ from trtspec.cli.terminal.server_options import (
 )
 
 if TYPE_CHECKING:
-    from trtspec.backends.servers.launch import ServerLaunch
+    from trtspec.backends.launch import ServerLaunch
     from trtspec.deployment.build import DeployedBuild
     from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary
     from trtspec.measure.verify.result import VerifyResult
@@ -210,9 +210,9 @@ class _Built:
 
 
 def _built(recipe: Path, output: str | None) -> _Built:
-    from trtspec.backends.engine.directory import read_engine
     from trtspec.base.roles import Role
     from trtspec.cli.terminal.built import find_build
+    from trtspec.pipeline.engine.directory import read_engine
 
     build = find_build(recipe, output)
     loaded = build.loaded

@@ -12,11 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import trtspec.serving
-from trtspec.backends.containers.container import name_for
-from trtspec.backends.containers.engine import find_engine
-from trtspec.backends.containers.images import ensure_image
-from trtspec.backends.engine.container_launcher import ContainerLauncher
-from trtspec.backends.engine.launcher import Launcher, LocalLauncher
 from trtspec.base.atomic import remove, write_atomically
 from trtspec.base.errors import StepError, TrtspecError
 from trtspec.base.progress import Progress
@@ -34,8 +29,13 @@ from trtspec.measure.verify.tolerance import FLOORS
 from trtspec.measure.verify.verification import VerificationSettings, verify
 from trtspec.pipeline.build.build import build as build_recipe
 from trtspec.pipeline.build.plan import BuildPlan
+from trtspec.pipeline.containers.container import name_for
+from trtspec.pipeline.containers.engine import find_engine
+from trtspec.pipeline.containers.images import ensure_image
 from trtspec.pipeline.machine.devices import container_gpus, find_gpus
 from trtspec.pipeline.plan.memory import KV_FRACTION, budget
+from trtspec.pipeline.run.container_launcher import ContainerLauncher
+from trtspec.pipeline.run.launcher import Launcher, LocalLauncher
 from trtspec.recipe.loader import load
 from trtspec.recipe.releases import release_of
 

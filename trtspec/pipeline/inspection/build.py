@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trtspec.backends.engine.manifest import Manifest
 from trtspec.base.findings import Finding
+from trtspec.pipeline.engine.manifest import Manifest
 from trtspec.pipeline.inspection.report import Report
 
 MANIFEST = "manifest.json"

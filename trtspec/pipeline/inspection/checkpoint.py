@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trtspec.backends.engine.directory import read_engine
 from trtspec.base.errors import EngineError
 from trtspec.base.findings import note
+from trtspec.pipeline.engine.directory import read_engine
 from trtspec.pipeline.inspection import pretrained
 from trtspec.pipeline.inspection.ranks import compare, read_ranks
 from trtspec.pipeline.inspection.report import Report, stored

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trtspec.backends.engine.directory import MODES, maker_of, read_engine
 from trtspec.backends.table import backend_named
 from trtspec.base.errors import EngineError
 from trtspec.base.findings import Finding, Severity
+from trtspec.pipeline.engine.directory import MODES, maker_of, read_engine
 from trtspec.pipeline.inspection import pretrained
 from trtspec.pipeline.inspection.model import mapping_of, section
 from trtspec.pipeline.inspection.ranks import compare, missing_ranks, rank_files, read_ranks

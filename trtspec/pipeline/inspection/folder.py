@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from trtspec.backends.engine.manifest import read_manifest
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import Finding, errors, ok
 from trtspec.models.heads.check import check_head
@@ -14,6 +13,7 @@ from trtspec.models.hf_config import read_json
 from trtspec.models.hub import cached_folder
 from trtspec.models.pair import compare, read_member
 from trtspec.models.source import read_source
+from trtspec.pipeline.engine.manifest import read_manifest
 from trtspec.pipeline.inspection.build import MANIFEST, inspect_build
 from trtspec.pipeline.inspection.checkpoint import inspect_checkpoint
 from trtspec.pipeline.inspection.engine import inspect_engine

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtspec.backends.containers.cdi import KIND
-from trtspec.backends.containers.engine import ContainerEngine
-from trtspec.backends.containers.oddities import describe, oddities
-from trtspec.backends.engine.compatibility import fits_sm
 from trtspec.backends.table import backend_named
 from trtspec.base.errors import UnavailableError
 from trtspec.base.extras import how_to_install
 from trtspec.base.findings import Finding, Severity, note, ok
 from trtspec.base.roles import Role
 from trtspec.base.units import GIB, gb, gib
+from trtspec.pipeline.containers.cdi import KIND
+from trtspec.pipeline.containers.engine import ContainerEngine
+from trtspec.pipeline.containers.oddities import describe, oddities
+from trtspec.pipeline.engine.compatibility import fits_sm
 from trtspec.pipeline.machine.settings import settings
 from trtspec.pipeline.machine.survey import Machine, ModelState
 from trtspec.pipeline.repository.placement import place

@@ -6,11 +6,10 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trtspec.backends.containers.engine import ContainerEngine, find_engine
-from trtspec.backends.engine.trtllm import COMMAND
 from trtspec.checkpoint.calibrate.calibrate import PACKAGES as CALIBRATE_PACKAGES
+from trtspec.pipeline.containers.engine import ContainerEngine, find_engine
 from trtspec.pipeline.machine.devices import Gpu, find_gpus
-from trtspec.pipeline.machine.installed import engine_versions, installed
+from trtspec.pipeline.machine.installed import COMMAND, engine_versions, installed
 from trtspec.recipe.releases import Release
 
 PACKAGES = ("trtspec", "torch", "numpy", "tokenizers", *CALIBRATE_PACKAGES)

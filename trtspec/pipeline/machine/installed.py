@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 
-from trtspec.backends.engine.trtllm import COMMAND
-
+COMMAND = "trtllm-build"
+"""The command whose Python has TensorRT-LLM."""
 ENGINE_PACKAGES = ("tensorrt_llm", "tensorrt")
 _TIMEOUT_S = 10
 _ASK = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtspec.backends.engine.loading import Runtime
+from trtspec.pipeline.engine.loading import Runtime
 from trtspec.pipeline.machine.devices import find_gpus
 from trtspec.pipeline.machine.installed import engine_versions
 from trtspec.recipe.releases import Release

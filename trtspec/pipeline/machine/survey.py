@@ -11,15 +11,14 @@ from dataclasses import KW_ONLY, dataclass
 from itertools import chain
 from pathlib import Path
 
-from trtspec.backends.containers.engine import ContainerEngine, find_engine
-from trtspec.backends.engine.trtllm import COMMAND
 from trtspec.backends.table import backends
 from trtspec.base.errors import TrtspecError
 from trtspec.base.roles import Role
 from trtspec.models.hub import cached_folder, check_access, check_connection
 from trtspec.models.source import read_source
+from trtspec.pipeline.containers.engine import ContainerEngine, find_engine
 from trtspec.pipeline.machine.devices import Gpu, find_gpus
-from trtspec.pipeline.machine.installed import engine_versions, installed
+from trtspec.pipeline.machine.installed import COMMAND, engine_versions, installed
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import RecipeModel
 

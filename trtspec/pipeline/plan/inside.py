@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from trtspec.backends.backend import Backend
-from trtspec.backends.engine.engine_options import BuildOptions
 from trtspec.models.families import family_of
 from trtspec.models.source import Source
+from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.choices import Chooser
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
 from trtspec.pipeline.plan.resolved import InsidePlan

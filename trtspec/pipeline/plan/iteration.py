@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trtspec.backends.engine.engine_options import BuildOptions
+from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.choices import Chooser
 
 # `trtllm-build`'s default, and the number above which it expects no gain.

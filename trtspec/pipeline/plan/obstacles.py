@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trtspec.backends.engine.compatibility import fits_sm
-from trtspec.backends.engine.trtllm import COMMAND
 from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.extras import not_installed
 from trtspec.checkpoint.calibrate import calibrate
 from trtspec.checkpoint.calibration import FILE as CALIBRATION
 from trtspec.checkpoint.layers import choose
+from trtspec.pipeline.engine.compatibility import fits_sm
 from trtspec.pipeline.machine.host import Host
+from trtspec.pipeline.machine.installed import COMMAND
 from trtspec.pipeline.machine.settings import settings_obstacle
 from trtspec.recipe import gpus
 from trtspec.recipe.releases import Release, release_of

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from trtspec.backends.engine.directory import EXTERNAL
-from trtspec.backends.engine.engine_options import BuildOptions
-from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.table import backend_named
 from trtspec.base.roles import Role
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
@@ -17,6 +15,8 @@ from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.inside import DraftInside
 from trtspec.checkpoint.layers.choose import SearchOptions
 from trtspec.models.heads.head import HeadDescription
+from trtspec.pipeline.engine.directory import EXTERNAL
+from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.choices import Choice, Chooser, choose_output
 from trtspec.pipeline.plan.facts import DatasetFacts, ModelFacts, PlanFacts
 from trtspec.pipeline.repository.placement import Placement, place

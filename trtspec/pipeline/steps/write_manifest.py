@@ -7,20 +7,20 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from trtspec.backends.containers.images import image_digest
-from trtspec.backends.containers.program import Program
-from trtspec.backends.engine import manifest
 from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.checkpoint.calibration import read_calibration
 from trtspec.checkpoint.layers.chosen import read_layers
+from trtspec.pipeline.containers.images import image_digest
+from trtspec.pipeline.containers.program import Program
+from trtspec.pipeline.engine import manifest
 from trtspec.pipeline.machine.installed import all_packages
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.records import read_records
 from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps import build, choose_layers
+from trtspec.pipeline.steps import choose_layers
 from trtspec.pipeline.steps.calibrate import scales
 from trtspec.pipeline.steps.portable import portable_command, portable_name, portable_value
 from trtspec.pipeline.steps.pull import StoredEngine, provenance, recorded
@@ -83,9 +83,7 @@ def _commands(resolved: Resolved, steps: Sequence[Step]) -> dict[str, list[str]]
     """Returns the command lines by step, as if run in the build directory: the same on every machine."""
     recipe, output = resolved.loaded.path, resolved.output
     return {
-        step.name: list(build.portable_argv(step.role, resolved.engines[step.role]))
-        if resolved.release and step.role and step.kind == build.KIND
-        else portable_command(step.command, recipe, output)
+        step.name: list(step.portable) or portable_command(step.command, recipe, output)
         for step in steps
         if step.command
     }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trtspec.backends.engine.compatibility import base_version, fits_sm, fits_tensorrt
-from trtspec.backends.engine.loading import Runtime
+from trtspec.pipeline.engine.compatibility import base_version, fits_sm, fits_tensorrt
+from trtspec.pipeline.engine.loading import Runtime
 from trtspec.recipe.gpus import GPUS
 from trtspec.recipe.releases import Release
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from trtspec.backends.engine.engine_options import BuildOptions
-from trtspec.backends.engine.torch_builder import build
 from trtspec.base.atomic import remove
 from trtspec.base.progress import Advance
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.models.source import Source
+from trtspec.pipeline.engine.engine_options import BuildOptions
+from trtspec.pipeline.engine.torch_builder import build
 from trtspec.serving.executors.torch.device import CPU, find_device
 from trtspec.train.distill.pair import TrainingPair
 from trtspec.train.tune.answer import RecordedAnswer

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.servers_of_others import server_named
+from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.inputs import LaunchInputs, LaunchModel
-from trtspec.backends.servers.launch import ServerLaunch
 from trtspec.cluster.kubernetes.deriving import derive
 from trtspec.cluster.kubernetes.of_server import of_server
 from trtspec.cluster.kubernetes.values import Values

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from trtspec.backends.engine import torch_builder
 from trtspec.cli.app import main
+from trtspec.pipeline.engine import torch_builder
 from trtspec.pipeline.store import lease
 
 

@@ -24,12 +24,12 @@ from tests.fakes.bindings import stand_in
 from tests.fakes.gpu_machine import H200
 from tests.fakes.heads import write_head_for
 from tests.unit.pipeline.build.test_heads import Bench
-from trtspec.backends.engine.loading import Runtime
 from trtspec.backends.tensorrt_llm.medusa import choices
 from trtspec.base.errors import ModelError, RecipeError, UnavailableError
 from trtspec.cli.app import app
 from trtspec.deployment.build import DeployedBuild
 from trtspec.pipeline.build.plan import make_plan
+from trtspec.pipeline.engine.loading import Runtime
 from trtspec.pipeline.inspection.folder import inspect
 from trtspec.pipeline.plan.memory import engine_memory
 from trtspec.pipeline.plan.resolved import Resolved

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from tests.command_line import trtspec
 from tests.fakes.gpu_machine import H200, GpuMachine
-from trtspec.backends.servers.launch import read
+from trtspec.backends.launch import read
 
 TORCH = "engine: {backend: torch, max_batch_size: 4, max_seq_len: 128}\nhardware: {gpu: none}\n"
 TRTLLM = "engine: {release: 1.2.1, max_batch_size: 4, max_seq_len: 128}\nhardware: {gpu: h200}\n"

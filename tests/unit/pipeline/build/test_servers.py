@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from tests.fakes.heads import write_head
 from tests.unit.pipeline.inspection.test_heads import TARGET
-from trtspec.backends.servers.launch import read
+from trtspec.backends.launch import read
 from trtspec.cli.app import app
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.backends.engine.engine_options import BuildOptions
+from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.choices import Choice, Chooser
 from trtspec.pipeline.plan.iteration import choose_num_tokens
 from trtspec.recipe.loader import load

@@ -9,13 +9,13 @@ from typing import ClassVar
 import pytest
 from typer.testing import CliRunner, Result
 
-from trtspec.backends.engine.engine_options import BuildOptions
 from trtspec.base.roles import Role
 from trtspec.base.units import GIB
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
 from trtspec.cli.app import app
 from trtspec.models.source import Source, read_source
+from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.facts import ModelFacts
 from trtspec.pipeline.plan.memory import Budget, EngineMemory, engine_memory, fits_a_tensor
 from trtspec.pipeline.plan.resolved import EnginePlan

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from tests.fakes.published import COMMIT, QWEN3_30B_A3B, write_weights
-from trtspec.backends.engine.engine_options import BuildOptions
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.models.published import CONFIGS, qwen
 from trtspec.models.source import Source, read_source
+from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.facts import ModelFacts
 from trtspec.pipeline.plan.memory import EngineMemory, engine_memory
 from trtspec.pipeline.plan.resolved import EnginePlan

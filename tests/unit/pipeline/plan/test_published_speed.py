@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.published import COMMIT
-from trtspec.backends.engine.engine_options import BuildOptions
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
 from trtspec.forecast.outlook import ForecastPair
 from trtspec.forecast.roofline import BatchLoad, Network, step
 from trtspec.forecast.speedup import speedup
 from trtspec.models.source import read_source
+from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.facts import ModelFacts
 from trtspec.pipeline.plan.resolved import EnginePlan
 from trtspec.pipeline.plan.speed import ROUND_S, chip, network

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from trtspec.backends.engine.engine_options import BuildOptions
 from trtspec.base.errors import ModelError, RecipeError
 from trtspec.base.roles import Role
 from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.models.families import FAMILIES
 from trtspec.models.source import read_source
+from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.plan.advice import advice
 from trtspec.pipeline.plan.choices import Choice, asked_backend

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.heads import write_head
-from trtspec.backends.servers.launch import ServerLaunch
+from trtspec.backends.launch import ServerLaunch
 from trtspec.base.errors import RecipeError
 from trtspec.base.roles import Role
 from trtspec.pipeline.build.plan import make_plan

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.published import QWEN3_30B_A3B, write_weights
-from trtspec.backends.engine.engine_options import BuildOptions
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.forecast.roofline import Network
 from trtspec.models.published import CONFIGS
 from trtspec.models.source import read_source
 from trtspec.pipeline.build.plan import make_plan
+from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.facts import ModelFacts
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
 from trtspec.pipeline.plan.speed import network, unforeseeable

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.backends.engine.launcher import LocalLauncher
 from trtspec.base.errors import UnavailableError
 from trtspec.pipeline.run.build_lock import only_build
+from trtspec.pipeline.run.launcher import LocalLauncher
 
 HOLD = """
 import sys, time

@@ -1,0 +1,66 @@
+"""An abacus: a server whose releases, methods, rules, launch and commands are all in this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from trtspec.backends.backend import Unsupported
+from trtspec.backends.launch import ServerLaunch
+from trtspec.backends.served.backend import ServerBackend
+from trtspec.backends.served.inputs import LaunchInputs, words
+from trtspec.backends.served.releases import ServerRelease
+from trtspec.recipe.migration.command import Syntax, options
+from trtspec.recipe.migration.drafts import DraftFlags
+from trtspec.recipe.migration.reading import FlagReading, whole
+from trtspec.recipe.migration.tool import MigrationTool
+
+
+class AbacusBackend(ServerBackend):
+    """Beads on rods, of which some guess."""
+
+    name = "abacus"
+    title = "The abacus"
+    packages = ("abacus",)
+    releases = (
+        ServerRelease("2.0", "example.com/abacus:2.0"),
+        ServerRelease("1.0", "example.com/abacus:1.0"),
+    )
+    methods: ClassVar[Mapping[str, Unsupported | None]] = {
+        "draft_model": None,
+        "medusa": Unsupported("an abacus has no heads", "abacus 2.0, the frame"),
+    }
+    lacking: ClassVar[Mapping[str, str]] = {"engine.max_num_tokens": "it moves one bead at a time"}
+
+    def launch(self, inputs: LaunchInputs) -> ServerLaunch:
+        draft = inputs.draft.place if inputs.draft else None
+        return ServerLaunch(
+            backend=self.name,
+            release=inputs.release.version,
+            module="abacus",
+            program=("abacus",),
+            arguments=(inputs.target.place, *words({"--guess": draft, "--beads": inputs.num_draft_tokens})),
+            image=inputs.image,
+            served_model_name=inputs.name,
+            models=inputs.folders,
+        )
+
+    def tools(self) -> tuple[MigrationTool, ...]:
+        return (MigrationTool(self.title, self.name, (("abacus",),), _read),)
+
+
+def _read(command: Sequence[str], reading: FlagReading) -> None:
+    drafts = DraftFlags(reading)
+    for item in options(command, Syntax()):
+        if isinstance(item, str):
+            reading.take_model(item)
+        elif item.name == "--guess":
+            drafts.method, drafts.model, drafts.model_flag = "draft_model", item.value, item.written
+        elif item.name == "--beads":
+            drafts.length, drafts.length_flag = whole(item.value or ""), item.written
+        else:
+            reading.take(item, {}, {})
+    drafts.carry()
+
+
+BACKEND = AbacusBackend()

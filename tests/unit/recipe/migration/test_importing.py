@@ -1,0 +1,213 @@
+"""Commands become recipes that load; each of their flags is in the recipe or said to be lost."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trtspec.backends.sglang import flags as sglang
+from trtspec.backends.tensorrt_llm_pytorch import flags as trtllm_serve
+from trtspec.backends.vllm import flags as vllm
+from trtspec.base.errors import TrtspecError
+from trtspec.recipe.build_options import FIXED, OPTIONS, Flag
+from trtspec.recipe.loader import loads
+from trtspec.recipe.migration.importing import Imported, recipe_of
+from trtspec.recipe.schema import Draft, Recipe
+
+HERE = Path("recipe.yaml")
+PAIR = "vllm serve org/big --spec-model org/small --spec-tokens 4"
+NUMBERS = ("2", "8", "4096", "70", "0", "1k", "-1", "auto")
+WORDS = ("org/model", "float16", "half", "fp8", "awq", "int4", "enable", "disable", "", "[ngram]", "x y")
+VALUES = st.sampled_from((*NUMBERS, *WORDS))
+MODELS = st.sampled_from(("org/model", "org/EAGLE3-head", "./folder"))
+SWITCHES = {
+    "vllm": vllm.SYNTAX.switches,
+    "sglang": sglang.SYNTAX.switches,
+    "trtllm-serve": trtllm_serve.SYNTAX.switches,
+    "trtllm-build": frozenset(f"--{name}" for name, kind in OPTIONS.items() if isinstance(kind, Flag)),
+}
+BEGINNINGS = {
+    "vllm": ("vllm serve org/big", [*vllm._KEYS, *vllm._LOST, *vllm._SPECULATIVE, *vllm.SYNTAX.switches]),
+    "sglang": (
+        "python -m sglang.launch_server --model org/big",
+        [
+            *sglang._KEYS,
+            *sglang._LOST,
+            *sglang._OTHERS,
+            *sglang.SYNTAX.switches,
+            *("--speculative-algorithm", "--speculative-num-steps", "--speculative-num-draft-tokens"),
+            "--speculative-draft-model-path",
+        ],
+    ),
+    "trtllm-serve": ("trtllm-serve org/big", [*trtllm_serve._KEYS, *trtllm_serve._LOST]),
+    "trtllm-build": (
+        "trtllm-build --checkpoint_dir org/big",
+        [*(f"--{name}" for name in (*OPTIONS, *FIXED)), "--speculative_decoding_mode", "--max_draft_len"],
+    ),
+}
+ALGORITHMS = st.sampled_from(("STANDALONE", "NGRAM", "EAGLE3", "NEXTN", "ngram", "draft_tokens_external"))
+
+
+def recipe(found: Imported) -> Recipe:
+    return loads(found.text.encode(), HERE).recipe
+
+
+def told(found: Imported) -> dict[str, str]:
+    return {line.subject: line.fate for line in found.told}
+
+
+@st.composite
+def commands(draw: st.DrawFn, tool: str) -> tuple[str, list[str]]:
+    """A command of a tool with some of its flags, and one that it does not have."""
+    begin, flags = BEGINNINGS[tool]
+    chosen = draw(st.lists(st.sampled_from([*flags, "--no-such-flag"]), unique=True, max_size=12))
+    words = []
+    for flag in chosen:
+        is_method = flag.endswith(("algorithm", "_mode", "method"))
+        values = ALGORITHMS if is_method else MODELS if "model" in flag else VALUES
+        words += [flag] if flag in SWITCHES[tool] else [flag, draw(values)]
+    return f"{begin} {shlex.join(words)}", chosen
+
+
+def is_accounted_for(found: Imported, flags: list[str]) -> list[str]:
+    """The flags that are neither in a comment of the recipe nor told."""
+    kept = [line.partition("  # ")[2] for line in found.text.splitlines()]
+    return [flag for flag in flags if flag not in kept and flag not in told(found)]
+
+
+@pytest.mark.parametrize("tool", BEGINNINGS)
+def test_every_flag_is_in_the_recipe_or_told(tool: str) -> None:
+    @settings(max_examples=60, deadline=None, database=None)
+    @given(commands(tool))
+    def holds(case: tuple[str, list[str]]) -> None:
+        command, flags = case
+        found = recipe_of(command, HERE)
+        assert recipe(found)
+        assert is_accounted_for(found, flags) == [], (command, found)
+
+    holds()
+
+
+def test_a_secret_is_nowhere_in_what_is_said() -> None:
+    command = (
+        "HF_TOKEN=hf_secret docker run -e KEY=sk-secret vllm/vllm-openai --api-key sk-secret --model a/b"
+    )
+    found = recipe_of(command, HERE)
+    assert "secret" not in found.text + json.dumps(told(found))
+    assert told(found)["--api-key"].startswith("left out: ")
+
+
+def test_a_variable_of_a_shell_is_asked_for() -> None:
+    with pytest.raises(TrtspecError, match=r"MODEL.*is a variable of a shell"):
+        recipe_of("vllm serve $MODEL", HERE)
+
+
+def test_nothing_of_a_command_runs(tmp_path: Path) -> None:
+    recipe_of(
+        f'vllm serve a/b --seed "$(touch {tmp_path}/x)" `touch {tmp_path}/y` ; touch {tmp_path}/z', HERE
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("llama-server -m model.gguf", "is no command of vLLM"),
+        ("vllm serve --port 8000", "names no model"),
+        ("vllm serve a/b & vllm serve c/d", "is two servers"),
+        ("trtllm-serve a/b --config missing.yaml", "cannot be read"),
+    ],
+)
+def test_what_is_no_recipe_is_refused(command: str, problem: str) -> None:
+    with pytest.raises(TrtspecError, match=problem):
+        recipe_of(command, HERE)
+
+
+def test_the_gpu_is_assumed_or_named() -> None:
+    assert recipe(recipe_of(PAIR, HERE)).hardware.gpu == "h100"
+    found = recipe_of(PAIR, HERE, gpu="h200")
+    assert recipe(found).hardware.gpu == "h200"
+    assert "hardware.gpu" not in told(found)
+
+
+def test_a_draft_that_no_command_names() -> None:
+    assert recipe(recipe_of("vllm serve org/big", HERE)).speculation.method.kind == "ngram"
+    named = recipe(recipe_of("vllm serve org/big", HERE, draft="org/small"))
+    assert named.draft == Draft(model="org/small")
+    assert named.speculation.method.kind == "draft_model"
+
+
+def test_another_backend_is_a_move_from_the_commands_own() -> None:
+    found = recipe_of(f"{PAIR} --kv-cache-dtype fp8", HERE, backend="tensorrt_llm")
+    read = recipe(found)
+    assert (read.backend, read.speculation.max_draft_len) == ("tensorrt_llm", 4)
+    assert "needs fp8 weights" in told(found)["--kv-cache-dtype"]
+
+
+def test_the_longest_draft_that_a_recipe_has() -> None:
+    found = recipe_of(PAIR.replace("tokens 4", "tokens 70"), HERE)
+    assert recipe(found).speculation.max_draft_len is None
+    assert told(found)["--spec-tokens"].startswith("left out: ")
+
+
+def test_a_head_goes_with_its_method() -> None:
+    command = "vllm serve org/big --spec-method eagle3 --spec-model org/head --spec-tokens 3"
+    found = recipe_of(command, HERE, backend="tensorrt_llm")
+    read = recipe(found)
+    assert (read.speculation.method.kind, read.draft) == ("ngram", None)
+    assert "--spec-method" not in found.text
+    assert told(found)["--spec-method"].startswith("left out: ")
+    assert told(found)["--spec-model"].startswith("left out: ")
+
+
+def test_heads_of_medusa_are_served_by_the_newest_release_that_has_them() -> None:
+    config = '{"method": "medusa", "model": "org/heads", "num_speculative_tokens": 3}'
+    found = recipe_of(f"vllm serve org/big --speculative-config '{config}'", HERE)
+    read = recipe(found)
+    assert (read.speculation.method.kind, read.engine.release) == ("medusa", "0.32.0")
+    assert told(found)["engine.release"].startswith("0.32.0, since vllm 0.33.0 does not run medusa: ")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("a: 2001-99-99", "is no YAML"),
+        ("[" * 3000, "is no YAML"),
+        ("a: &a {b: *a}", "has a value that stands for another"),
+        (
+            "\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40))]),
+            "write ea",
+        ),
+    ],
+)
+def test_a_file_that_no_server_reads(tmp_path: Path, content: str, problem: str) -> None:
+    (tmp_path / "a.yaml").write_text(content)
+    with pytest.raises(TrtspecError) as caught:
+        recipe_of(f"trtllm-serve a/b --config {tmp_path / 'a.yaml'}", HERE)
+    assert problem in f"{caught.value.problem}; {caught.value.repair}"
+
+
+def test_values_of_a_file_that_are_of_another_kind(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text('backend: [pytorch]\nspeculative_config: {decoding_type: NGram, max_draft_len: "²"}')
+    told = {told.subject for told in recipe_of(f"trtllm-serve a/b --config {file}", HERE).told}
+    assert {f"{file} backend", f"{file} speculative_config.max_draft_len"} <= told
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--max-model-len infk",
+        f"--speculative-config '{'[' * 20_000}'",
+        """--speculative-config '{"method": "ngram", "num_speculative_tokens": "²"}'""",
+        f"--num-speculative-tokens {'9' * 5000} --speculative-model [ngram]",
+    ],
+)
+def test_a_value_that_is_no_number_is_told(flag: str) -> None:
+    found = recipe_of(f"vllm serve a/b {flag}", HERE)
+    assert any(told.subject.startswith(flag.split()[0]) for told in found.told)

@@ -1,0 +1,219 @@
+"""Recipes move to another backend: what comes out loads, keeps its comments, and every other key is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from trtspec.backends.table import NAMES
+from trtspec.base.errors import RecipeError
+from trtspec.cli.app import app
+from trtspec.recipe.loader import load, loads
+from trtspec.recipe.migration.moving import MovedRecipe, move
+from trtspec.recipe.schema import Recipe
+
+RECIPES = Path(__file__).parents[4] / "recipes"
+FULL = """\
+# A pair with every key that a server of others does not have.
+name: pair
+target:
+  model: org/big                # the large one
+  quantization: {weights: fp8, kv_cache: fp8, calibration: {dataset: texts.jsonl}}
+  build: {gemm_plugin: auto}
+draft:
+  model: org/small
+  device: cuda:0
+speculation:
+  method:
+    kind: hybrid
+    earlier_answers: 1000
+  policy: adaptive
+  share: 0.5
+engine: {release: 1.2.1, max_input_len: 2048, max_seq_len: 4096}
+hardware: {gpu: h200}
+serving:
+  max_queue_size: 8             # a comment that goes with its key
+"""
+
+
+def moved(text: str, backend: str, folder: Path) -> MovedRecipe:
+    path = folder / "recipe.yaml"
+    path.write_text(text)
+    return move(text, load(path), backend, folder / "moved.yaml")
+
+
+def flat(values: dict[str, object], before: str = "") -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key, value in values.items():
+        found |= flat(value, f"{before}{key}.") if isinstance(value, dict) else {f"{before}{key}": value}
+    return found
+
+
+@pytest.mark.parametrize("backend", sorted({*NAMES} - {"tensorrt_llm"}))
+@pytest.mark.parametrize("name", ["llama-3.1-405b-8xh200", "llama-3.3-70b-h200-ngram", "qwen2.5-32b-h100"])
+def test_a_recipe_for_engines_moves_everywhere(name: str, backend: str, tmp_path: Path) -> None:
+    recipe = RECIPES / f"{name}.yaml"
+    text, path = recipe.read_text(), tmp_path / recipe.name
+    found = move(text, load(recipe), backend, path)
+    assert loads(found.text.encode(), path).recipe.backend == backend
+    comments = [line for line in text.splitlines() if line.startswith("#")]
+    assert [line for line in found.text.splitlines() if line.startswith("#")] == comments
+
+
+def test_a_recipe_without_a_gpu_moves_where_a_cpu_serves(tmp_path: Path) -> None:
+    tiny = RECIPES / "tiny/recipe.yaml"
+    loaded, path = load(tiny), tmp_path / "moved.yaml"
+    found = move(tiny.read_text(), loaded, "vllm", path)
+    there = loads(found.text.encode(), path)
+    assert there.model_location(there.recipe.target) == loaded.model_location(loaded.recipe.target)
+    with pytest.raises(RecipeError, match="needs a GPU"):
+        move(tiny.read_text(), loaded, "tensorrt_llm_pytorch", path)
+
+
+@pytest.mark.parametrize("backend", ["vllm", "sglang", "tensorrt_llm_pytorch", "torch"])
+def test_every_key_that_changes_is_told(backend: str, tmp_path: Path) -> None:
+    found = moved(FULL, backend, tmp_path)
+    before, after = flat(yaml.safe_load(FULL)), flat(yaml.safe_load(found.text))
+    told = [change.key for change in found.changes]
+    other = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+    assert {
+        key for key in other if not any(key == name or key.startswith(f"{name}.") for name in told)
+    } == set()
+    assert all(change.reason for change in found.changes)
+    assert "# the large one" in found.text
+
+
+def test_to_a_server_the_coordinators_keys_are_lost(tmp_path: Path) -> None:
+    found = moved(FULL, "vllm", tmp_path)
+    recipe = found.recipe
+    assert recipe.speculation.method.kind == "draft_model"
+    assert (recipe.speculation.policy, recipe.speculation.share) == (None, None)
+    assert recipe.serving == Recipe.model_fields["serving"].default
+    assert recipe.target.quantization.calibration is None
+    reasons = {change.key: change.reason for change in found.changes}
+    assert "one source" in reasons["speculation.method"]
+    assert "coordinator" in reasons["serving.max_queue_size"]
+    assert "as they are loaded" in reasons["target.quantization.weights"]
+
+
+def test_a_cluster_serves_a_server_of_others_otherwise(tmp_path: Path) -> None:
+    section = """\
+kubernetes:
+  image: reg/trtspec:1
+  store: s3://engines
+  replicas: 2
+  autoscaling: {max_replicas: 4}
+  secrets: {store: s3, api_keys: keys}
+"""
+    models = "target: {model: org/big}\ndraft: {model: org/small}\n"
+    found = moved(f"name: pair\n{models}hardware: {{gpu: h200}}\n{section}", "vllm", tmp_path)
+    assert yaml.safe_load(found.text)["kubernetes"] == {"replicas": 2, "secrets": {"api_keys": "keys"}}
+    told = {change.key: change.reason for change in found.changes if change.key.startswith("kubernetes")}
+    assert told.keys() == {
+        "kubernetes.image",
+        "kubernetes.store",
+        "kubernetes.secrets.store",
+        "kubernetes.autoscaling",
+    }
+    assert told["kubernetes.image"] == "vllm has another image"
+    back = moved(found.text.replace("api_keys: keys", "hub: hf"), "torch", tmp_path)
+    assert yaml.safe_load(back.text)["kubernetes"] == {"replicas": 2}
+
+
+def test_back_from_a_server_nothing_is_lost(tmp_path: Path) -> None:
+    text = "name: pair-vllm\ntarget: {model: a/b}\nspeculation: {method: ngram, max_draft_len: 4}\n"
+    text += "engine: {backend: vllm, release: 0.33.0}\nhardware: {gpu: h100}\n"
+    found = moved(text, "tensorrt_llm", tmp_path)
+    assert found.recipe.name == "pair-tensorrt_llm"
+    told = {change.key: (change.before, change.after) for change in found.changes}
+    assert told["K"] == ("4 in every round", "adaptive, up to 4")
+    assert told["engine.release"] == ("0.33.0", None)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lengths"),
+    [
+        ("tensorrt_llm", "torch", ("a tree of 8 in every step", "adaptive")),
+        ("torch", "tensorrt_llm", ("adaptive, up to 8", "a tree in every step")),
+    ],
+)
+def test_the_nodes_of_a_tree_are_not_the_tokens_of_a_chain(
+    before: str, after: str, lengths: tuple[str, str], tmp_path: Path
+) -> None:
+    text = "name: pair\ntarget: {model: a/b}\ndraft: {model: a/heads}\n"
+    text += f"engine: {{backend: {before}}}\nhardware: {{gpu: h100}}\n"
+    text += "speculation: {method: medusa, max_draft_len: 8}\n"
+    found = moved(text, after, tmp_path)
+    told = {change.key: (change.before, change.after) for change in found.changes}
+    assert (told["speculation.max_draft_len"], told["K"]) == ((8, None), lengths)
+    assert found.recipe.speculation.method.kind == "medusa"
+    assert found.recipe.speculation.max_draft_len is None
+
+
+def test_a_method_that_the_newest_release_lacks_goes_to_one_that_has_it(tmp_path: Path) -> None:
+    text = "name: pair\ntarget: {model: a/b}\ndraft: {model: a/heads}\nhardware: {gpu: h100}\n"
+    text += "engine: {backend: torch}\nspeculation: {method: medusa}\n"
+    found = moved(text, "vllm", tmp_path)
+    told = {change.key: (change.after, change.reason) for change in found.changes}
+    assert told["engine.release"] == (
+        "0.32.0",
+        "vllm 0.33.0 does not run medusa: vLLM has Medusa up to 0.32.0, and no more in 0.33.0",
+    )
+    assert found.recipe.speculation.method.kind == "medusa"
+    back = moved(found.text, "torch", tmp_path)
+    assert (back.recipe.engine.release, back.recipe.speculation.method.kind) == (None, "medusa")
+
+
+class TestCommand:
+    def test_it_writes_beside_the_recipe_and_says_what_proves_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        Path("recipe.yaml").write_text(FULL)
+        result = CliRunner().invoke(app, ["migrate", "recipe.yaml", "--to", "vllm"])
+        assert result.exit_code == 0
+        assert load(Path("recipe-vllm.yaml")).recipe.name == "pair-vllm"
+        assert result.stdout.splitlines()[-5:] == [
+            "trtspec build recipe.yaml",
+            "trtspec bench recipe.yaml --output bench/pair",
+            "trtspec build recipe-vllm.yaml",
+            "trtspec bench recipe-vllm.yaml --output bench/pair-vllm",
+            "trtspec bench compare bench/pair bench/pair-vllm",
+        ]
+
+    def test_what_is_there_stays(self, tmp_path: Path) -> None:
+        recipe, there = tmp_path / "recipe.yaml", tmp_path / "recipe-vllm.yaml"
+        recipe.write_text(FULL)
+        there.write_text("mine")
+        result = CliRunner().invoke(app, ["migrate", str(recipe), "--to", "vllm"])
+        assert "is there already" in str(result.exception)
+        assert there.read_text() == "mine"
+
+    def test_a_recipe_that_cannot_move_is_told_by_its_own_lines(self, tmp_path: Path) -> None:
+        recipe = tmp_path / "recipe.yaml"
+        recipe.write_text("name: a\ntarget: {model: a/b}\ndraft: {model: a/c}\nhardware: {gpu: none}\n")
+        result = CliRunner().invoke(app, ["migrate", str(recipe), "--to", "sglang"])
+        assert isinstance(result.exception, RecipeError)
+        assert result.exception.path == str(recipe)
+        assert list(tmp_path.iterdir()) == [recipe]
+
+    def test_init_reads_stdin_and_says_what_is_lost(self, tmp_path: Path) -> None:
+        path = tmp_path / "recipe.yaml"
+        command = "vllm serve a/b --spec-model a/c --spec-tokens 4 \\\n  --port 8000\n"
+        result = CliRunner().invoke(app, ["init", str(path), "--from", "-", "--gpu", "h200"], command)
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert "--port: left out: " in result.stderr
+        assert load(path).recipe.hardware.gpu == "h200"
+
+    def test_options_of_from_alone_are_refused(self, tmp_path: Path) -> None:
+        result = CliRunner().invoke(app, ["init", str(tmp_path), "--gpu", "h200"])
+        assert result.exit_code == 2
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_gpu_that_nobody_knows_is_refused_before_there_is_a_recipe(self, tmp_path: Path) -> None:
+        result = CliRunner().invoke(app, ["init", str(tmp_path), "--from", "vllm serve a/b", "--gpu", "h300"])
+        assert result.exit_code == 2
+        assert "h200, h100" in result.stderr

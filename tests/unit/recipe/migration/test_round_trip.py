@@ -1,0 +1,59 @@
+"""The launch of a server, read back as a command, says what was to be served."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.servers_of_others import SERVERS, server_named
+from trtspec.backends.served.inputs import LaunchInputs, LaunchModel
+from trtspec.methods.draft_model import DraftModelMethod
+from trtspec.methods.method import Method
+from trtspec.methods.ngram import Ngram
+from trtspec.recipe.loader import loads
+from trtspec.recipe.migration.importing import recipe_of
+
+PATH = Path("recipe.yaml")
+
+
+def wanted(backend: str, method: Method) -> LaunchInputs:
+    return LaunchInputs(
+        release=server_named(backend).release_of(None),
+        name="served",
+        target=LaunchModel("org/big", "0" * 40),
+        draft=LaunchModel("org/small", "1" * 40) if method.has_model else None,
+        method=method,
+        num_draft_tokens=5,
+        dtype="bfloat16",
+        fp8_kv_cache=False,
+        tensor=4,
+        pipeline=1,
+        max_batch_size=12,
+        max_seq_len=6144,
+        max_num_tokens=2048,
+        enable_chunked_context=True,
+        kv_bytes=None,
+    )
+
+
+@pytest.mark.parametrize(
+    "method", [DraftModelMethod(), Ngram(kind="ngram", prompt_lookup_max=6)], ids=lambda m: m.kind
+)
+@pytest.mark.parametrize("backend", SERVERS)
+def test_a_launch_is_read_back(backend: str, method: Method, tmp_path: Path) -> None:
+    launch = server_named(backend).launch(wanted(backend, method))
+    launch.write(tmp_path)
+    words = [word.replace("{build}", str(tmp_path)) for word in launch.arguments]
+    for start in (launch.program, ("python", "-m", launch.module, *launch.module_words)):
+        own = words[words[0] == "serve" and start == launch.program :]
+        found = recipe_of(shlex.join([*start, *own]), PATH)
+        recipe = loads(found.text.encode(), PATH).recipe
+        assert (recipe.backend, recipe.target.model, recipe.target.dtype) == (backend, "org/big", "bfloat16")
+        assert recipe.target.parallel.tensor == 4
+        assert (recipe.draft.model if recipe.draft else None) == ("org/small" if method.has_model else None)
+        assert (recipe.speculation.method.kind, recipe.speculation.max_draft_len) == (method.kind, 5)
+        engine = recipe.engine
+        assert (engine.max_batch_size, engine.max_seq_len, engine.max_num_tokens) == (12, 6144, 2048)
+        assert not [line for line in found.told if "no such flag" in line.fate]

@@ -1,0 +1,189 @@
+"""Commands of SGLang: `python -m sglang.launch_server` and `sglang serve`.
+
+Flags and their values are those of release 0.5.23 (`sglang/srt/arg_groups/fields`, `server_args.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trtspec.backends.sglang.switches import LISTS, SWITCHES
+from trtspec.recipe.migration.command import Option, Syntax, options
+from trtspec.recipe.migration.drafts import DraftFlags
+from trtspec.recipe.migration.reading import (
+    FlagKey,
+    FlagReading,
+    dtype,
+    kv_cache,
+    name,
+    tokens,
+    weights,
+    whole,
+)
+from trtspec.recipe.migration.tool import MigrationTool
+
+_KEYS = {
+    "--model-path": FlagKey("target.model"),
+    "--revision": FlagKey("target.revision"),
+    "--dtype": FlagKey("target.dtype", dtype),
+    "--quantization": FlagKey("target.quantization.weights", weights),
+    "--kv-cache-dtype": FlagKey("target.quantization.kv_cache", kv_cache),
+    "--tp-size": FlagKey("target.parallel.tensor", whole),
+    "--pp-size": FlagKey("target.parallel.pipeline", whole),
+    "--context-length": FlagKey("engine.max_seq_len", tokens),
+    "--max-running-requests": FlagKey("engine.max_batch_size", whole),
+    "--chunked-prefill-size": FlagKey("engine.max_num_tokens", whole),
+    "--served-model-name": FlagKey("serving.model_name", name),
+}
+_REASONS = {
+    "trtspec deploy has it": ("--host", "--port"),
+    "trtspec deploy --api-keys takes a file of keys": ("--api-key", "--admin-api-key"),
+    "trtspec runs no code that comes with a model": ("--trust-remote-code",),
+    "the tokenizer is the target's own": ("--tokenizer-path", "--tokenizer-mode"),
+    "the server reckons its memory by itself": (
+        "--mem-fraction-static",
+        "--max-total-tokens",
+        "--cpu-offload-gb",
+        "--page-size",
+    ),
+    "prefixes are always reused": ("--disable-radix-cache",),
+    "replicas are kubernetes.replicas": ("--dp-size",),
+    "recipes name safetensors, from the Hub's cache or a folder": ("--load-format", "--download-dir"),
+    "how much of prompts SGLang reads in one step, which it chooses itself": ("--max-prefill-tokens",),
+    "how SGLang runs a model, not which; a recipe has no key for it": (
+        "--attention-backend",
+        "--cuda-graph-max-bs",
+        "--cuda-graph-bs",
+        "--disable-cuda-graph",
+        "--disable-overlap-schedule",
+        "--enable-torch-compile",
+        "--enable-dp-attention",
+        "--ep-size",
+        "--schedule-policy",
+        "--schedule-conservativeness",
+        "--sampling-backend",
+        "--grammar-backend",
+        "--random-seed",
+        "--device",
+        "--nnodes",
+        "--node-rank",
+        "--dist-init-addr",
+    ),
+    "a recipe has no key for it": (
+        "--chat-template",
+        "--reasoning-parser",
+        "--tool-call-parser",
+        "--enable-metrics",
+        "--log-level",
+        "--json-model-override-args",
+        "--model-type",
+    ),
+    "write what the file says as flags": ("--config",),
+    "drafts are chains, and a chain is as long as --speculative-num-steps": ("--speculative-eagle-topk",),
+    "it makes answers differ from the target's own": (
+        "--speculative-accept-threshold-single",
+        "--speculative-accept-threshold-acc",
+    ),
+    "a recipe has no key for it; SGLang's own default counts": (
+        "--speculative-token-map",
+        "--speculative-attention-mode",
+        "--speculative-draft-attention-backend",
+        "--speculative-draft-load-format",
+        "--speculative-use-rejection-sampling",
+        "--speculative-adaptive-config",
+        "--speculative-ngram-min-bfs-breadth",
+        "--speculative-ngram-max-bfs-breadth",
+        "--speculative-ngram-match-type",
+        "--speculative-ngram-max-trie-depth",
+        "--speculative-ngram-capacity",
+    ),
+}
+_LOST = {flag: reason for reason, flags in _REASONS.items() for flag in flags}
+_METHODS = {"STANDALONE": "draft_model", "NGRAM": "ngram", "EAGLE": "eagle", "EAGLE3": "eagle3"}
+_ALGORITHM, _MODEL = "--speculative-algorithm", "--speculative-draft-model-path"
+_CHUNK = "--chunked-prefill-size"
+_STEPS, _TOKENS = "--speculative-num-steps", "--speculative-num-draft-tokens"
+_OTHERS = {
+    "--speculative-draft-model-revision": FlagKey("draft.revision"),
+    "--speculative-draft-model-quantization": FlagKey("draft.quantization.weights", weights),
+    "--speculative-draft-kv-cache-dtype": FlagKey("draft.quantization.kv_cache", kv_cache),
+}
+SYNTAX = Syntax(
+    aliases={
+        "--model": "--model-path",
+        "--tensor-parallel-size": "--tp-size",
+        "--tp": "--tp-size",
+        "--pipeline-parallel-size": "--pp-size",
+        "--pp": "--pp-size",
+        "--data-parallel-size": "--dp-size",
+        "--dp": "--dp-size",
+        "--expert-parallel-size": "--ep-size",
+        "--ep": "--ep-size",
+        "--speculative-draft-model": _MODEL,
+        "--speculative-draft": _MODEL,
+        "--speculative-algo": _ALGORITHM,
+    },
+    switches=SWITCHES,
+    lists=LISTS,
+)
+"""How SGLang's parser reads words; argparse takes a flag's beginning for it, such as `--tp`."""
+
+
+def read(words: Sequence[str], reading: FlagReading) -> None:
+    """Reads the words behind `sglang.launch_server`, and what is said of drafts."""
+    drafts, own = DraftFlags(reading), dict[str, Option]()
+    for item in options(words, SYNTAX):
+        if isinstance(item, str):
+            reading.take_model(item)
+        elif item.name in (_ALGORITHM, _MODEL, _STEPS, _TOKENS):
+            if item.name in own:
+                reading.lose(own[item.name].written, f"{item.written} comes later, and counts")
+            own[item.name] = item
+        elif item.name == _CHUNK and item.value == "-1":
+            reading.set("engine.enable_chunked_context", False, item.written)
+        elif item.name == "--speculative-adaptive":
+            drafts.others["speculation.policy"] = "adaptive", item.written
+        elif key := _OTHERS.get(item.name):
+            try:
+                drafts.others[key.name] = key.convert(item.value or ""), item.written
+            except ValueError as error:
+                reading.lose(item.written, str(error))
+        elif item.name in SYNTAX.switches and item.name not in _LOST:
+            reading.lose(item.written, "a recipe has no key for it")
+        else:
+            reading.take(item, _KEYS, _LOST)
+    _speculate(own, drafts)
+
+
+def _speculate(own: dict[str, Option], drafts: DraftFlags) -> None:
+    """Takes the four flags that say what proposes, and how long a draft is.
+
+    A chain of K tokens is K steps of which each proposes one, verified with the token before them: K + 1.
+    """
+    if option := own.get(_ALGORITHM):
+        algorithm = (option.value or "").upper()
+        drafts.method, drafts.method_flag = _METHODS.get(algorithm, algorithm), option.written
+    if option := own.get(_MODEL):
+        drafts.model, drafts.model_flag = option.value or "", option.written
+    lengths = {name: option for name, option in own.items() if name in (_STEPS, _TOKENS)}
+    chosen = _STEPS if _STEPS in lengths else _TOKENS
+    for name_, option in lengths.items():
+        try:
+            length = whole(option.value or "") - (name_ == _TOKENS)
+        except ValueError as error:
+            drafts.reading.lose(option.written, str(error))
+            continue
+        if name_ == chosen and length > 0:
+            drafts.length, drafts.length_flag = length, option.written
+        else:
+            drafts.reading.lose(option.written, f"a draft is a chain, as long as {chosen} says")
+    drafts.carry()
+
+
+TOOL = MigrationTool(
+    "SGLang",
+    "sglang",
+    (("-m", "sglang.launch_server"), ("sglang", "serve")),
+    read,
+    serves="as many requests at once as its memory holds",
+)

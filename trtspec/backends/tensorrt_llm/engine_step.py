@@ -1,0 +1,120 @@
+"""The step that builds an engine with TensorRT-LLM's `trtllm-build`, here or in NVIDIA's image."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from trtspec.backends.tensorrt_llm import trtllm
+from trtspec.backends.tensorrt_llm.timing_cache import TimingCache
+from trtspec.base.digest import digest_of
+from trtspec.base.progress import Advance
+from trtspec.base.roles import Role
+from trtspec.pipeline.containers.container import name_for
+from trtspec.pipeline.containers.images import ensure_image
+from trtspec.pipeline.engine import directory
+from trtspec.pipeline.engine.engine_options import BuildOptions
+from trtspec.pipeline.machine.devices import container_gpus
+from trtspec.pipeline.machine.host import Host
+from trtspec.pipeline.machine.installed import COMMAND
+from trtspec.pipeline.plan.facts import PlanFacts
+from trtspec.pipeline.plan.obstacles import build_obstacle
+from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
+from trtspec.pipeline.run.container_launcher import ContainerLauncher
+from trtspec.pipeline.run.launcher import Launcher, LocalLauncher
+from trtspec.pipeline.run.records import FOLDER
+from trtspec.pipeline.run.step import Step
+from trtspec.pipeline.steps import build, convert
+from trtspec.recipe.releases import Release
+
+_LOGS = f"{FOLDER}/logs"
+
+
+def engine_step(resolved: Resolved, facts: PlanFacts, role: Role, gpus: tuple[str, ...]) -> Step:
+    plan, host, gpu = resolved.engines[role], facts.host, resolved.loaded.recipe.hardware.gpu
+    release = resolved.release
+    assert release is not None, "a recipe with engines of TensorRT-LLM has a release"
+    # A container does not know the folder that trtspec runs in, so its paths must be absolute.
+    folder = resolved.output.absolute() if host.container_engine else resolved.output
+    log, cache = folder / _LOGS / f"build-{role}.log", TimingCache(release.version, gpu, _shape(plan))
+    folders = (resolved.output.absolute(), cache.file.parent, *_adapters(plan.options))
+    launcher = _launcher(release, host, role, folders, gpus, resolved.loaded.recipe.hardware.count)
+    checkpoint = folder / convert.checkpoint(role)
+    argv = trtllm.build_argv(str(checkpoint), str(folder / build.engine(role)), plan.options, plan.mode)
+    portable = _portable_argv(role, plan)
+    return replace(
+        build.step(
+            resolved,
+            role,
+            gpus,
+            digest_of([release.version, gpu, portable]),
+            partial(run, checkpoint, plan.options, plan.mode, launcher, cache, log),
+        ),
+        command=launcher.command(argv, log.parent),
+        portable=portable,
+        obstacle=build_obstacle(host, release, gpu, plan.checkpoint.mapping.world_size),
+        prepare=partial(ensure_image, host.container_engine.program, release.image)
+        if host.container_engine
+        else None,
+    )
+
+
+def _portable_argv(role: Role, plan: EnginePlan) -> tuple[str, ...]:
+    """Returns the command line as if it were run in the build directory, with LoRA adapters there too.
+
+    It is the same on every machine.
+    """
+    extra = dict(plan.options.extra)
+    for adapter in _adapters(plan.options):
+        extra["lora_dir"] = adapter.name
+    options = replace(plan.options, extra=extra)
+    return trtllm.build_argv(convert.checkpoint(role), build.engine(role), options, plan.mode)
+
+
+def _launcher(
+    release: Release, host: Host, role: Role, folders: tuple[Path, ...], gpus: tuple[str, ...], count: int
+) -> Launcher:
+    """Returns what starts the builder; `folders` are all that it uses, the build directory first.
+
+    It sees those of the host's GPUs that are named, or all; where the host has none, `count` stand in for the
+    recipe's.
+    """
+    if not host.container_engine:
+        return LocalLauncher(host.trtllm_build or COMMAND, gpus)
+    own = [gpu for gpu in host.gpus if not gpus or gpu.uuid in gpus]
+    return ContainerLauncher(
+        image=release.image,
+        name=name_for(f"build-{role}", folders[0]),
+        folders=folders,
+        gpus=container_gpus(own, len(own) or count, host.container_engine.devices),
+        engine=host.container_engine,
+    )
+
+
+def _adapters(options: BuildOptions) -> list[Path]:
+    """Returns the folders of LoRA adapters, which trtllm-build reads beside the checkpoint."""
+    return [Path(str(options.extra["lora_dir"]))] if "lora_dir" in options.extra else []
+
+
+def _shape(plan: EnginePlan) -> str:
+    """Returns a name for what the kernels of an engine depend on, beside its sizes."""
+    source, options = plan.model.source, plan.checkpoint
+    precision = "fp8" if options.fp8 else options.dtype
+    return f"{source.hidden_size}x{source.intermediate_size}-{precision}-tp{options.mapping.tp_size}"
+
+
+def run(
+    checkpoint: Path,
+    options: BuildOptions,
+    mode: str,
+    launcher: Launcher,
+    cache: TimingCache,
+    log: Path,
+    output: Path,
+    advance: Advance,
+) -> None:
+    # The command runs in the folder of its log, so its paths must be absolute.
+    argv = trtllm.build_argv(str(checkpoint.absolute()), str(output.absolute()), options, mode)
+    trtllm.build(argv, launcher, cache, log.absolute(), advance)
+    directory.check_engine(output, options.max_draft_len, cache.release, mode)

@@ -1,0 +1,183 @@
+"""Commands of `trtllm-serve`, with the YAML file of `--config` or `--extra_llm_api_options`.
+
+Options are those of TensorRT-LLM 1.0 to 1.2 (`tensorrt_llm/commands/serve.py`), the file's keys those of
+`tensorrt_llm/llmapi/llm_args.py`, up to 1.3 where a key has another name there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trtspec.base import yaml11
+from trtspec.base.errors import TrtspecError
+from trtspec.recipe.migration.command import Option, Syntax, options
+from trtspec.recipe.migration.drafts import DraftFlags
+from trtspec.recipe.migration.reading import (
+    FlagKey,
+    FlagReading,
+    dtype,
+    is_whole,
+    kv_cache,
+    switch,
+    tokens,
+    weights,
+    whole,
+)
+from trtspec.recipe.migration.tool import MigrationTool
+
+_FILE = "--extra_llm_api_options"
+_SHARED = {
+    "revision": FlagKey("target.revision"),
+    "tensor_parallel_size": FlagKey("target.parallel.tensor", whole),
+    "pipeline_parallel_size": FlagKey("target.parallel.pipeline", whole),
+    "max_batch_size": FlagKey("engine.max_batch_size", whole),
+    "max_seq_len": FlagKey("engine.max_seq_len", tokens),
+    "max_num_tokens": FlagKey("engine.max_num_tokens", tokens),
+    "enable_chunked_prefill": FlagKey("engine.enable_chunked_context", switch),
+}
+_IN_FILE = {
+    **_SHARED,
+    "dtype": FlagKey("target.dtype", dtype),
+    "max_input_len": FlagKey("engine.max_input_len", tokens),
+    "kv_cache_config.dtype": FlagKey("target.quantization.kv_cache", kv_cache),
+    "quant_config.quant_algo": FlagKey("target.quantization.weights", weights),
+    "quant_config.kv_cache_quant_algo": FlagKey("target.quantization.kv_cache", kv_cache),
+}
+_KEYS = {f"--{name}": key for name, key in _SHARED.items()}
+_MEMORY, _RUNS = "the server reckons its memory by itself", "how TensorRT-LLM runs a model, not which"
+_NO_KEY = "a recipe has no key for it"
+_LOST = {
+    "--host": "trtspec deploy has it",
+    "--port": "trtspec deploy has it",
+    "--trust_remote_code": "trtspec runs no code that comes with a model",
+    "--tokenizer": "the tokenizer is the target's own",
+    "--free_gpu_memory_fraction": _MEMORY,
+    "--max_beam_width": "speculation has no beams",
+    "--gpus_per_node": "hardware.count says it",
+    "--log_level": _NO_KEY,
+    "--num_postprocess_workers": _RUNS,
+    "--moe_expert_parallel_size": _RUNS,
+    "--moe_cluster_parallel_size": _RUNS,
+    "--context_parallel_size": _RUNS,
+    "--reasoning_parser": _NO_KEY,
+    "--tool_parser": _NO_KEY,
+    "--chat_template": _NO_KEY,
+}
+_LOST_IN_FILE = {
+    "kv_cache_config": _MEMORY,
+    "kv_cache_config.enable_block_reuse": "prefixes are always reused",
+    "cuda_graph_config": _RUNS,
+    "disable_overlap_scheduler": "trtspec sets it where the method needs it",
+    "print_iter_log": _RUNS,
+    "enable_attention_dp": _RUNS,
+    "speculative_config": "a recipe has no key for it; TensorRT-LLM's own default counts",
+}
+_METHODS = {
+    "DraftTarget": "draft_model",
+    "Draft_Target": "draft_model",
+    "NGram": "ngram",
+    "Eagle": "eagle3",  # With the head of EAGLE-3: in the PyTorch backend `eagle3_one_model` is its default.
+    "Eagle3": "eagle3",
+    "Medusa": "medusa",
+}
+_BACKENDS = {"pytorch": "tensorrt_llm_pytorch", "tensorrt": "tensorrt_llm", "trt": "tensorrt_llm"}
+SYNTAX = Syntax(
+    aliases={
+        "--tp_size": "--tensor_parallel_size",
+        "--pp_size": "--pipeline_parallel_size",
+        "--cp_size": "--context_parallel_size",
+        "--ep_size": "--moe_expert_parallel_size",
+        "--cluster_size": "--moe_cluster_parallel_size",
+        "--kv_cache_free_gpu_memory_fraction": "--free_gpu_memory_fraction",
+        "--config": _FILE,
+    },
+    switches=frozenset(
+        ("--trust_remote_code", "--enable_chunked_prefill", "--fail_fast_on_attention_window_too_large")
+    ),
+    dash="_",
+    folds=True,
+)
+"""How `trtllm-serve` reads words. Click itself takes only what is written with underscores."""
+
+
+def read(words: Sequence[str], reading: FlagReading) -> None:
+    """Reads the words behind `trtllm-serve` and its file; raises TrtspecError for an unreadable file."""
+    items = list(options(words[words[:1] == ["serve"] :], SYNTAX))
+    for item in items:
+        if isinstance(item, str):
+            reading.take_model(item)
+        elif item.name == "--backend" and item.value in _BACKENDS:
+            reading.set("engine.backend", _BACKENDS[item.value], item.written)
+        elif item.name != _FILE:
+            reading.take(item, _KEYS, _LOST)
+    for item in items:  # What the file says wins over the command line (`update_llm_args_with_extra_dict`).
+        if isinstance(item, Option) and item.name == _FILE:
+            _read_file(Path(item.value or ""), reading)
+
+
+def _read_file(path: Path, reading: FlagReading) -> None:
+    drafts = DraftFlags(reading)
+    for key, value in _flat(_document(path)):
+        section, _, name = key.partition(".")
+        flag = f"{path} {key}"
+        option = Option(flag, key, str(value))
+        if section == "speculative_config" and name and _speculates(name, option, drafts):
+            continue
+        if key == "backend" and str(value) in _BACKENDS:
+            reading.set("engine.backend", _BACKENDS[str(value)], flag)
+        elif key in _IN_FILE:
+            reading.convert(option, _IN_FILE[key])
+        else:
+            reading.lose(flag, _LOST_IN_FILE.get(key, _LOST_IN_FILE.get(section, _NO_KEY)))
+    drafts.carry()
+
+
+def _speculates(name: str, option: Option, drafts: DraftFlags) -> bool:
+    """Takes one key of `speculative_config`; returns whether it did."""
+    value = option.value or ""
+    if name == "decoding_type":
+        drafts.method, drafts.method_flag = _METHODS.get(value, value), option.written
+    elif name in ("speculative_model", "speculative_model_dir"):
+        drafts.model, drafts.model_flag = value, option.written
+    elif name == "max_draft_len" and is_whole(value):
+        drafts.length, drafts.length_flag = int(value), option.written
+    elif name == "max_matching_ngram_size" and is_whole(value):
+        drafts.others["speculation.method.prompt_lookup_max"] = int(value), option.written
+    else:
+        return False
+    return True
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        if yaml11.has_aliases(text):
+            raise TrtspecError(path, "has a value that stands for another (*name)", "write each value out")
+        found = yaml11.load(text)
+    except OSError as error:
+        repair = "run this where the file is"
+        raise TrtspecError(path, f"cannot be read: {error.strerror}", repair) from None
+    except (ValueError, RecursionError, yaml11.YAMLError):
+        raise TrtspecError(path, "is no YAML", "correct the file") from None
+    if not isinstance(found, dict):
+        raise TrtspecError(path, "has no keys at its top level", "write TensorRT-LLM's arguments as keys")
+    return found
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+TOOL = MigrationTool(
+    "trtllm-serve",
+    "tensorrt_llm_pytorch",
+    (("trtllm-serve",), ("-m", "tensorrt_llm.commands.serve")),
+    read,
+    serves="2,048 requests at once",
+)

@@ -1,0 +1,195 @@
+"""Engine directories of drafts that live in their target, for the torch backend: heads, and layers of it.
+
+`config.json` has the keys of every engine directory (`torch_builder.py`), and `pretrained_config.draft` says
+what it is: its `method`, that of a recipe or `layers`, and that method's options. The limits are
+the target's, which must be built before. `rank0.safetensors` has a head's tensors in the target's dtype:
+decoder layers under TensorRT-LLM's names, all else under the head's own. Layers have none there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from trtspec.base.errors import EngineError
+from trtspec.checkpoint.cast import DTYPES, caster
+from trtspec.checkpoint.reader import Reader, chunks
+from trtspec.checkpoint.writer import SafetensorsFile, TensorEntry
+from trtspec.models.heads.head import HeadDescription
+from trtspec.models.tensors import Tensor
+from trtspec.pipeline.engine.directory import NO_DRAFTS, check_engine, write_config
+from trtspec.serving.executors.limits import TORCH_VERSION
+
+FORMAT = 1  # version of what is written: raised when the same head and target give other bytes
+_CHUNK = 16 << 20
+_MAPPINGS = {"d2t", "t2d"}
+_OTHER_HEAD = "take a head that was trained for this target"
+_STACKED = {
+    "attention.qkv.weight": ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"),
+    "attention.qkv.bias": ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"),
+    "attention.q_layernorm.weight": ("self_attn.q_norm.weight",),
+    "attention.k_layernorm.weight": ("self_attn.k_norm.weight",),
+    "attention.dense.weight": ("self_attn.o_proj.weight",),
+    "input_layernorm.weight": ("input_layernorm.weight",),
+    "post_layernorm.weight": ("post_attention_layernorm.weight",),
+    "mlp.fc.weight": ("mlp.gate_proj.weight",),
+    "mlp.gate.weight": ("mlp.up_proj.weight",),
+    "mlp.proj.weight": ("mlp.down_proj.weight",),
+}
+"""A decoder layer's tensors by TensorRT-LLM's names, and those that each is made of, one below the other."""
+
+
+def build_head(
+    head: HeadDescription, tensors: Mapping[str, Tensor], target_engine: Path, output: Path
+) -> None:
+    """Makes the engine directory `output`, which must not exist, of a head and its tensors.
+
+    The tensors have the names that `models.heads.reading.head_tensors` gives them; the target's embedding and
+    output stand for those that are missing. Raises EngineError for a head that does not fit the target.
+    """
+    target = _read(target_engine)
+    model = target["pretrained_config"]
+    flaw = _misfit(head, tensors, model)
+    if flaw is not None:
+        raise EngineError(target_engine, flaw, _OTHER_HEAD)
+    config = _config(head, tensors, model)
+    parts = {name: [tensor] for name, tensor in tensors.items() if name not in _MAPPINGS}
+    if head.layer is not None:
+        parts = _renamed(parts, head.layer["num_hidden_layers"], keeps_norm=head.has_first_norm)
+    if head.draft_vocab_size < head.vocab_size:
+        parts["d2t"] = [tensors["d2t"]]
+    _write(output, target, config, parts)
+
+
+def build_layers(layers: Sequence[int], target_engine: Path, output: Path) -> None:
+    """Makes the engine directory `output`, which must not exist, of a draft of these layers of the target.
+
+    They are counted from 0, and rise. Raises EngineError for layers that the target lacks.
+    """
+    target = _read(target_engine)
+    model, named = target["pretrained_config"], ", ".join(map(str, layers)) or "none"
+    count = model["num_hidden_layers"]
+    if list(layers) != sorted({*layers} & {*range(count)}) or not layers:
+        problem = f"has the layers 0 to {count - 1}, and a draft is to be of {named}"
+        raise EngineError(target_engine, problem, "name some of them, each once and in their order")
+    draft = {"method": "layers", "layers": list(layers)}
+    _write(output, target, model | {"num_hidden_layers": len(layers), "draft": draft}, {})
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return content
+
+
+def _misfit(head: HeadDescription, tensors: Mapping[str, Tensor], model: Mapping[str, Any]) -> str | None:
+    """Returns why the head cannot be computed on the target, None if it can."""
+    for name, own in (("hidden_size", head.hidden_size), ("vocab_size", head.vocab_size)):
+        if own != model[name]:
+            return f"has {name} {model[name]}, and the head is for a target with {own}"
+    if head.layer is None:
+        return None
+    if head.layer["hidden_act"] != "silu":
+        return f"has a head whose hidden_act is {head.layer['hidden_act']}; the torch backend runs only silu"
+    if head.layer["hidden_size"] != head.hidden_size and "embed_tokens.weight" not in tensors:
+        width = head.layer["hidden_size"]
+        return (
+            f"has an embedding that is {head.hidden_size} wide, and the head, {width} wide, none of its own"
+        )
+    lacking = next(head.misfits(model["num_hidden_layers"]), None)
+    return f"is no target of it: {lacking.problem}" if lacking else None
+
+
+def _config(head: HeadDescription, tensors: Mapping[str, Tensor], model: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the configuration of a head, and the target's where they share it."""
+    return {
+        "architecture": head.architecture,
+        "dtype": model["dtype"],
+        "logits_dtype": "float32",
+        "vocab_size": model["vocab_size"],
+        "hidden_size": head.hidden_size,
+        "hidden_act": "silu",
+        "position_embedding_type": "rope_gpt_neox",
+        "quantization": {"quant_algo": None, "kv_cache_quant_algo": None},
+        "draft": {"method": head.method, **head.engine_draft(tensors, model["num_hidden_layers"])},
+        **(_unlayered(model) if head.layer is None else _layered(head.layer)),
+    }
+
+
+def _unlayered(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the sizes of a head without decoder layers, which are its target's."""
+    same = ("intermediate_size", "num_attention_heads", "num_key_value_heads", "head_size", "norm_epsilon")
+    return {"num_hidden_layers": 0} | {key: model[key] for key in same}
+
+
+def _layered(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the sizes of a head's decoder layers."""
+    return {
+        "hidden_size": layer["hidden_size"],
+        "intermediate_size": layer["intermediate_size"],
+        "num_hidden_layers": layer["num_hidden_layers"],
+        "num_attention_heads": layer["num_attention_heads"],
+        "num_key_value_heads": layer["num_key_value_heads"],
+        "head_size": layer["head_dim"],
+        "norm_epsilon": layer["rms_norm_eps"],
+        "max_position_embeddings": layer["max_position_embeddings"],
+        "rotary_base": layer["rope_theta"],
+        "rotary_scaling": layer["rope_scaling"],
+        "attn_bias": layer["attention_bias"],
+        **({"qwen_type": "qwen3"} if layer["model_type"] == "qwen3" else {}),
+    }
+
+
+def _renamed(
+    parts: Mapping[str, list[Tensor]], num_layers: int, *, keeps_norm: bool
+) -> dict[str, list[Tensor]]:
+    """Returns the tensors with those of decoder layers under TensorRT-LLM's names.
+
+    With `keeps_norm` the first layer's input norm, which is then of the embedding alone, keeps its own.
+    """
+    result = dict(parts)
+    for number in range(num_layers):
+        for name, theirs in _STACKED.items():
+            if number == 0 and keeps_norm and name == "input_layernorm.weight":
+                continue
+            stack = [result.pop(f"layers.{number}.{part}", []) for part in theirs]
+            if all(stack):
+                result[f"transformer.layers.{number}.{name}"] = [part for one in stack for part in one]
+    return result
+
+
+def _write(
+    output: Path, target: Mapping[str, Any], config: Mapping[str, Any], parts: Mapping[str, list[Tensor]]
+) -> None:
+    build, output_dtype = dict(target["build_config"]), DTYPES[config["dtype"]]
+    build["max_seq_len"] -= build["max_draft_len"]
+    build |= {"max_draft_len": 0, "speculative_decoding_mode": NO_DRAFTS}
+    mapping = {"world_size": 1, "tp_size": 1, "pp_size": 1}
+    output.mkdir(parents=True)
+    _write_tensors(output / "rank0.safetensors", output_dtype, parts)
+    write_config(output, f"{TORCH_VERSION} {version('trtspec')}", {**config, "mapping": mapping}, build)
+    check_engine(output, 0)
+
+
+def _write_tensors(file: Path, dtype: str, parts: Mapping[str, list[Tensor]]) -> None:
+    """Writes each tensor, floats in `dtype`, from its parts, one below the other."""
+    entries = [
+        TensorEntry(
+            name,
+            dtype if own[0].dtype in DTYPES.values() else own[0].dtype,
+            (sum(part.shape[0] for part in own), *own[0].shape[1:]),
+        )
+        for name, own in parts.items()
+    ]
+    sources = {part.file for own in parts.values() for part in own}
+    with Reader(sources) as reader, SafetensorsFile(file, entries) as written:
+        for entry in entries:
+            position = written.starts[entry.name]
+            for part in parts[entry.name]:
+                cast = caster(part.dtype, entry.dtype)
+                for rows in chunks(range(part.shape[0]), part, _CHUNK):
+                    data = cast(reader.rows(part, rows)).tobytes()
+                    written.write(data, position)
+                    position += len(data)

@@ -1,0 +1,158 @@
+"""Finds the program that runs containers on this machine, docker or podman, and its peculiarities here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any
+
+from trtspec.base.errors import UnavailableError
+from trtspec.pipeline.containers.dialect import NO_SUBORDINATES
+from trtspec.pipeline.containers.program import CHOICE, Program, find_program
+from trtspec.pipeline.containers.surroundings import ContainerHost, find_surroundings
+
+# A daemon answers at once; podman reads its images first, which may be on a slow disk.
+_DAEMON_S, _PODMAN_S = 5, 20
+_ROOT = "0:0"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerEngine:
+    """Docker or podman, with its peculiarities on this machine."""
+
+    program: Program
+    version: str | None
+    """None if it is missing or does not answer."""
+    _: KW_ONLY
+    is_installed: bool = True
+    obstacle: UnavailableError | None = None
+    """The reason why no container can run; None if one can."""
+    user: str = _ROOT
+    """The user that a container runs as, "uid:gid", so that this user owns its files."""
+    memlock: int | None = -1
+    """The bytes that a container may lock; -1 for any, None where that is for the daemon to say."""
+    gpus: bool = False
+    """True if containers can have GPUs."""
+    devices: frozenset[str] = frozenset()
+    """The names by which podman knows the GPUs."""
+    rootless: bool = False
+    """True if root in a container is this user."""
+    may_remap: bool = False
+    """True if a container may get users of its own unless it is told otherwise."""
+    labels: bool = False
+    """True if SELinux keeps containers from files without their label."""
+    checks_health: bool = True
+    """True if health checks are run."""
+    ends_at_logout: bool = False
+    """True if containers end with this user's last session."""
+    store: str = ""
+    """The storage driver; "" where it is not told."""
+    cgroups: str = ""
+    """The version of cgroups; "" where it is not told."""
+
+    def obstacle_to(self, *, gpus: bool) -> UnavailableError | None:
+        """Returns why no container of NVIDIA's image, with GPUs or without, can run here; None if one can."""
+        if self.obstacle is None and gpus and not self.gpus:
+            repair = self.program.dialect.no_gpus
+            return UnavailableError(self.program.name, "containers get no GPUs here", repair)
+        return self.obstacle
+
+
+def find_engine() -> ContainerEngine:
+    """Returns what docker, or podman, says of itself."""
+    program, here = find_program(), find_surroundings()
+    try:
+        executable = program.executable()
+    except UnavailableError as error:
+        return replace(_silent(program, here, error), is_installed=False)
+    command = [executable, "info", "--format", "{{json .}}"]
+    patience = _DAEMON_S if program.dialect.is_daemon else _PODMAN_S
+    try:
+        result = subprocess.run(  # noqa: S603
+            command, capture_output=True, text=True, timeout=patience, check=False
+        )
+        info = json.loads(result.stdout) if result.stdout.strip() else {}
+        engine = read_info(program, info, here)
+    except subprocess.TimeoutExpired:
+        problem = f"{program.name} info was silent for {patience} s"
+        return _silent(program, here, UnavailableError(program.name, problem))
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        problem = f"{program.name} info does not say what is there"
+        return _silent(program, here, UnavailableError(program.name, problem))
+    if engine.version is None:
+        return _silent(program, here, program.explained(result.stderr))
+    return engine
+
+
+def read_info(program: Program, info: Mapping[str, Any], here: ContainerHost) -> ContainerEngine:
+    """Returns what the JSON of `docker info` or of `podman info` tells; pure.
+
+    The keys are those of moby's api/types/system/info.go and of podman's libpod/define/info.go. Raises
+    KeyError and its like for JSON that is neither.
+    """
+    return (_docker if program.dialect.is_daemon else _podman)(program, info, here)
+
+
+def _docker(program: Program, info: Mapping[str, Any], here: ContainerHost) -> ContainerEngine:
+    options = {option.partition(",")[0] for option in info.get("SecurityOptions") or []}
+    rootless = "name=rootless" in options
+    obstacle = None
+    # Docker always names a driver, and the service of podman never does (its compat/info.go).
+    if info.get("LoggingDriver") == "":
+        problem = "its command line speaks to podman here, which would leave its GPUs out"
+        obstacle = UnavailableError(program.name, problem, f"unset DOCKER_HOST, and say {CHOICE}=podman")
+    return ContainerEngine(
+        program,
+        info.get("ServerVersion") or None,
+        obstacle=obstacle,
+        user=_ROOT if rootless else f"{here.uid}:{here.gid}",
+        memlock=None if rootless else -1,
+        gpus="nvidia" in (info.get("Runtimes") or {}) or here.has_toolkit,
+        rootless=rootless,
+        may_remap="name=userns" in options,
+        labels="name=selinux" in options,
+        ends_at_logout=rootless and here.has_systemd and not here.lingers,
+        store=info.get("Driver") or "",
+        cgroups=info.get("CgroupVersion") or "",
+    )
+
+
+def _podman(program: Program, info: Mapping[str, Any], here: ContainerHost) -> ContainerEngine:
+    if not info:
+        return ContainerEngine(program, None)
+    host, store = info["host"], info["store"]
+    rootless = host["security"]["rootless"]
+    users = sum(part["size"] for part in (host.get("idMappings") or {}).get("uidmap") or [])
+    obstacle = None
+    if host.get("serviceIsRemote"):
+        problem = "its containers run on another machine, which has not these files"
+        obstacle = UnavailableError(program.name, problem, "unset CONTAINER_HOST, or run trtspec there")
+    elif rootless and users <= 1:
+        obstacle = UnavailableError(program.name, *NO_SUBORDINATES)
+    return ContainerEngine(
+        program,
+        info["version"]["Version"],
+        obstacle=obstacle,
+        # Root of a rootless container is this user, and podman with root's containers is run by root. Another
+        # user in there (keep-id) would have podman copy an image of 20 GB and more to change its owners.
+        user=_ROOT,
+        # Without a daemon the limit of this process is that of its containers.
+        memlock=here.memlock,
+        gpus=bool(here.devices),
+        devices=here.devices,
+        rootless=rootless,
+        # PODMAN_USERNS or containers.conf may say so.
+        may_remap=True,
+        labels=host["security"].get("selinuxEnabled", False),
+        checks_health=here.has_systemd and (here.has_session or not rootless),
+        ends_at_logout=rootless and here.has_systemd and not here.lingers,
+        store=store["graphDriverName"],
+        cgroups=host["cgroupVersion"].removeprefix("v"),
+    )
+
+
+def _silent(program: Program, here: ContainerHost, why: UnavailableError) -> ContainerEngine:
+    user = f"{here.uid}:{here.gid}" if program.dialect.is_daemon else _ROOT
+    return ContainerEngine(program, None, obstacle=why, user=user, may_remap=not program.dialect.is_daemon)

@@ -1,0 +1,155 @@
+"""Checks, before it is tried, that engines will load and work together where they are to be served."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtspec.backends.table import backend_named
+from trtspec.base.errors import EngineError
+from trtspec.base.roles import Role
+from trtspec.pipeline.engine.compatibility import fits_sm, fits_tensorrt
+from trtspec.pipeline.engine.directory import EXTERNAL, EngineConfig, check_engine, read_engine
+from trtspec.recipe.releases import RELEASES
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The software and GPUs that will load the engines."""
+
+    tensorrt_llm: str | None
+    """The version; None if it is not installed."""
+    tensorrt: str | None
+    """The version; None if it is not known."""
+    sms: tuple[int, ...]
+    """The SM of each GPU, in CUDA's order."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltWith:
+    """The versions that only the manifest records of an engine; None for what it does not record."""
+
+    tensorrt: str | None = None
+    sm: int | None = None
+
+
+def built_with(manifest: Path, role: Role) -> BuiltWith:
+    """Returns the versions that built an engine, from the build's manifest; unknown if that is missing or of
+    another schema.
+
+    For an engine that was pulled from a store the manifest says what built it elsewhere.
+    """
+    try:
+        content: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8"))
+        made = (content.get("pulled") or {}).get(role) or content
+        tools, gpu = made.get("tools") or {}, made.get("gpu") or {}
+        return BuiltWith(tools.get("tensorrt"), gpu.get("sm"))
+    except (OSError, ValueError, AttributeError):
+        return BuiltWith()
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedEngine:
+    """An engine directory on its GPUs."""
+
+    folder: Path
+    gpus: tuple[int, ...]
+    """The GPU of each rank, by CUDA's numbers."""
+    built: BuiltWith
+    """The versions that made the engine."""
+
+
+def check_loading(
+    engines: Mapping[Role, PlacedEngine],
+    num_draft_tokens: int,
+    tokenizer_sizes: Mapping[Role, int],
+    runtime: Runtime,
+) -> None:
+    """Raises EngineError for the first thing that would fail, with the image or the rebuild that mends it.
+
+    `num_draft_tokens` is the longest draft that will be sent, `tokenizer_sizes` one more than the highest
+    token id that each engine is given.
+    """
+    configs = {role: read_engine(engine.folder) for role, engine in engines.items()}
+    for role, engine in engines.items():
+        if backend_named(configs[role].backend).compiles:
+            _check_versions(engine.folder, configs[role], engine.built, runtime)
+            _check_gpus(engine.folder, configs[role], engine.gpus, engine.built, runtime)
+    target = configs[Role.TARGET]
+    _check_mode(engines[Role.TARGET].folder, target, num_draft_tokens)
+    for role, engine in engines.items():
+        drafts = target.max_draft_len if role is Role.TARGET else 0
+        check_engine(engine.folder, drafts, mode=target.mode or EXTERNAL)
+        _check_vocabulary(engine.folder, configs[role], tokenizer_sizes[role])
+    for role, engine in engines.items():
+        _check_length(engine.folder, configs[role], target)
+
+
+def _check_versions(folder: Path, config: EngineConfig, built: BuiltWith, runtime: Runtime) -> None:
+    found, release = runtime.tensorrt_llm, RELEASES.get(config.version)
+    serve = f"serve it with {release.image}" if release else "serve it with the image that built it"
+    if found is None:
+        problem = f"needs TensorRT-LLM {config.version}, and there is none here"
+        raise EngineError(folder, problem, f"{serve}: trtspec deploy --container" if release else serve)
+    if found != config.version:
+        problem = f"was built by TensorRT-LLM {config.version}, and this is {found}"
+        again = f", or build it again with release: {found}" if found in RELEASES else ""
+        raise EngineError(folder, problem, serve + again)
+    if not fits_tensorrt(built.tensorrt, runtime.tensorrt):
+        problem = (
+            f"was built by TensorRT {built.tensorrt}, and this is {runtime.tensorrt}; it loads in no other"
+        )
+        raise EngineError(folder, problem, f"{serve}, or build it again here")
+
+
+def _check_gpus(
+    folder: Path, config: EngineConfig, gpus: tuple[int, ...], built: BuiltWith, runtime: Runtime
+) -> None:
+    if config.world_size != len(gpus):
+        ranks = f"{config.world_size} rank{'s' * (config.world_size > 1)}"
+        raise EngineError(folder, f"has {ranks}, and its recipe says {len(gpus)}", "build it again")
+    found = len(runtime.sms)
+    if found <= max(gpus):
+        numbers = f"GPU{'s' * (len(gpus) > 1)} {', '.join(map(str, gpus))}"
+        problem = f"runs on {numbers} of its server, and {found} {'is' if found == 1 else 'are'} visible here"
+        repair = (
+            "start the container with --gpus all, or write what is here in hardware.count and build again"
+        )
+        raise EngineError(folder, problem, repair)
+    others = [sm for sm in (runtime.sms[gpu] for gpu in gpus) if not fits_sm(built.sm, sm)]
+    if others:
+        problem = (
+            f"was built for SM {built.sm}, and this GPU has SM {others[0]}; an engine runs where it was built"
+        )
+        raise EngineError(folder, problem, "serve it on the GPU of its recipe, or build it again on this one")
+
+
+def _check_mode(folder: Path, config: EngineConfig, num_draft_tokens: int) -> None:
+    if config.mode is None or config.max_draft_len < 1:
+        problem = "verifies no drafts: it was built without speculative_decoding_mode draft_tokens_external"
+        raise EngineError(folder, problem, "trtspec build makes a target that does")
+    if num_draft_tokens > config.max_draft_len:
+        problem = (
+            f"verifies drafts of up to {config.max_draft_len} tokens, and {num_draft_tokens} are asked for"
+        )
+        repair = (
+            f"write num_draft_tokens: {config.max_draft_len}, or build it again with a larger max_draft_len"
+        )
+        raise EngineError(folder, problem, repair)
+
+
+def _check_vocabulary(folder: Path, config: EngineConfig, tokenizer_size: int) -> None:
+    if tokenizer_size > config.vocab_size:
+        problem = f"has a vocabulary of {config.vocab_size}, and the tokenizer ids up to {tokenizer_size - 1}"
+        raise EngineError(folder, problem, "build the engines and the tokenizer from one recipe")
+
+
+def _check_length(folder: Path, config: EngineConfig, target: EngineConfig) -> None:
+    """Raises EngineError if an engine cannot read the target's longest text: each is given the whole text."""
+    longest = target.max_seq_len - target.max_draft_len
+    if config.max_seq_len < longest:
+        problem = f"reads texts of {config.max_seq_len} tokens, the target of {longest}; it gets them whole"
+        raise EngineError(folder, problem, "build both engines from one recipe")

@@ -1,0 +1,124 @@
+"""A command line as text becomes words and flags; no shell ever sees it."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from trtspec.base.errors import TrtspecError
+
+_SEPARATORS = frozenset({"\n", ";", "&", "&&", "|", "||"})
+_PUNCTUATION = ";&|<>\n"
+_BOOLEANS = ("true", "false")
+_STREAM = re.compile(r"(?<=\s)[0-9](?=[<>])")  # The 2 of 2>&1.
+_NUMBER = re.compile(r"-\.?\d")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One flag of a command."""
+
+    written: str
+    """The flag as it stood there."""
+    name: str
+    """The name by which its tool calls the flag."""
+    value: str | None = None
+    """None for a flag without one. Several words are one value, with blanks between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Syntax:
+    """The syntax of a tool's flags; a flag that is listed nowhere here has one value."""
+
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Other names of flags."""
+    switches: frozenset[str] = frozenset()
+    """The flags that have no value, or a boolean behind a blank."""
+    lists: frozenset[str] = frozenset()
+    """The flags that have all words up to the next flag."""
+    dash: str = "-"
+    """The character that the tool writes between the words of its flags."""
+    folds: bool = False
+    """True if the tool takes `-` and `_` alike."""
+
+    def name(self, written: str) -> str:
+        """Returns the name of a flag; a part behind a dot, which is a key of its JSON, stays as it is."""
+        flag, dot, key = written.partition(".")
+        if self.folds and flag.startswith("--"):
+            other = {"-": "_", "_": "-"}[self.dash]
+            flag = "--" + flag[2:].replace(other, self.dash)
+        return self.aliases.get(flag, flag) + dot + key
+
+
+def split(text: str) -> list[list[str]]:
+    """Returns the words of each command of a text; redirections are left out.
+
+    Raises TrtspecError for a text that no shell would read.
+    """
+    text = _STREAM.sub("", re.sub(r"\\\r?\n", " ", text))
+    lexer = shlex.shlex(_Text(text), posix=True, punctuation_chars=_PUNCTUATION)
+    lexer.whitespace, lexer.whitespace_split = " \t\r", True
+    commands: list[list[str]] = [[]]
+    try:
+        words = list(lexer)
+    except ValueError as error:
+        problem = f"is no command line: {str(error).lower()}"
+        raise TrtspecError("the command", problem, "close what was opened: a quote, or a last \\") from None
+    is_redirected = False
+    for word in words:
+        if word in _SEPARATORS or set(word) == {"\n"}:
+            commands.append([])
+        elif is_redirected:
+            is_redirected = False
+        elif word[:1] in ("<", ">") and set(word) <= set(_PUNCTUATION):
+            is_redirected = True
+        else:
+            commands[-1].append(word)
+    return [command for command in commands if command]
+
+
+def flag_names(text: str) -> frozenset[str]:
+    """Returns the flags that a text names, with a blank between two."""
+    return frozenset(text.split())
+
+
+def options(words: Sequence[str], syntax: Syntax) -> Iterator[Option | str]:
+    """Reads the words behind a tool's name: its flags, and the words that are none, in their order."""
+    words, place = list(words), 0
+    while place < len(words):
+        word = words[place]
+        place += 1
+        if not _is_flag(word):
+            yield word
+            continue
+        written, has_value, value = word.partition("=")
+        name = syntax.name(written)
+        if has_value:
+            yield Option(written, name, value)
+        elif name in syntax.switches:
+            is_told = place < len(words) and words[place].lower() in _BOOLEANS
+            yield Option(written, name, words[place].lower() if is_told else None)
+            place += is_told
+        else:
+            end, most = place, len(words) if name in syntax.lists else place + 1
+            while end < min(most, len(words)) and not _is_flag(words[end]):
+                end += 1
+            yield Option(written, name, " ".join(words[place:end]) if end > place else None)
+            place = end
+
+
+class _Text(io.StringIO):
+    """A text in which a comment ends before the end of its line, which also ends the command."""
+
+    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]
+        line = super().readline(size)
+        if line.endswith("\n"):
+            self.seek(self.tell() - 1)
+        return line
+
+
+def _is_flag(word: str) -> bool:
+    return len(word) > 1 and word.startswith("-") and not _NUMBER.match(word)

@@ -1,0 +1,76 @@
+"""Translates a tool's flags for drafts into a recipe's method, draft and K."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trtspec.methods.table import METHODS
+from trtspec.recipe.migration.reading import FlagReading
+from trtspec.serving.drafters.source import DRAFT_MODEL
+
+
+@dataclass(slots=True)
+class DraftFlags:
+    """The flags of a tool that concern drafts; None where the command has none."""
+
+    reading: FlagReading
+    method: str | None = None
+    method_flag: str = ""
+    model: str | None = None
+    model_flag: str = ""
+    length: int | None = None
+    length_flag: str = ""
+    others: dict[str, tuple[str | int, str]] = field(default_factory=dict)
+    """Further keys of a recipe that only count with this method or a draft: value and flag of each."""
+
+    def carry(self) -> None:
+        """Writes it into the recipe; where a recipe has no such method, all of its flags are told as lost."""
+        reading, method = self.reading, self.method
+        if method is None and self.model is None and self.length is None and not self.others:
+            return
+        if method is None:
+            method = _by_name(self.model) if self.model else None
+        if problem := self._problem(method):
+            for flag in dict.fromkeys(flag for flag in self._flags() if flag):
+                reading.lose(flag, problem)
+            return
+        assert method is not None
+        reading.set("speculation.method", method, self.method_flag or self.model_flag)
+        if METHODS[method].has_model and self.model:
+            reading.set("draft.model", self.model, self.model_flag)
+        elif self.model_flag and self.model_flag != reading.origins["speculation.method"]:
+            reading.lose(self.model_flag, f"{method} has no draft model")
+        if self.length is not None:
+            reading.set("speculation.max_draft_len", self.length, self.length_flag)
+        for key, (value, flag) in self.others.items():
+            self._other(key, value, flag, method)
+
+    def _other(self, key: str, value: str | int, flag: str, method: str) -> None:
+        options = METHODS[method].model_fields
+        section, _, last = key.rpartition(".")
+        if section == "speculation.method" and last not in options:
+            self.reading.lose(flag, f"{method} has no {last}")
+        elif section.startswith("draft") and not METHODS[method].has_model:
+            self.reading.lose(flag, f"{method} has no draft model")
+        else:
+            self.reading.set(key, value, flag)
+
+    def _problem(self, method: str | None) -> str | None:
+        if method is None:
+            return "it says nothing of where drafts come from"
+        if method not in METHODS:
+            return f"a recipe has no method {method}; it has {', '.join(METHODS)}"
+        if METHODS[method].has_model and not self.model:
+            return f"{method} needs a model, and the command names none"
+        return None
+
+    def _flags(self) -> list[str]:
+        others = [flag for _, flag in self.others.values()]
+        return [self.method_flag, self.model_flag, self.length_flag, *others]
+
+
+def _by_name(model: str) -> str:
+    """Returns the method that a model is for, which its publishers have in its name."""
+    lower = model.lower().replace("eagle-3", "eagle3")
+    heads = (name for name, method in METHODS.items() if method.is_head)
+    return next((name for name in heads if name in lower), DRAFT_MODEL.kind)

@@ -1,0 +1,207 @@
+"""A server's command line, or those that build a pair of engines, becomes a recipe."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtspec.backends.table import backend_named, backends
+from trtspec.base.errors import TrtspecError
+from trtspec.methods.any_method import WITHOUT_MODEL
+from trtspec.methods.table import METHODS
+from trtspec.recipe import gpus
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.migration.command import split
+from trtspec.recipe.migration.moving import Change, move
+from trtspec.recipe.migration.reading import FlagNote, FlagReading
+from trtspec.recipe.migration.settling import settle
+from trtspec.recipe.migration.tool import MigrationTool, tell_before
+from trtspec.recipe.migration.writing import recipe_text
+
+_DEFAULT_GPU = "h100"
+_BATCH = "engine.max_batch_size"
+_SECRET = re.compile(r"[\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A recipe that was read from a command."""
+
+    text: str
+    """The recipe's text, which loads."""
+    told: tuple[FlagNote, ...]
+    """The notes on the command, a line each."""
+
+
+def recipe_of(
+    command: str,
+    path: Path,
+    *,
+    gpu: str | None = None,
+    draft: str | None = None,
+    backend: str | None = None,
+) -> Imported:
+    """Returns the recipe, to be written to `path`, of a command, or of several in one text.
+
+    `gpu` and `draft` are what a command does not say, `backend` is another than the command's own. Raises
+    TrtspecError for a text without a command that is known, and RecipeError where no recipe comes of it.
+    """
+    tools = tuple(tool for each in backends() for tool in each.tools())
+    found: list[MigrationTool] = []
+    reading = FlagReading("")
+    for words in split(command):
+        if begun := _begun(words, tools):
+            tool, first, own = begun
+            if found and not (tool.is_part and found[-1].is_part):
+                problem = f"is two servers, of {found[-1].name} and of {tool.name}"
+                raise TrtspecError("the command", problem, "give one at a time")
+            reading.tool = tool.name
+            tell_before(words[:first], reading)
+            tool.read(words[own:], reading)
+            found.append(tool)
+        else:
+            reading.lose(_shown(words[0]), "trtspec reads no such command")
+    if not found:
+        names = ", ".join(tool.name for tool in tools)
+        problem = f"is no command of {names}"
+        raise TrtspecError("the command", problem, "trtspec init --from 'vllm serve MODEL …'")
+    for tool in tools:
+        if tool.finish:
+            tool.finish(reading)
+    text, loaded = _recipe(found[-1], reading, path, gpu, draft)
+    if backend and backend != loaded.recipe.backend:
+        moved = move(text, loaded, backend, path)
+        text = moved.text
+        for change in moved.changes:
+            _tell_change(change, reading)
+    text = _commented(text, reading)
+    return Imported(text, tuple(dict.fromkeys(reading.told)))
+
+
+def _begun(words: Sequence[str], tools: Sequence[MigrationTool]) -> tuple[MigrationTool, int, int] | None:
+    for tool in tools:
+        if place := tool.begins(words):
+            return tool, *place
+    return None
+
+
+def _recipe(
+    tool: MigrationTool, reading: FlagReading, path: Path, gpu: str | None, draft: str | None
+) -> tuple[str, LoadedRecipe]:
+    values = reading.values
+    if "target.model" not in values:
+        raise TrtspecError("the command", "names no model", f"give the whole line of {tool.name}")
+    values.setdefault("engine.backend", tool.backend)
+    values["hardware.gpu"] = gpu or _DEFAULT_GPU
+    if gpu is None:
+        reading.say("hardware.gpu", f"no command says it: {_DEFAULT_GPU} is assumed, --gpu names another")
+    if gpu != gpus.NONE and (ranks := _ranks(values)) > 1:
+        values["hardware.count"] = ranks
+    values["name"] = _name(str(values["target.model"]))
+    _draft(draft, reading)
+    if _BATCH not in values and tool.serves:
+        reading.say(_BATCH, f"not in the command: {tool.name} serves {tool.serves}, a recipe 16 if left out")
+    for role in ("target", "draft"):
+        if values.get(key := f"{role}.quantization.weights") == "fp8":
+            reading.say(key, backend_named(str(values["engine.backend"])).fp8)
+    text = recipe_text(_ordered(values, reading.origins), reading.origins, f"From a command of {tool.name}.")
+    text, loaded, removed = settle(text, path)
+    text = text.replace("\n\n\n", "\n\n")  # A section that went has left its empty line.
+    for finding in removed:
+        for key, flag in reading.origins.items():
+            if key == finding.subject or key.startswith(f"{finding.subject}."):
+                reading.lose(flag, finding.problem)
+                if key == "speculation.method":
+                    _tell_draft(reading)
+        if finding.subject == "engine.release":
+            reading.say(finding.subject, f"{loaded.recipe.engine.release}, since {finding.problem}")
+    return text, loaded
+
+
+def _draft(draft: str | None, reading: FlagReading) -> None:
+    """Names the draft that the caller gives; without any, the text itself proposes."""
+    values = reading.values
+    method = str(values.get("speculation.method", ""))
+    if draft is not None:
+        if method == WITHOUT_MODEL[0]:
+            _drop(reading, "speculation.method", "a draft model is named beside it")
+        values["draft.model"] = draft
+    elif not method:
+        _drop(reading, "draft", "there is no draft model")
+        values["speculation.method"] = WITHOUT_MODEL[0]
+        fate = "the command names no draft: the text itself proposes; --draft MODEL names a small model"
+        reading.say("speculation.method", fate)
+    elif not METHODS[method].has_model:
+        _drop(reading, "draft", f"{method} has no draft model")
+
+
+def _drop(reading: FlagReading, section: str, reason: str) -> None:
+    for key in [key for key in reading.values if key == section or key.startswith(f"{section}.")]:
+        del reading.values[key]
+        if flag := reading.origins.pop(key, None):
+            reading.lose(flag, reason)
+
+
+def _tell_draft(reading: FlagReading) -> None:
+    """Says that the draft of a method that the backend does not run is gone with it."""
+    for key, flag in reading.origins.items():
+        if key.startswith("draft."):
+            reading.lose(flag, "it goes with its method; the text itself proposes instead")
+
+
+def _ordered(values: Mapping[str, Any], origins: dict[str, str]) -> dict[str, Any]:
+    """Returns the keys with a method's options in its section, beside its kind."""
+    found = dict(values)
+    options = {key: value for key, value in found.items() if key.startswith("speculation.method.")}
+    if options:
+        kind = "speculation.method.kind"
+        found[kind] = found.pop("speculation.method")
+        if flag := origins.get("speculation.method"):
+            origins[kind] = flag
+        for key in options:
+            found[key] = found.pop(key)
+    return found
+
+
+def _ranks(values: Mapping[str, Any]) -> int:
+    ranks = [1]
+    for role in ("target", "draft"):
+        sizes = [values.get(f"{role}.parallel.{kind}", 1) for kind in ("tensor", "pipeline")]
+        ranks.append(sizes[0] * sizes[1])
+    return max(ranks)
+
+
+def _name(model: str) -> str:
+    last = model.rstrip("/").rpartition("/")[2].lower()
+    return re.sub(r"[^a-z0-9._-]+", "-", last).strip("._-")[:100] or "recipe"
+
+
+def _shown(word: str) -> str:
+    return _SECRET.sub("?", word)[:40]
+
+
+def _commented(text: str, reading: FlagReading) -> str:
+    """Returns the text without the flag behind a method that had to give way to another."""
+    flag, method = reading.origins.get("speculation.method"), reading.values.get("speculation.method")
+    line = re.search(r"^  method: (\S+)( +# .*)$", text, re.M)
+    if flag is None or line is None or line[1] == method:
+        return text
+    if not any(told.subject == flag for told in reading.told):
+        reading.lose(flag, f"{method} has no place on this backend")
+    return text[: line.start(2)] + text[line.end(2) :]
+
+
+def _tell_change(change: Change, reading: FlagReading) -> None:
+    """Says what another backend changes: of the flags whose keys it removes, and of what else is other."""
+    keys = [key for key in reading.origins if key == change.key or key.startswith(f"{change.key}.")]
+    if change.after is None and keys:
+        for key in keys:
+            reading.lose(reading.origins[key], change.reason)
+    elif change.key not in ("name", "engine.backend", "API"):
+        reading.told = [told for told in reading.told if told.subject != change.key]
+        is_same = change.before == change.after
+        fate = change.reason if is_same else f"{change.before} -> {change.after}: {change.reason}"
+        reading.say(change.key, fate)

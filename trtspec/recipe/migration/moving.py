@@ -1,0 +1,121 @@
+"""A recipe moves to another backend: what changes in it, what is lost, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtspec.backends.table import backend_named
+from trtspec.base.errors import RecipeError
+from trtspec.base.findings import Finding
+from trtspec.recipe.edit import edit
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.migration.settling import settle, value_of, without
+from trtspec.recipe.places import places
+from trtspec.recipe.schema import Recipe
+from trtspec.recipe.yaml_reader import read
+
+_LONGEST = "speculation.max_draft_len"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of one key of a recipe."""
+
+    key: str
+    before: Any
+    """None where the key had no value."""
+    after: Any
+    """None where the key has no value."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MovedRecipe:
+    """A recipe that was moved to another backend."""
+
+    text: str
+    """The moved recipe's text, which loads."""
+    recipe: Recipe
+    changes: tuple[Change, ...]
+    """Everything that is other than before."""
+
+
+def move(before: str, loaded: LoadedRecipe, backend: str, path: Path) -> MovedRecipe:
+    """Returns a recipe, to be written to `path`, for another backend; comments stay where they are.
+
+    `before` is the text of what is loaded.
+    Raises RecipeError where the recipe cannot be that backend's.
+    """
+    recipe, text = loaded.recipe, before
+    name = moved_name(recipe.name, recipe.backend, backend)
+    if path.parent.resolve() != loaded.path.parent.resolve():
+        text = edit(text, places(loaded, path.parent), loaded.path)
+    changes = [
+        Change("name", recipe.name, name, "so that both builds stand beside each other"),
+        Change("engine.backend", recipe.backend, backend, "asked for"),
+    ]
+    text = edit(text, {change.key: change.after for change in changes}, path)
+    old = read(before.encode()).values
+    if image := recipe.kubernetes.image:
+        text = edit(text, without("kubernetes.image", read(text.encode()).values), path)
+        changes.append(Change("kubernetes.image", image, None, f"{backend} has another image"))
+    try:
+        text, moved, removed = settle(text, path)
+    except RecipeError as error:
+        findings = [loaded.problem(one.subject, one.problem, one.repair) for one in error.findings]
+        raise RecipeError(loaded.path, findings) from None
+    if moved.recipe.drafts_inside != recipe.drafts_inside and moved.recipe.written(_LONGEST) is not None:
+        text, moved, _ = settle(edit(text, {_LONGEST: None}, path), path)
+        removed.append(Finding(_LONGEST, "the nodes of a tree are not the tokens of a chain"))
+    new = read(text.encode()).values
+    for finding in removed:
+        was, is_now = value_of(finding.subject, old), value_of(finding.subject, new)
+        changes.append(Change(finding.subject, was, is_now, finding.problem))
+    if "draft" in old and "draft" not in new:
+        changes.append(Change("draft", value_of("draft.model", old), None, "the method has no draft model"))
+    return MovedRecipe(text, moved.recipe, (*changes, *_consequences(recipe, moved.recipe)))
+
+
+def moved_name(name: str, before: str, backend: str) -> str:
+    """Returns the name of a recipe of another backend, with the backend at its end."""
+    return f"{name.removesuffix(f'-{before}')[: 99 - len(backend)]}-{backend}"
+
+
+def _consequences(before: Recipe, after: Recipe) -> Iterator[Change]:
+    """Returns what follows for the deployment where a key says the same as before, or nothing."""
+    old, new = before.backend, after.backend
+    was_built, is_built = (backend_named(name).builds_engines for name in (old, new))
+    old_fp8, new_fp8 = backend_named(old).fp8, backend_named(new).fp8
+    was, now = _lengths(before), _lengths(after)
+    if was != now:
+        has_none = not is_built or after.drafts_inside
+        reason = "no policy of trtspec there" if has_none else "K follows acceptance and load"
+        yield Change("K", was, now, reason)
+    for role, model in after.models.items():
+        if model.quantization.weights == "fp8" and old_fp8 != new_fp8:
+            yield Change(f"{role}.quantization.weights", "fp8", "fp8", new_fp8)
+    if was_built != is_built:
+        reason = "clients of OpenAI's API go on"
+        if was_built:
+            reason += ", and Triton's have another server to ask"
+        yield Change("API", _api(old), _api(new), reason)
+
+
+def _lengths(recipe: Recipe) -> str:
+    speculation = recipe.speculation
+    longest = speculation.num_draft_tokens or speculation.max_draft_len
+    if recipe.drafts_inside:
+        return f"a tree of {longest} in every step" if longest else "a tree in every step"
+    is_built = backend_named(recipe.backend).builds_engines
+    is_fixed = not is_built or speculation.policy == "fixed" or speculation.num_draft_tokens
+    if is_fixed:
+        return f"{longest} in every round" if longest else "the default, in every round"
+    return f"adaptive, up to {longest}" if longest else "adaptive"
+
+
+def _api(backend: str) -> str:
+    is_built = backend_named(backend).builds_engines
+    return "Triton's, and OpenAI's with num_draft_tokens" if is_built else "OpenAI's of the server"

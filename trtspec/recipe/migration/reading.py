@@ -1,0 +1,151 @@
+"""Collects what was read of a command: keys of a recipe, the flag of each, and what was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from trtspec.base.errors import TrtspecError
+from trtspec.recipe.migration.command import Option
+
+Value = str | int | bool
+Convert = Callable[[str], Value]
+
+
+_POSITIONAL = "the command's model"
+_MOST_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class FlagNote:
+    """A line for the user."""
+
+    subject: str
+    """A flag, or a key of a recipe."""
+    fate: str
+    """The words for what became of the subject."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlagKey:
+    """The recipe's key for a flag."""
+
+    name: str
+    """A dotted key."""
+    convert: Convert = str
+    """Returns the flag's value as it is written in a recipe. Raises ValueError, with what is wrong, for a
+    value that the recipe cannot have.
+    """
+
+
+@dataclass(slots=True)
+class FlagReading:
+    """The recipe's keys that the flags of a command come to."""
+
+    tool: str
+    """The name of the tool for people."""
+    values: dict[str, Value] = field(default_factory=dict)
+    """The values of the recipe, by their dotted keys."""
+    origins: dict[str, str] = field(default_factory=dict)
+    """The flag that each key comes from."""
+    told: list[FlagNote] = field(default_factory=list)
+    """The notes for the user."""
+
+    def set(self, key: str, value: Value, flag: str) -> None:
+        """Takes a value for a key; one that only a shell knows raises TrtspecError."""
+        if isinstance(value, str) and "$" in value:
+            problem = f"{value!r:.80} is a variable of a shell, which does not run here"
+            raise TrtspecError(flag, problem, "write its value")
+        if key in self.origins:
+            self.lose(self.origins[key], f"{flag} comes later, and counts")
+        self.values[key], self.origins[key] = value, flag
+
+    def lose(self, flag: str, reason: str) -> None:
+        """Says why a flag is not in the recipe."""
+        self.told.append(FlagNote(flag, f"left out: {reason}"))
+
+    def say(self, subject: str, fate: str) -> None:
+        """Says something that the user should know of what is in the recipe."""
+        self.told.append(FlagNote(subject, fate))
+
+    def convert(self, option: Option, key: FlagKey) -> None:
+        """Takes a flag for a key, or says why its value cannot be there."""
+        try:
+            self.set(key.name, key.convert(option.value or ""), option.written)
+        except ValueError as error:
+            self.lose(option.written, str(error))
+
+    def take_model(self, word: str) -> None:
+        """Takes a word that belongs to no flag for the model; a second one is lost."""
+        if self.origins.get("target.model") == _POSITIONAL:
+            self.lose(word, "a word that belongs to no flag")
+        else:
+            self.set("target.model", word, _POSITIONAL)
+
+    def take(self, option: Option, keys: Mapping[str, FlagKey], lost: Mapping[str, str]) -> None:
+        """Takes a flag by a tool's tables: its key, else why it is lost; one that has neither is unknown."""
+        if option.name in keys:
+            self.convert(option, keys[option.name])
+        elif reason := lost.get(option.name.partition(".")[0]):
+            self.lose(option.written, reason)
+        else:
+            self.lose(option.written, f"trtspec knows no such flag of {self.tool}")
+
+
+def is_whole(text: str) -> bool:
+    """Returns whether a text is a whole number, as all tools write it, and as a recipe may have it."""
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+
+
+def whole(text: str) -> int:
+    """Returns a whole number; raises ValueError."""
+    if not is_whole(text):
+        raise ValueError(f"{text!r:.40} is no whole number")
+    return int(text)
+
+
+_SUFFIXES = {"k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
+
+
+def tokens(text: str) -> int:
+    """Returns a number of tokens: 8192, 8k (8000) or 8K (8192), as vLLM reads them; raises ValueError."""
+    factor = _SUFFIXES.get(text[-1:])
+    number = text[:-1] if factor else text
+    try:
+        return round(float(number) * factor) if factor else whole(number)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r:.40} is left to the server; a recipe has a number") from None
+
+
+def dtype(text: str) -> str:
+    """Returns a dtype by its whole name; raises ValueError."""
+    found = {"half": "float16", "float": "float32", "fp16": "float16", "bf16": "bfloat16"}.get(text, text)
+    if found not in ("auto", "float32", "float16", "bfloat16"):
+        raise ValueError(f"a recipe has no dtype {text!r:.40}")
+    return found
+
+
+def weights(text: str) -> str:
+    """Returns the precision of weights; raises ValueError for what the model itself must say."""
+    if text.lower() in ("fp8", "w8a8_fp8", "modelopt_fp8"):
+        return "fp8"
+    raise ValueError(f"{text!r:.40} is read from the model's own configuration, where it is published so")
+
+
+def kv_cache(text: str) -> str:
+    """Returns the precision of a KV cache; raises ValueError."""
+    if text.lower() in ("auto", "bfloat16", "float16", "bf16"):
+        return "none"
+    if text.lower() in ("fp8", "fp8_e4m3"):
+        return "fp8"
+    raise ValueError(f"a recipe's KV cache is fp8 (e4m3) or the model's dtype, not {text!r:.40}")
+
+
+def switch(text: str) -> bool:
+    """Returns whether a switch is on: one without a value is."""
+    return text.lower() != "false"
+
+
+def name(text: str) -> str:
+    """Returns the first of several names of a served model, by which requests call it."""
+    return (text.split() or [""])[0]
