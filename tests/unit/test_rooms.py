@@ -16,7 +16,8 @@ from trtspec.backends.table import NAMES
 
 HOUSE = Path(trtspec.__path__[0])
 CORE = (
-    {"base", "serving", "backends"},
+    {"base", "serving"},
+    {"backends"},
     {"methods"},
     {"recipe", "forecast"},
     {"models"},
