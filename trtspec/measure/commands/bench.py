@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from trtspec.base.errors import MeasureError
+from trtspec.base.roles import Role
 from trtspec.cli.terminal.api_key import read_key
+from trtspec.cli.terminal.built import find_build
 from trtspec.cli.terminal.command_line import typed
 from trtspec.cli.terminal.options import JsonOption, PythonOption
 from trtspec.cli.terminal.output import INTERRUPTED, out
@@ -25,12 +27,19 @@ from trtspec.cli.terminal.server_options import (
     ServedModelOption,
     ServerUrlOption,
 )
-
-if TYPE_CHECKING:
-    from trtspec.measure.bench.plan import BenchPlan
-    from trtspec.measure.bench.result import BenchResult, OfferedLoad
-    from trtspec.measure.bench.session import BenchTargets
-    from trtspec.measure.bench.traffic import Traffic
+from trtspec.measure.bench.aiperf import AiperfTraffic
+from trtspec.measure.bench.deployed import served
+from trtspec.measure.bench.plan import BenchPlan
+from trtspec.measure.bench.result import BenchedModel, BenchResult, OfferedLoad, Targets, to_json
+from trtspec.measure.bench.session import BenchTargets, run
+from trtspec.measure.bench.traffic import OwnTraffic, Traffic
+from trtspec.measure.commands import results
+from trtspec.measure.commands.measuring import Measuring
+from trtspec.measure.report.document import write_report
+from trtspec.measure.report.page import page
+from trtspec.measure.workloads.reading import read_workload
+from trtspec.measure.workloads.synthetic import NAME
+from trtspec.recipe import gpus
 
 _STREAMS, _MOST = "1,4,16", 100_000
 EXAMPLES = (
@@ -42,163 +51,150 @@ EXAMPLES = (
 )
 
 
-def bench(
+@dataclass(frozen=True, slots=True)
+class BenchCommandOptions:
+    """The options of `trtspec bench`."""
+
     recipe: Annotated[
         Path | None,
-        typer.Argument(metavar="[RECIPE]", help="A built recipe, served meanwhile.", show_default=False),
-    ] = None,
-    url: ServerUrlOption = None,
+        typer.Argument(
+            metavar="[RECIPE]",
+            help="A built recipe; bench serves it meanwhile.",
+            show_default=False,
+        ),
+    ] = None
+    url: ServerUrlOption = None
     workload: Annotated[
         str,
         typer.Option(
             metavar="FILE", help="Prompts: .jsonl, .json, .parquet, .txt; or synthetic:input=512,output=128."
         ),
-    ] = "synthetic:input=256,output=128",
+    ] = "synthetic:input=256,output=128"
     streams: Annotated[
         str | None,
-        typer.Option(metavar="N,N", help="Loads: so many clients at once.", show_default="1,4,16"),
-    ] = None,
+        typer.Option(
+            metavar="N,N", help="Measure with these numbers of clients at once.", show_default="1,4,16"
+        ),
+    ] = None
     rate: Annotated[
-        str | None, typer.Option(metavar="X,X", help="Loads: so many requests a second, come what may.")
-    ] = None,
+        str | None,
+        typer.Option(metavar="X,X", help="Measure with these numbers of requests a second, answered or not."),
+    ] = None
     burstiness: Annotated[
-        float, typer.Option(min=0, max=100, help="Of a rate: 1 is Poisson, 0 a clock, more is bursts.")
-    ] = 1.0,
-    pairs: Annotated[int, typer.Option(min=6, help="Pairs of blocks of each load; an even number.")] = 6,
+        float,
+        typer.Option(
+            min=0,
+            max=100,
+            help="How requests of a --rate arrive: 0 evenly, 1 at random (Poisson), above 1 in bursts.",
+        ),
+    ] = 1.0
+    pairs: Annotated[
+        int,
+        typer.Option(min=6, help="Measure so many pairs of blocks at each load; an even number."),
+    ] = 6
     block_prompts: Annotated[
         int | None,
-        typer.Option(min=1, help="Prompts of a block.", show_default="3 a stream, or 10 s of the rate"),
-    ] = None,
+        typer.Option(min=1, help="Prompts in a block.", show_default="3 a stream, or 10 s of the rate"),
+    ] = None
     warm_up: Annotated[
         int | None,
-        typer.Option(min=0, help="Prompts before each load, not counted.", show_default="1 a stream"),
-    ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 128,
+        typer.Option(min=0, help="Prompts sent before each load and not counted.", show_default="1 a stream"),
+    ] = None
+    max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 128
     turns: Annotated[
         int | None, typer.Option(min=1, help="The most turns of a conversation.", show_default="all")
-    ] = None,
+    ] = None
     num_draft_tokens: Annotated[
-        int | None, typer.Option(min=1, help="K of the arm with drafts.", show_default="the server's")
-    ] = None,
-    temperature: Annotated[float, typer.Option(min=0, help="Of sampling; 0 is greedy.")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the order, the arrivals, and of sampling.")] = 0,
+        int | None,
+        typer.Option(min=1, help="Tokens drafted in a round with drafts.", show_default="the server's"),
+    ] = None
+    temperature: Annotated[
+        float, typer.Option(min=0, help="Sample at this temperature; 0 takes the likeliest token.")
+    ] = 0.0
+    seed: Annotated[
+        int,
+        typer.Option(min=0, help="Repeat the order of prompts, the arrivals and the sampling of this seed."),
+    ] = 0
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Answers of full length, as synthetic prompts have.")
-    ] = False,
+        bool,
+        typer.Option(
+            "--ignore-eos", help="Let every answer reach --max-tokens; synthetic prompts always do."
+        ),
+    ] = False
     completions: Annotated[
-        bool, typer.Option("--completions", help="Plain text over OpenAI's API, without a chat template.")
-    ] = False,
+        bool,
+        typer.Option("--completions", help="Send plain text over OpenAI's API, without a chat template."),
+    ] = False
     target_ttft: Annotated[
-        float | None, typer.Option(min=0, metavar="MS", help="Goodput: the latest first token.")
-    ] = None,
+        float | None,
+        typer.Option(min=0, metavar="MS", help="Goodput counts answers whose first token came within this."),
+    ] = None
     target_itl: Annotated[
-        float | None, typer.Option(min=0, metavar="MS", help="Goodput: the longest mean time of a token.")
-    ] = None,
+        float | None,
+        typer.Option(
+            min=0, metavar="MS", help="Goodput counts answers whose mean time between tokens is at most this."
+        ),
+    ] = None
     target_e2e: Annotated[
-        float | None, typer.Option(min=0, metavar="MS", help="Goodput: the latest end.")
-    ] = None,
-    baseline: BaselineOption = None,
+        float | None,
+        typer.Option(min=0, metavar="MS", help="Goodput counts answers that were whole within this."),
+    ] = None
+    baseline: BaselineOption = None
     metrics_url: Annotated[
         str | None, typer.Option(metavar="URL", help="The server's metrics, as in host:8002.")
-    ] = None,
-    model_name: ServedModelOption = None,
+    ] = None
+    model_name: ServedModelOption = None
     build: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="The recipe's build directory; build/<name> if left out."),
-    ] = None,
-    api_key_file: ApiKeyFileOption = None,
-    api_key_env: ApiKeyEnvOption = None,
-    baseline_api_key_file: BaselineApiKeyFileOption = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds that a request may take.")] = 300,
+        typer.Option(metavar="DIR", help="The recipe's build directory.", show_default="build/<name>"),
+    ] = None
+    api_key_file: ApiKeyFileOption = None
+    api_key_env: ApiKeyEnvOption = None
+    baseline_api_key_file: BaselineApiKeyFileOption = None
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that a request may take.")] = 300
     output: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where results go.",
+            help="Write the results into this folder.",
             show_default="bench/<workload>-<time>",
             file_okay=False,
             writable=True,
         ),
-    ] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="Samples as CSV instead of Parquet.")] = False,
+    ] = None
+    csv: Annotated[bool, typer.Option("--csv", help="Write samples as CSV instead of Parquet.")] = False
     keep_answers: Annotated[
-        bool, typer.Option("--keep-answers", help="Write answers.jsonl, for tune and distill.")
-    ] = False,
+        bool, typer.Option("--keep-answers", help="Write answers.jsonl, which tune and distill read.")
+    ] = False
     with_: Annotated[
-        Literal["aiperf"] | None, typer.Option("--with", help="What sends the requests, instead of trtspec.")
-    ] = None,
+        Literal["aiperf"] | None,
+        typer.Option("--with", help="Let this program send the requests instead of trtspec."),
+    ] = None
     tokenizer: Annotated[
         str | None, typer.Option(metavar="DIR", help="The model's tokenizer, which aiperf needs.")
-    ] = None,
-    python: PythonOption = None,
-    json: JsonOption = False,
-) -> None:
+    ] = None
+    python: PythonOption = None
+    json: JsonOption = False
+
+
+def bench(options: BenchCommandOptions) -> None:
     """Measure what drafts are worth on a deployment.
 
     Blocks of the same prompts take turns, with drafts and without, at each load; what is said of the speed-up
     has an interval of 95 % confidence. Ctrl-C keeps what was measured until then.
     """
-    from trtspec.measure.bench.plan import BenchPlan
-    from trtspec.measure.bench.result import Targets
-    from trtspec.measure.bench.session import BenchTargets, run
-    from trtspec.measure.commands.measuring import Measuring
-    from trtspec.measure.workloads.reading import read_workload
-    from trtspec.measure.workloads.synthetic import NAME
-
-    if (recipe is None) == (url is None):
-        raise typer.BadParameter("name a recipe or a --url, one of the two")
-    if pairs % 2:
-        raise typer.BadParameter(
-            "an even number, so that each arm begins equally often", param_hint="--pairs"
-        )
-    if with_ and tokenizer is None and recipe is None:
-        raise typer.BadParameter("aiperf needs the model's tokenizer", param_hint="--tokenizer")
-    if with_ and (api_key_file or api_key_env):
-        # AIPerf takes it on its command line alone.
-        raise typer.BadParameter("every user of this machine would see the key that aiperf is given")
-    if with_ and keep_answers:
-        raise typer.BadParameter("aiperf does not pass answers on", param_hint="--keep-answers")
-    loads = _loads(streams, rate)
-    found = read_workload(workload, seed, turns)
-    plan = BenchPlan(
-        workload=found,
-        loads=loads,
-        paired=False,
-        pairs=pairs,
-        block_prompts=block_prompts,
-        warm_up=warm_up,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        seed=seed,
-        ignore_eos=ignore_eos or found.name == NAME,
-        burstiness=burstiness,
-        num_draft_tokens=num_draft_tokens,
-        chat=not completions,
-        targets=Targets(*(None if ms is None else ms / 1000 for ms in (target_ttft, target_itl, target_e2e))),
-    )
-    folder = output or Path("bench", f"{found.name}-{datetime.now():%Y%m%d-%H%M%S}")
-    asked = BenchTargets(
-        url=url or "",
-        model_name=model_name,
-        baseline=baseline,
-        metrics_url=metrics_url,
-        timeout_s=timeout,
-        folder=folder,
-        as_csv=csv,
-        keeps_answers=keep_answers,
-        key=read_key(api_key_file, api_key_env),
-        baseline_key=read_key(baseline_api_key_file),
-        command=typed(),
-    )
+    _check_usage(options)
+    plan = _plan(options)
+    asked, tokenizer = _targets(options, plan), options.tokenizer
     with ExitStack() as stack:
-        if recipe is not None:
-            serving = _served(recipe, build, python, asked, plan)
+        if options.recipe is not None:
+            serving = _served(options.recipe, options.build, options.python, asked, plan)
             asked, plan, tokenizer_folder = stack.enter_context(serving)
             tokenizer = tokenizer or tokenizer_folder
-        traffic = _traffic(plan, asked, tokenizer if with_ else None)
+        traffic = _traffic(plan, asked, tokenizer if options.with_ else None)
         outcome = run(plan, asked, stack.enter_context(Measuring()), traffic)
-    _show(outcome.result, as_json=json)
-    for file in (*outcome.files, *_report(outcome.result, folder)):
+    _show(outcome.result, as_json=options.json)
+    for file in (*outcome.files, *_report(outcome.result, asked.folder)):
         out.status(f"wrote {file}")
     if outcome.is_interrupted:
         out.warning("stopped before the end: the result has what was measured until then")
@@ -207,9 +203,67 @@ def bench(
         raise MeasureError(outcome.result.server.url, "every request failed", "the warnings above say how")
 
 
-def _loads(streams: str | None, rate: str | None) -> tuple[OfferedLoad, ...]:
-    from trtspec.measure.bench.result import OfferedLoad
+def _check_usage(options: BenchCommandOptions) -> None:
+    """Refuses options that do not go together."""
+    if (options.recipe is None) == (options.url is None):
+        raise typer.BadParameter("name a recipe or a --url, one of the two")
+    if options.pairs % 2:
+        raise typer.BadParameter(
+            "an even number, so that each arm begins equally often", param_hint="--pairs"
+        )
+    if not options.with_:
+        return
+    if options.tokenizer is None and options.recipe is None:
+        raise typer.BadParameter("aiperf needs the model's tokenizer", param_hint="--tokenizer")
+    if options.api_key_file or options.api_key_env:
+        # AIPerf takes it on its command line alone.
+        raise typer.BadParameter("every user of this machine would see the key that aiperf is given")
+    if options.keep_answers:
+        raise typer.BadParameter("aiperf does not pass answers on", param_hint="--keep-answers")
 
+
+def _plan(options: BenchCommandOptions) -> BenchPlan:
+    """Reads the workload, and returns what is sent."""
+    loads = _loads(options.streams, options.rate)
+    workload = read_workload(options.workload, options.seed, options.turns)
+    goodput = (options.target_ttft, options.target_itl, options.target_e2e)
+    return BenchPlan(
+        workload=workload,
+        loads=loads,
+        paired=False,
+        pairs=options.pairs,
+        block_prompts=options.block_prompts,
+        warm_up=options.warm_up,
+        max_tokens=options.max_tokens,
+        temperature=options.temperature,
+        seed=options.seed,
+        ignore_eos=options.ignore_eos or workload.name == NAME,
+        burstiness=options.burstiness,
+        num_draft_tokens=options.num_draft_tokens,
+        chat=not options.completions,
+        targets=Targets(*(None if ms is None else ms / 1000 for ms in goodput)),
+    )
+
+
+def _targets(options: BenchCommandOptions, plan: BenchPlan) -> BenchTargets:
+    """Returns whom the options ask, and where the results go."""
+    default = Path("bench", f"{plan.workload.name}-{datetime.now():%Y%m%d-%H%M%S}")
+    return BenchTargets(
+        url=options.url or "",
+        model_name=options.model_name,
+        baseline=options.baseline,
+        metrics_url=options.metrics_url,
+        timeout_s=options.timeout,
+        folder=options.output or default,
+        as_csv=options.csv,
+        keeps_answers=options.keep_answers,
+        key=read_key(options.api_key_file, options.api_key_env),
+        baseline_key=read_key(options.baseline_api_key_file),
+        command=typed(),
+    )
+
+
+def _loads(streams: str | None, rate: str | None) -> tuple[OfferedLoad, ...]:
     if streams is not None and rate is not None:
         raise typer.BadParameter("name --streams or --rate, one of the two")
     text, hint = (rate, "--rate") if rate is not None else (streams or _STREAMS, "--streams")
@@ -233,12 +287,6 @@ def _served(
     Another engine's server decodes plainly only if it is started so: beside it, on a CPU, whose memory has
     room for two. The first of them on a GPU takes all of that.
     """
-    from trtspec.base.roles import Role
-    from trtspec.cli.terminal.built import find_build
-    from trtspec.measure.bench.deployed import served
-    from trtspec.measure.bench.result import BenchedModel
-    from trtspec.recipe import gpus
-
     build = find_build(recipe, folder)
     if not build.is_current:
         out.warning(
@@ -274,28 +322,18 @@ def _served(
 
 def _traffic(plan: BenchPlan, asked: BenchTargets, tokenizer: str | None) -> Traffic:
     """Returns what sends the requests: AIPerf, where there is a tokenizer for it."""
-    from trtspec.measure.bench.traffic import OwnTraffic
-
     if tokenizer is None:
         return OwnTraffic()
-    from trtspec.measure.bench.aiperf import AiperfTraffic
-
     return AiperfTraffic(tokenizer, chat=plan.chat, burstiness=plan.burstiness, timeout_s=asked.timeout_s)
 
 
 def _report(result: BenchResult, folder: Path) -> Iterator[Path]:
     """Writes the report of what was measured, if anything was, and yields its file."""
-    from trtspec.measure.report.document import write_report
-    from trtspec.measure.report.page import page
-
     if result.levels:
         yield write_report(page(result), folder / "report.html")
 
 
 def _show(result: BenchResult, *, as_json: bool) -> None:
-    from trtspec.measure.bench.result import to_json
-    from trtspec.measure.commands import results
-
     if as_json:
         out.data(to_json(result))
     else:

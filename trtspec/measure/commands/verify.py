@@ -6,12 +6,16 @@ import asyncio
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
+from trtspec.backends.launch import ServerLaunch
+from trtspec.backends.table import backend_named
 from trtspec.base.errors import UnavailableError
+from trtspec.base.roles import Role
 from trtspec.cli.terminal.api_key import read_key
+from trtspec.cli.terminal.built import find_build
 from trtspec.cli.terminal.command_line import typed
 from trtspec.cli.terminal.options import JsonOption, OutputOption, PythonOption
 from trtspec.cli.terminal.output import out
@@ -23,15 +27,19 @@ from trtspec.cli.terminal.server_options import (
     ServedModelOption,
     ServerUrlOption,
 )
-
-if TYPE_CHECKING:
-    from trtspec.backends.launch import ServerLaunch
-    from trtspec.deployment.build import DeployedBuild
-    from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary
-    from trtspec.measure.verify.result import VerifyResult
-    from trtspec.measure.verify.second_opinion import SecondOpinion
-    from trtspec.measure.verify.subject import Sides
-    from trtspec.measure.verify.verification import VerificationSettings
+from trtspec.deployment.build import DeployedBuild
+from trtspec.measure.commands.verified import print_result
+from trtspec.measure.verify.in_turns import in_turns
+from trtspec.measure.verify.opening import ServerAddress, in_this_process, on_servers
+from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary, asked, built_in
+from trtspec.measure.verify.result import VerifyResult
+from trtspec.measure.verify.second_opinion import SecondOpinion
+from trtspec.measure.verify.subject import Sides
+from trtspec.measure.verify.two_samples import distributions
+from trtspec.measure.verify.verification import VerificationSettings, usual_lengths
+from trtspec.measure.verify.verification import verify as run
+from trtspec.measure.workloads.reading import read_workload
+from trtspec.pipeline.engine.directory import read_engine
 
 Dtype = Literal["float32", "float16", "bfloat16", "fp8"]
 _SEED = 2**32 - 1
@@ -47,67 +55,79 @@ EXAMPLES = (
 )
 
 
-def verify(
+@dataclass(frozen=True, slots=True)
+class VerifyCommandOptions:
+    """The options of `trtspec verify`."""
+
     recipe: Annotated[
         Path | None,
         typer.Argument(
             metavar="[RECIPE]", help="A built recipe; --url alone needs none.", show_default=False
         ),
-    ] = None,
-    output: OutputOption = None,
-    url: ServerUrlOption = None,
-    baseline: BaselineOption = None,
+    ] = None
+    output: OutputOption = None
+    url: ServerUrlOption = None
+    baseline: BaselineOption = None
     tokenizer: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The model's tokenizer.", show_default="the build's"),
-    ] = None,
-    model_name: ServedModelOption = None,
-    api_key_file: ApiKeyFileOption = None,
-    api_key_env: ApiKeyEnvOption = None,
-    baseline_api_key_file: BaselineApiKeyFileOption = None,
+        typer.Option(metavar="DIR", help="The folder of the model's tokenizer.", show_default="the build's"),
+    ] = None
+    model_name: ServedModelOption = None
+    api_key_file: ApiKeyFileOption = None
+    api_key_env: ApiKeyEnvOption = None
+    baseline_api_key_file: BaselineApiKeyFileOption = None
     workload: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Prompts: .jsonl, .json, .parquet, .txt.", show_default="own ones"),
-    ] = None,
-    prompts: Annotated[int, typer.Option(min=1, help="The most prompts of the workload.")] = 32,
+        typer.Option(
+            metavar="FILE", help="Prompts: .jsonl, .json, .parquet, .txt.", show_default="a built-in set"
+        ),
+    ] = None
+    prompts: Annotated[int, typer.Option(min=1, help="The most prompts to take of the workload.")] = 32
     prompt: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this prompt; may be given often.")
-    ] = None,
+        list[str] | None, typer.Option(metavar="NAME", help="Try only this prompt; may be repeated.")
+    ] = None
     num_draft_tokens: Annotated[
         list[int] | None,
         typer.Option(
             min=1,
-            help="A draft length to try; may be given often.",
+            help="A draft length to try; may be repeated.",
             show_default="as deployed, each up to 8, the longest",
         ),
-    ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a greedy answer.")] = 64,
-    concurrency: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 8,
+    ] = None
+    max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a greedy answer.")] = 64
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 8
     dtype: Annotated[
         Dtype | None,
-        typer.Option(help="What the target computes in.", show_default="the engine's, or bfloat16"),
-    ] = None,
+        typer.Option(
+            help="The precision in which the target computes.", show_default="the engine's, or bfloat16"
+        ),
+    ] = None
     near_tie: Annotated[
         float | None,
         typer.Option(
             metavar="NATS",
             min=0,
-            help="How much likelier a token may be than another that rounding alone chose.",
+            help="The largest difference of log-probability at which rounding may choose either token.",
             show_default="by dtype and the noise of plain decoding",
         ),
-    ] = None,
+    ] = None
     draws: Annotated[
-        int, typer.Option(min=0, help="Sampled continuations of a prompt on either side; 0 for no sampling.")
-    ] = 500,
-    temperature: Annotated[float, typer.Option(min=0.01, help="Of the sampling.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, max=_SEED, help="Where the sampling's seeds come from.")] = 0,
+        int,
+        typer.Option(
+            min=0, help="Continuations to sample of each prompt, with drafts and without; 0 for none."
+        ),
+    ] = 500
+    temperature: Annotated[float, typer.Option(min=0.01, help="Sample at this temperature.")] = 1.0
+    seed: Annotated[int, typer.Option(min=0, max=_SEED, help="Repeat the sampling of this seed.")] = 0
     second_opinion: Annotated[
         str | None,
-        typer.Option(metavar="PYTHON", help="A Python that has vLLM: what it says to the same prompts."),
-    ] = None,
-    python: PythonOption = None,
-    json: JsonOption = False,
-) -> None:
+        typer.Option(metavar="PYTHON", help="Ask vLLM the same prompts too, with the Python that has it."),
+    ] = None
+    python: PythonOption = None
+    json: JsonOption = False
+
+
+def verify(options: VerifyCommandOptions) -> None:
     """Tell whether drafts change what the target says.
 
     Greedy answers with drafts are held against those of the target alone. Where they part, the target's own
@@ -116,75 +136,89 @@ def verify(
     nothing was proved. Without --url engines run in this process; of another engine.backend two servers are
     started here, one after the other: without drafts, and with them.
     """
-    from trtspec.backends.table import backend_named
-    from trtspec.measure.commands.verified import print_result
-    from trtspec.measure.verify.in_turns import in_turns
-    from trtspec.measure.verify.opening import ServerAddress, in_this_process, on_servers
-    from trtspec.measure.verify.prompts import Vocabulary, asked, built_in
-    from trtspec.measure.verify.second_opinion import SecondOpinion
-    from trtspec.measure.verify.two_samples import distributions
-    from trtspec.measure.verify.verification import VerificationSettings, usual_lengths
-    from trtspec.measure.workloads.reading import read_workload
-
-    if recipe is None and (url is None or tokenizer is None):
-        raise typer.BadParameter("name a recipe, or a --url with its --tokenizer")
-    if baseline is not None and url is None:
-        raise typer.BadParameter("goes with --url", param_hint="--baseline")
-    if second_opinion and recipe is None:
-        raise typer.BadParameter("needs the recipe, which names the model", param_hint="--second-opinion")
-    built = _built(recipe, output) if recipe else None
-    if built and built.launch and num_draft_tokens:
-        problem = f"{built.launch.backend} drafts as much as it is started to: speculation.num_draft_tokens"
-        raise typer.BadParameter(problem, param_hint="--num-draft-tokens")
-    if built and built.drafts_inside and url is None:
-        problem = "drafts inside its engine, which cannot be asked for plain decoding, and does not sample"
-        repair = "name its server and one of the target alone: --url URL --baseline URL --draws 0"
-        raise UnavailableError(built.folder, problem, repair)
-    if draws:
+    _check_usage(options)
+    built = _built(options.recipe, options.output) if options.recipe else None
+    if built:
+        _check_build(options, built)
+    if options.draws:
         distributions()
-    folder = tokenizer or (built.folder / "tokenizer" if built else Path())
-    vocabulary = Vocabulary.load(folder)
-    known = read_workload(workload, seed, 1).prompts[:prompts] if workload else built_in(vocabulary)
-    questions = asked(known, vocabulary, prompt or ())
+    vocabulary = Vocabulary.load(options.tokenizer or (built.folder / "tokenizer" if built else Path()))
+    file = options.workload
+    known = read_workload(file, options.seed, 1).prompts[: options.prompts] if file else built_in(vocabulary)
+    questions = asked(known, vocabulary, options.prompt or ())
     settings = VerificationSettings(
-        lengths=tuple(num_draft_tokens or usual_lengths(built.longest_draft if built else None)),
-        max_tokens=max_tokens,
-        concurrency=concurrency,
-        dtype=dtype or (built.numbers if built else None),
-        near_tie=near_tie,
-        draws=draws,
-        temperature=temperature,
-        seed=seed,
+        lengths=tuple(options.num_draft_tokens or usual_lengths(built.longest_draft if built else None)),
+        max_tokens=options.max_tokens,
+        concurrency=options.concurrency,
+        dtype=options.dtype or (built.numbers if built else None),
+        near_tie=options.near_tie,
+        draws=options.draws,
+        temperature=options.temperature,
+        seed=options.seed,
     )
-    opinion = None
-    if second_opinion and built:
-        other = SecondOpinion.find(second_opinion)
-        opinion = SecondOpinion(other, built.model, built.revision, built.dtype, vocabulary)
-        if built.numbers != built.dtype:
-            out.warning("the engine is quantized: where vLLM runs the model as it is, that alone may differ")
-    name = model_name or (built.model_name if built else None)
-    if url is not None:
-        server = ServerAddress(url, name, read_key(api_key_file, api_key_env))
-        plain = ServerAddress(baseline, model_name, read_key(baseline_api_key_file)) if baseline else None
-        sides = on_servers(server, plain, vocabulary)
-    elif built and built.launch:
-        if (
-            wrong := backend_named(built.launch.backend).doubt(built.build.recipe.hardware.gpu)
-            if draws
-            else None
-        ):
-            out.warning(f"{wrong}; --draws 0 leaves sampling out")
-        sides = in_turns(built.build, python, vocabulary.end_ids, out.status)
-    else:
-        assert built is not None
-        sides = in_this_process(built.folder, name or built.model_name)
+    opinion = _second_opinion(options.second_opinion, built, vocabulary)
+    sides = _sides(options, built, vocabulary)
     result = asyncio.run(_verify(sides, vocabulary, questions, settings, opinion))
-    if json:
+    if options.json:
         out.json(result.as_dict())
     else:
         print_result(result)
     if not result.is_lossless:
         raise typer.Exit(1)
+
+
+def _check_usage(options: VerifyCommandOptions) -> None:
+    """Refuses options that do not go together."""
+    if options.recipe is None and (options.url is None or options.tokenizer is None):
+        raise typer.BadParameter("name a recipe, or a --url with its --tokenizer")
+    if options.baseline is not None and options.url is None:
+        raise typer.BadParameter("goes with --url", param_hint="--baseline")
+    if options.second_opinion and options.recipe is None:
+        raise typer.BadParameter("needs the recipe, which names the model", param_hint="--second-opinion")
+
+
+def _check_build(options: VerifyCommandOptions, built: _Built) -> None:
+    """Refuses what the engine or the server of this build cannot be asked for.
+
+    Raises UnavailableError for an engine that drafts by itself and has no server of its target beside it.
+    """
+    if built.launch and options.num_draft_tokens:
+        problem = f"{built.launch.backend} drafts as much as it is started to: speculation.num_draft_tokens"
+        raise typer.BadParameter(problem, param_hint="--num-draft-tokens")
+    if built.drafts_inside and options.url is None:
+        problem = "drafts inside its engine, which cannot be asked for plain decoding, and does not sample"
+        repair = "name its server and one of the target alone: --url URL --baseline URL --draws 0"
+        raise UnavailableError(built.folder, problem, repair)
+
+
+def _second_opinion(python: str | None, built: _Built | None, vocabulary: Vocabulary) -> SecondOpinion | None:
+    """Returns the vLLM of that Python, for the model of the build; None where none is asked for."""
+    if python is None or built is None:
+        return None
+    if built.numbers != built.dtype:
+        out.warning("the engine is quantized: where vLLM runs the model as it is, that alone may differ")
+    return SecondOpinion(SecondOpinion.find(python), built.model, built.revision, built.dtype, vocabulary)
+
+
+def _sides(
+    options: VerifyCommandOptions, built: _Built | None, vocabulary: Vocabulary
+) -> AbstractAsyncContextManager[Sides]:
+    """Returns what is compared: two servers, one that is started twice, or engines in this process."""
+    if options.url is not None:
+        name = options.model_name or (built.model_name if built else None)
+        server = ServerAddress(options.url, name, read_key(options.api_key_file, options.api_key_env))
+        plain = None
+        if options.baseline:
+            key = read_key(options.baseline_api_key_file)
+            plain = ServerAddress(options.baseline, options.model_name, key)
+        return on_servers(server, plain, vocabulary)
+    assert built is not None
+    if not built.launch:
+        return in_this_process(built.folder, options.model_name or built.model_name)
+    doubt = backend_named(built.launch.backend).doubt(built.build.recipe.hardware.gpu)
+    if doubt and options.draws:
+        out.warning(f"{doubt}; --draws 0 leaves sampling out")
+    return in_turns(built.build, options.python, vocabulary.end_ids, out.status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +244,6 @@ class _Built:
 
 
 def _built(recipe: Path, output: str | None) -> _Built:
-    from trtspec.base.roles import Role
-    from trtspec.cli.terminal.built import find_build
-    from trtspec.pipeline.engine.directory import read_engine
-
     build = find_build(recipe, output)
     loaded = build.loaded
     folder, target = build.folder, loaded.recipe.models[Role.TARGET]
@@ -245,11 +275,9 @@ async def _verify(
     settings: VerificationSettings,
     opinion: SecondOpinion | None,
 ) -> VerifyResult:
-    from trtspec.measure.verify.verification import verify
-
     if opinion is not None:
         out.status(f"{opinion.python} starts vLLM at the end, which may take minutes")
     async with opened as sides:
         with out.progress("verify", settings.requests(len(prompts)), "requests") as progress:
             told = progress.advance
-            return await verify(sides, vocabulary, prompts, settings, told, opinion, typed(_NARROWED))
+            return await run(sides, vocabulary, prompts, settings, told, opinion, typed(_NARROWED))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from trtspec.base.atomic import write_atomically
 from trtspec.base.extras import require
 from trtspec.cli.terminal.api_key import read_key
 from trtspec.cli.terminal.options import JsonOption, RecipeArgument
@@ -20,10 +22,16 @@ from trtspec.cli.terminal.server_options import (
     ServedModelOption,
     ServerUrlOption,
 )
+from trtspec.recipe.edit import edit
+from trtspec.recipe.loader import LoadedRecipe, load
+from trtspec.recipe.places import places, written
+from trtspec.recipe.schema import NOT_OF_HEADS
+from trtspec.train.distill.curve import as_line
+from trtspec.train.distill.heads.settings import PUBLISHED, HeadSettings
+from trtspec.train.distill.settings import TrainingSettings
 
 if TYPE_CHECKING:
     from trtspec.base.progress import Advance
-    from trtspec.recipe.loader import LoadedRecipe
     from trtspec.train.distill.acceptance import AcceptanceEstimate
     from trtspec.train.distill.distillation import Distilled
     from trtspec.train.distill.wanted import DistillationOptions
@@ -37,128 +45,152 @@ EXAMPLES = (
 )
 
 
-def distill(
-    recipe: RecipeArgument,
+@dataclass(frozen=True, slots=True)
+class DistillCommandOptions:
+    """The options of `trtspec distill`."""
+
+    recipe: RecipeArgument
     method: Annotated[
         Literal["draft_model", "eagle3", "medusa"],
-        typer.Option("--method", help="What is trained: the recipe's draft, or a new head for its target."),
-    ] = "draft_model",
+        typer.Option("--method", help="Train the recipe's draft, or a new head for its target."),
+    ] = "draft_model"
     workload: Annotated[
         str | None,
-        typer.Option("--workload", metavar="NAME", help="Prompts that the target is asked now: a file."),
-    ] = None,
+        typer.Option("--workload", metavar="NAME", help="Ask the target the prompts of this file."),
+    ] = None
     answers: Annotated[
-        Path | None, typer.Option("--answers", metavar="FILE", help="Answers of the target, as recorded.")
-    ] = None,
+        Path | None,
+        typer.Option("--answers", metavar="FILE", help="Learn these recorded answers of the target."),
+    ] = None
     held_out: Annotated[
         str | None,
         typer.Option(
             "--held-out",
             metavar="FILE",
-            help="More prompts, or answers, to measure on; a tenth of the others if left out.",
+            help="Measure on these prompts or answers; on a tenth of the others if left out.",
         ),
-    ] = None,
-    url: ServerUrlOption = None,
-    model_name: ServedModelOption = None,
-    api_key_file: ApiKeyFileOption = None,
-    api_key_env: ApiKeyEnvOption = None,
-    streams: Annotated[int, typer.Option(min=1, help="Requests to that URL at a time.")] = 16,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 256,
-    temperature: Annotated[float, typer.Option(min=0, help="Temperature of the answers; 0 is greedy.")] = 0.0,
-    chat: Annotated[bool, typer.Option("--chat", help="Wrap prompts in the model's chat template.")] = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Answers a step of the training.")] = 8,
+    ] = None
+    url: ServerUrlOption = None
+    model_name: ServedModelOption = None
+    api_key_file: ApiKeyFileOption = None
+    api_key_env: ApiKeyEnvOption = None
+    streams: Annotated[int, typer.Option(min=1, help="Send so many requests to --url at once.")] = 16
+    max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 256
+    temperature: Annotated[
+        float,
+        typer.Option(min=0, help="Sample the answers at this temperature; 0 takes the likeliest token."),
+    ] = 0.0
+    chat: Annotated[bool, typer.Option("--chat", help="Wrap prompts in the model's chat template.")] = False
+    batch_size: Annotated[int, typer.Option(min=1, help="Answers in a step of the training.")] = 8
     epochs: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="How often each answer is learned; 3, 20 for eagle3, 2 for medusa.",
+            help="Learn each answer so often; 3 times if left out, 20 for eagle3, 2 for medusa.",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     learning_rate: Annotated[
         float | None,
         typer.Option(
             min=0,
-            help="Rate of the first step, from which it falls to 0; 2e-5, 1e-4 for eagle3, 1e-3 for medusa.",
+            help="The first step's rate, which falls to 0; 2e-5, 1e-4 for eagle3, 1e-3 for medusa.",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     max_length: Annotated[
-        int, typer.Option(min=2, help="Longest prompt and answer to learn, in tokens.")
-    ] = 2048,
-    seed: Annotated[int, typer.Option(min=0, help="Of the order of the answers.")] = 0,
+        int, typer.Option(min=2, help="The most tokens of a prompt and its answer together.")
+    ] = 2048
+    seed: Annotated[
+        int, typer.Option(min=0, help="Repeat the order in which this seed puts the answers.")
+    ] = 0
     ttt_steps: Annotated[
-        int, typer.Option(min=1, help="eagle3: how many tokens it learns to propose one after the other.")
-    ] = 7,
+        int, typer.Option(min=1, help="eagle3: tokens that it learns to propose one after the other.")
+    ] = 7
     draft_vocab_size: Annotated[
         int | None,
-        typer.Option(min=1, help="eagle3: say only so many tokens, the answers' most frequent ones."),
-    ] = None,
-    medusa_heads: Annotated[int, typer.Option(min=1, help="medusa: how many tokens it proposes.")] = 3,
+        typer.Option(
+            min=1, help="eagle3: propose only so many tokens, the most frequent ones of the answers."
+        ),
+    ] = None
+    medusa_heads: Annotated[int, typer.Option(min=1, help="medusa: tokens that it proposes.")] = 3
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="DIR", help="Where everything goes; distilled/<name>.")
-    ] = None,
+        Path | None,
+        typer.Option(
+            "--output", metavar="DIR", help="Write everything into this folder; distilled/<name> if left out."
+        ),
+    ] = None
     recipe_out: Annotated[
         Path | None,
         typer.Option(
-            "--recipe-out", metavar="FILE", help="Write the recipe with the new draft, beside RECIPE."
+            "--recipe-out", metavar="FILE", help="Write the recipe with the new draft into this file."
         ),
-    ] = None,
-    json: JsonOption = False,
-) -> None:
+    ] = None
+    json: JsonOption = False
+
+
+def distill(options: DistillCommandOptions) -> None:
     """Train the draft, or a head, on the target's own answers."""
-    from trtspec.recipe.loader import load
-
-    if (workload is None) == (answers is None):
+    if (options.workload is None) == (options.answers is None):
         raise typer.BadParameter("give either of them", param_hint="--workload / --answers")
-    if answers and url:
+    if options.answers and options.url:
         raise typer.BadParameter("recorded answers are not asked for again", param_hint="--url")
-    loaded = load(recipe)
-    folder = output or Path("distilled", loaded.recipe.name)
+    loaded = load(options.recipe)
     require("trtspec distill", "torch", "transformers", "accelerate", extra="train")
-    from trtspec.base.atomic import write_atomically
-    from trtspec.train.distill.deployment import TargetDeployment
-    from trtspec.train.distill.distillation import as_json
-    from trtspec.train.distill.distillation import distill as run
-    from trtspec.train.distill.heads.settings import PUBLISHED, HeadSettings
-    from trtspec.train.distill.settings import TrainingSettings
-    from trtspec.train.distill.wanted import DistillationOptions
+    # PyTorch and transformers come with it, which the command's help does not need.
+    from trtspec.train.distill import distillation
 
-    key = read_key(api_key_file, api_key_env)
-    head = (
-        None if method == "draft_model" else HeadSettings(method, ttt_steps, draft_vocab_size, medusa_heads)
-    )
-    published = PUBLISHED[head.method] if head else TrainingSettings()
-    wanted = DistillationOptions(
-        recipe=recipe,
-        output=folder,
-        workload=workload,
-        answers=answers,
-        held_out=held_out,
-        deployment=TargetDeployment(url, model_name, key, streams) if url else None,
-        chat=chat,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        settings=TrainingSettings(
-            batch_size,
-            epochs or published.epochs,
-            published.learning_rate if learning_rate is None else learning_rate,
-            max_length,
-            seed,
-        ),
-        head=head,
-    )
-    changes = _changes(loaded, wanted, recipe.parent)
+    wanted = _wanted(options, loaded)
+    recipe_out = options.recipe_out
+    changes = _changes(loaded, wanted, options.recipe.parent)
     new_recipe = _edited(loaded, wanted, recipe_out.parent) if recipe_out else ""
-    result = run(wanted, _show, out.watch)
+    result = distillation.distill(wanted, _show, out.watch)
     if recipe_out:
         write_atomically(recipe_out, new_recipe)
-    if json:
+    if options.json:
         folders = {"folder": str(result.folder), "training": str(result.training)}
-        out.json({"recipe": str(recipe), **folders, **as_json(result, wanted), "changes": changes})
+        told = distillation.as_json(result, wanted)
+        out.json({"recipe": str(options.recipe), **folders, **told, "changes": changes})
         return
     _print(result)
     _advise(result, changes, recipe_out)
+
+
+def _wanted(options: DistillCommandOptions, loaded: LoadedRecipe) -> DistillationOptions:
+    """Returns the options of the training; what is left out is as the method's authors published it."""
+    # aiohttp and numpy come with them; what is missing of the extra `train` is said before.
+    from trtspec.train.distill.deployment import TargetDeployment
+    from trtspec.train.distill.wanted import DistillationOptions
+
+    key = read_key(options.api_key_file, options.api_key_env)
+    head = None
+    if options.method != "draft_model":
+        sizes = options.ttt_steps, options.draft_vocab_size, options.medusa_heads
+        head = HeadSettings(options.method, *sizes)
+    published = PUBLISHED[head.method] if head else TrainingSettings()
+    settings = TrainingSettings(
+        options.batch_size,
+        options.epochs or published.epochs,
+        published.learning_rate if options.learning_rate is None else options.learning_rate,
+        options.max_length,
+        options.seed,
+    )
+    deployment = None
+    if options.url:
+        deployment = TargetDeployment(options.url, options.model_name, key, options.streams)
+    return DistillationOptions(
+        recipe=options.recipe,
+        output=options.output or Path("distilled", loaded.recipe.name),
+        workload=options.workload,
+        answers=options.answers,
+        held_out=options.held_out,
+        deployment=deployment,
+        chat=options.chat,
+        max_tokens=options.max_tokens,
+        temperature=options.temperature,
+        settings=settings,
+        head=head,
+    )
 
 
 @contextmanager
@@ -169,9 +201,6 @@ def _show(label: str, total: int, unit: str) -> Iterator[Advance]:
 
 def _changes(loaded: LoadedRecipe, wanted: DistillationOptions, folder: Path) -> dict[str, str | None]:
     """Returns what a recipe in `folder` must say of the new draft, by dotted keys; None removes a key."""
-    from trtspec.recipe.places import written
-    from trtspec.recipe.schema import NOT_OF_HEADS
-
     changes: dict[str, str | None] = {"draft.model": written(wanted.folder, folder)}
     gone = ["revision"]
     if wanted.head:
@@ -182,16 +211,11 @@ def _changes(loaded: LoadedRecipe, wanted: DistillationOptions, folder: Path) ->
 
 def _edited(loaded: LoadedRecipe, wanted: DistillationOptions, folder: Path) -> str:
     """Returns the recipe with the new draft, for `folder`; raises RecipeError where it cannot be changed."""
-    from trtspec.recipe.edit import edit
-    from trtspec.recipe.places import places
-
     changes = {**places(loaded, folder), **_changes(loaded, wanted, folder)}
     return edit(loaded.path.read_text(encoding="utf-8-sig"), changes, loaded.path)
 
 
 def _print(result: Distilled) -> None:
-    from trtspec.train.distill.curve import as_line
-
     learned, kept = result.answers.learned, result.answers.held_out
     tokens = sum(len(answer.tokens) for answer in learned)
     out.status(f"learned {len(learned)} answers of {tokens} tokens; {len(kept)} others were held out")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,6 +14,10 @@ import typer
 from trtspec.base.extras import require
 from trtspec.cli.terminal.options import JsonOption, RecipeArgument
 from trtspec.cli.terminal.output import out
+from trtspec.measure.workloads.reading import read_workload
+from trtspec.recipe.loader import LoadedRecipe, load
+from trtspec.train.commands.tuned import print_outcome
+from trtspec.train.tune.outcome import TuneOutcome, as_json, tuned
 
 if TYPE_CHECKING:
     from trtspec.base.progress import Advance
@@ -45,114 +50,130 @@ def _layers(written: list[str] | None) -> list[str] | None:
     return written
 
 
-def tune(
-    recipe: RecipeArgument,
+@dataclass(frozen=True, slots=True)
+class TuneCommandOptions:
+    """The options of `trtspec tune`."""
+
+    recipe: RecipeArgument
     workload: Annotated[
         str | None,
         typer.Option(
-            "--workload", metavar="NAME", help="Prompts that the target is asked here: a file, or synthetic:…"
+            "--workload", metavar="NAME", help="Ask the target these prompts here: a file, or synthetic:…"
         ),
-    ] = None,
+    ] = None
     answers: Annotated[
         Path | None,
-        typer.Option(
-            "--answers", metavar="FILE", help="The target's own answers, as they were recorded before."
-        ),
-    ] = None,
+        typer.Option("--answers", metavar="FILE", help="Use these recorded answers of the target."),
+    ] = None
     draft: Annotated[
         list[str] | None,
         typer.Option(
-            "--draft", metavar="MODEL", help="A draft to try: a folder or a Hub id; may be repeated."
+            "--draft", metavar="MODEL", help="Try this draft: a folder or a Hub id; may be repeated."
         ),
-    ] = None,
+    ] = None
     layers: Annotated[
         list[str] | None,
         typer.Option(
             "--layers",
             callback=_layers,
             metavar="N",
-            help="Try N of the target's layers as a draft, or those numbers: 0,1,31; may be repeated.",
+            help="Try N of the target's layers as a draft, or the layers named, as 0,1,31; may be repeated.",
         ),
-    ] = None,
+    ] = None
     precision: Annotated[
         list[Precision] | None,
         typer.Option("--precision", help="Try each draft in this precision; may be repeated."),
-    ] = None,
+    ] = None
     method: Annotated[
         list[TunedMethod] | None,
         typer.Option("--method", help="Try this method; may be repeated. All are tried if left out."),
-    ] = None,
+    ] = None
     longest: Annotated[
         int | None, typer.Option(min=1, max=64, help="The largest K.", show_default="the recipe's, or 8")
-    ] = None,
+    ] = None
     streams: Annotated[
         int,
         typer.Option(
-            min=1, max=1024, help="Texts at once: 1 finds the lowest latency, more the best goodput."
+            min=1, max=1024, help="Tune for so many requests at once: 1 for latency, more for goodput."
         ),
-    ] = 1,
+    ] = 1
     speed: Annotated[
         Literal["measured", "plan"] | None,
         typer.Option(
-            help="Take the time of rounds from this machine, or from the plan of the recipe's GPUs.",
+            help="Take the time of a round from this machine, or from the plan for the recipe's GPUs.",
             show_default="measured with the torch backend",
         ),
-    ] = None,
-    prompts: Annotated[int, typer.Option(min=2, help="The most prompts or answers that are used.")] = 64,
+    ] = None
+    prompts: Annotated[int, typer.Option(min=2, help="Use at most so many prompts or answers.")] = 64
     max_tokens: Annotated[
-        int, typer.Option(min=16, help="The longest answer that the target is asked for.")
-    ] = 128,
-    temperature: Annotated[float, typer.Option(min=0, help="Above 0 the target's answers are drawn.")] = 0.0,
-    chat: Annotated[
-        bool, typer.Option("--chat", help="Wrap prompts that are text in the model's chat template.")
-    ] = False,
+        int, typer.Option(min=16, help="The most tokens of an answer that the target is asked for.")
+    ] = 128
+    temperature: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Sample the target's answers at this temperature; 0 takes the likeliest token."
+        ),
+    ] = 0.0
+    chat: Annotated[bool, typer.Option("--chat", help="Wrap prompts in the model's chat template.")] = False
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", metavar="FILE", help="Where the tuned recipe goes; RECIPE.tuned.yaml if left out."
+            "--output", metavar="FILE", help="Write the tuned recipe here; RECIPE.tuned.yaml if left out."
         ),
-    ] = None,
+    ] = None
     work: Annotated[
         Path | None,
         typer.Option(
-            "--work", metavar="DIR", help="Where what was measured is kept; build/<name>.tune if left out."
+            "--work",
+            metavar="DIR",
+            help="Keep what was measured in this folder; build/<name>.tune if left out.",
         ),
-    ] = None,
-    json: JsonOption = False,
-) -> None:
+    ] = None
+    json: JsonOption = False
+
+
+def tune(options: TuneCommandOptions) -> None:
     """Find the best draft, method and K for a recipe."""
     require("trtspec tune", "torch")
-    from trtspec.measure.workloads.reading import read_workload
-    from trtspec.recipe.loader import load
-    from trtspec.train.commands.tuned import print_outcome
-    from trtspec.train.tune.outcome import as_json, tuned
+    if (options.workload is None) == (options.answers is None):
+        raise typer.BadParameter("give one of --workload and --answers")
+    loaded = load(options.recipe)
+    found = _measure(options, loaded)
+    beside = options.recipe.with_name(f"{options.recipe.stem}.tuned{options.recipe.suffix}")
+    _tell(found, loaded, options.output or beside, json=options.json)
+
+
+def _measure(options: TuneCommandOptions, loaded: LoadedRecipe) -> TuneOutcome:
+    """Tries what the options name on answers of the target; what was measured is kept for the next call."""
+    # PyTorch comes with it, which the command's help does not need.
     from trtspec.train.tune.session import Session, TuneOptions
 
-    if (workload is None) == (answers is None):
-        raise typer.BadParameter("give one of --workload and --answers")
-    loaded = load(recipe)
-    place = work or Path("build") / f"{loaded.recipe.name}.tune"
+    folder = options.work or Path("build") / f"{loaded.recipe.name}.tune"
     wanted = TuneOptions(
-        drafts=tuple(draft or ()),
-        layers=tuple(layers or ()),
-        precisions=tuple(one.value for one in precision or ()),
-        methods=tuple(one.value for one in method or ()),
-        longest=longest,
-        streams=streams,
-        is_measured=None if speed is None else speed == "measured",
+        drafts=tuple(options.draft or ()),
+        layers=tuple(options.layers or ()),
+        precisions=tuple(one.value for one in options.precision or ()),
+        methods=tuple(one.value for one in options.method or ()),
+        longest=options.longest,
+        streams=options.streams,
+        is_measured=None if options.speed is None else options.speed == "measured",
     )
     try:
-        session = Session(loaded, wanted, place, out.watch, _count)
-        if answers is not None:
-            said = session.recorded(answers, prompts, chat=chat)
+        session = Session(loaded, wanted, folder, out.watch, _count)
+        if options.answers is not None:
+            answers = session.recorded(options.answers, options.prompts, chat=options.chat)
         else:
-            asked = read_workload(str(workload)).prompts[:prompts]
-            said = session.asked(asked, max_tokens, temperature, chat=chat)
-        found = session.outcome(said)
+            prompts = read_workload(str(options.workload)).prompts[: options.prompts]
+            answers = session.asked(prompts, options.max_tokens, options.temperature, chat=options.chat)
+        return session.outcome(answers)
     except KeyboardInterrupt:
-        out.hint(f"what was measured is kept in {place}: the same command goes on from there")
+        out.hint(f"what was measured is kept in {folder}: the same command goes on from there")
         raise
-    written = tuned(found, loaded, output or recipe.with_name(f"{recipe.stem}.tuned{recipe.suffix}"))
+
+
+def _tell(found: TuneOutcome, loaded: LoadedRecipe, output: Path, *, json: bool) -> None:
+    """Writes the tuned recipe, if there is a better one, and prints what was found."""
+    written = tuned(found, loaded, output)
     if json:
         out.json({**as_json(found), "recipe": written and str(written)})
     else:
