@@ -51,12 +51,7 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
     if draft := facts.models.get(Role.DRAFT):
         engines[Role.DRAFT] = _draft(choose, backend, draft, target)
         engines = depending(choose, engines, None)
-    method = recipe.speculation.method
-    is_written = recipe.written("speculation.method") is not None
-    origin: tuple[Origin, str] = ("recipe", "as written") if is_written else ("default", "text of any kind")
-    choose.choices.append(Choice("speculation.method", method.kind, *origin))
-    for name, value in method.options.items():
-        choose(f"speculation.method.{name}", value, "what is usual")
+    _choose_method(choose)
     name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
     places = {role: _served(choose, role, engine, output) for role, engine in engines.items()}
     if facts.head:
@@ -69,7 +64,7 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
         name=name,
         target=places[Role.TARGET],
         draft=places.get(Role.DRAFT),
-        method=method,
+        method=recipe.speculation.method,
         num_draft_tokens=options.max_draft_len,
         dtype=target.checkpoint.dtype,
         fp8_kv_cache=target.checkpoint.fp8_kv_cache,
@@ -98,6 +93,17 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
         tuple(choose.choices),
         launch=launch,
     )
+
+
+def _choose_method(choose: Chooser) -> None:
+    """Says which method drafts, by which options, and whether the recipe wrote that."""
+    recipe = choose.loaded.recipe
+    method = recipe.speculation.method
+    is_written = recipe.written("speculation.method") is not None
+    origin: tuple[Origin, str] = ("recipe", "as written") if is_written else ("default", "text of any kind")
+    choose.choices.append(Choice("speculation.method", method.kind, *origin))
+    for name, value in method.options.items():
+        choose(f"speculation.method.{name}", value, "what is usual")
 
 
 def _sizes(choose: Chooser, facts: PlanFacts) -> BuildOptions:

@@ -128,10 +128,43 @@ def _mix(weights: Any, values: Any, positions: int, head_size: int, mixed: Any) 
             m3[i] += d * x
 
 
+@inlined
+def _slot(
+    texts: Any, text: int, number: int, kv_heads: int, head_size: int, row_bytes: int, element: Any
+) -> Any:
+    """Returns the keys and values `[capacity, head_size]` of the head with this number in a text's slot."""
+    address, capacity = texts[text, 0], texts[text, 1]
+    of_head = capacity * row_bytes
+    keys = carray(at_address(address + number * of_head), (capacity, head_size), element)
+    values = carray(at_address(address + (number + kv_heads) * of_head), (capacity, head_size), element)
+    return keys, values
+
+
+@inlined
+def _read(rows: Any, first: int, head: int, sharing: int, scale: Any, count: int, queries: Any) -> None:
+    """Writes `count` queries in float32, from number `first` on, of those that share the keys of a head."""
+    for number in range(count):
+        row, shared = divmod(first + number, sharing)
+        query = rows[row, head * sharing + shared]
+        for i in range(queries.shape[1]):
+            queries[number, i] = wide(query[i]) * scale
+
+
+@inlined
+def _write(mixed: Any, total: Any, first: int, head: int, sharing: int, count: int, result: Any) -> None:
+    """Writes what the queries that `_read` has read make of the values, over the sums of their weights."""
+    for number in range(count):
+        row, shared = divmod(first + number, sharing)
+        written = result[row, head * sharing + shared]
+        share = ONE / total[number]
+        for i in range(mixed.shape[1]):
+            written[i] = narrow(mixed[number, i] * share, written)
+
+
 @cache
 def attention(element: type, head_size: int) -> Any:
     """Returns the kernel of an `AttentionCall`; the new keys and values are written to the slots, too."""
-    size = np.dtype(element).itemsize
+    row_bytes = head_size * np.dtype(element).itemsize
 
     def kernel(call: Any) -> None:
         told = carray(call, 1)[0]
@@ -143,18 +176,14 @@ def attention(element: type, head_size: int) -> Any:
         scores = np.empty((_TOGETHER, _BLOCK), np.float32)
         task = take(call, 1)
         while task < told.tasks:
-            address, capacity, start, new, before = texts[task // per_text]
+            text = task // per_text
+            start, new, before = texts[text, 2], texts[text, 3], texts[text, 4]
             head, part = task % per_text // told.parts, task % told.parts
-            rows = carray(
-                at_address(told.rows + before * width * head_size * size), (new, width, head_size), element
-            )
-            result = carray(
-                at_address(told.result + before * heads * head_size * size), (new, heads, head_size), element
-            )
-            of_keys = ((told.layer * 2 * kv_heads) + head) * capacity * head_size * size
-            of_values = of_keys + kv_heads * capacity * head_size * size
-            keys = carray(at_address(address + of_keys), (capacity, head_size), element)
-            values = carray(at_address(address + of_values), (capacity, head_size), element)
+            of_rows, of_result = before * width * row_bytes, before * heads * row_bytes
+            rows = carray(at_address(told.rows + of_rows), (new, width, head_size), element)
+            result = carray(at_address(told.result + of_result), (new, heads, head_size), element)
+            of_layer = told.layer * 2 * kv_heads
+            keys, values = _slot(texts, text, of_layer + head, kv_heads, head_size, row_bytes, element)
 
             # Queries are the heads of the first row, then those of the next.
             groups = (new * sharing + _TOGETHER - 1) // _TOGETHER
@@ -169,11 +198,7 @@ def attention(element: type, head_size: int) -> Any:
             queries = np.zeros(((end - begin) * _TOGETHER, head_size), np.float32)
             mixed = np.zeros_like(queries)
             most, total = np.full(len(queries), -np.inf, np.float32), np.zeros(len(queries), np.float32)
-            for number in range(count):
-                row, shared = divmod(first + number, sharing)
-                query = rows[row, head * sharing + shared]
-                for i in range(head_size):
-                    queries[number, i] = wide(query[i]) * np.float32(told.scale)
+            _read(rows, first, head, sharing, np.float32(told.scale), count, queries)
 
             oldest = max(0, start + first // sharing + 1 - window)
             newest = start + (first + count - 1) // sharing
@@ -186,23 +211,14 @@ def attention(element: type, head_size: int) -> Any:
                         if cap > 0:
                             _squash(of_query, positions, cap)
                         seen = start + (first + number) // sharing + 1 - at if number < count else 0
+                        low, high = min(max(0, seen - window), positions), max(0, min(seen, positions))
                         top, sum_, shrink = _weigh(
-                            of_query,
-                            min(max(0, seen - window), positions),
-                            max(0, min(seen, positions)),
-                            most[number],
-                            head_size,
-                            mixed[number],
+                            of_query, low, high, most[number], head_size, mixed[number]
                         )
                         most[number], total[number] = top, total[number] * shrink + sum_
                     _mix(scores, values[at:], positions, head_size, mixed[group:])
 
-            for number in range(count):
-                row, shared = divmod(first + number, sharing)
-                told_row = result[row, head * sharing + shared]
-                share = ONE / total[number]
-                for i in range(head_size):
-                    told_row[i] = narrow(mixed[number, i] * share, told_row)
+            _write(mixed, total, first, head, sharing, count, result)
             task = take(call, 1)
 
     return compiled(AttentionCall, kernel)
