@@ -35,6 +35,7 @@ WINGS = ({"measure"}, {"train", "capacity", "cluster"})
 """What the core does not import. Each may import all of the core, and those that follow the first wing."""
 FLOORS = (*CORE[:-1], PLUG_INS, CORE[-1], *WINGS)
 MOST_LINES = 400
+MOST_LINES_OF_A_FUNCTION = 60
 
 
 def imports(file: Path) -> Iterator[str]:
@@ -167,6 +168,17 @@ def test_what_is_copied_into_repositories_stands_alone() -> None:
 def test_no_file_is_a_drawer() -> None:
     files = [*HOUSE.rglob("*.py"), *HOUSE.parent.joinpath("tests").rglob("*.py")]
     assert [file.name for file in files if len(file.read_text().splitlines()) > MOST_LINES] == []
+
+
+def test_no_function_is_long() -> None:
+    """A function's lines are counted with its signature and its docstring, without its decorators."""
+    assert [
+        f"{file.relative_to(HOUSE)}:{node.lineno} {node.name}"
+        for file in HOUSE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= MOST_LINES_OF_A_FUNCTION
+    ] == []
 
 
 def test_no_folder_of_tests_is_left_out(pytestconfig: pytest.Config) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -18,11 +18,14 @@ from trtspec.cli.terminal.options import BackendOption, JsonOption, OutputOption
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.steps import print_steps, steps_as_json
 from trtspec.cli.terminal.verdict import print_verdict
-
-if TYPE_CHECKING:
-    from trtspec.forecast.rules import MeasuredRun
-    from trtspec.pipeline.build.plan import BuildPlan
-    from trtspec.pipeline.plan.outlook import PlanOutlook
+from trtspec.deployment.deployment import rollout_file
+from trtspec.deployment.rollout import standing
+from trtspec.deployment.rollout.steps import name_of
+from trtspec.forecast.rules import MeasuredRun
+from trtspec.pipeline.build.plan import BuildPlan
+from trtspec.pipeline.plan.outlook import PlanOutlook, look_ahead
+from trtspec.pipeline.plan.picture import draw
+from trtspec.serving.executors.torch.host import look
 
 SUFFIXES = (".svg", ".png", ".pdf")
 EXAMPLES = (
@@ -39,83 +42,101 @@ def _drawable(file: Path | None) -> Path | None:
     return file
 
 
-def plan(
-    recipe: RecipeArgument,
-    commands: Annotated[bool, typer.Option("--commands", help="Print only the command lines.")] = False,
+@dataclass(frozen=True, slots=True)
+class PlanCommandOptions:
+    """The options of `trtspec plan`."""
+
+    recipe: RecipeArgument
+    commands: Annotated[bool, typer.Option("--commands", help="Print only the command lines.")] = False
     measured: Annotated[
         Path | None,
         typer.Option(
-            "--measured", metavar="RESULT", help="Fill in what trtspec bench measured: its file or folder."
+            "--measured", metavar="RESULT", help="Use what trtspec bench measured: its file or folder."
         ),
-    ] = None,
+    ] = None
     context: Annotated[
         int | None,
-        typer.Option("--context", min=1, metavar="TOKENS", help="Tokens that a text has on average."),
-    ] = None,
+        typer.Option("--context", min=1, metavar="TOKENS", help="The tokens that a text has on average."),
+    ] = None
     picture: Annotated[
         Path | None,
         typer.Option(
             "--picture",
             metavar="FILE",
-            help="Draw what is expected: .svg, .png or .pdf.",
+            help="Draw the expected speed into this file: .svg, .png or .pdf.",
             callback=_drawable,
         ),
-    ] = None,
+    ] = None
     fleet: Annotated[
         bool, typer.Option("--fleet", help="Say instead how many replicas a load takes, and what they cost.")
-    ] = False,
+    ] = False
     rate: Annotated[
         float | None,
         typer.Option(
-            "--rate", min=0.001, max=10**6, metavar="X", help="Fleet: requests a second.", show_default=False
+            "--rate",
+            min=0.001,
+            max=10**6,
+            metavar="X",
+            help="With --fleet: the requests of a second.",
+            show_default=False,
         ),
-    ] = None,
+    ] = None
     workload: Annotated[
         str | None,
         typer.Option(
             "--workload",
             metavar="FILE",
-            help="Fleet: lengths, from prompts, a trace, or synthetic:input=512,output=128.",
+            help="With --fleet: take lengths from prompts, a trace, or synthetic:input=512,output=128.",
         ),
-    ] = None,
+    ] = None
     store: Annotated[
         str | None,
-        typer.Option("--store", metavar="URL", help="Fleet: what replicas pull, from this store's entry."),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Fleet: of the simulation.")] = 0,
-    output: OutputOption = None,
-    backend: BackendOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Show a build's values, its steps and what to expect."""
-    from trtspec.pipeline.plan.outlook import look_ahead
-    from trtspec.serving.executors.torch.host import look
+        typer.Option(
+            "--store", metavar="URL", help="With --fleet: the store that replicas pull their engines from."
+        ),
+    ] = None
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="With --fleet: repeat the simulation of this seed.")
+    ] = 0
+    output: OutputOption = None
+    backend: BackendOption = None
+    json: JsonOption = False
 
-    if commands and json:
+
+def plan(options: PlanCommandOptions) -> None:
+    """Show a build's values, its steps and what to expect."""
+    if options.commands and options.json:
         raise typer.BadParameter("the steps of --json have them", param_hint="--commands")
-    made = trtspec.plan(recipe, output=output, backend=backend, progress=out.watch)
-    if fleet:
+    made = trtspec.plan(options.recipe, output=options.output, backend=options.backend, progress=out.watch)
+    if options.fleet:
+        # The wing of fleets comes with the option.
         from trtspec.capacity.commands.plan_fleet import FleetOptions, show_fleet
 
-        show_fleet(made, FleetOptions(rate, workload, store, measured, seed), as_json=json)
+        of_fleet = options.rate, options.workload, options.store, options.measured, options.seed
+        show_fleet(made, FleetOptions(*of_fleet), as_json=options.json)
         return
-    if rate is not None or workload or store:
+    if options.rate is not None or options.workload or options.store:
         raise typer.BadParameter("--rate, --workload and --store go with --fleet")
-    if commands:
+    if options.commands:
         for step in made.steps:
             out.result(shlex.join(step.command) if step.command else f"# {step.name}: {step.summary}")
         return
+    _show(made, options)
+
+
+def _show(made: BuildPlan, options: PlanCommandOptions) -> None:
+    """Looks ahead at memory and speed, and prints the plan with what is expected of it."""
     longest = made.resolved.target.options.max_seq_len
-    if context and context > longest:
-        raise typer.BadParameter(f"{context} is more than a text may have: max_seq_len is {longest}")
-    known = _measured(measured, made.resolved.loaded.recipe.name)
-    outlook = look_ahead(made.resolved, look(), context, known, _rollout(made.output))
-    if json:
+    if options.context and options.context > longest:
+        raise typer.BadParameter(f"{options.context} is more than a text may have: max_seq_len is {longest}")
+    known = _measured(options.measured, made.resolved.loaded.recipe.name)
+    outlook = look_ahead(made.resolved, look(), options.context, known, _rollout(made.output))
+    if options.json:
         out.json(_as_json(made, outlook))
     else:
         _print(made, outlook)
-    if picture:
-        _draw(made, outlook, picture)
+    if options.picture:
+        _draw(made, outlook, options.picture)
     memory, on_cpu = outlook.memory, outlook.on_cpu
     if memory and memory.problem:
         out.warning(memory.problem)
@@ -124,6 +145,7 @@ def plan(
 
 
 def _measured(file: Path | None, recipe: str) -> MeasuredRun | None:
+    # The wing of measurements comes with the option.
     from trtspec.measure.bench.measured import measured
     from trtspec.measure.bench.result import read
 
@@ -137,11 +159,7 @@ def _measured(file: Path | None, recipe: str) -> MeasuredRun | None:
 
 def _rollout(build: Path) -> str | None:
     """Returns the name of where the roll-out of a build stands; None before it began."""
-    from trtspec.deployment.deployment import rollout_file
-    from trtspec.deployment.rollout.standing import read
-    from trtspec.deployment.rollout.steps import name_of
-
-    found = read(rollout_file(build))
+    found = standing.read(rollout_file(build))
     return name_of(found.state) if found else None
 
 
@@ -191,8 +209,6 @@ def _as_json(made: BuildPlan, outlook: PlanOutlook) -> dict[str, Any]:
 
 
 def _draw(made: BuildPlan, outlook: PlanOutlook, file: Path) -> None:
-    from trtspec.pipeline.plan.picture import draw
-
     recipe = made.resolved.loaded.recipe
     if outlook.speed is None:
         raise UnavailableError("the picture", f"has nothing to show: {outlook.no_speed}")
