@@ -48,11 +48,14 @@ def tried(test: Callable[[GrpcPort, aio.Channel, Model], Awaitable[None]]) -> No
         await triton.start()
         port = GrpcPort(HOST, public, Refusals("triton", "m"))
         await port.start()
-        await port.open(private)
-        async with aio.insecure_channel(f"{HOST}:{public}") as channel:
-            await test(port, channel, model)
-        await port.close()
-        await triton.stop(0)
+        # One that is left to the garbage collector speaks up when the loop has long ended.
+        try:
+            await port.open(private)
+            async with aio.insecure_channel(f"{HOST}:{public}") as channel:
+                await test(port, channel, model)
+        finally:
+            await port.close()
+            await triton.stop(0)
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
@@ -122,8 +125,10 @@ def test_a_port_that_is_taken_is_an_error() -> None:
         public = free_port()
         one, other = (GrpcPort(HOST, public, Refusals("triton", "m")) for _ in range(2))
         await one.start()
-        with pytest.raises(OSError, match="bind"):
-            await other.start()
-        await one.close()
+        try:
+            with pytest.raises(OSError, match="bind"):
+                await other.start()
+        finally:
+            await one.close()
 
     asyncio.run(run())
