@@ -19,7 +19,7 @@ from tests.processes import command_lines
 
 
 @IN_PROCESS
-def test_one_whose_api_is_gone_says_how_to_start_it(
+def test_one_whose_api_hangs_or_is_gone_says_how_to_start_it(
     docker: Docker, deploy: Deploying, tmp_path: Path, until: Until
 ) -> None:
     """As after a restart of the machine, when docker starts its containers again, and nobody the API."""
@@ -30,6 +30,11 @@ def test_one_whose_api_is_gone_says_how_to_start_it(
     (api,) = [
         pid for pid, words in command_lines() if "trtspec.gateway.openai" in words and str(keys) in words[-2]
     ]
+    os.kill(api, signal.SIGSTOP)
+    said = docker.trtspec("deploy", "status", "--json")
+    (found,) = json.loads(said.stdout)
+    assert (found["state"], found["openai_state"]) == ("ready", "not answering")
+    assert "is not answering, and holds its port: end it first" in said.stderr
     os.kill(api, signal.SIGKILL)
     until(lambda: api not in dict(command_lines()), "the end of the API")
 

@@ -64,7 +64,7 @@ def _here(*, json: bool) -> None:
 
     program, servers = find_program(), find_servers()
     try:
-        found = [(deployed, deployed.lacks_api) for deployed in find_deployed(program)]
+        found = [(deployed, deployed.api_flaw) for deployed in find_deployed(program)]
     except UnavailableError as error:
         if not servers:
             raise
@@ -77,12 +77,12 @@ def _here(*, json: bool) -> None:
             "restarts": str(deployed.state.restarts),
             "url": deployed.deployment.url,
             "openai": deployed.deployment.api_url or "",
-            "openai_state": "not running" if lacks_api else "",
+            "openai_state": api_flaw,
             "build": str(deployed.deployment.build),
             "image": deployed.state.image,
             "created": deployed.state.created,
         }
-        for deployed, lacks_api in found
+        for deployed, api_flaw in found
     ]
     known = {row["url"] for row in rows}
     rows += [_in_foreground(server) for server in servers if server.url not in known]
@@ -92,10 +92,12 @@ def _here(*, json: bool) -> None:
         out.table([list(row.values()) for row in rows], header=list(rows[0]))
     else:
         out.status(f"nothing is deployed here, nor in {program.name}")
-    for deployed, lacks_api in found:
-        if lacks_api:
+    for deployed, api_flaw in found:
+        if api_flaw:
             name, line = deployed.state.name, serve_line(deployed.deployment)
-            out.warning(f"OpenAI's API of {name} is not running, as after a restart of this machine")
+            is_gone = api_flaw == "not running"
+            why = "as after a restart of this machine" if is_gone else "and holds its port: end it first"
+            out.warning(f"OpenAI's API of {name} is {api_flaw}, {why}")
             out.hint(line)
 
 

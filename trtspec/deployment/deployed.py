@@ -43,15 +43,18 @@ class DeployedContainer:
         return "unhealthy" if state.health == "unhealthy" else "starting"
 
     @property
-    def lacks_api(self) -> bool:
-        """True if nobody listens where OpenAI's API in front of Triton should be.
+    def api_flaw(self) -> str:
+        """The state of OpenAI's API in front of Triton that is amiss, such as "not running"; empty for none.
 
-        It is a process of this machine, which nobody starts again when the machine was.
+        It is a process of this machine, which nobody starts again when the machine was. `deploy` asks it
+        whether it lives only as long as it runs itself.
         """
-        deployment = self.deployment
-        if not deployment.is_triton or deployment.ports.openai is None:
-            return False
-        return self.state.is_running and not listens(deployment.client_host, deployment.ports.openai)
+        deployment, port = self.deployment, self.deployment.ports.openai
+        if not deployment.is_triton or port is None or not self.state.is_running:
+            return ""
+        if not listens(deployment.client_host, port):
+            return "not running"
+        return "" if deployment.ask(port, "/health")[0] else "not answering"
 
 
 def find_deployed(program: Program) -> list[DeployedContainer]:
