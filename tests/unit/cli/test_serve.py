@@ -1,13 +1,18 @@
-"""`trtspec serve`, where it cannot begin."""
+"""`trtspec serve`, where it cannot begin, or nobody is there yet."""
 
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
 from tests.command_line import trtspec
+from tests.ports import free_port
 
 URL = "http://127.0.0.1:1"
 
@@ -45,6 +50,25 @@ def test_a_taken_port_is_named_with_the_option_for_another() -> None:
     assert said.returncode == 1
     assert f"error: 127.0.0.1:{port}: the port is in use" in said.stderr
     assert "choose another: --port" in said.stderr
+
+
+def test_a_server_that_is_not_there_yet_is_a_warning() -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "trtspec", "serve", "--url", URL, "--port", str(port)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as serving:
+        try:
+            with closing(HTTPConnection("127.0.0.1", port, timeout=120)) as line:
+                assert serving.stderr is not None
+                said = [serving.stderr.readline() for _ in range(2)]
+                line.request("GET", "/health")
+                status = line.getresponse().status
+        finally:
+            serving.terminate()
+            serving.communicate(timeout=120)
+    assert said[0].startswith(f"warning: {URL}/v2/models/speculative_llm/ready: ")
+    assert said[0].endswith("; requests fail until the model is ready there\n")
+    assert said[1].startswith(f"in front of speculative_llm at {URL}; ")
+    assert (status, serving.returncode) == (503, 0)
 
 
 def test_keys_without_the_api_are_a_mistake(tmp_path: Path) -> None:
