@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from trtspec.backends.backend import Backend
+from trtspec.backends.table import backend_named
 from trtspec.base import yaml11
 from trtspec.base.atomic import write_atomically
 
@@ -55,6 +57,11 @@ class ServerLaunch:
     """The bytes of the KV caches in the memory of the host; 0 on a GPU."""
     metrics_path: str | None = None
     """The path where the server tells what Prometheus reads; None where it tells nothing so."""
+
+    @property
+    def runner(self) -> Backend:
+        """The backend, which answers what it is like."""
+        return backend_named(self.backend)
 
     def write(self, folder: Path) -> None:
         """Writes it and its files into a build's folder, the others first."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from trtspec.backends.table import backend_named
 from trtspec.base.roles import Role
 from trtspec.capacity.tempo import Replica, Tempo
 from trtspec.checkpoint.convert import rank_sizes
@@ -59,6 +58,6 @@ def _kv_tokens(resolved: Resolved, engines: dict[Role, EnginePlan]) -> int | Non
     """Returns the tokens that the KV caches hold; None for a replica on a CPU, which is not reckoned."""
     hardware = resolved.loaded.recipe.hardware
     gpu = gpus.GPUS.get(hardware.gpu)
-    if backend_named(resolved.backend).is_embedded or gpu is None:
+    if resolved.target.runner.is_embedded or gpu is None:
         return None
     return budget_of(gpu, engines, hardware.count).tokens

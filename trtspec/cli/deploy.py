@@ -279,12 +279,11 @@ def _rollout() -> Path | None:
 
 def _doubt(build: DeployedBuild, asked: DeployOptions) -> str | None:
     """Returns what the server is known to do wrong with drafts and does all the same; None if nothing."""
-    from trtspec.backends.table import backend_named
 
     launch = build.find_launch()
     if launch is None or asked.plain:
         return None
-    return backend_named(launch.backend).doubt(build.recipe.hardware.gpu)
+    return launch.runner.doubt(build.recipe.hardware.gpu)
 
 
 def _check_docker() -> None:

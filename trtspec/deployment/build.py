@@ -8,7 +8,6 @@ from pathlib import Path
 from trtspec.backends.backend import PYTHON
 from trtspec.backends.launch import FILE, ServerLaunch
 from trtspec.backends.launch import read as read_launch
-from trtspec.backends.table import backend_named
 from trtspec.base.errors import UnavailableError
 from trtspec.base.roles import Role
 from trtspec.deployment.patience import Patience, with_build, with_models
@@ -82,7 +81,7 @@ class DeployedBuild:
     def image(self) -> str:
         """The image that has what it needs: the release of its engines, vLLM's backend, or the vendor's."""
         launch = None if self.is_for_triton else self.find_launch()
-        return launch.image if launch else backend_named(self.recipe.backend).image(self.recipe)
+        return launch.image if launch else self.recipe.runner.image(self.recipe)
 
     @property
     def patience(self) -> Patience:
@@ -94,7 +93,7 @@ class DeployedBuild:
     def shares_a_server(self) -> bool:
         """True if NVIDIA's C++ backend loads the engines."""
         has_engine_models = (self.folder / "model_repository/tensorrt_llm").is_dir()
-        return has_engine_models and backend_named(self.recipe.backend).triton_backend != PYTHON
+        return has_engine_models and self.recipe.runner.triton_backend != PYTHON
 
     @property
     def backend(self) -> str | None:
@@ -124,7 +123,7 @@ class DeployedBuild:
             for role in roles
         }
         check_loading(engines, recipe.speculation.num_draft_tokens or 1, sizes, runtime)
-        if backend_named(read_engine(engines[Role.TARGET].folder).backend).needs_gpu:
+        if read_engine(engines[Role.TARGET].folder).runner.needs_gpu:
             visible = find_gpus()
             if problem := settings_obstacle([visible[gpu] for gpu in sorted({*gpus.target, *gpus.draft})]):
                 raise problem

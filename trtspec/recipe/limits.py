@@ -18,7 +18,7 @@ _TOKENS_PER_BLOCK = 32
 
 def contradictions(recipe: Recipe) -> Iterator[Finding]:
     """Finds keys of the recipe that contradict each other; each subject is the dotted key to change."""
-    backend = backend_named(recipe.backend)
+    backend = recipe.runner
     yield from _backend(backend, recipe)
     yield from contradictions_of_any_backend(recipe)
     yield from backend.contradictions(recipe)
@@ -100,7 +100,7 @@ def _layers(recipe: Recipe) -> Iterator[Finding]:
 def _head(recipe: Recipe) -> Iterator[Finding]:
     """Finds what a head cannot have of its own, since it runs in its target's engine."""
     draft, method = recipe.draft, recipe.speculation.method
-    if draft is None or not method.is_head or not backend_named(recipe.backend).builds_engines:
+    if draft is None or not method.is_head or not recipe.runner.builds_engines:
         return
     usual = Draft(model=draft.model)
     for key in NOT_OF_HEADS:
@@ -145,7 +145,7 @@ def _kubernetes(recipe: Recipe) -> Iterator[Finding]:
         if recipe.kubernetes.form == "kserve":
             problem = "KServe makes no groups of pods of a runtime of your own"
             yield Finding("kubernetes.form", problem, "write form: deployment, or remove kubernetes.hosts")
-    if recipe.kubernetes.secrets.hub and backend_named(recipe.backend).builds_engines:
+    if recipe.kubernetes.secrets.hub and recipe.runner.builds_engines:
         problem = "pods pull engines from the store, and nothing from the Hub"
         yield Finding(
             "kubernetes.secrets.hub", problem, "remove this line; jobs have kubernetes.build.secret"

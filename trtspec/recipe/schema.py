@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from trtspec.backends import table
+from trtspec.backends.backend import Backend
 from trtspec.base.digest import digest_of
 from trtspec.base.roles import Role
 from trtspec.base.section import Section
@@ -290,7 +291,7 @@ class Recipe(Section):
         A server of others loads the draft on as many tensor ranks as the target.
         """
         ranks = {role: model.parallel.ranks for role, model in self.engines.items()}
-        if Role.DRAFT in ranks and not table.backend_named(self.backend).builds_engines:
+        if Role.DRAFT in ranks and not self.runner.builds_engines:
             ranks[Role.DRAFT] = self.target.parallel.tensor
         return ranks
 
@@ -307,7 +308,7 @@ class Recipe(Section):
     @property
     def drafts_inside(self) -> bool:
         """True if the target's engine has the draft inside."""
-        return self.speculation.method.kind in table.backend_named(self.backend).inside
+        return self.speculation.method.kind in self.runner.inside
 
     @property
     def draft_gpus(self) -> tuple[int, ...] | None:
@@ -356,6 +357,11 @@ class Recipe(Section):
     def backend(self) -> str:
         """`engine.backend`; if that is left out, `torch` for `gpu: none` and else `tensorrt_llm`."""
         return self.engine.backend or ("torch" if self.hardware.gpu == gpus.NONE else "tensorrt_llm")
+
+    @property
+    def runner(self) -> Backend:
+        """The backend, which answers what it is like."""
+        return table.backend_named(self.backend)
 
     def on(self, backend: str) -> Recipe:
         """Returns this recipe for another backend."""

@@ -119,7 +119,7 @@ def _check_device(choose: Chooser, engines: Mapping[Role, EnginePlan]) -> None:
     """Raises RecipeError where the recipe puts the draft on a GPU of the target that cannot hold both."""
     hardware, draft = choose.loaded.recipe.hardware, engines.get(Role.DRAFT)
     gpu = gpus.GPUS.get(hardware.gpu)
-    if gpu is None or draft is None or draft.device is None or backend_named(draft.backend).is_embedded:
+    if gpu is None or draft is None or draft.device is None or draft.runner.is_embedded:
         return
     problem = budget_of(gpu, engines, hardware.count).problem
     if problem and placement(engines, hardware.count).is_shared:
@@ -153,7 +153,7 @@ def _iterations(
     hardware, target = choose.loaded.recipe.hardware, engines[Role.TARGET]
     gpu = gpus.GPUS.get(hardware.gpu) if on_tensorrt else None
     written = choose.loaded.recipe.engine.max_num_tokens
-    is_embedded = {role: backend_named(engine.backend).is_embedded for role, engine in engines.items()}
+    is_embedded = {role: engine.runner.is_embedded for role, engine in engines.items()}
 
     def sized(tokens: int) -> dict[Role, EnginePlan]:
         return {

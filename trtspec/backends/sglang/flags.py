@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trtspec.backends.sglang.launch import METHODS
 from trtspec.backends.sglang.switches import LISTS, SWITCHES
 from trtspec.recipe.migration.command import Option, Syntax, options
 from trtspec.recipe.migration.drafts import DraftFlags
@@ -99,7 +100,7 @@ _REASONS = {
     ),
 }
 _LOST = {flag: reason for reason, flags in _REASONS.items() for flag in flags}
-_METHODS = {"STANDALONE": "draft_model", "NGRAM": "ngram", "EAGLE": "eagle", "EAGLE3": "eagle3"}
+_METHODS = {theirs: ours for ours, theirs in METHODS.items()}
 _ALGORITHM, _MODEL = "--speculative-algorithm", "--speculative-draft-model-path"
 _CHUNK = "--chunked-prefill-size"
 _STEPS, _TOKENS = "--speculative-num-steps", "--speculative-num-draft-tokens"

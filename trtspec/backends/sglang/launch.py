@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.inputs import LaunchInputs, words
-from trtspec.methods.ngram import Ngram
 
 METHODS = {"draft_model": "STANDALONE", "ngram": "NGRAM", "eagle3": "EAGLE3", "eagle": "EAGLE"}
 """SGLang's name of each method (`SpeculativeAlgorithm` in sglang/srt/speculative/spec_info.py)."""
@@ -52,14 +51,13 @@ def speculation(wanted: LaunchInputs) -> dict[str, str | int | bool | None]:
         "--speculative-algorithm": METHODS[method.kind],
         "--speculative-num-draft-tokens": wanted.num_draft_tokens + 1,
     }
-    if isinstance(method, Ngram):
-        depth = method.prompt_lookup_max + wanted.num_draft_tokens
+    if draft is None:
+        depth = int(method.options["prompt_lookup_max"]) + wanted.num_draft_tokens
         return {
             **options,
             "--speculative-ngram-max-bfs-breadth": 1,
             "--speculative-ngram-max-trie-depth": depth,
         }
-    assert draft is not None
     quantization = None
     if draft.quantize != wanted.target.quantize:
         quantization = "fp8" if draft.quantize else _UNQUANTIZED

@@ -58,5 +58,5 @@ def _inside(recipe: Recipe) -> Iterator[Finding]:
         problem = f"is the size of the tree, which has {most} nodes at most"
         yield Finding("speculation.max_draft_len", problem, f"at most {most}")
     if recipe.target.parallel.pipeline > 1:
-        problem = f"TensorRT-LLM's {speculation.method.kind.capitalize()} has no pipeline ranks"
+        problem = f"an engine of TensorRT-LLM with {speculation.method.kind} inside has no pipeline ranks"
         yield Finding("target.parallel.pipeline", problem, "write tensor ranks instead")

@@ -12,7 +12,6 @@ from typing import Any
 from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.inputs import LaunchInputs, words
 from trtspec.base import yaml11
-from trtspec.methods.ngram import Ngram
 
 METHODS = {"draft_model": "DraftTarget", "ngram": "NGram", "eagle3": "Eagle"}
 """The `decoding_type` of each method (`DecodingBaseConfig.from_dict`)."""
@@ -67,8 +66,7 @@ def speculation(wanted: LaunchInputs) -> dict[str, Any]:
         "decoding_type": METHODS[method.kind],
         "max_draft_len": wanted.num_draft_tokens,
     }
-    if isinstance(method, Ngram):
-        ngrams = {"max_matching_ngram_size": method.prompt_lookup_max}
+    if draft is None:
+        ngrams = {"max_matching_ngram_size": method.options["prompt_lookup_max"]}
         return {**values, **ngrams, "is_use_oldest": False, "is_public_pool": False}
-    assert draft is not None
     return {**values, "speculative_model_dir": draft.place}

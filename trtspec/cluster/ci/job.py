@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.backends.table import backend_named
 from trtspec.base.errors import TrtspecError
 from trtspec.recipe import releases
 from trtspec.recipe.loader import LoadedRecipe
@@ -38,7 +37,7 @@ class CiJob:
 def job_of(loaded: LoadedRecipe) -> CiJob | None:
     """Returns the job of a recipe; None for one that any machine builds."""
     recipe = loaded.recipe
-    if not backend_named(recipe.backend).compiles:
+    if not recipe.runner.compiles:
         return None
     release = releases.RELEASES[recipe.engine.release or releases.DEFAULT]
     hardware = recipe.hardware

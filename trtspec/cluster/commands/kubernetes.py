@@ -8,7 +8,6 @@ from pathlib import Path
 
 import typer
 
-from trtspec.backends.table import backend_named
 from trtspec.base.errors import RecipeError, StoreError, UnavailableError
 from trtspec.cli.terminal.output import out
 from trtspec.cluster.commands.cluster import deploy_to
@@ -45,7 +44,7 @@ def deploy_on_cluster(
     what `find_values` and `deploy_to` do.
     """
     loaded = load(recipe)
-    if (output or plain) and backend_named(loaded.recipe.backend).builds_engines:
+    if (output or plain) and loaded.recipe.runner.builds_engines:
         raise typer.BadParameter("a cluster serves what a store has", param_hint="--output, --plain")
     values = find_values(loaded, store, namespace, output=output, plain=plain)
     if helm_values:
@@ -70,7 +69,7 @@ def find_values(
     `plain` without drafts, beside the one with them and on no route of a Gateway. Raises RecipeError,
     StoreError for what a store lacks, and UnavailableError for a build that is not there.
     """
-    if backend_named(loaded.recipe.backend).builds_engines:
+    if loaded.recipe.runner.builds_engines:
         return derive(loaded, _of_engines(loaded, store), namespace)
     served = _of_server(loaded, store, output, plain=plain)
     values = derive(loaded, served, namespace)

@@ -8,7 +8,6 @@ import re
 import string
 from dataclasses import dataclass
 
-from trtspec.backends.table import backend_named
 from trtspec.base.errors import RecipeError
 from trtspec.base.units import GIB
 from trtspec.cluster.kubernetes.values import (
@@ -118,7 +117,7 @@ def name_of(recipe: str) -> str:
 
 def default_image(recipe: Recipe, version: str) -> str:
     """Returns the name of the image that a recipe gets that names none: no registry has it."""
-    if backend_named(recipe.backend).is_embedded:
+    if recipe.runner.is_embedded:
         return f"trtspec:{version}-{recipe.backend}"
     return f"trtspec:{version}-{release_of(recipe.engine.release).version}"
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from trtspec.backends.launch import ServerLaunch
-from trtspec.backends.table import backend_named
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
@@ -55,7 +54,7 @@ def of_server(loaded: LoadedRecipe, launch: ServerLaunch) -> ServedRecipe:
             files=dict(launch.files),
             hub=len(launch.models) < len(recipe.models),
             hub_secret=options.secrets.hub,
-            key_variable=backend_named(launch.backend).key_variable,
+            key_variable=launch.runner.key_variable,
             metrics_path=launch.metrics_path or "/metrics",
         ),
     )
@@ -90,12 +89,12 @@ def _times(options: Kubernetes, launch: ServerLaunch) -> ServerTimes:
 
 def _findings(loaded: LoadedRecipe, launch: ServerLaunch) -> Iterator[Finding]:
     recipe, options = loaded.recipe, loaded.recipe.kubernetes
-    for found in backend_named(recipe.backend).lacking_on_clusters(recipe):
+    for found in recipe.runner.lacking_on_clusters(recipe):
         yield loaded.problem(found.subject, found.problem, found.repair)
     if recipe.serving.layout:
         problem = "in Triton, vLLM is not deployed on a cluster: its own server is"
         yield loaded.problem("serving.layout", problem, "remove this line")
-    backend = backend_named(launch.backend)
+    backend = launch.runner
     if options.secrets.api_keys and backend.key_variable is None:
         problem = f"{backend.title} takes no key but on its command line, which every user of a node can read"
         repair = "remove this line, and put a proxy that asks for keys in front of it"

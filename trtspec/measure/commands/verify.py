@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 import typer
 
 from trtspec.backends.launch import ServerLaunch
-from trtspec.backends.table import backend_named
 from trtspec.base.errors import UnavailableError
 from trtspec.base.roles import Role
 from trtspec.cli.terminal.api_key import read_key
@@ -215,7 +214,7 @@ def _sides(
     assert built is not None
     if not built.launch:
         return in_this_process(built.folder, options.model_name or built.model_name)
-    doubt = backend_named(built.launch.backend).doubt(built.build.recipe.hardware.gpu)
+    doubt = built.launch.runner.doubt(built.build.recipe.hardware.gpu)
     if doubt and options.draws:
         out.warning(f"{doubt}; --draws 0 leaves sampling out")
     return in_turns(built.build, options.python, vocabulary.end_ids, out.status)

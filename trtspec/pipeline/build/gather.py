@@ -10,7 +10,6 @@ from pathlib import Path
 
 import trtspec.pipeline.repository
 import trtspec.serving
-from trtspec.backends.table import backend_named
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import TrtspecError
 from trtspec.base.progress import Progress
@@ -114,7 +113,7 @@ def _model(
     source = read_source(folder)
     names = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
     # A server of others gets a model of the Hub by its commit: nothing here reads its weights.
-    is_told = folder != location and not backend_named(loaded.recipe.backend).builds_engines
+    is_told = folder != location and not loaded.recipe.runner.builds_engines
     told = {**digests_of_weights(folder), **(digests_of_blobs(folder) if is_told else {})}
     found = _digests((*source.files, *names), digests, told)
     dataset = None if source.scheme else _dataset(loaded, model, digests)

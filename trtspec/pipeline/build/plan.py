@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trtspec.backends.table import backend_named
 from trtspec.base.errors import OptionError
 from trtspec.base.progress import Progress, no_progress
 from trtspec.base.roles import Role
@@ -92,7 +91,7 @@ def make_plan(
     folder = build_folder(loaded, flags, os.environ)
     digests = digests or FileDigests(folder / FOLDER / "digests.json", progress)
     # The release of a recipe may be one of a server of others.
-    compiles = backend_named(loaded.recipe.backend).compiles
+    compiles = loaded.recipe.runner.compiles
     host = find_host(release_of(loaded.recipe.engine.release if compiles else None), container=container)
     known = digests if to_run or store or has_records(folder) else None
     weights: set[Role] = set()
@@ -121,7 +120,7 @@ def check_host(recipe: Path, backend: str | None, *, container: bool) -> None:
     A build whose models are all here is not checked: the steps that this machine cannot run may be done.
     """
     loaded = load(recipe, asked_backend({"engine.backend": backend}, os.environ))
-    is_built_anywhere = not backend_named(loaded.recipe.backend).compiles
+    is_built_anywhere = not loaded.recipe.runner.compiles
     if is_built_anywhere or loaded.recipe.hardware.gpu == gpus.NONE or _has_models(loaded):
         return
     host = find_host(release_of(loaded.recipe.engine.release), container=container)

@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtspec.backends.table import backend_named
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import StoreError
 from trtspec.base.progress import Progress
@@ -89,7 +88,7 @@ def engine_platform(resolved: Resolved, role: Role, tensorrt: str | None) -> Pla
 
     `tensorrt` is the version that builds, None for that of the release's image.
     """
-    release = resolved.release if backend_named(resolved.engines[role].backend).compiles else None
+    release = resolved.release if resolved.engines[role].runner.compiles else None
     return platform_of(resolved.loaded.recipe.hardware.gpu, release, tensorrt)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtspec.backends.backend import Backend
 from trtspec.backends.table import backend_named
 from trtspec.base.errors import EngineError
 from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, MEDUSA, TORCH_VERSION
@@ -60,9 +61,14 @@ class EngineConfig:
         return maker_of(self.version)
 
     @property
+    def runner(self) -> Backend:
+        """The backend, which answers what it is like."""
+        return backend_named(self.backend)
+
+    @property
     def num_processes(self) -> int:
         """The number of processes that run it: one for each rank, or one that holds all ranks."""
-        return self.world_size if backend_named(self.backend).compiles else 1
+        return self.world_size if self.runner.compiles else 1
 
 
 def maker_of(version: str) -> str:
@@ -132,7 +138,7 @@ def check_engine(
     if release and config.version != release:
         problem = f"was built by TensorRT-LLM {config.version}, and not by {release} as the recipe says"
         raise EngineError(folder, problem, f"write release: {config.version}, or run the image of {release}")
-    suffix = "engine" if backend_named(config.backend).compiles else "safetensors"
+    suffix = "engine" if config.runner.compiles else "safetensors"
     for rank in range(config.world_size):
         if not (folder / f"rank{rank}.{suffix}").is_file():
             raise EngineError(folder, f"has no rank{rank}.{suffix}", _REBUILD)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtspec.backends.table import backend_named
 from trtspec.base.errors import EngineError
 from trtspec.base.roles import Role
 from trtspec.pipeline.engine.compatibility import fits_sm, fits_tensorrt
@@ -75,7 +74,7 @@ def check_loading(
     """
     configs = {role: read_engine(engine.folder) for role, engine in engines.items()}
     for role, engine in engines.items():
-        if backend_named(configs[role].backend).compiles:
+        if configs[role].runner.compiles:
             _check_versions(engine.folder, configs[role], engine.built, runtime)
             _check_gpus(engine.folder, configs[role], engine.gpus, engine.built, runtime)
     target = configs[Role.TARGET]

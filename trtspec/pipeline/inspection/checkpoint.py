@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trtspec.backends.table import backend_named
 from trtspec.base.errors import EngineError
 from trtspec.base.findings import note
 from trtspec.pipeline.engine.directory import read_engine
@@ -38,6 +37,6 @@ def inspect_checkpoint(folder: Path, config: Mapping[str, Any]) -> Report:
 def _is_of_torch(folder: Path) -> bool:
     """Says whether a build has an engine of the torch backend beside the checkpoint."""
     try:
-        return backend_named(read_engine(folder.parent / "engine").backend).is_embedded
+        return read_engine(folder.parent / "engine").runner.is_embedded
     except EngineError:
         return False

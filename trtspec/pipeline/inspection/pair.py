@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trtspec.backends.table import backend_named
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
@@ -39,7 +38,7 @@ class PairReport:
 def inspect_pair(loaded: LoadedRecipe) -> PairReport:
     """Compares what this machine has, without a download; raises ModelError for a folder that is no model."""
     method = loaded.recipe.speculation.method
-    is_built = backend_named(loaded.recipe.backend).builds_engines
+    is_built = loaded.recipe.runner.builds_engines
     sides, unseen, head = dict[Role, Member](), dict[Role, str](), None
     for role, model in loaded.recipe.models.items():
         location = loaded.model_location(model)

@@ -29,7 +29,7 @@ def examine(machine: Machine, recipe: Recipe | None) -> list[Finding]:
 
     An error is what the recipe needs and the machine lacks; without a recipe there is none.
     """
-    backend = backend_named(recipe.backend) if recipe else None
+    backend = recipe.runner if recipe else None
     on_tensorrt = backend is None or backend.compiles
     is_served = backend is not None and not backend.builds_engines
     release = releases.RELEASES[recipe.engine.release or releases.DEFAULT] if recipe and on_tensorrt else None
@@ -67,7 +67,7 @@ def _hub(machine: Machine) -> Finding:
 
 def _disk(machine: Machine, recipe: Recipe | None) -> Finding:
     found = f"{gb(machine.free)} free in {machine.folder}"
-    is_built = recipe is not None and backend_named(recipe.backend).builds_engines
+    is_built = recipe is not None and recipe.runner.builds_engines
     needed = _COPIES * sum(_weights(machine, recipe).values()) if recipe and is_built else 0
     if needed > machine.free:
         found += f", and a build needs about {gb(needed)}"
@@ -151,7 +151,7 @@ def _memory(machine: Machine, recipe: Recipe | None) -> Finding:
 
 def _loads(machine: Machine, recipe: Recipe) -> dict[int, float]:
     """Bytes of weights on each GPU, by its number in CUDA."""
-    is_served = not backend_named(recipe.backend).builds_engines  # which runs the draft on the target's GPUs
+    is_served = not recipe.runner.builds_engines  # which runs the draft on the target's GPUs
     count = recipe.ranks[Role.TARGET] if is_served else recipe.hardware.count
     placement = place(recipe.ranks, count, recipe.draft_gpus)
     loads: dict[int, float] = {}
@@ -163,7 +163,7 @@ def _loads(machine: Machine, recipe: Recipe) -> dict[int, float]:
 
 def _server(machine: Machine, recipe: Recipe) -> Finding:
     """Finds the recipe's server in this Python; it may as well be in an environment of its own."""
-    backend = backend_named(recipe.backend)
+    backend = recipe.runner
     image, names = backend.image(recipe), backend.packages
     version = recipe.engine.release or backend.versions[0]
     found = next((machine.versions[name] for name in names if name in machine.versions), None)
@@ -242,7 +242,7 @@ def _torch(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
 
 
 def _triton(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
-    triton, backend = machine.triton, backend_named(recipe.backend) if recipe else None
+    triton, backend = machine.triton, recipe.runner if recipe else None
     if triton:
         image = f" of image {triton.tag}" if triton.tag else ""
         lacking = "" if triton.tensorrt_llm_backend else ", without the backend of TensorRT-LLM"

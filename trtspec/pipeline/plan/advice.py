@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from trtspec.backends.table import backend_named
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert import checkpoint_size
 from trtspec.forecast.outlook import best, break_even
@@ -72,6 +71,6 @@ def _expected(speed: Speed) -> Expected:
 def _bytes(engine: EnginePlan) -> int:
     """Returns the bytes of the weights: of a checkpoint, or as another server loads them."""
     source = engine.model.source
-    if backend_named(engine.backend).builds_engines:
+    if engine.runner.builds_engines:
         return checkpoint_size(source, engine.checkpoint, engine.draft_inside)
     return source.size

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
-from trtspec.backends.table import backend_named
 from trtspec.base.roles import Role
 from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.checkpoint.mapping import misfit
@@ -55,7 +54,7 @@ def alternatives(resolved: Resolved) -> list[Alternative]:
     has the room.
     """
     gpu = gpus.GPUS.get(resolved.loaded.recipe.hardware.gpu)
-    if backend_named(resolved.backend).is_embedded or gpu is None:
+    if resolved.target.runner.is_embedded or gpu is None:
         return []
     found = sorted(_fitting(resolved, gpu), key=_rank)
     return [one for one in found if not any(_is_spared(one, other) for other in found)]
@@ -101,7 +100,7 @@ def _quantized(
             fp8=before.fp8 or "weights" in parts,
             fp8_kv_cache=before.fp8_kv_cache or "kv_cache" in parts,
         )
-        if after.fp8 and not backend_named(engine.backend).is_embedded:
+        if after.fp8 and not engine.runner.is_embedded:
             if not gpu.fp8 or misfit(engine.model.source, mapping, fp8=True):
                 return None
             changed[role] = replace(engine, checkpoint=after)

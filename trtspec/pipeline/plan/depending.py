@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from trtspec.backends.table import backend_named
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.layers.choose import SearchOptions
@@ -43,7 +42,7 @@ def depending(
         raise choose.error("serving.layout", problem, "write layout: in_process, or leave it out")
     if draft.layers_of_target is None:
         return dict(engines)
-    are_embedded = all(backend_named(one.backend).is_embedded for one in (engine, target))
+    are_embedded = all(one.runner.is_embedded for one in (engine, target))
     is_beside = are_embedded and layout == "in_process" and not draft.device
     layers = _layers(choose, draft, engine, target, shares_cache=is_beside)
     return {**engines, Role.DRAFT: replace(engine, layers=layers, is_dependent=is_beside)}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from trtspec.backends.table import backend_named
 from trtspec.base.roles import Role
 from trtspec.checkpoint.cast import DTYPES
 from trtspec.models.tensors import ITEM_SIZE
@@ -59,9 +58,7 @@ def embedded(resolved: Resolved, host: ProcessShare) -> Embedded | None:
 
     Beside a target in the same process a thread of that drives its GPU.
     """
-    by_role = {
-        role: engine for role, engine in resolved.engines.items() if backend_named(engine.backend).is_embedded
-    }
+    by_role = {role: engine for role, engine in resolved.engines.items() if engine.runner.is_embedded}
     if not by_role:
         return None
     serving = resolved.coordination
@@ -110,7 +107,7 @@ def _shared(resolved: Resolved) -> int:
         return 0
     options = [engine.checkpoint for engine in resolved.engines.values()]
     is_one_dtype = not any(each.fp8 for each in options) and len({each.dtype for each in options}) == 1
-    is_here = all(backend_named(engine.backend).is_embedded for engine in resolved.engines.values())
+    is_here = all(engine.runner.is_embedded for engine in resolved.engines.values())
     return draft.model.num_common * _item(draft) if is_here and is_one_dtype else 0
 
 

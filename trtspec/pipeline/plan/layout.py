@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from trtspec.backends.table import backend_named
 from trtspec.base.roles import Role
 from trtspec.models.families import family_of
 from trtspec.pipeline.plan.memory import KV_FRACTION, budget
@@ -32,11 +31,11 @@ def repository_spec(resolved: Resolved) -> RepositorySpec:
             {
                 role: engine.enable_chunked_context
                 for role, engine in resolved.engines.items()
-                if backend_named(engine.backend).compiles
+                if engine.runner.compiles
             },
         )
     draft = resolved.engines.get(Role.DRAFT)
-    is_embedded = draft is not None and backend_named(draft.backend).is_embedded
+    is_embedded = draft is not None and draft.runner.is_embedded
     return RepositorySpec(
         model_name=resolved.model_name,
         draft_engine_dir="../../draft/engine" if draft else None,
@@ -57,7 +56,7 @@ def _engine(resolved: Resolved, role: Role, engine: EnginePlan) -> EngineModel:
     """Returns the model of an engine; the target's follows guides, unless it drafts by itself."""
     name, folder, batch = BLS_MODELS[role], f"{role}/engine", engine.options.max_batch_size
     is_guided = role is Role.TARGET and bool(engine.model.source.end_ids) and not engine.inside
-    if backend_named(engine.backend).is_embedded:
+    if engine.runner.is_embedded:
         folder, tokenizer = str(PurePosixPath("../..", folder)), "../../tokenizer" if is_guided else None
         return EngineModel(name, engine.backend, folder, batch, device=engine.device, tokenizer=tokenizer)
     return EngineModel(

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trtspec.backends.table import backend_named
 from trtspec.base.roles import Role
 from trtspec.base.units import GIB, gib
 from trtspec.checkpoint.cast import DTYPES, FP8
@@ -106,7 +105,7 @@ def budget(resolved: Resolved) -> Budget | None:
     hardware = resolved.loaded.recipe.hardware
     gpu = gpus.GPUS.get(hardware.gpu)
     is_known = all(engine.model.source.architecture in FAMILIES for engine in resolved.engines.values())
-    if backend_named(resolved.backend).is_embedded or gpu is None or not is_known:
+    if resolved.target.runner.is_embedded or gpu is None or not is_known:
         return None
     return budget_of(gpu, resolved.engines, hardware.count)
 
@@ -114,9 +113,7 @@ def budget(resolved: Resolved) -> Budget | None:
 def budget_of(gpu: gpus.GpuProduct, engines: Mapping[Role, EnginePlan], count: int) -> Budget:
     """Returns the budget of engines on a server with `count` such GPUs."""
     options, is_shared = engines[Role.TARGET].options, placement(engines, count).is_shared
-    on_gpus = {
-        role: engine for role, engine in engines.items() if not backend_named(engine.backend).is_embedded
-    }
+    on_gpus = {role: engine for role, engine in engines.items() if not engine.runner.is_embedded}
     nothing = EngineMemory(0, 0, 0)
     return Budget(
         gpu=gpu.label,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from trtspec.backends.backend import Backend
 from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.table import backend_named
 from trtspec.base.roles import Role
@@ -85,6 +86,11 @@ class EnginePlan:
     """True if it lives in the target's engine: a head, or layers that are no copies."""
     inside: InsidePlan | None = None
     """The heads that a target is built with, as its draft."""
+
+    @property
+    def runner(self) -> Backend:
+        """The backend, which answers what it is like."""
+        return backend_named(self.backend)
 
     @property
     def draft_inside(self) -> DraftInside | None:
@@ -168,6 +174,6 @@ def placement(engines: Mapping[Role, EnginePlan], count: int) -> Placement:
     """
     ranks = {role: engine.checkpoint.mapping.world_size for role, engine in engines.items()}
     draft = engines.get(Role.DRAFT)
-    if not backend_named(engines[Role.TARGET].backend).builds_engines:
+    if not engines[Role.TARGET].runner.builds_engines:
         count = ranks[Role.TARGET]
     return place(ranks, count, devices.gpus_of(draft.device) if draft else None)

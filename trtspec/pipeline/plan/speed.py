@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from trtspec.backends.table import backend_named
 from trtspec.base.roles import Role
 from trtspec.checkpoint.cast import DTYPES, FP8
 from trtspec.checkpoint.convert import rank_sizes
@@ -67,7 +66,7 @@ class Speed:
 
 def unforeseeable(resolved: Resolved) -> str | None:
     """Returns why no speed can be told before a run; None where it can."""
-    if backend_named(resolved.backend).is_embedded:
+    if resolved.target.runner.is_embedded:
         return "engines of the torch backend have no data sheet: `trtspec bench` measures them"
     if resolved.loaded.recipe.hardware.gpu == gpus.NONE:
         return "a CPU has no data sheet: `trtspec bench` measures it"
@@ -76,7 +75,7 @@ def unforeseeable(resolved: Resolved) -> str | None:
     if resolved.target.inside:
         return "what a tree of drafts brings is not reckoned: `trtspec bench --baseline` measures it"
     draft = resolved.engines.get(Role.DRAFT)
-    if draft and backend_named(draft.backend).is_embedded:
+    if draft and draft.runner.is_embedded:
         return "a draft on the CPU has no data sheet: `trtspec bench` measures it"
     return None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 
-from trtspec.backends.table import backend_named
 from trtspec.models.headers_only import is_headers_only
 from trtspec.pipeline.plan.resolved import EnginePlan
 from trtspec.pipeline.run.step import Step
@@ -65,4 +64,4 @@ def needs_gpu(stage: Stage, engine: EnginePlan) -> bool:
         return True
     if stage is Stage.CALIBRATE:
         return engine.calibration is not None and not engine.calibration.dataset.dataset.is_ready
-    return stage is Stage.BUILD and backend_named(engine.backend).compiles
+    return stage is Stage.BUILD and engine.runner.compiles

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trtspec.backends.table import backend_named
 from trtspec.base.roles import Role
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
@@ -36,7 +35,7 @@ def make_steps(
     With `only` these are the steps of one engine, and of the one that it lives in, if any; they end with a
     manifest, and nothing is served.
     """
-    steps = backend_named(resolved.backend).steps(resolved, facts, found, only)
+    steps = resolved.target.runner.steps(resolved, facts, found, only)
     return [*steps, write_manifest.step(resolved, facts, steps, found)]
 
 

@@ -109,7 +109,7 @@ def _lengths(recipe: Recipe) -> str:
     longest = speculation.num_draft_tokens or speculation.max_draft_len
     if recipe.drafts_inside:
         return f"a tree of {longest} in every step" if longest else "a tree in every step"
-    is_built = backend_named(recipe.backend).builds_engines
+    is_built = recipe.runner.builds_engines
     is_fixed = not is_built or speculation.policy == "fixed" or speculation.num_draft_tokens
     if is_fixed:
         return f"{longest} in every round" if longest else "the default, in every round"

@@ -42,7 +42,7 @@ def _loaded(text: str, path: Path) -> tuple[LoadedRecipe | None, list[Finding]]:
         loaded = loads(text.encode(), path)
     except RecipeError as error:
         return None, list(error.findings)
-    return loaded, list(backend_named(loaded.recipe.backend).lacking_on_clusters(loaded.recipe))
+    return loaded, list(loaded.recipe.runner.lacking_on_clusters(loaded.recipe))
 
 
 def value_of(key: str, values: Mapping[str, Any]) -> Any:

@@ -15,6 +15,7 @@ from trtspec.base.extras import require
 from trtspec.cli.terminal.options import JsonOption, RecipeArgument
 from trtspec.cli.terminal.output import out
 from trtspec.measure.workloads.reading import read_workload
+from trtspec.methods.table import METHODS
 from trtspec.recipe.loader import LoadedRecipe, load
 from trtspec.train.commands.tuned import print_outcome
 from trtspec.train.tune.outcome import TuneOutcome, as_json, tuned
@@ -36,11 +37,8 @@ class Precision(str, Enum):
     FP8 = "fp8"
 
 
-class TunedMethod(str, Enum):
-    DRAFT_MODEL = "draft_model"
-    NGRAM = "ngram"
-    SUFFIX = "suffix"
-    HYBRID = "hybrid"
+_TUNED = {name: name for name, method in METHODS.items() if not method.is_head}
+TunedMethod = Enum("TunedMethod", _TUNED, type=str)  # type: ignore[misc]
 
 
 def _layers(written: list[str] | None) -> list[str] | None:

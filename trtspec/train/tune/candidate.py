@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from trtspec.backends.table import backend_named
 from trtspec.methods.table import METHODS
 from trtspec.recipe.loader import LoadedRecipe, model_location
 from trtspec.recipe.places import written
@@ -99,7 +98,7 @@ def candidates(
     `methods` all are tried that the recipe's backend runs.
     """
     recipe = loaded.recipe
-    runner, release = backend_named(recipe.backend), recipe.engine.release
+    runner, release = recipe.runner, recipe.engine.release
     wanted = methods or [name for name in tuned_methods() if not runner.refusal(name, release)]
     own = [CandidateDraft(loaded.model_location(recipe.draft), is_own=True)] if recipe.draft else []
     models = [

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trtspec.backends.table import backend_named
 from trtspec.base.errors import DatasetError, RecipeError
 from trtspec.base.progress import Progress
 from trtspec.measure.workloads.prompt import Prompt
@@ -137,7 +136,7 @@ class Session:
         wanted, is_measured = self._wanted, self._wanted.is_measured
         if is_measured is None:
             recipe = self._loaded.recipe
-            is_measured = backend_named(recipe.backend).is_embedded or recipe.hardware.gpu == gpus.NONE
+            is_measured = recipe.runner.is_embedded or recipe.hardware.gpu == gpus.NONE
         drafts = [*self._drafts, *(self._of_layers(layers) for layers in wanted.layers)]
         standing = candidates(self._loaded, drafts, wanted.precisions, wanted.methods)
         costing: MeasuredCosts | Forecasted

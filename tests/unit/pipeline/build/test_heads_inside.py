@@ -204,7 +204,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "tree": (["speculation: {method: medusa, max_draft_len: 64}"], "which has 63 nodes at most"),
     "pipeline": (
         ["target: {model: ./target, parallel: {pipeline: 2}}", "hardware: {gpu: h200, count: 2}"],
-        "TensorRT-LLM's Medusa has no pipeline ranks",
+        "with medusa inside has no pipeline ranks",
     ),
     "dtype": (["draft: {model: ./head, dtype: float16}"], "a head runs in its target's engine"),
     "no head": (["draft: {model: ./target}"], "is no head"),
