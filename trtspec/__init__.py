@@ -6,6 +6,8 @@ This is the Python API, of which the command line is made too:
 
     plan = trtspec.plan("recipe.yaml")
     done = trtspec.build("recipe.yaml")
+    with trtspec.deploy("recipe.yaml") as served:
+        print(trtspec.Client(served.api_url).generate("def fib(").text)
 
 A name is imported when it is first used, so that `import trtspec` costs nothing.
 """
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trtspec.client.client import Client
+    from trtspec.deployment.deploy import deploy
     from trtspec.pipeline.build.build import build
     from trtspec.pipeline.build.plan import make_plan as plan
     from trtspec.pipeline.store.store import Store
@@ -25,12 +28,13 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = ["Client", "Store", "__version__", "build", "load_recipe", "plan"]
+__all__ = ["Client", "Store", "__version__", "build", "deploy", "load_recipe", "plan"]
 
 _PLACES = {
     "Client": "client.client:Client",
     "Store": "pipeline.store.store:Store",
     "build": "pipeline.build.build:build",
+    "deploy": "deployment.deploy:deploy",
     "load_recipe": "recipe.loader:load",
     "plan": "pipeline.build.plan:make_plan",
 }

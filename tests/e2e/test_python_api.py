@@ -6,14 +6,19 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import trtspec
 from tests.e2e.conftest import IN_PROCESS, Deploy
+from tests.ports import free_port, free_ports
+from trtspec.deployment.options import DeployOptions
+from trtspec.gateway.addresses import LOOPBACK
+from trtspec.gateway.ports import Ports, listens
 
 ROOT = Path(__file__).parents[2]
-BUILDING, ASKING = re.findall(
+BUILDING, SERVING, ASKING = re.findall(
     r"^```python\n(.*?)^```$", (ROOT / "docs/reference/python.md").read_text(), re.M | re.S
 )
 
@@ -24,14 +29,19 @@ def test_the_pages_code_runs(
 ) -> None:
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     monkeypatch.chdir(tmp_path)
-    names = {"trtspec": trtspec}
+    names: dict[str, Any] = {"trtspec": trtspec}
 
     exec(BUILDING, names)
+    names["options"] = DeployOptions(ports=Ports(*free_ports(), free_port()))
+    exec(SERVING.replace("deploy(RECIPE, ", "deploy(RECIPE, options=options, "), names)
     exec(ASKING.replace("Client(", f"Client({server.grpc_url!r}, "), names)
 
     said = capsys.readouterr().out
     assert said.startswith("tiny torch\nto do ")
     assert (tmp_path / "build/python/manifest.json").is_file()
+    assert f"/v1 http://127.0.0.1:{names['served'].ports.metrics}/metrics\n" in said
+    assert server.generate("import ", max_tokens=20) in said
+    assert not any(listens(LOOPBACK, port) for port in names["served"].all_ports.values())
     assert re.search(r"^60 tokens, \d+ of \d+ draft tokens accepted$", said, re.M)
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from trtspec.base.errors import UnavailableError
-from trtspec.cli.terminal.built import find_build
 from trtspec.cli.terminal.options import (
     ApiKeysOption,
     ContextOption,
@@ -25,6 +24,7 @@ from trtspec.cli.terminal.options import (
     RecipeArgument,
 )
 from trtspec.cli.terminal.output import INTERRUPTED, out
+from trtspec.deployment.build import find_build
 from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.ports import GRPC, HTTP, METRICS, OPENAI, Ports
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trtspec.backends.backend import PYTHON
@@ -19,8 +20,9 @@ from trtspec.pipeline.engine.loading import PlacedEngine, Runtime, built_with, c
 from trtspec.pipeline.engine.manifest import backend_of, recipe_of
 from trtspec.pipeline.machine.devices import find_gpus
 from trtspec.pipeline.machine.settings import settings_obstacle
+from trtspec.pipeline.plan.choices import build_folder
 from trtspec.pipeline.repository.placement import place
-from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.loader import LoadedRecipe, load, parse
 from trtspec.recipe.schema import Recipe
 
 
@@ -137,3 +139,21 @@ class DeployedBuild:
     @property
     def _manifest(self) -> Path:
         return self.folder / "manifest.json"
+
+
+def find_build(recipe: Path | str, output: Path | str | None = None) -> DeployedBuild:
+    """Returns the build of a recipe in `output`, or in the usual folder.
+
+    The rules of the backend that it was built for hold, which `build --backend` may have named. Raises
+    RecipeError, and UnavailableError where there is no build.
+    """
+    path = Path(recipe)
+    parsed = parse(path)
+    found = DeployedBuild(
+        build_folder(parsed, {"output": str(output) if output else None}, os.environ), parsed
+    )
+    build = replace(found, loaded=load(path, found.backend if found.is_current else None))
+    if not build.is_there:
+        repair = f"trtspec build {recipe}" + (f" --output {output}" if output else "")
+        raise UnavailableError(build.folder, "there is no build here", repair)
+    return build

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.base.errors import StuckError, UnavailableError
+from trtspec.base.errors import UnavailableError
 from trtspec.base.progress import no_progress
 from trtspec.deployment.build import DeployedBuild
+from trtspec.deployment.deploy import running
 from trtspec.deployment.here import here
 from trtspec.deployment.in_container import in_container as contained
 from trtspec.deployment.options import for_measurement
-from trtspec.deployment.server import RunningServer
-from trtspec.deployment.site import Site
 from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.openai.template import ChatTemplate
-
-_LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,34 +56,12 @@ def served(
         deployment = site.deployment
         url = deployment.api_url or f"http://{LOOPBACK}:{deployment.ports.http}"
         target = BenchTarget(url, deployment.metrics_url, deployment.model_name, has_chats)
-        with _running(site, say):
-            yield target
-
-
-@contextmanager
-def _running(site: Site, say: Callable[[str], None]) -> Iterator[None]:
-    site.prepare(no_progress)
-    if site.warning:
-        say(site.warning)
-    say(f"starting {site.deployment.software} (log: {site.deployment.log})")
-    with site.serve() as start:
-        server = _ready(start)
-        try:
-            yield
-        finally:
-            say(f"stopping {site.deployment.software}")
-            server.stop()
-
-
-def _ready(start: Callable[[], RunningServer]) -> RunningServer:
-    """Returns a server that is ready; a start that got stuck in Triton is tried again."""
-    for is_last in (False, False, True):
-        server = start()
-        try:
-            while not server.is_ready():
-                time.sleep(_LOOK_S)
-            break
-        except StuckError:
-            if is_last:
-                raise
-    return server
+        site.prepare(no_progress)
+        if site.warning:
+            say(site.warning)
+        say(f"starting {deployment.software} (log: {deployment.log})")
+        with running(site):
+            try:
+                yield target
+            finally:
+                say(f"stopping {deployment.software}")

@@ -15,7 +15,6 @@ import typer
 from trtspec.base.errors import MeasureError
 from trtspec.base.roles import Role
 from trtspec.cli.terminal.api_key import read_key
-from trtspec.cli.terminal.built import find_build
 from trtspec.cli.terminal.command_line import typed
 from trtspec.cli.terminal.options import JsonOption, PythonOption
 from trtspec.cli.terminal.output import INTERRUPTED, out
@@ -27,6 +26,7 @@ from trtspec.cli.terminal.server_options import (
     ServedModelOption,
     ServerUrlOption,
 )
+from trtspec.deployment.build import find_build
 from trtspec.measure.bench.aiperf import AiperfTraffic
 from trtspec.measure.bench.deployed import served
 from trtspec.measure.bench.plan import BenchPlan

@@ -5,9 +5,9 @@ from __future__ import annotations
 import trtspec
 from trtspec.base.errors import ServerError
 from trtspec.cli.generate import summary
-from trtspec.cli.terminal.built import find_build
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.signals import ended_by_sigterm
+from trtspec.deployment.build import find_build
 from trtspec.recipe.shipped import TINY
 
 EXAMPLES = ("trtspec demo",)

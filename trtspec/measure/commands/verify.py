@@ -14,7 +14,6 @@ from trtspec.backends.launch import ServerLaunch
 from trtspec.base.errors import UnavailableError
 from trtspec.base.roles import Role
 from trtspec.cli.terminal.api_key import read_key
-from trtspec.cli.terminal.built import find_build
 from trtspec.cli.terminal.command_line import typed
 from trtspec.cli.terminal.options import JsonOption, OutputOption, PythonOption
 from trtspec.cli.terminal.output import out
@@ -26,7 +25,7 @@ from trtspec.cli.terminal.server_options import (
     ServedModelOption,
     ServerUrlOption,
 )
-from trtspec.deployment.build import DeployedBuild
+from trtspec.deployment.build import DeployedBuild, find_build
 from trtspec.measure.commands.verified import print_result
 from trtspec.measure.verify.in_turns import in_turns
 from trtspec.measure.verify.opening import ServerAddress, in_this_process, on_servers
