@@ -30,7 +30,6 @@ from trtspec.serving.guides.guides import Guides
 from trtspec.serving.intake import begin, is_long
 from trtspec.serving.liveness import Liveness
 from trtspec.serving.pace import FixedPace, Pace, Policy
-from trtspec.serving.rollout.arm_timeline import ArmTimeline
 from trtspec.serving.rollout.rollout import Rollout
 from trtspec.serving.rollout.shadow import Shadow
 from trtspec.serving.rollout.state import SHADOW, SPECULATE
@@ -40,7 +39,7 @@ from trtspec.serving.sequences import interleave
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stats import ArmStats, Stats
 from trtspec.serving.time_limit import within
-from trtspec.serving.timeline import Timeline
+from trtspec.serving.timeline import ArmTimeline, Timeline
 from trtspec.serving.tokenizer import Tokenizer
 
 MAX_FAILURES = 8

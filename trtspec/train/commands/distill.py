@@ -27,14 +27,12 @@ from trtspec.recipe.loader import LoadedRecipe, load
 from trtspec.recipe.places import places, written
 from trtspec.recipe.schema import NOT_OF_HEADS
 from trtspec.train.distill.curve import as_line
-from trtspec.train.distill.heads.settings import PUBLISHED, HeadSettings
-from trtspec.train.distill.settings import TrainingSettings
+from trtspec.train.distill.settings import PUBLISHED, DistillationOptions, HeadSettings, TrainingSettings
 
 if TYPE_CHECKING:
     from trtspec.base.progress import Advance
     from trtspec.train.distill.acceptance import AcceptanceEstimate
     from trtspec.train.distill.distillation import Distilled
-    from trtspec.train.distill.wanted import DistillationOptions
     from trtspec.train.tune.estimate import IntervalEstimate
 
 EXAMPLES = (
@@ -158,9 +156,8 @@ def distill(options: DistillCommandOptions) -> None:
 
 def _wanted(options: DistillCommandOptions, loaded: LoadedRecipe) -> DistillationOptions:
     """Returns the options of the training; what is left out is as the method's authors published it."""
-    # aiohttp and numpy come with them; what is missing of the extra `train` is said before.
+    # aiohttp comes with it; what is missing of the extra `train` is said before.
     from trtspec.train.distill.deployment import TargetDeployment
-    from trtspec.train.distill.wanted import DistillationOptions
 
     key = read_key(options.api_key_file, options.api_key_env)
     head = None

@@ -21,7 +21,7 @@ from trtspec.serving.tokenizer import Tokenizer
 from trtspec.train.distill import deployment
 from trtspec.train.distill.model import chat_template
 from trtspec.train.distill.pair import TrainingPair
-from trtspec.train.distill.wanted import DistillationOptions
+from trtspec.train.distill.settings import DistillationOptions
 from trtspec.train.tune.answer import RecordedAnswer, in_tokens
 from trtspec.train.tune.recording import LEAST_ROOM, Asking, record
 from trtspec.train.tune.workshop import Workshop

@@ -30,9 +30,9 @@ from trtspec.train.distill.draft import TrainedDraft
 from trtspec.train.distill.examples import Example, examples_of
 from trtspec.train.distill.heads.student import HeadStudent
 from trtspec.train.distill.pair import TrainingPair, read_pair, read_target
+from trtspec.train.distill.settings import DistillationOptions
 from trtspec.train.distill.student import Student
 from trtspec.train.distill.training import num_steps, train
-from trtspec.train.distill.wanted import DistillationOptions
 from trtspec.train.tune.estimate import IntervalEstimate
 
 RECORD = "distillation.json"

@@ -1,8 +1,21 @@
-"""Holds the settings of a training."""
+"""Holds the options of a distillation: those of its training, and those that only a head has."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from trtspec.train.distill.deployment import TargetDeployment
+
+HeadMethod = Literal["eagle3", "medusa"]
+DECAY = 0.8
+"""What a token of a draft counts beside the one before it.
+
+EAGLE's trainer (`eagle/traineagle3/main.py`) and Medusa's paper (arXiv 2401.10774, section 2.2.1) have it so.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +34,59 @@ class TrainingSettings:
     max_length: int = 2048
     """The most tokens of a prompt and its answer together."""
     seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSettings:
+    """The shape of a head, and how it is trained."""
+
+    method: HeadMethod
+    ttt_steps: int = 7
+    """The number of tokens that EAGLE-3 is trained to propose one after the other, from its own states.
+
+    This is "training-time test" (arXiv 2503.01840, section 3.2; 7 in EAGLE's trainer and in SpecForge 0.2).
+    """
+    draft_vocab_size: int | None = None
+    """The number of the target's tokens that the head may say: the most frequent ones of the answers. None is
+    all.
+    """
+    medusa_heads: int = 3
+    """The number of tokens that Medusa proposes (3 in its README)."""
+
+
+PUBLISHED: Mapping[HeadMethod, TrainingSettings] = {
+    "eagle3": TrainingSettings(epochs=20, learning_rate=1e-4),
+    "medusa": TrainingSettings(epochs=2, learning_rate=1e-3),
+}
+"""By method. EAGLE-3: the rate of SpecForge 0.2 (`config/schema.py`), the epochs of Speculators 0.9
+(`train/config/schema.py`); Medusa: its README. The small targets of tests want higher rates."""
+
+
+@dataclass(frozen=True, slots=True)
+class DistillationOptions:
+    """The options of a distillation. Either `workload` or `answers` is given."""
+
+    recipe: Path
+    output: Path
+    workload: str | None = None
+    """Prompts that the target answers, at `deployment` or in this process."""
+    answers: Path | None = None
+    """A file of answers that the target gave."""
+    held_out: str | None = None
+    """More of the same kind, which is not learned. None holds out a share of the others."""
+    held_out_share: float = 0.1
+    deployment: TargetDeployment | None = None
+    chat: bool = False
+    """True wraps prompts that are text in the target's chat template."""
+    max_tokens: int = 256
+    """The most tokens of an answer, unless its prompt has a limit of its own."""
+    temperature: float = 0.0
+    """0 is greedy."""
+    settings: TrainingSettings = field(default_factory=TrainingSettings)
+    head: HeadSettings | None = None
+    """The new head to train for the target; None trains the recipe's draft."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the new draft or head."""
+        return self.output / (self.head.method if self.head else "draft")

@@ -16,7 +16,7 @@ from trtspec.client.endpoint import AskError, EndpointRequest, TimedAnswer
 from trtspec.measure.workloads.prompt import Prompt
 from trtspec.measure.workloads.recorded import read_recorded
 from trtspec.train.distill.deployment import record
-from trtspec.train.distill.wanted import DistillationOptions
+from trtspec.train.distill.settings import DistillationOptions
 from trtspec.train.tune.recording import Asking
 
 PROMPTS = [Prompt(str(number), (f"say {number}",), "numbers") for number in range(40)]

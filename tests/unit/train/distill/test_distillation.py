@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from tests.unit.train.distill.conftest import PROMPT, SETTINGS, Run, speak
 from trtspec.base.errors import DatasetError, ModelError, PairError, TrainingError
 from trtspec.measure.workloads.recorded import Recorded, append_recorded
-from trtspec.train.distill.wanted import DistillationOptions
+from trtspec.train.distill.settings import DistillationOptions
 
 
 def agreements(folder: Path, texts: list[list[int]], num_prompt: int) -> list[list[bool]]:

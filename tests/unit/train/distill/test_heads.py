@@ -25,10 +25,13 @@ from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_head
 from trtspec.models.source import read_source
 from trtspec.train.distill.distillation import Distilled
-from trtspec.train.distill.heads.settings import HeadMethod, HeadSettings
 from trtspec.train.distill.heads.student import layer_of
-from trtspec.train.distill.settings import TrainingSettings
-from trtspec.train.distill.wanted import DistillationOptions
+from trtspec.train.distill.settings import (
+    DistillationOptions,
+    HeadMethod,
+    HeadSettings,
+    TrainingSettings,
+)
 
 PROMPT, ANSWER = 8, 24
 SETTINGS = TrainingSettings(batch_size=16, epochs=8, learning_rate=5e-3, max_length=64)

@@ -21,8 +21,8 @@ from transformers import LlamaConfig
 from transformers.models.llama import modeling_llama
 
 from trtspec.train.distill.examples import IGNORED
-from trtspec.train.distill.heads.settings import DECAY
 from trtspec.train.distill.heads.teacher import Taught
+from trtspec.train.distill.settings import DECAY
 
 llama: Any = modeling_llama  # It has functions without types.
 Cache = list[tuple[Tensor, Tensor]]

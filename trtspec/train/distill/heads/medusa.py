@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trtspec.train.distill.examples import IGNORED
-from trtspec.train.distill.heads.settings import DECAY
 from trtspec.train.distill.heads.teacher import Taught
+from trtspec.train.distill.settings import DECAY
 
 
 class ResidualBlock(nn.Module):
