@@ -52,7 +52,8 @@ def not_installed(package: str, who: str, extra: str) -> UnavailableError:
 
 
 def how_to_install(extra: str) -> str:
-    return f"pip install 'trtspec[{extra}]'"
+    """Returns how an extra is installed; no package index has trtspec."""
+    return f"pip install '.[{extra}]' in a clone of trtspec, or 'WHEEL[{extra}]' with the file of its wheel"
 
 
 def missing_extra(error: ModuleNotFoundError) -> UnavailableError | None:

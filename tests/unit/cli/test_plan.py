@@ -105,7 +105,7 @@ def test_no_picture_without_matplotlib(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     failed = plan(H200, "--picture", tmp_path / "plan.svg")
     assert failed.exit_code == 1
-    assert "pip install 'trtspec[measure]'" in str(failed.exception.repair)  # type: ignore[union-attr]
+    assert "pip install '.[measure]'" in str(failed.exception.repair)  # type: ignore[union-attr]
 
 
 def test_an_engine_without_a_data_sheet_has_no_forecast(tmp_path: Path) -> None:

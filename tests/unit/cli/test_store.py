@@ -103,6 +103,8 @@ def test_the_bill_of_materials_is_cyclonedx(store: Path) -> None:
         "zope-interface",
     }
     assert components["example/target"]["purl"] == f"pkg:huggingface/example/target@{'a' * 40}"
+    assert components["torch"]["purl"].startswith("pkg:pypi/torch@")
+    assert components["trtspec"]["purl"].startswith("pkg:generic/trtspec@")
     assert components["example/target"]["components"][0]["hashes"][0]["content"] == "b" * 64
 
 
@@ -183,7 +185,7 @@ def test_verify_says_what_cannot_be_pulled(store: Path) -> None:
     ("url", "said"),
     [
         ("nonsense://user:secret@host/x", "nonsense is no file system that fsspec knows"),
-        ("gs://bucket/x", "pip install 'trtspec[gcs]'"),
+        ("gs://bucket/x", "pip install '.[gcs]'"),
     ],
 )
 def test_a_url_that_cannot_be_used(url: str, said: str) -> None:

@@ -72,7 +72,7 @@ def test_the_extra_is_named(bare: Bare, words: tuple[object, ...], package: str,
     said = bare(*words)
     assert said.returncode == 1, said.stderr
     assert f"error: {package}: is not installed, and " in said.stderr
-    assert f"hint: pip install 'trtspec[{extra}]'" in said.stderr
+    assert f"hint: pip install '.[{extra}]'" in said.stderr
     assert "Traceback" not in said.stderr
 
 
@@ -97,7 +97,7 @@ def test_what_is_imported_late_names_its_extra_too(serving: Bare, tmp_path: Path
         said = serving("verify", TINY, "--output", tmp_path / "build", "--draws", draws)
         assert said.returncode == 1
         assert f"error: {package}: is not installed, and " in said.stderr
-        assert f"hint: pip install 'trtspec[{extra}]'" in said.stderr
+        assert f"hint: pip install '.[{extra}]'" in said.stderr
         assert "Traceback" not in said.stderr
 
 

@@ -87,7 +87,7 @@ def test_a_missing_wheel_names_the_install(monkeypatch: pytest.MonkeyPatch) -> N
 
     with pytest.raises(UnavailableError, match="nvidia-pytriton: not installed") as caught:
         find_wheel()
-    assert "pip install 'trtspec[triton]'" in str(caught.value.repair)
+    assert "pip install '.[triton]'" in str(caught.value.repair)
 
 
 def test_a_python_that_the_wheel_does_not_know_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

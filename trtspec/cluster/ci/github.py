@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
+from importlib.resources import files
 from typing import Any
 
 from trtspec.cluster.ci.job import CiJob
-from trtspec.cluster.ci.template import read_template
 
 FILE = ".github/workflows/engine-build.yml"
 
@@ -24,4 +24,4 @@ def matrix(jobs: Iterable[CiJob]) -> dict[str, Any]:
 
 def workflow() -> str:
     """Returns the text of `FILE`."""
-    return read_template("github.yml")
+    return files("trtspec.cluster.ci").joinpath("github.yml").read_text(encoding="utf-8")

@@ -8,17 +8,19 @@ Source: GitLab Docs, "Downstream pipelines", section "Dynamic child pipelines", 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.resources import files
 from typing import Any
 
 from trtspec.cluster.ci.job import CiJob
-from trtspec.cluster.ci.template import read_template
 
 FILE = ".gitlab/engine-build.yml"
 _ALWAYS = [{"when": "on_success"}]
 # NVIDIA's image has PyTorch, and may lack ensurepip; its own packages stay as they are.
 _INSTALL = (
+    "case \"$STORE\" in s3://*) extras='[fp8,s3]' ;; gs://*) extras='[fp8,gcs]' ;; *) extras='[fp8]' ;; esac",
+    'case "$TRTSPEC" in *://*) wanted="trtspec$extras @ $TRTSPEC" ;; *) wanted="$TRTSPEC$extras" ;; esac',
     "python3 -m venv --system-site-packages --without-pip .venv",
-    "python3 -m pip --python .venv/bin/python install --quiet \"$TRTSPEC\" 'trtspec[fp8]'",
+    'python3 -m pip --python .venv/bin/python install --quiet "$wanted"',
 )
 # Values from outside are variables of the environment, in quotes where they are used.
 _BUILD = (
@@ -45,7 +47,7 @@ def child_pipeline(jobs: Iterable[CiJob]) -> dict[str, Any]:
 
 def template() -> str:
     """Returns the text of `FILE`."""
-    return read_template("gitlab.yml")
+    return files("trtspec.cluster.ci").joinpath("gitlab.yml").read_text(encoding="utf-8")
 
 
 def _build_job(job: CiJob) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -34,6 +35,19 @@ def init(
     write_atomically(file, text())
     out.status(f"wrote {file}")
     out.hint("its first lines say how to call it, and what a runner needs")
+    if not _is_trtspecs(Path()):
+        key = {"github": "its input trtspec", "gitlab": "its variable TRTSPEC"}[system]
+        out.warning(
+            "this repository is not trtspec's, and no package index has trtspec: say in"
+            f" {key} where pip finds it, a wheel or a submodule in this repository, or a URL (git+https://…)"
+        )
+
+
+def _is_trtspecs(folder: Path) -> bool:
+    """Says whether this is the folder that trtspec is installed from."""
+    project = folder / "pyproject.toml"
+    text = project.read_text(encoding="utf-8", errors="replace") if project.is_file() else ""
+    return re.search(r"""^name\s*=\s*["']trtspec["']""", text, re.MULTILINE) is not None
 
 
 def matrix(

@@ -74,7 +74,7 @@ class SelfTest:
         for build in self.pair.builds(texts):
             start = time.monotonic()
             if build.numbers == "fp8" and find_spec("modelopt") is None:
-                yield _outcome(build, "build", Ruling.NOT_TRIED, "calibration needs trtspec[fp8] here")
+                yield _outcome(build, "build", Ruling.NOT_TRIED, "calibration needs the extra fp8 here")
                 continue
             try:
                 made = self._built(build)

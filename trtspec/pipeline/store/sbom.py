@@ -77,10 +77,12 @@ def _canonical(name: str) -> str:
 
 
 def _package(name: str, version: str) -> dict[str, Any]:
+    # No package index has trtspec, and who looked for it there could get another's.
+    kind = "generic" if name == "trtspec" else "pypi"
     return {
         "type": "library",
         "bom-ref": f"{name}@{version}",
         "name": name,
         "version": version,
-        "purl": f"pkg:pypi/{name}@{quote(version)}",
+        "purl": f"pkg:{kind}/{name}@{quote(version)}",
     }

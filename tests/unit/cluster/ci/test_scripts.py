@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 from ruamel.yaml import YAML
 
 from tests.fakes.gpu_machine import H200, GpuMachine
@@ -87,7 +88,7 @@ def jobs() -> dict[str, Any]:
 
 class TestGithub:
     def inputs(self, **values: str) -> dict[str, str]:
-        return {"inputs.trtspec": "trtspec==1", "inputs.recipes": "*.yaml", "inputs.store": "", **values}
+        return {"inputs.trtspec": ".", "inputs.recipes": "*.yaml", "inputs.store": "", **values}
 
     def test_the_matrix(self, checkout: Path, machine: GpuMachine, jobs: dict[str, Any]) -> None:
         steps = Steps(checkout, machine, self.inputs())
@@ -97,8 +98,41 @@ class TestGithub:
         assert [entry["recipe"] for entry in json.loads(value)["include"]] == ["pair.yaml"]
         assert (checkout / "python3.calls").read_text().splitlines() == [
             "-m venv --system-site-packages --without-pip .venv",
-            "-m pip --python .venv/bin/python install --quiet trtspec==1",
+            "-m pip --python .venv/bin/python install --quiet .",
         ]
+
+    @pytest.mark.parametrize(
+        ("trtspec", "store", "matrix", "build"),
+        [
+            (".", "", ".", ".[fp8]"),
+            ("wheels/t.whl", "s3://a", "wheels/t.whl[s3]", "wheels/t.whl[fp8,s3]"),
+            (
+                "git+https://h/t",
+                "gs://a",
+                "trtspec[gcs] @ git+https://h/t",
+                "trtspec[fp8,gcs] @ git+https://h/t",
+            ),
+        ],
+    )
+    def test_trtspec_comes_from_where_the_input_says(
+        self,
+        checkout: Path,
+        machine: GpuMachine,
+        jobs: dict[str, Any],
+        trtspec: str,
+        store: str,
+        matrix: str,
+        build: str,
+    ) -> None:
+        steps = Steps(checkout, machine, self.inputs(**{"inputs.trtspec": trtspec, "inputs.store": store}))
+        for name, wanted in (("matrix", matrix), ("build", build)):
+            (install,) = (step for step in jobs[name]["steps"] if step.get("name") == "Install trtspec")
+            assert steps.run({"steps": [install]}) == [0]
+            call = (checkout / "python3.calls").read_text().splitlines()[-1]
+            assert call == f"-m pip --python .venv/bin/python install --quiet {wanted}"
+            if "://" in trtspec:
+                assert Requirement(wanted).url == trtspec
+            (checkout / ".venv/bin/trtspec").unlink()
 
     def test_a_matrix_that_cannot_be_made_fails_the_job(
         self, checkout: Path, machine: GpuMachine, jobs: dict[str, Any]

@@ -48,6 +48,16 @@ class TestInit:
         assert (result.exit_code, result.stdout) == (0, "")
         assert [path.as_posix() for path in Path().rglob("*") if path.is_file()] == [file]
 
+    @pytest.mark.parametrize(("project", "is_told"), [(None, True), ("other", True), ("trtspec", False)])
+    def test_who_installs_from_another_repository_says_where_trtspec_is(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, project: str | None, is_told: bool
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        if project:
+            Path("pyproject.toml").write_text(f'[project]\nname = "{project}"\n')
+        said = CliRunner().invoke(app, ["ci", "init", "gitlab"]).stderr
+        assert ("say in its variable TRTSPEC where pip finds it" in said) is is_told
+
     def test_what_is_there_stays_unless_forced(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         Path(github.FILE).parent.mkdir(parents=True)

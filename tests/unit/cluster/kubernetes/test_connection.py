@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from trtspec.base.errors import ClusterError, UnavailableError
+from trtspec.base.extras import how_to_install
 from trtspec.cluster.kubernetes.cluster import UnreachableError
 from trtspec.cluster.kubernetes.connection import connect
 from trtspec.cluster.kubernetes.resources import POD
@@ -87,7 +88,7 @@ def test_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     with pytest.raises(UnavailableError) as error:
         connect(None, None)
-    assert error.value.repair == "pip install 'trtspec[cluster]'"
+    assert error.value.repair == how_to_install("cluster")
 
 
 def test_a_broken_kubeconfig(kubeconfig: Path) -> None:

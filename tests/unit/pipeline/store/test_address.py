@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from trtspec.base.errors import StoreError, UnavailableError
+from trtspec.base.extras import how_to_install
 from trtspec.pipeline.store.address import StoreAddress
 from trtspec.pipeline.store.store import Store
 
@@ -63,7 +64,11 @@ def test_a_failure_says_nothing_of_the_password(password: str) -> None:
 @pytest.mark.parametrize(
     ("url", "package", "wanted"),
     [
-        ("gs://bucket/x", "gcsfs", "'trtspec[gcs]'"),
+        (
+            "gs://bucket/x",
+            "gcsfs",
+            how_to_install("gcs").removeprefix("pip install "),
+        ),
         ("az://container/x", "adlfs", "adlfs"),
         ("sftp://host/x", "paramiko", "paramiko"),
     ],
