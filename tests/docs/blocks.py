@@ -39,6 +39,18 @@ class Block:
         lines = re.findall(r"^\$ (.*(?:\\\n.*)*)$", self.text, re.MULTILINE)
         return "".join(f"{line}\n" for line in lines)
 
+    @property
+    def printed(self) -> list[str]:
+        """The lines of a `console` that commands print; `…` stands for what differs from run to run."""
+        shown = re.sub(r"^\$ .*(?:\\\n.*)*\n", "", self.text, flags=re.MULTILINE)
+        return shown.splitlines() if self.language == "console" else []
+
+
+def is_printed(line: str, said: str) -> bool:
+    """Says whether a line of a page is among the lines that were printed."""
+    pattern = ".*".join(map(re.escape, line.split("…")))
+    return re.search(f"^{pattern}$", said, re.MULTILINE) is not None
+
 
 def blocks(page: Path) -> list[Block]:
     """Returns the blocks of commands of a page, in its order."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import GENERATED, PAGES, ROOT, blocks
+from tests.docs.blocks import GENERATED, PAGES, ROOT, blocks, is_printed
 from tests.e2e.conftest import TINY
 from tests.ports import free_port, free_ports
 
@@ -87,6 +87,10 @@ def test_a_page_can_be_followed(page: Path, tmp_path: Path) -> None:
     found = (tmp_path / "said").read_text()
     assert status == 0, f"{text}\n{found[-3000:]}"
     assert '{"error"' not in found
+    if page.name == "README.md":
+        shown = [line for block in blocks(page) if not block.title for line in block.printed]
+        # Numbers are another machine's.
+        assert [line for line in shown if not is_printed(re.sub(r"\d[\d.]*", "…", line), found)] == [], found
 
 
 def test_the_pages_that_serve_are_followed() -> None:
