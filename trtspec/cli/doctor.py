@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trtspec.base.errors import UnavailableError
-from trtspec.base.findings import Finding, Severity, as_json, errors
+from trtspec.base.findings import Finding, Severity, as_json, errors, ok
 from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import out
+
+if TYPE_CHECKING:
+    from trtspec.pipeline.machine.survey import Machine
+    from trtspec.recipe.loader import LoadedRecipe
 
 EXAMPLES = ("trtspec doctor", "trtspec doctor recipe.yaml")
 
@@ -35,13 +39,32 @@ def doctor(
 
     loaded = load(recipe) if recipe else None
     output = build_folder(loaded, {}, os.environ) if loaded else Path()
-    findings = examine(look(loaded, output, _wheel()), loaded.recipe if loaded else None)
+    machine = look(loaded, output, _wheel())
+    findings = examine(machine, loaded.recipe if loaded else None)
+    if loaded and all(state.here for state in machine.models.values()):
+        findings += _models(loaded, machine)
     if json:
         out.json({"recipe": str(recipe) if recipe else None, **as_json(findings)})
     else:
         _print(findings)
     if errors(findings):
         raise typer.Exit(1)
+
+
+def _models(loaded: LoadedRecipe, machine: Machine) -> list[Finding]:
+    """Finds what the recipe wants of its models and they do not allow, as a build would before it begins."""
+    from trtspec.base.errors import TrtspecError
+    from trtspec.pipeline.build.plan import PlanRequest, outline
+    from trtspec.pipeline.build.preflight import check_models
+    from trtspec.pipeline.machine.host import Host
+
+    host = Host(machine.versions, machine.trtllm_build, machine.gpus)
+    try:
+        made = outline(loaded, host, PlanRequest({}), out.watch, offline=True)
+        check_models(made.steps)
+    except TrtspecError as error:
+        return list(error.findings)
+    return [ok("models", "they allow what the recipe wants of them")]
 
 
 def _wheel() -> UnavailableError | None:

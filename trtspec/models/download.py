@@ -75,6 +75,17 @@ def _blobs(folder: Path, files: Sequence[Any]) -> Mapping[Path, int]:
     return {blobs / (file.lfs.sha256 if file.lfs else file.blob_id): file.size for file in files}
 
 
+def cache_of(repo_id: str) -> tuple[Path, int]:
+    """Returns the Hub's cache, and the bytes that it has of a model already, of whatever revision."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    cache = Path(constants.HF_HUB_CACHE)
+    blobs = cache / repo_folder_name(repo_id=repo_id, repo_type="model") / "blobs"
+    files = blobs.iterdir() if blobs.is_dir() else ()
+    return cache, _present(dict.fromkeys(files, 0))
+
+
 def _present(blobs: Mapping[Path, int]) -> int:
     """The bytes of these files that are on the disk, those of unfinished downloads included."""
     present = 0

@@ -106,11 +106,12 @@ def read_source(folder: Path) -> Source:
     config = read_hf_config(folder / "config.json").of_text
     generation, beside = folder / "generation_config.json", folder / "hf_quant_config.json"
     ends = read_hf_config(generation) if generation.is_file() else config
-    tensors = read_tensors(folder)
-    if (layers := config.size("num_hidden_layers")) > len(tensors):
+    tensors, quantization = read_tensors(folder), read_json(beside) if beside.is_file() else None
+    source = source_of(folder, config, ends, quantization, tensors)
+    if (layers := source.num_hidden_layers) > len(tensors):
         problem = f"num_hidden_layers is {layers}, but there are only {len(tensors)} tensors"
         raise ModelError(config.file, problem, SAME_REVISION)
-    return source_of(folder, config, ends, read_json(beside) if beside.is_file() else None, tensors)
+    return source
 
 
 def source_of(

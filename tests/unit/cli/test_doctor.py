@@ -43,7 +43,7 @@ def doctor(
     def run(text: str = "", **sections: str) -> dict[str, dict[str, Any]]:
         for role in ("target", "draft"):
             if not (machine.folder.parent / role).exists():
-                model_folder(role)
+                model_folder(role, torch_dtype="bfloat16")
         lines = {
             "name": "x",
             "target": "{model: ./target}",
@@ -68,9 +68,19 @@ def missing(findings: dict[str, dict[str, Any]]) -> list[str]:
     return [subject for subject, finding in findings.items() if finding["severity"] == "error"]
 
 
+def test_what_the_models_do_not_allow_is_found_before_a_build(
+    doctor: Callable[..., Any], model_folder: Callable[..., Path]
+) -> None:
+    model_folder("target")
+    found = doctor()
+    assert missing(found) == ["target.dtype"]
+    assert found["target.dtype"]["repair"] == "write bfloat16 or float16"
+
+
 def test_a_machine_with_everything(doctor: Callable[..., Any]) -> None:
     found = doctor()
     assert missing(found) == []
+    assert found["models"]["severity"] == "ok"
     assert found["GPU"]["problem"] == "1 x NVIDIA H200 (SM 90, 140.4 GiB)"
     assert found["driver"]["problem"] == "590.44.01"
     assert found["GPU memory"]["problem"] == "139.6 GiB free"
@@ -315,7 +325,7 @@ def test_a_full_disk(doctor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
     import shutil
 
     usage = shutil.disk_usage("/")._replace(free=10)
-    monkeypatch.setattr("trtspec.pipeline.machine.survey.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("trtspec.pipeline.machine.disk.shutil.disk_usage", lambda _: usage)
     findings = doctor()
     assert missing(findings) == ["disk"]
     assert "0.0 GB free" in findings["disk"]["problem"]

@@ -13,10 +13,10 @@ from trtspec.base.progress import Progress, no_progress
 from trtspec.base.roles import Role
 from trtspec.pipeline.build.keys import check_key
 from trtspec.pipeline.build.leases import leased_plan
-from trtspec.pipeline.build.plan import BuildPlan, check_host, make_plan
+from trtspec.pipeline.build.plan import BuildPlan, request_of, with_files
+from trtspec.pipeline.build.preflight import look_ahead
 from trtspec.pipeline.build.stored import push_build
 from trtspec.pipeline.report.recorder import recorded
-from trtspec.pipeline.run.digests import FileDigests
 from trtspec.pipeline.run.runner import run
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps.stages import Stage, up_to
@@ -66,32 +66,22 @@ def build(
     stores know by it. `report` names files of which each gets a report, however the build ends. `progress` is
     told of long work, and `warn` of what does no harm to the build.
 
-    Raises what `make_plan` raises, UnavailableError where this machine cannot build it, and whatever a step
-    raises. A build that broke off is gone on with by the next call.
+    Raises what `make_plan` raises, UnavailableError where this machine cannot build it, before a file of
+    weights is read, and whatever a step raises. A build that broke off is gone on with by the next call.
     """
-    path, role, stage = Path(recipe), Role(only) if only else None, Stage(until)
+    role, stage = Role(only) if only else None, Stage(until)
+    request = request_of(output, backend, None, container=container, only=role)
 
-    def planned(*, to_run: bool, digests: FileDigests | None = None) -> BuildPlan:
-        if to_run and not store:
-            check_host(path, backend, container=container)
-        made = make_plan(
-            path,
-            output=output,
-            backend=backend,
-            container=container,
-            store=store,
-            only=role,
-            to_run=to_run,
-            digests=digests,
-            progress=progress,
-        )
+    def planned(*, to_run: bool, earlier: BuildPlan | None = None) -> BuildPlan:
+        first = earlier or look_ahead(recipe, request, stage, progress, pulls=store is not None)
+        made = with_files(first, store, progress, to_run=to_run)
         if key:
             check_key(made, role, key)
         return made
 
     pushes = store if stage is Stage.BUILD else None
     with (
-        recorded(path, report, warn=warn) as record,
+        recorded(Path(recipe), report, warn=warn) as record,
         leased_plan(pushes, planned, progress, warn) as (made, watch),
     ):
         record(made)

@@ -11,14 +11,14 @@ from pathlib import Path
 import trtspec.pipeline.repository
 import trtspec.serving
 from trtspec.base.digest import digest_of
-from trtspec.base.errors import TrtspecError
+from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
 from trtspec.checkpoint.calibrate.dataset import Dataset, find_dataset
 from trtspec.models.common import num_common
 from trtspec.models.headers_only import digests_of_blobs, digests_of_weights, fetch_headers, has_headers
 from trtspec.models.heads.reading import head_tensors, read_head
-from trtspec.models.hub import check_access, fetch
+from trtspec.models.hub import cached_folder, check_access, fetch
 from trtspec.models.layers import draft_of
 from trtspec.models.published import published
 from trtspec.models.source import Source, read_source
@@ -51,17 +51,17 @@ def gather(
     ModelError, TensorError or DatasetError for what cannot be read, and UnavailableError for a disk without
     room.
     """
-    has_head = loaded.recipe.speculation.method.is_head
-    named = {
-        role: model for role, model in loaded.recipe.models.items() if role is Role.TARGET or not has_head
-    }
-    refused = _refused(loaded, named) if offline else {}
-    models = {
-        role: _of_table(loaded, model, *refused[role])
-        if role in refused
-        else _model(loaded, model, digests, fetch if role in weights else fetch_headers, watch)
-        for role, model in named.items()
-    }
+    has_head, models = loaded.recipe.speculation.method.is_head, dict[Role, ModelFacts]()
+    refused = _refused(loaded, offline=offline)
+    for role, model in loaded.recipe.models.items():
+        known = published(model.model, model.revision) if offline and role in refused else None
+        if known:
+            models[role] = _of_table(loaded, model, known, refused[role])
+        elif role in refused and not isinstance(refused[role], UnavailableError):
+            raise refused[role]
+        elif role is Role.TARGET or not has_head:
+            bring = fetch if role in weights else fetch_headers
+            models[role] = _model(loaded, model, digests, bring, watch)
     draft, head = loaded.recipe.draft, None
     if draft and has_head:
         head = _head(loaded, draft, models[Role.TARGET].source, digests, watch)
@@ -73,20 +73,23 @@ def gather(
     return PlanFacts(models, host, _serving_code(), head)
 
 
-def _refused(
-    loaded: LoadedRecipe, models: Mapping[Role, RecipeModel]
-) -> dict[Role, tuple[Source, TrtspecError]]:
-    """Returns those published models that this machine lacks and the Hub does not give, and why not."""
+def _refused(loaded: LoadedRecipe, *, offline: bool) -> dict[Role, TrtspecError]:
+    """Returns why the Hub does not give those models that this machine lacks; it is asked for all at once."""
     lacking = {
-        role: source
-        for role, model in models.items()
-        if (source := published(model.model, model.revision))
-        and loaded.model_location(model) == model.model
-        and not has_headers(model.model, model.revision)
+        role: model
+        for role, model in loaded.recipe.models.items()
+        if isinstance(loaded.model_location(model), str) and _is_lacking(model, offline=offline)
     }
     with ThreadPoolExecutor(len(Role)) as pool:
-        found = {role: pool.submit(_refusal, models[role]) for role in lacking}
-        return {role: (lacking[role], error) for role, future in found.items() if (error := future.result())}
+        found = {role: pool.submit(_refusal, model) for role, model in lacking.items()}
+        return {role: error for role, future in found.items() if (error := future.result())}
+
+
+def _is_lacking(model: RecipeModel, *, offline: bool) -> bool:
+    if cached_folder(model.model, model.revision) is None:
+        return True
+    known = offline and published(model.model, model.revision)
+    return bool(known) and not has_headers(model.model, model.revision)
 
 
 def _refusal(model: RecipeModel) -> TrtspecError | None:
@@ -115,17 +118,20 @@ def _model(
     # A server of others gets a model of the Hub by its commit: nothing here reads its weights.
     is_told = folder != location and not loaded.recipe.runner.builds_engines
     told = {**digests_of_weights(folder), **(digests_of_blobs(folder) if is_told else {})}
-    found = _digests((*source.files, *names), digests, told)
+    found = _digests(model.model, (*source.files, *names), digests, told)
     dataset = None if source.scheme else _dataset(loaded, model, digests)
     return ModelFacts(model.model, None if folder == location else folder.name, source, found, dataset)
 
 
 def _digests(
-    files: Iterable[Path], digests: FileDigests | None, known: Mapping[str, str]
+    name: str, files: Iterable[Path], digests: FileDigests | None, known: Mapping[str, str]
 ) -> dict[str, str] | None:
+    """Returns the digests of a model's files by their names; `known` are those that need no reading."""
     if digests is None:
         return None
-    return {file.name: known.get(file.name) or digests.of(file) for file in files}
+    named = {file.name: file for file in files}
+    read = digests.of_all([file for each, file in named.items() if each not in known], name)
+    return {each: known[each] if each in known else read[file] for each, file in named.items()}
 
 
 def _head(
@@ -155,7 +161,7 @@ def _head(
         tensors=tensors,
     )
     files = {folder / "config.json", *(tensor.file for tensor in tensors.values())}
-    found = _digests(sorted(files), digests, {})
+    found = _digests(draft.model, sorted(files), digests, {})
     return HeadFacts(draft.model, None if folder == location else folder.name, head, source, found)
 
 

@@ -10,7 +10,6 @@ from trtspec.base.progress import Advance, Progress
 from trtspec.base.roles import Role
 from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.build.stored import engine_platform
-from trtspec.pipeline.run.digests import FileDigests
 from trtspec.pipeline.run.step import name_of
 from trtspec.pipeline.steps import build
 from trtspec.pipeline.steps.pull import engine_key
@@ -20,9 +19,9 @@ from trtspec.pipeline.store.store import Store
 
 
 class Planner(Protocol):
-    """Makes the plan, with the digests that are known already; `to_run` as in `make_plan`."""
+    """Makes the plan, or goes on with an `earlier` one; `to_run` as in `make_plan`."""
 
-    def __call__(self, *, to_run: bool, digests: FileDigests | None = None) -> BuildPlan: ...
+    def __call__(self, *, to_run: bool, earlier: BuildPlan | None = None) -> BuildPlan: ...
 
 
 @contextmanager
@@ -46,7 +45,7 @@ def leased_plan(
         for role, platform, key in _to_build(first):
             if lease := held.enter_context(leased(store, platform, key, f"{role} of {name}", watch)):
                 leases[role] = lease
-        yield planned(to_run=True, digests=first.digests), _told(watch, list(leases.values()))
+        yield planned(to_run=True, earlier=first), _told(watch, list(leases.values()))
         for role, lease in leases.items():
             if lease.is_lost:
                 warn(f"{role}: the lease could not be renewed in time, and another builder has built it too")

@@ -11,13 +11,11 @@ from trtspec.base.errors import OptionError
 from trtspec.base.progress import Progress, no_progress
 from trtspec.base.roles import Role
 from trtspec.models.headers_only import is_headers_only
-from trtspec.models.hub import cached_folder
 from trtspec.pipeline.build.gather import gather
 from trtspec.pipeline.build.stored import look
-from trtspec.pipeline.machine.host import find_host
+from trtspec.pipeline.machine.host import Host, find_host
 from trtspec.pipeline.plan.choices import asked_backend, build_folder
 from trtspec.pipeline.plan.facts import PlanFacts
-from trtspec.pipeline.plan.obstacles import recipe_obstacle
 from trtspec.pipeline.plan.resolved import Resolved, resolve
 from trtspec.pipeline.run.digests import FileDigests
 from trtspec.pipeline.run.records import FOLDER, has_records, pending
@@ -25,15 +23,27 @@ from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps.pull import StoredEngine
 from trtspec.pipeline.steps.steps import make_steps, weights_read
 from trtspec.pipeline.store.store import Store
-from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe, load
 from trtspec.recipe.releases import release_of
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """The request for a build, beside its recipe."""
+
+    flags: Mapping[str, str | None]
+    """The values that flags name, by their keys in the recipe; None for a flag that was not given."""
+    container: bool = False
+    """True if the engines are built in a container."""
+    only: Role | None = None
+    """The one engine that is made; None for the whole build."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
     """The plan of a build."""
 
+    request: PlanRequest
     facts: PlanFacts
     resolved: Resolved
     """The consequences of the facts and the recipe."""
@@ -65,7 +75,6 @@ def make_plan(
     store: Store | None = None,
     only: Role | None = None,
     to_run: bool = False,
-    digests: FileDigests | None = None,
     progress: Progress = no_progress,
 ) -> BuildPlan:
     """Reads the recipe, this machine and the models, and returns the plan of a build. It is `trtspec.plan`.
@@ -76,58 +85,84 @@ def make_plan(
 
     The weights of a pair that was never built are read only with `to_run` or a `store`, and downloaded only
     with `to_run`, if a step will read them. Where they are not read, a published model that the Hub does not
-    give is what trtspec's table says of it. `digests` are those of an earlier plan. `progress` is told of
-    long work. Raises RecipeError, OptionError for an option that does not go with the recipe, what `gather`
-    raises, and StoreError.
+    give is what trtspec's table says of it. `progress` is told of long work. Raises RecipeError, OptionError
+    for an option that does not go with the recipe, what `gather` raises, and StoreError.
     """
+    request = request_of(output, backend, layout, container=container, only=only)
+    loaded, folder = read_request(recipe, request)
+    reads = to_run or store is not None or has_records(folder)
+    made = outline(loaded, find_builder(loaded, request), request, progress, offline=not reads)
+    return with_files(made, store, progress, to_run=to_run) if reads else made
+
+
+def request_of(
+    output: str | Path | None, backend: str | None, layout: str | None, *, container: bool, only: Role | None
+) -> PlanRequest:
+    """Returns the request that these options of `make_plan` are."""
     flags = {
         "output": None if output is None else str(output),
         "engine.backend": backend,
         "serving.layout": layout,
     }
-    loaded = load(Path(recipe), asked_backend(flags, os.environ))
-    if only and only not in loaded.recipe.engines:
-        raise OptionError("only", f"{recipe} has no {only}")
-    folder = build_folder(loaded, flags, os.environ)
-    digests = digests or FileDigests(folder / FOLDER / "digests.json", progress)
+    return PlanRequest(flags, container, only)
+
+
+def read_request(recipe: str | Path, request: PlanRequest) -> tuple[LoadedRecipe, Path]:
+    """Returns the recipe, read for the backend that is asked for, and the build directory.
+
+    Raises RecipeError, and OptionError for an engine that the recipe has not.
+    """
+    loaded = load(Path(recipe), asked_backend(request.flags, os.environ))
+    if request.only and request.only not in loaded.recipe.engines:
+        raise OptionError("only", f"{recipe} has no {request.only}")
+    return loaded, build_folder(loaded, request.flags, os.environ)
+
+
+def find_builder(loaded: LoadedRecipe, request: PlanRequest) -> Host:
+    """Looks at what would build the engines."""
     # The release of a recipe may be one of a server of others.
     compiles = loaded.recipe.runner.compiles
-    host = find_host(release_of(loaded.recipe.engine.release if compiles else None), container=container)
-    known = digests if to_run or store or has_records(folder) else None
+    release = release_of(loaded.recipe.engine.release if compiles else None)
+    return find_host(release, container=request.container)
+
+
+def outline(
+    loaded: LoadedRecipe, host: Host, request: PlanRequest, progress: Progress, *, offline: bool
+) -> BuildPlan:
+    """Returns the plan as far as it is known before a file of weights is read, hashed or downloaded.
+
+    `offline` is as for `gather`. Raises RecipeError and OptionError, also for what the recipe wants and its
+    models do not allow, and what `gather` raises.
+    """
+    facts = gather(loaded, host, None, (), progress, offline=offline)
+    resolved = resolve(loaded, facts, request.flags, os.environ)
+    if request.container and resolved.release is None:
+        raise OptionError("container", f"the {resolved.backend} backend builds without one")
+    digests = FileDigests(resolved.output / FOLDER / "digests.json", progress)
+    steps = make_steps(resolved, facts, only=request.only)
+    return BuildPlan(request, facts, resolved, steps, steps, digests)
+
+
+def with_files(made: BuildPlan, store: Store | None, progress: Progress, *, to_run: bool) -> BuildPlan:
+    """Returns the plan with the digests of all files, so that it tells which steps are done.
+
+    `store` and `to_run` are as for `make_plan`. Raises what `gather` raises, and StoreError.
+    """
+    request, loaded, host, digests = made.request, made.resolved.loaded, made.facts.host, made.digests
     weights: set[Role] = set()
     while True:
-        facts = gather(loaded, host, known, weights, progress, offline=known is None)
-        resolved = resolve(loaded, facts, flags, os.environ)
-        if container and resolved.release is None:
-            raise OptionError("container", f"the {resolved.backend} backend builds without one")
-        own = steps = make_steps(resolved, facts, only=only)
+        facts = gather(loaded, host, digests, weights, progress)
+        resolved = resolve(loaded, facts, request.flags, os.environ)
+        own = steps = make_steps(resolved, facts, only=request.only)
         found = dict[Role, StoredEngine]()
         if store:
-            found = look(store, own, pending(own, folder, digests), resolved, host.versions.get("tensorrt"))
-            steps = make_steps(resolved, facts, found, only)
-        made = BuildPlan(facts, resolved, steps, own, digests, found)
-        undone = made.pending() if to_run else set[str]()
+            undone = pending(own, resolved.output, digests)
+            found = look(store, own, undone, resolved, host.versions.get("tensorrt"))
+            steps = make_steps(resolved, facts, found, request.only)
+        made = BuildPlan(request, facts, resolved, steps, own, digests, found)
+        undone = made.pending() if to_run else set()
         needed = weights_read([step for step in steps if step.name in undone])
         missing = {role for role in needed if is_headers_only(facts.models[role].source)}
         if not missing:
             return made
         weights |= missing
-
-
-def check_host(recipe: Path, backend: str | None, *, container: bool) -> None:
-    """Raises the obstacle that would end a build, before hundreds of gigabytes are downloaded for it.
-
-    A build whose models are all here is not checked: the steps that this machine cannot run may be done.
-    """
-    loaded = load(recipe, asked_backend({"engine.backend": backend}, os.environ))
-    is_built_anywhere = not loaded.recipe.runner.compiles
-    if is_built_anywhere or loaded.recipe.hardware.gpu == gpus.NONE or _has_models(loaded):
-        return
-    host = find_host(release_of(loaded.recipe.engine.release), container=container)
-    if obstacle := recipe_obstacle(host, loaded.recipe):
-        raise obstacle
-
-
-def _has_models(loaded: LoadedRecipe) -> bool:
-    models = [(loaded.model_location(model), model) for model in loaded.recipe.models.values()]
-    return all(isinstance(place, Path) or cached_folder(place, model.revision) for place, model in models)

@@ -16,6 +16,7 @@ from trtspec.pipeline.containers.oddities import describe, oddities
 from trtspec.pipeline.engine.compatibility import fits_sm
 from trtspec.pipeline.machine.settings import settings
 from trtspec.pipeline.machine.survey import Machine, ModelState
+from trtspec.pipeline.plan.obstacles import disk_obstacle
 from trtspec.pipeline.repository.placement import place
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.schema import Recipe
@@ -66,13 +67,11 @@ def _hub(machine: Machine) -> Finding:
 
 
 def _disk(machine: Machine, recipe: Recipe | None) -> Finding:
-    found = f"{gb(machine.free)} free in {machine.folder}"
     is_built = recipe is not None and recipe.runner.builds_engines
     needed = _COPIES * sum(_weights(machine, recipe).values()) if recipe and is_built else 0
-    if needed > machine.free:
-        found += f", and a build needs about {gb(needed)}"
-        return Finding("disk", found, "free some space, or choose another --output")
-    return ok("disk", found)
+    if error := disk_obstacle(machine.disk, needed):
+        return Finding("disk", error.problem, error.repair)
+    return ok("disk", f"{gb(machine.disk.free)} free in {machine.disk.folder}")
 
 
 def _weights(machine: Machine, recipe: Recipe) -> dict[Role, int]:

@@ -18,6 +18,7 @@ from trtspec.models.hub import cached_folder, check_access, check_connection
 from trtspec.models.source import read_source
 from trtspec.pipeline.containers.engine import ContainerEngine, find_engine
 from trtspec.pipeline.machine.devices import Gpu, find_gpus
+from trtspec.pipeline.machine.disk import Disk, find_disk
 from trtspec.pipeline.machine.installed import COMMAND, engine_versions, installed
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import RecipeModel
@@ -64,9 +65,8 @@ class Machine:
     container_engine: ContainerEngine
     hub: TrtspecError | None
     """The reason why the Hub cannot be used; None if it can."""
-    folder: Path
-    free: int
-    """The free bytes on the disk of `folder`."""
+    disk: Disk
+    """The disk of the build directory."""
     models: Mapping[Role, ModelState]
 
 
@@ -77,7 +77,6 @@ def look(loaded: LoadedRecipe | None, output: Path, wheel: TrtspecError | None) 
     """
     recipe = loaded.recipe if loaded else None
     roles = recipe.models if recipe else {}
-    folder = next(parent for parent in (output.absolute(), *output.absolute().parents) if parent.is_dir())
     with ThreadPoolExecutor(8) as pool:
         models = {role: pool.submit(_model, loaded, model) for role, model in roles.items() if loaded}
         gpus, containers, versions = (
@@ -103,8 +102,7 @@ def look(loaded: LoadedRecipe | None, output: Path, wheel: TrtspecError | None) 
             wheel=wheel,
             container_engine=containers.result(),
             hub=hub.result() if hub else None,
-            folder=folder,
-            free=shutil.disk_usage(folder).free,
+            disk=find_disk(output),
             models={role: model.result() for role, model in models.items()},
         )
 

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 
 from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.extras import not_installed
+from trtspec.base.units import gb
 from trtspec.checkpoint.calibrate import calibrate
 from trtspec.checkpoint.calibration import FILE as CALIBRATION
 from trtspec.checkpoint.layers import choose
 from trtspec.pipeline.engine.compatibility import fits_sm
+from trtspec.pipeline.machine.disk import Disk
 from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.machine.installed import COMMAND
 from trtspec.pipeline.machine.settings import settings_obstacle
@@ -47,6 +49,14 @@ def build_obstacle(host: Host, release: Release, gpu: str, ranks: int) -> Trtspe
         repair = f"build in a container: --container; or {inside}; or write release: {found}"
         return UnavailableError(host.trtllm_build, problem, repair)
     return _gpu_obstacle(host, gpus.GPUS[gpu], ranks)
+
+
+def disk_obstacle(disk: Disk, needed: int) -> UnavailableError | None:
+    """Returns what keeps a build, which writes so many bytes, from this disk; None if it has the room."""
+    if needed <= disk.free:
+        return None
+    problem = f"{gb(disk.free)} free in {disk.folder}, and a build needs about {gb(needed)}"
+    return UnavailableError("disk", problem, "free some space, or choose another --output")
 
 
 def recipe_obstacle(host: Host, recipe: Recipe) -> TrtspecError | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from trtspec.base.atomic import write_atomically
@@ -16,7 +17,7 @@ LARGE = 1 << 30
 class FileDigests:
     """Keeps digests in a small file, by device, inode, size and modification time.
 
-    Two hard links are one file. A file of a gigabyte or more is read under `watch`.
+    Two hard links are one file. Files of a gigabyte or more, together, are read under `watch`.
     """
 
     def __init__(self, store: Path, watch: Progress) -> None:
@@ -25,13 +26,18 @@ class FileDigests:
 
     def of(self, file: Path) -> str:
         """Returns the SHA-256 of a file in hexadecimal."""
-        stat = file.stat()
-        key = f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
-        if key not in self._known:
-            watch = self._watch if stat.st_size >= LARGE else no_progress
-            with watch(f"read {file.name}", stat.st_size) as advance:
+        return self.of_all([file], file.name)[file]
+
+    def of_all(self, files: Sequence[Path], name: str) -> dict[Path, str]:
+        """Returns the SHA-256 of each file; `name` tells who watches what they are."""
+        keys = {file: _key(file) for file in files}
+        unread = {file: key for file, (key, _) in keys.items() if key not in self._known}
+        size = sum(keys[file][1] for file in unread)
+        watch = self._watch if size >= LARGE else no_progress
+        with watch(f"read {name}", size) as advance:
+            for file, key in unread.items():
                 self._known[key] = _sha256(file, advance)
-        return self._known[key]
+        return {file: self._known[key] for file, (key, _) in keys.items()}
 
     def of_tree(self, path: Path) -> dict[str, str]:
         """Returns the digests of a file or of all files in a folder, by paths that begin with its own name.
@@ -46,6 +52,12 @@ class FileDigests:
 
     def save(self) -> None:
         write_atomically(self._store, json.dumps(self._known, indent=0))
+
+
+def _key(file: Path) -> tuple[str, int]:
+    """Returns what a file's digest is kept by, and its size in bytes."""
+    stat = file.stat()
+    return f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}", stat.st_size
 
 
 def _read(store: Path) -> dict[str, str]:

@@ -56,6 +56,21 @@ def pending(steps: Sequence[Step], build: Path, digests: FileDigests) -> set[str
     return names
 
 
+def unrecorded(steps: Sequence[Step], build: Path) -> set[str]:
+    """Returns the names of the steps that a run would not skip, whatever is in the files; reads none of them.
+
+    They have no record, or one of something else, or no output, or come after such a step.
+    """
+    records, names = read_records(build), set[str]()
+    for step in steps:
+        record = records.get(step.name)
+        is_other = record is None or step.digest not in (None, record.digest)
+        is_gone = step.output is not None and not (build / step.output).exists()
+        if is_other or is_gone or names.intersection(step.after):
+            names.add(step.name)
+    return names
+
+
 def is_done(step: Step, records: dict[str, Record], build: Path, digests: FileDigests) -> bool:
     """Says whether the output is there unchanged, and was made from the same inputs as it would be now."""
     record = records.get(step.name)

@@ -37,10 +37,11 @@ def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progres
     files in the places of outputs that trtspec did not make.
     """
     ran = []
-    _check_ours(steps, build)
+    check_ours(steps, build)
     with only_build(build):
         remove_leftovers(build)
-        _prepare(steps, build, digests, watch)
+        names = pending(steps, build, digests)
+        prepare([step for step in steps if step.name in names], watch)
         records = read_records(build)
         for group in groups(steps):
             undone = [step for step in group if not is_done(step, records, build, digests)]
@@ -60,7 +61,7 @@ def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progres
     return ran
 
 
-def _check_ours(steps: Sequence[Step], build: Path) -> None:
+def check_ours(steps: Sequence[Step], build: Path) -> None:
     """Raises UnavailableError if a file of the user's is where an output would be put."""
     names = (PurePosixPath(step.output).parts[0] for step in steps if step.output)
     theirs = [name for name in names if (build / name).exists()]
@@ -69,22 +70,20 @@ def _check_ours(steps: Sequence[Step], build: Path) -> None:
         raise UnavailableError(build, problem, "choose another --output")
 
 
-def _prepare(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progress) -> None:
-    """Raises the first obstacle and prepares the steps, before an hour of conversion and not after it."""
-    names = pending(steps, build, digests)
-    undone = [step for step in steps if step.name in names]
-    for step in undone:
+def prepare(steps: Sequence[Step], watch: Progress) -> None:
+    """Raises the first obstacle of these steps and prepares them, before an hour of conversion."""
+    for step in steps:
         if step.obstacle:
             step.obstacle.step = step.name
             raise step.obstacle
-    for step in undone:
+    for step in steps:
         if step.prepare:
-            with _named(step):
+            with named(step):
                 step.prepare(watch)
 
 
 @contextmanager
-def _named(step: Step) -> Iterator[None]:
+def named(step: Step) -> Iterator[None]:
     """Adds the step's name to a TrtspecError that is raised in the block."""
     try:
         yield
@@ -98,7 +97,7 @@ def _make(step: Step, build: Path, advance: Advance) -> None:
     made = temporary(output)
     made.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with _named(step):
+        with named(step):
             step.action(made, advance)
         if step.output:
             publish(made, output)

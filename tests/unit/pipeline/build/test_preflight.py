@@ -1,0 +1,228 @@
+"""Builds that cannot succeed say so before a byte of weights is read.
+
+The pair is that of a recipe that ships, with 9 GB and 2.5 GB of weights. The kernel counts what the process
+reads of files: configurations, headers and tokenizers are some megabytes.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+from huggingface_hub.utils._http import reset_sessions
+
+from tests.command_line import trtspec
+from tests.fakes.gpu_machine import H100, GpuMachine
+from tests.fakes.hub import Hub
+from trtspec.base.progress import no_progress
+from trtspec.pipeline.run.digests import FileDigests
+from trtspec.recipe.releases import release_of
+
+SHIPPED = Path(__file__).parents[4] / "recipes/llama-3.1-8b-h100.yaml"
+IMAGE = release_of(None).image
+MOST = 100 << 20
+TARGET = "nvidia/Llama-3.1-8B-Instruct-FP8"
+DRAFT = "meta-llama/Llama-3.2-1B-Instruct"
+UNQUANTIZED = "  quantization: {weights: fp8, kv_cache: fp8}\n"
+
+
+class Attempt:
+    """A machine with one H100, the recipe in a folder of its own, and the options of a build."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.machine, self.patch = GpuMachine(folder / "machine"), monkeypatch
+        self.options: tuple[str, ...] = ()
+        self.recipe = folder / "recipe.yaml"
+        self.recipe.write_text(SHIPPED.read_text())
+        self.machine.gpus(H100)
+
+    def with_tools(self) -> None:
+        self.machine.tensorrt_llm()
+
+    def in_container(self) -> None:
+        self.options = ("--container",)
+
+    def writes(self, old: str, new: str) -> None:
+        text = self.recipe.read_text()
+        assert old in text
+        self.recipe.write_text(text.replace(old, new))
+
+    def run(self) -> CompletedProcess[str]:
+        command = ("build", "recipe.yaml", *self.options)
+        return trtspec(*command, folder=self.recipe.parent, environment=self.machine.environment)
+
+
+def no_tool(attempt: Attempt) -> str:
+    return "trtllm-build: is not on PATH"
+
+
+def another_release(attempt: Attempt) -> str:
+    attempt.machine.tensorrt_llm("1.1.0")
+    return "is of TensorRT-LLM 1.1.0, the recipe's release is 1.2.1"
+
+
+def no_gpu(attempt: Attempt) -> str:
+    attempt.with_tools()
+    attempt.machine.gpus()
+    return "GPU: none is visible here; the recipe is for NVIDIA H100"
+
+
+def another_gpu(attempt: Attempt) -> str:
+    attempt.with_tools()
+    attempt.machine.gpus("NVIDIA L40S, 8.9, 590, Default, Disabled, 46068, 46000")
+    return "NVIDIA L40S: has SM 89, the recipe's h100 SM 90"
+
+
+def a_divided_gpu(attempt: Attempt) -> str:
+    attempt.with_tools()
+    attempt.machine.gpus(H100.replace("Disabled", "Enabled"))
+    return "is divided (MIG)"
+
+
+def no_docker(attempt: Attempt) -> str:
+    attempt.in_container()
+    attempt.machine.environment["PATH"] = str(attempt.machine.folder / "bin")
+    return "docker: is not on PATH"
+
+
+def a_daemon_that_is_silent(attempt: Attempt) -> str:
+    attempt.in_container()
+    attempt.machine.containers(IMAGE).info("", "silent")
+    return "docker: its daemon does not answer"
+
+
+def containers_without_gpus(attempt: Attempt) -> str:
+    attempt.in_container()
+    attempt.machine.containers(IMAGE).info('{"ServerVersion": "29.0.1", "Runtimes": {"runc": {}}}')
+    return "docker: containers get no GPUs here"
+
+
+def an_image_that_nobody_has(attempt: Attempt) -> str:
+    attempt.in_container()
+    (attempt.machine.containers().folder / "unknown_image").touch()
+    return f"{IMAGE}: cannot be pulled"
+
+
+def a_full_disk(attempt: Attempt) -> str:
+    attempt.with_tools()
+    free = shutil.disk_usage("/")._replace(free=10**10)
+    attempt.patch.setattr(shutil, "disk_usage", lambda _: free)
+    return "disk: 10.0 GB free in "
+
+
+def a_gated_draft(attempt: Attempt) -> str:
+    attempt.with_tools()
+    attempt.writes(DRAFT, "owner/gated")
+    attempt.patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    return "owner/gated: is a gated model, and this machine has no access to it"
+
+
+def a_precision_that_the_checkpoint_has_not(attempt: Attempt) -> str:
+    attempt.with_tools()
+    attempt.writes(UNQUANTIZED, "")
+    return "target.quantization.weights: the model is FP8 already"
+
+
+def a_draft_of_another_family(attempt: Attempt) -> str:
+    attempt.with_tools()
+    attempt.writes(DRAFT, "Qwen/Qwen2.5-0.5B-Instruct")
+    return "target and draft do not fit"
+
+
+def a_file_in_the_way(attempt: Attempt) -> str:
+    attempt.with_tools()
+    (attempt.recipe.parent / "build/llama-3.1-8b-h100/target").mkdir(parents=True)
+    return "holds target, which trtspec did not make"
+
+
+REASONS: tuple[Callable[[Attempt], str], ...] = (
+    no_tool,
+    another_release,
+    no_gpu,
+    another_gpu,
+    a_divided_gpu,
+    no_docker,
+    a_daemon_that_is_silent,
+    containers_without_gpus,
+    an_image_that_nobody_has,
+    a_full_disk,
+    a_gated_draft,
+    a_precision_that_the_checkpoint_has_not,
+    a_draft_of_another_family,
+    a_file_in_the_way,
+)
+
+
+@pytest.fixture
+def attempt(hub_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Attempt]:
+    with Hub(tmp_path) as hub:
+        url = f"http://127.0.0.1:{hub.server_port}"
+        template = "huggingface_hub.file_download.HUGGINGFACE_CO_URL_TEMPLATE"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+        monkeypatch.setattr(template, f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}")
+        reset_sessions()  # One that an offline test has made would stay offline.
+        attempt = Attempt(tmp_path, monkeypatch)
+        attempt.machine.environment |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+        yield attempt
+
+
+@contextmanager
+def reading_at_most(size: int) -> Iterator[None]:
+    """Fails if the process, and those that it waits for, read more bytes of files in this block."""
+
+    def read() -> int:
+        found = re.search(r"^rchar: (\d+)$", Path("/proc/self/io").read_text(), re.MULTILINE)
+        assert found
+        return int(found[1])
+
+    before = read()
+    yield
+    assert read() - before < size
+
+
+@pytest.mark.parametrize("reason", REASONS, ids=lambda reason: reason.__name__)
+def test_a_build_that_cannot_succeed_has_read_no_weights(
+    reason: Callable[[Attempt], str], attempt: Attempt
+) -> None:
+    expected = reason(attempt)
+    with reading_at_most(MOST):
+        result = attempt.run()
+    assert result.returncode == 1, result.stdout
+    assert "error: " in result.stderr
+    assert expected in result.stderr
+    assert not list(attempt.recipe.parent.rglob("*.safetensors"))
+    assert not list(attempt.recipe.parent.rglob("digests.json"))
+
+
+def test_the_kernel_would_have_counted_them(hub_cache: Path, tmp_path: Path) -> None:
+    (weights,) = hub_cache.glob(f"models--{DRAFT.replace('/', '--')}/snapshots/*/model.safetensors")
+    assert weights.stat().st_size > 10 * MOST
+    part = tmp_path / "part"
+    with part.open("wb") as stream:
+        stream.truncate(MOST)
+    with pytest.raises(AssertionError), reading_at_most(MOST):
+        FileDigests(tmp_path / "digests.json", no_progress).of(part)
+
+
+def test_a_bar_says_which_model_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trtspec.pipeline.run.digests.LARGE", 1000)
+    labels = list[tuple[str, int | None]]()
+    shards = [tmp_path / f"model-{number}.safetensors" for number in (1, 2)]
+    for number, shard in enumerate(shards):
+        shard.write_bytes(bytes([number]) * 500)
+
+    @contextmanager
+    def watch(label: str, size: int | None) -> Iterator[Callable[..., None]]:
+        labels.append((label, size))
+        yield lambda *_: None
+
+    digests = FileDigests(tmp_path / "digests.json", watch)
+    found = digests.of_all(shards, TARGET)
+    assert labels == [(f"read {TARGET}", 1000)]
+    assert digests.of_all(shards, TARGET) == found
+    assert len(labels) == 1

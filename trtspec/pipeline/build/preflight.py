@@ -1,0 +1,98 @@
+"""Looks for what would end a build before a file of weights is read, hashed or downloaded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from trtspec.base.errors import TrtspecError
+from trtspec.base.progress import Progress
+from trtspec.base.roles import Role
+from trtspec.models.download import cache_of
+from trtspec.models.headers_only import is_headers_only
+from trtspec.pipeline.build.plan import BuildPlan, PlanRequest, find_builder, outline, read_request
+from trtspec.pipeline.machine.disk import find_disk
+from trtspec.pipeline.machine.host import Host
+from trtspec.pipeline.plan.obstacles import disk_obstacle, recipe_obstacle
+from trtspec.pipeline.run.records import has_records, unrecorded
+from trtspec.pipeline.run.runner import check_ours, named, prepare
+from trtspec.pipeline.run.step import Step
+from trtspec.pipeline.steps import build, check_head, check_pair, convert
+from trtspec.pipeline.steps.stages import Stage, up_to
+from trtspec.recipe import gpus
+from trtspec.recipe.loader import LoadedRecipe
+
+_CHECKS = (check_pair.KIND, check_head.KIND)
+"""The kinds of steps that read configurations and tokenizers alone."""
+
+
+def look_ahead(
+    recipe: str | Path, request: PlanRequest, stage: Stage, watch: Progress, *, pulls: bool
+) -> BuildPlan:
+    """Returns the outline of a build, unless what is known without the weights tells that it would fail.
+
+    The tools, the container engine and the GPUs come first, then the models' configurations and the access to
+    them, then the disks; what steps need beside all that, such as an image, is fetched last. A build that
+    `pulls` from a store may do without tools, and what was done before `stage` or in an earlier build needs
+    none. Raises what `outline` raises, UnavailableError, and PairError.
+    """
+    loaded, folder = read_request(recipe, request)
+    host = find_builder(loaded, request)
+    is_whole = request.only is None and stage is Stage.BUILD
+    if is_whole and not pulls and not has_records(folder) and (error := _host_obstacle(loaded, host)):
+        raise error
+    made = outline(loaded, host, request, watch, offline=False)
+    steps = up_to(made.steps, stage)
+    names = unrecorded(steps, folder)
+    undone = [step for step in steps if step.name in names]
+    check_models(undone)
+    check_ours(steps, folder)
+    if not pulls:
+        _check_disks(made, undone)
+        prepare(undone, watch)
+    return made
+
+
+def check_models(steps: Collection[Step]) -> None:
+    """Raises what the steps that check a pair or a head raise; they read no weights."""
+    for step in steps:
+        if step.kind in _CHECKS:
+            with named(step):
+                step.action(Path(), lambda *_: None)
+
+
+def _host_obstacle(loaded: LoadedRecipe, host: Host) -> TrtspecError | None:
+    """Returns what keeps this machine from building TensorRT-LLM's engines, before a model is looked at."""
+    recipe = loaded.recipe
+    is_built_anywhere = not recipe.runner.compiles or recipe.hardware.gpu == gpus.NONE
+    return None if is_built_anywhere else recipe_obstacle(host, recipe)
+
+
+def _check_disks(made: BuildPlan, undone: Collection[Step]) -> None:
+    """Raises UnavailableError if the steps, and the downloads before them, do not fit a disk."""
+    needs = Counter[Path]()
+    needs[made.output] = _written(made, undone)
+    for facts in made.facts.models.values():
+        if is_headers_only(facts.source):
+            cache, present = cache_of(facts.name)
+            needs[cache] += max(facts.source.size - present, 0)
+    disks = {folder: find_disk(folder) for folder in needs}
+    for disk in disks.values():
+        on_it = sum(size for folder, size in needs.items() if disks[folder].device == disk.device)
+        if error := disk_obstacle(disk, on_it):
+            raise error
+
+
+def _written(made: BuildPlan, undone: Collection[Step]) -> int:
+    """Returns the bytes of the checkpoints and engines; one that is compiled is about its checkpoint."""
+    sizes = {step.role: step.size or 0 for step in made.steps if step.kind == convert.KIND}
+    kinds: dict[str, Callable[[Role], bool]] = {
+        convert.KIND: lambda _: True,
+        build.KIND: lambda role: made.resolved.engines[role].runner.compiles,
+    }
+    return sum(
+        sizes.get(step.role, 0)
+        for step in undone
+        if step.role and step.kind in kinds and kinds[step.kind](step.role)
+    )
