@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+import trtspec
 from trtspec.base.errors import UnavailableError
+from trtspec.cli.terminal.model_recipe import ModelChoices, find_model, recipe_text, write_recipe
 from trtspec.cli.terminal.options import (
     ApiKeysOption,
     ContextOption,
@@ -21,9 +22,9 @@ from trtspec.cli.terminal.options import (
     NamespaceOption,
     OutputOption,
     PythonOption,
-    RecipeArgument,
 )
 from trtspec.cli.terminal.output import INTERRUPTED, out
+from trtspec.cli.terminal.signals import ended_by_sigterm
 from trtspec.deployment.build import find_build
 from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.ports import GRPC, HTTP, METRICS, OPENAI, Ports
@@ -40,6 +41,7 @@ _ONLY_API = ("openai_port", "api_keys")
 EXAMPLES = (
     "trtspec deploy recipe.yaml",
     "trtspec deploy recipe.yaml --http-port 8100 --grpc-port 8101",
+    "trtspec deploy Qwen/Qwen3-8B --draft Qwen/Qwen3-0.6B --container    # writes the recipe, builds, serves",
     "trtspec deploy recipe.yaml --container --detach",
     "trtspec deploy recipe.yaml --python .venv-vllm/bin/python    # engine.backend: vllm",
     "trtspec deploy recipe.yaml --kubernetes --store s3://engines/llama",
@@ -48,6 +50,31 @@ EXAMPLES = (
 )
 
 
+ServedArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE",
+        help="The recipe, a YAML file; or a model, by its Hub id or its folder.",
+        show_default=False,
+    ),
+]
+DraftOption = Annotated[
+    str | None,
+    typer.Option("--draft", metavar="MODEL", help="With a model: its draft, by its Hub id or its folder."),
+]
+MethodOption = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        metavar="NAME",
+        help="With a model: where drafts come from.",
+        show_default="ngram, or --draft",
+    ),
+]
+GpuOption = Annotated[
+    str | None,
+    typer.Option("--gpu", metavar="GPU", help="With a model: the GPU.", show_default="that of this machine"),
+]
 ContainerOption = Annotated[
     bool,
     typer.Option("--container", help="Serve in NVIDIA's image of the release, with docker or podman."),
@@ -109,7 +136,10 @@ TimeoutOption = Annotated[
 
 def deploy(
     context: typer.Context,
-    recipe: RecipeArgument,
+    recipe: ServedArgument,
+    draft: DraftOption = None,
+    method: MethodOption = None,
+    gpu: GpuOption = None,
     output: OutputOption = None,
     container: ContainerOption = False,
     docker: DockerOption = False,
@@ -139,34 +169,80 @@ def deploy(
 ) -> None:
     """Serve a built recipe until Ctrl-C or SIGTERM.
 
-    Engines are served under Triton, and a recipe of another engine.backend by that server itself. Without
-    --container that is what is installed here, which may be in NVIDIA's or the vendor's image. Told
-    to stop, it takes in nothing more. The exit status is 0 for a server that was ready and was stopped
-    so, 130 for one that was stopped before it was ready, 1 for one that ended by itself. With --restart that
-    one is started again, after 1 to 30 seconds, unless five starts in a row lead to nothing; docker or podman
-    does so with what --detach leaves running. With --kubernetes the status is 0 when all pods are ready;
-    Ctrl-C leaves what was applied.
+    With a model in place of a recipe, the recipe is written to the current folder, as NAME.yaml, and what is
+    missing is built. Engines are served under Triton, and a recipe of another engine.backend by that server
+    itself. Without --container that is what is installed here, which may be in NVIDIA's or the vendor's
+    image. Told to stop, it takes in nothing more. The exit status is 0 for a server that was ready and was
+    stopped so, 130 for one that was stopped before it was ready, 1 for one that ended by itself. With
+    --restart that one is started again, after 1 to 30 seconds, unless five starts in a row lead to nothing;
+    docker or podman does so with what --detach leaves running. With --kubernetes the status is 0 when all
+    pods are ready; Ctrl-C leaves what was applied.
     """
     in_container = container or docker
     _check_together(context.params, in_container=in_container)
     if kubernetes:
-        from trtspec.cluster.commands.kubernetes import deploy_on_cluster
-
-        how = {"plain": plain, "force": force, "helm_values": helm_values, "dry_run": dry_run}
-        deploy_on_cluster(recipe, output, store, cluster, namespace, timeout, **how)
+        _on_cluster(context.params)
         return
     from trtspec.deployment.here import here
     from trtspec.deployment.in_container import in_container as contained
+
+    file = _recipe(context.params, in_container=in_container)
+    build = find_build(file, output)
+    _check_options(context, build)
+    asked = _asked(context, in_container=in_container)
+    place = partial(contained, detach=detach) if in_container else here
+    _serve(file, build, asked, place, restart=restart, dry_run=dry_run)
+
+
+def _on_cluster(given: Mapping[str, Any]) -> None:
+    from trtspec.cluster.commands.kubernetes import deploy_on_cluster
+
+    places = [given[name] for name in ("output", "store", "cluster", "namespace", "timeout")]
+    how = {name: given[name] for name in ("plain", "force", "helm_values", "dry_run")}
+    deploy_on_cluster(Path(given["recipe"]), *places, **how)
+
+
+def _recipe(given: Mapping[str, Any], *, in_container: bool) -> Path:
+    """Returns the recipe that is asked for, or that of the model, which is built first."""
+    asked, choices = given["recipe"], ModelChoices(given["draft"], given["method"], given["gpu"])
+    model = find_model(asked)
+    if model is None:
+        if choices != ModelChoices():
+            hint = "--draft, --method, --gpu"
+            raise typer.BadParameter(f"they go with a model, and {asked} is a recipe", param_hint=hint)
+        return Path(asked)
+    if given["dry_run"]:
+        out.data(recipe_text(model, choices))
+        raise typer.Exit
+    recipe = write_recipe(model, choices)
+    with ended_by_sigterm():
+        done = trtspec.build(
+            recipe, output=given["output"], container=in_container, progress=out.watch, warn=out.warning
+        )
+    if done.ran:
+        out.status(f"{len(done.ran)} of {len(done.steps)} steps run in {done.seconds:.1f} s: {done.output}")
+    return recipe
+
+
+def _asked(context: typer.Context, *, in_container: bool) -> DeployOptions:
+    """Returns the wishes for the server that the command line has."""
     from trtspec.deployment.options import DeployOptions
 
-    build = find_build(recipe, output)
-    _check_options(context, build)
-    ports = Ports(http_port, grpc_port, metrics_port, openai_port if openai else None)
-    asked = DeployOptions(host, ports, timeout, grace, api_keys, log_format == "json")
-    asked = replace(asked, trace_config=tuple(trace_config or ()), python=python, plain=plain)
-    asked = replace(asked, logs=_logs(context, log_to), rollout=None if in_container else _rollout())
-    place = partial(contained, detach=detach) if in_container else here
-    _serve(recipe, build, asked, place, restart=restart, dry_run=dry_run)
+    given = context.params
+    api_port = given["openai_port"] if given["openai"] else None
+    return DeployOptions(
+        host=given["host"],
+        ports=Ports(given["http_port"], given["grpc_port"], given["metrics_port"], api_port),
+        start_s=given["timeout"],
+        grace_s=given["grace"],
+        api_keys=given["api_keys"],
+        json_logs=given["log_format"] == "json",
+        logs=_logs(context, given["log_to"]),
+        trace_config=tuple(given["trace_config"] or ()),
+        rollout=None if in_container else _rollout(),
+        python=given["python"],
+        plain=given["plain"],
+    )
 
 
 def _serve(

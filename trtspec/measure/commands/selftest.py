@@ -81,8 +81,8 @@ def selftest(
 
 def _tiny(pair: Path, heads: Path | None, release: str | None, *, in_container: bool) -> TinyPair:
     """Looks at the GPU and the installed release; raises `UnavailableError` for what is missing."""
-    from trtspec.measure.selftest.builds import TinyPair, product_of
-    from trtspec.pipeline.machine.devices import find_gpus
+    from trtspec.measure.selftest.builds import TinyPair
+    from trtspec.pipeline.machine.devices import find_gpus, product_of
     from trtspec.pipeline.machine.installed import engine_versions
     from trtspec.recipe import releases
 

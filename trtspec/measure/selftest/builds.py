@@ -10,9 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from trtspec.base.atomic import write_atomically
-from trtspec.base.errors import UnavailableError
 from trtspec.base.own_prompts import OWN
-from trtspec.pipeline.machine.devices import Gpu
 from trtspec.recipe import gpus
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -99,14 +97,3 @@ class TinyPair:
             "serving": {"layout": layout},
         }
         return TinyBuild(name, numbers, layout, values)
-
-
-def product_of(gpu: Gpu) -> gpus.GpuProduct:
-    """Returns what recipes call this GPU, or one of the same kind; raises `UnavailableError` for another."""
-    known = [each for each in gpus.GPUS.values() if each.sm == gpu.sm]
-    for product in known:
-        if product.label == gpu.name:
-            return product
-    if not known:
-        raise UnavailableError(gpu.name, f"no recipe can name a GPU of compute capability {gpu.sm / 10}")
-    return min(known, key=lambda each: each.memory_gib)

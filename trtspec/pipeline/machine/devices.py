@@ -8,6 +8,9 @@ import subprocess
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
+from trtspec.base.errors import UnavailableError
+from trtspec.recipe.gpus import GPUS, GpuProduct
+
 _FIELDS = (
     "index",
     "uuid",
@@ -128,3 +131,14 @@ def _parse_line(line: str) -> Gpu | None:
         )
     except ValueError:
         return None
+
+
+def product_of(gpu: Gpu) -> GpuProduct:
+    """Returns what recipes call this GPU, or one of the same kind; raises `UnavailableError` for another."""
+    known = [each for each in GPUS.values() if each.sm == gpu.sm]
+    for product in known:
+        if product.label == gpu.name:
+            return product
+    if not known:
+        raise UnavailableError(gpu.name, f"no recipe can name a GPU of compute capability {gpu.sm / 10}")
+    return min(known, key=lambda each: each.memory_gib)

@@ -1,0 +1,105 @@
+"""`trtspec deploy MODEL`: the recipe that it writes, and the build that it makes of it."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.command_line import trtspec
+from trtspec.cli.terminal.model_recipe import ModelChoices, recipe_text
+from trtspec.recipe.loader import load, loads
+
+TINY = Path(__file__).parents[3] / "recipes" / "tiny"
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trtspec.pipeline.machine.devices.find_gpus", list)
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A folder with links to the tiny pair, as `Tiny-Target` and `draft`."""
+    (tmp_path / "Tiny-Target").symlink_to(TINY / "target")
+    (tmp_path / "draft").symlink_to(TINY / "draft")
+    return tmp_path
+
+
+def test_a_model_becomes_a_recipe_and_a_build(tmp_path: Path) -> None:
+    model = TINY / "target"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = ("deploy", model, "--draft", TINY / "draft", "--http-port", port)
+        said = trtspec(*words, folder=tmp_path)
+        again = trtspec(*words, folder=tmp_path)
+
+    recipe = load(tmp_path / "target.yaml").recipe
+    assert (recipe.backend, recipe.speculation.method.kind) == ("torch", "draft_model")
+    assert (tmp_path / "build/target/model_repository").is_dir()
+    assert "wrote target.yaml" in said.stderr
+    assert "10 of 10 steps run in" in said.stderr
+    # All that is missing is the port.
+    assert (said.returncode, f"127.0.0.1:{port}: the port is in use" in said.stderr) == (1, True)
+    assert "target.yaml is there already, and is used" in again.stderr
+    assert "steps run" not in again.stderr
+
+
+def test_a_dry_run_shows_the_recipe_and_writes_nothing(models: Path) -> None:
+    said = trtspec("deploy", "./Tiny-Target", "--dry-run", folder=models)
+
+    assert (said.returncode, said.stderr) == (0, "")
+    found = loads(said.stdout.encode(), models / "tiny-target.yaml").recipe
+    assert (found.name, found.speculation.method.kind, found.hardware.gpu) == ("tiny-target", "ngram", "none")
+    assert {file.name for file in models.iterdir()} == {"Tiny-Target", "draft"}
+
+
+def test_a_model_of_the_hub(tmp_path: Path) -> None:
+    choices = ModelChoices(draft="Qwen/Qwen3-0.6B", gpu="h100")
+    found = loads(recipe_text("Qwen/Qwen3-8B", choices).encode(), tmp_path / "qwen3-8b.yaml").recipe
+
+    assert (found.name, found.target.model, found.hardware.gpu) == ("qwen3-8b", "Qwen/Qwen3-8B", "h100")
+    assert found.draft is not None
+    assert found.draft.model == "Qwen/Qwen3-0.6B"
+
+
+def test_what_is_there_stays_and_is_of_this_model(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(models)
+    recipe = models / "target.yaml"
+    recipe.write_text(recipe_text(TINY / "target", ModelChoices()))
+    taken = ("--http-port", "1", "--grpc-port", "1")
+    said = trtspec("deploy", TINY / "target", "--draft", TINY / "draft", *taken, folder=models)
+    assert "target.yaml stays as it is: --draft, --method and --gpu are for a new one" in said.stderr
+    assert "ngram" in recipe.read_text()
+
+    recipe.write_text(recipe_text("another/model", ModelChoices()))
+    said = trtspec("deploy", TINY / "target", folder=models)
+    assert said.returncode == 1
+    assert "target.yaml: is there already, and is not for" in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "problem"),
+    [
+        (["nowhere"], 1, "nowhere: is no recipe or folder, and no model of the Hub, which is OWNER/NAME"),
+        (["./no/where"], 1, "./no/where: is no recipe or folder"),
+        (["nowhere.yaml"], 1, "nowhere.yaml: 1 problem in this recipe"),
+        (["."], 1, ".: is a folder without a model"),
+        (["built"], 1, "built: is a build, which its recipe serves"),
+        (["./Tiny-Target", "--gpu", "h101"], 2, "'h101' is none of b200"),
+        (["./Tiny-Target", "--method", "x"], 2, "'x' is none of draft_model"),
+        (["recipe.yaml", "--draft", "a/b"], 2, "recipe.yaml is a recipe"),
+    ],
+)
+def test_what_cannot_be_served_is_said_and_nothing_written(
+    models: Path, words: list[str], status: int, problem: str
+) -> None:
+    (models / "built").mkdir()
+    (models / "built" / "manifest.json").touch()
+    before = sorted(models.rglob("*"))
+    said = trtspec("deploy", *words, folder=models)
+
+    assert said.returncode == status
+    assert problem in said.stderr
+    assert sorted(models.rglob("*")) == before
