@@ -77,6 +77,12 @@ class CompletionRequest:
 
     A request without a user goes by its prompt.
     """
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end the text beside its end tokens."""
+    include_stop: bool = False
+    """True if the text includes what ended it: the stop string, or the text of the token."""
+    skip_special_tokens: bool = True
+    """True if special tokens have no text, false if it is their name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,7 @@ class Completion:
     num_output_tokens: int
     """The number of tokens generated up to the end.
 
-    The token that completed a stop string is counted, an end token is not.
+    The token that completed a stop string is counted, one that ends the text by itself is not.
     """
     speculation: SpeculationCounts
     undrafted_for: tuple[str, ...] = ()

@@ -18,6 +18,7 @@ from trtspec.serving.tokenizer import Tokenizer
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024
 MAX_STOP_CHARACTERS = 4096
+MAX_STOP_TOKENS = 64
 MAX_BIAS_WORDS = 300
 MAX_BIASED_TOKENS = 1024
 MAX_TENANT_LENGTH = 256
@@ -54,7 +55,8 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
     _check_top_log_probs(request, limits)
     _check_guide(request, limits)
     embedding_bias = _embedding_bias(request.embedding_bias, limits, tokenizer)
-    end_ids = _end_ids(request.end_id, limits, tokenizer)
+    own_end_ids = _end_ids(request.end_id, limits, tokenizer)
+    end_ids = (*own_end_ids, *_stop_token_ids(request.stop_token_ids, limits))
     prompt = _prompt(request, limits, tokenizer)
 
     num_draft_tokens = limits.max_draft_len if request.num_draft_tokens is None else request.num_draft_tokens
@@ -71,14 +73,14 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
         num_draft_tokens=0 if undrafted_for else num_draft_tokens,
         sampling=sampling,
         end_ids=end_ids,
-        stop=StopMatcher(request.stop),
-        detokenizer=tokenizer.detokenizer(),
+        stop=StopMatcher(request.stop, is_included=request.include_stop),
+        detokenizer=tokenizer.detokenizer(skip_special_tokens=request.skip_special_tokens),
         undrafted_for=undrafted_for if num_draft_tokens else (),
         embedding_bias=embedding_bias,
         bad_words=[_bad_word(word, limits, tokenizer) for word in request.bad_words],
         return_log_probs=request.return_log_probs,
         top_log_probs=request.top_log_probs,
-        guide=request.guide and replace(request.guide, end_ids=end_ids),
+        guide=request.guide and replace(request.guide, end_ids=own_end_ids),
     )
 
 
@@ -231,6 +233,15 @@ def _end_ids(end_id: int | None, limits: Limits, tokenizer: Tokenizer) -> tuple[
         allowed = f"a token id from 0 to {limits.vocab_size - 1}, or {NO_END} for no end"
         raise RequestError("end_id", end_id, allowed)
     return (end_id,)
+
+
+def _stop_token_ids(given: tuple[int, ...], limits: Limits) -> tuple[int, ...]:
+    if len(given) > MAX_STOP_TOKENS:
+        raise RequestError("stop_token_ids", f"{len(given)} token ids", f"at most {MAX_STOP_TOKENS}")
+    for token_id in given:
+        if not 0 <= token_id < limits.vocab_size:
+            raise RequestError("stop_token_ids", token_id, f"token ids from 0 to {limits.vocab_size - 1}")
+    return given
 
 
 def _prompt(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> list[int]:

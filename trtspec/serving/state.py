@@ -117,9 +117,11 @@ class CompletionState:
         The delta has the `log_probs` of the tokens that were added.
         """
         taken, text = len(self.text), ""
+        # An engine keeps the end token that it knows to itself.
+        ended_by = self.end_ids[0] if end_reason is EndReason.END_ID and self.end_ids else None
         for token_id in new:
             if token_id in self.end_ids and self.num_output_tokens >= self.min_tokens:
-                end_reason = EndReason.END_ID
+                end_reason, ended_by = EndReason.END_ID, token_id
                 break
             self.text.append(token_id)
             text += self.stop.push(self.detokenizer.push(token_id))
@@ -134,6 +136,8 @@ class CompletionState:
         if end_reason is None:
             return Delta(text, token_ids, log_probs=kept)
 
+        if ended_by is not None and self.stop.is_included:
+            text += self.stop.push(self.detokenizer.push(ended_by))
         if end_reason is not EndReason.STOP:
             text += self.stop.push(self.detokenizer.flush()) + self.stop.flush()
         self.end_reason = end_reason

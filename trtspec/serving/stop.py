@@ -11,11 +11,12 @@ class StopMatcher:
 
     It is the automaton of Aho and Corasick (1975). Its depth after a character is the length of the longest
     suffix of the text that begins a stop string: exactly what has to be held back. A character costs the same
-    however many strings there are. Of several strings that end at the same character, the longest is cut off.
+    however many strings there are. Of several strings that end at the same character, the longest is cut off,
+    or none if the text is to include its stop string.
     """
 
-    def __init__(self, stops: Iterable[str]) -> None:
-        self.found = False
+    def __init__(self, stops: Iterable[str], *, is_included: bool = False) -> None:
+        self.found, self.is_included = False, is_included
         self._held = ""
         self._node = 0
         # One entry a node, node 0 being the empty beginning.
@@ -35,7 +36,8 @@ class StopMatcher:
             self._node = self._step(self._node, char)
             if match := self._match[self._node]:
                 self.found = True
-                shown = (self._held + text[:position])[:-match]
+                shown = self._held + text[:position]
+                shown = shown if self.is_included else shown[:-match]
                 self._held = ""
                 return shown
         seen = self._held + text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,26 +99,30 @@ class Tokenizer:
         text: str = self._inner.to_str()
         return text
 
-    def detokenizer(self) -> Detokenizer:
+    def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
         """Returns a new detokenizer, for one completion."""
-        return Detokenizer(self._token_bytes)
+        return Detokenizer(self._token_bytes, None if skip_special_tokens else self.name_of)
 
 
 class Detokenizer:
     """Turns the tokens of one completion into text while they arrive.
 
     The texts that come out, joined, are the text of all tokens together. Only an incomplete UTF-8 sequence
-    is held back; bytes that can never be UTF-8 become U+FFFD. Special tokens have no text. A first token
-    with a leading space keeps it, since a completion continues a prompt.
+    is held back; bytes that can never be UTF-8 become U+FFFD. A special token has no text, or where there
+    is a `name_of` tokens, its name. A first token with a leading space keeps it, since a completion continues
+    a prompt.
     """
 
-    def __init__(self, token_bytes: TokenBytes) -> None:
-        self._bytes = token_bytes
+    def __init__(self, token_bytes: TokenBytes, name_of: Callable[[int], str] | None = None) -> None:
+        self._bytes, self._name_of = token_bytes, name_of
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def push(self, token_id: int) -> str:
         """Takes the next token, and returns the text that is complete with it."""
-        return self._decode(self._bytes[token_id])
+        said = self._bytes[token_id]
+        if not said and self._name_of:
+            said = self._name_of(token_id).encode()
+        return self._decode(said)
 
     def flush(self) -> str:
         """Returns what was held back of a character, when the text has ended in the middle of it."""

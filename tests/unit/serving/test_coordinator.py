@@ -222,6 +222,30 @@ def test_a_request_that_names_no_draft_length_gets_the_coordinators(run: Run, to
     run(main())
 
 
+@pytest.mark.parametrize("num_draft_tokens", [0, 2, 8])
+def test_stop_tokens_end_a_text_that_includes_them_if_asked(
+    run: Run, byte_level: tokenizers.Tokenizer, num_draft_tokens: int
+) -> None:
+    tokenizer = Tokenizer(byte_level)
+    a, b, stop, other = byte_level.encode("ab!c").ids
+    engines_own = CompletionRequest(
+        prompt_token_ids=[1], max_tokens=50, num_draft_tokens=num_draft_tokens, stop_token_ids=(stop,)
+    )
+
+    async def text(request: CompletionRequest) -> tuple[str, EndReason]:
+        target = ScriptedExecutor(TARGET, echo([a, b, stop, other, other], request.stop_token_ids[0]))
+        delta = await Coordinator(target, drafting_for(target, 1.0), tokenizer).complete(request)
+        assert delta.completion is not None
+        return delta.text, delta.completion.end_reason
+
+    async def main() -> None:
+        for request in (engines_own, replace(engines_own, stop_token_ids=(other, stop))):
+            assert await text(request) == ("ab", EndReason.END_ID)
+            assert await text(replace(request, include_stop=True)) == ("ab!", EndReason.END_ID)
+
+    run(main())
+
+
 @pytest.mark.parametrize("num_draft_tokens", [0, 4])
 @pytest.mark.parametrize("penalty", [None, 0.5])
 def test_none_of_the_end_tokens_comes_before_min_tokens(

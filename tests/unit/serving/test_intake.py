@@ -59,9 +59,16 @@ def test_an_end_id_of_the_clients_own(tokenizer: Tokenizer) -> None:
     assert state.end_ids == ()
 
 
+def test_stop_tokens_end_a_text_beside_its_own(tokenizer: Tokenizer) -> None:
+    state = begin(replace(GOOD, end_id=5, stop_token_ids=(7, 8)), LIMITS, tokenizer)
+    assert state.end_ids == (5, 7, 8)
+
+
 @pytest.mark.parametrize(
     ("request_", "field", "found"),
     [
+        (replace(GOOD, stop_token_ids=(3, 300)), "stop_token_ids", 300),
+        (replace(GOOD, stop_token_ids=(3,) * 65), "stop_token_ids", "65 token ids"),
         (CompletionRequest(), "prompt", "missing"),
         (CompletionRequest("a", [1]), "prompt", "given together with prompt_token_ids"),
         (CompletionRequest(""), "prompt", "empty"),

@@ -51,6 +51,12 @@ def test_equals_a_naive_search_on_random_strings() -> None:
     assert 5_000 < found < 19_000
 
 
+def test_an_included_stop_string_ends_the_text() -> None:
+    matcher = StopMatcher(["bc", "c"], is_included=True)
+    assert [matcher.push(piece) for piece in ("a", "b", "cd")] == ["a", "", "bc"]
+    assert (matcher.found, matcher.flush()) == (True, "")
+
+
 def test_holds_back_only_what_could_begin_a_stop_string() -> None:
     dice = random.Random(1)
     for _ in range(5_000):

@@ -56,6 +56,8 @@ def test_a_character_that_never_ends_is_replaced_once(
 def test_special_tokens_have_no_text_and_added_ones_do(byte_level: tokenizers.Tokenizer) -> None:
     ids = [byte_level.token_to_id(token) for token in ("<|end|>", "<call me>", "hello", "<café>")]
     assert pieces(byte_level, ids) == ["", "<call me>", "hello", "<café>", ""]
+    named = Tokenizer(byte_level).detokenizer(skip_special_tokens=False)
+    assert [named.push(token) for token in ids] == ["<|end|>", "<call me>", "hello", "<café>"]
 
 
 def test_sentencepiece_text_continues_a_prompt(sentencepiece: tokenizers.Tokenizer) -> None:

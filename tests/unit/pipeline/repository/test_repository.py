@@ -116,8 +116,9 @@ def test_the_share_of_requests_with_drafts_is_told_where_it_is_not_all(share: fl
 def test_tensors_are_nvidias() -> None:
     """Names, types and dimensions of `tensorrt_llm_bls` and of the OpenAI front end, both of 25.03.
 
-    But for `min_p`, `tenant`, `user`, `return_output_ids` and `speculation`, which NVIDIA's models do not
-    have, and for the embedding bias, which NVIDIA's `ensemble` has.
+    But for what NVIDIA's models do not have (`min_p`, `tenant`, `user`, `return_output_ids`, `speculation`,
+    `stop_token_ids`, `include_stop_str_in_output`, `skip_special_tokens`), and for the embedding bias, which
+    NVIDIA's `ensemble` has.
     """
     config = text_format.Parse(config_text(RepositorySpec()), pb.ModelConfig())
     tensors = {
@@ -132,7 +133,7 @@ def test_tensors_are_nvidias() -> None:
         "INT32 [1]": "max_tokens num_draft_tokens end_id pad_id top_k min_tokens beam_width "
         "num_return_sequences top_log_probs sequence_index num_input_tokens num_output_tokens "
         "total_accepted_draft_tokens total_draft_tokens num_spec_steps",
-        "INT32 [-1]": "input_ids embedding_bias_ids acceptance_histogram",
+        "INT32 [-1]": "input_ids stop_token_ids embedding_bias_ids acceptance_histogram",
         "INT32 [-1, -1]": "output_ids output_top_ids",
         "FP32 [1]": "top_p min_p temperature length_penalty repetition_penalty presence_penalty "
         "frequency_penalty acceptance_rate",
@@ -140,7 +141,7 @@ def test_tensors_are_nvidias() -> None:
         "UINT64 [1]": "seed",
         "BOOL [1]": "stream exclude_input_in_output add_special_tokens use_draft_logits return_log_probs "
         "return_context_logits return_generation_logits return_perf_metrics return_num_input_tokens "
-        "return_num_output_tokens return_output_ids",
+        "return_num_output_tokens return_output_ids include_stop_str_in_output skip_special_tokens",
     }
     expected = {name: kind for kind, names in nvidias.items() for name in names.split()}
 

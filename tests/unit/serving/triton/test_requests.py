@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,9 @@ def test_every_input_reaches_its_place() -> None:
             num_draft_tokens=0,
             stream=True,
             stop_words=[b"x", "é".encode()],
+            stop_token_ids=[5, 6],
+            include_stop_str_in_output=True,
+            skip_special_tokens=False,
             bad_words=[b"", b"z"],
             exclude_input_in_output=False,
             end_id=-1,
@@ -89,9 +93,11 @@ def test_every_input_reaches_its_place() -> None:
 
     sampling = SamplingConfig(0.25, 3, 0.5, 2**64 - 1, 1.5, -1.0, 2.0, 4, 0.125)
     bias = (("x", 0.5), ("y", -2.0), (70000, 1.0))
-    assert completion == CompletionRequest(
+    expected = CompletionRequest(
         "a", None, 7, 0, ("x", "é"), sampling, -1, False, None, bias, ("z",), True, 4, 3
     )
+    ends: dict[str, Any] = {"stop_token_ids": (5, 6), "include_stop": True, "skip_special_tokens": False}
+    assert completion == replace(expected, **ends)
     assert wanted == ResponseOptions(True, "a", True, True, True, True, True)
 
 
