@@ -153,7 +153,7 @@ def _running(recipe: Path, output: str | None, url: str | None) -> RunningDeploy
     share = loaded.recipe.speculation.share
     return RunningDeployment(
         build,
-        loaded.recipe.serving.model_name,
+        loaded.recipe.serving.triton_name,
         1.0 if share is None else float(share),
         found or f"{LOOPBACK}:{METRICS}",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
 
 import typer
@@ -12,6 +12,12 @@ from trtspec.cli.terminal.options import ApiKeysOption
 from trtspec.cli.terminal.output import out
 from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.ports import OPENAI
+from trtspec.recipe.section import ReasoningParser
+
+if TYPE_CHECKING:
+    from trtspec.gateway.openai.app import ModelText
+    from trtspec.gateway.openai.keys import Keys
+    from trtspec.gateway.openai.settings import ApiSettings
 
 EXAMPLES = (
     "trtspec serve --url http://host:8000 --tokenizer build/llama/tokenizer",
@@ -32,20 +38,30 @@ def serve(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of OpenAI's API.")] = OPENAI,
     api_keys: ApiKeysOption = None,
     max_requests: Annotated[int, typer.Option(min=1, help="Most prompts at once; 429 for more.")] = 1024,
+    served_model_name: Annotated[
+        list[str] | None,
+        typer.Option(help="A name to answer to; repeat it for more.", show_default="--model-name"),
+    ] = None,
+    reasoning_parser: Annotated[
+        ReasoningParser | None,
+        typer.Option(help="The recipe's serving.reasoning_parser.", show_default="by the template"),
+    ] = None,
+    generation_config: Annotated[
+        Literal["auto", "none"], typer.Option(help="The recipe's serving.generation_config.")
+    ] = "auto",
 ) -> None:
     """Serve OpenAI's API in front of a Triton elsewhere.
 
     That one serves a model of trtspec; this runs until Ctrl-C or SIGTERM. The folder of the tokenizer is
     in the build directory; without it there is no chat template, and prompts alone are answered.
     """
-    from trtspec.base.errors import ModelError, UnavailableError
+    from trtspec.base.errors import UnavailableError
     from trtspec.client.scrape import read
     from trtspec.gateway.addresses import in_url, is_loopback
     from trtspec.gateway.openai import server
     from trtspec.gateway.openai.keys import check_keys
-    from trtspec.gateway.openai.settings import ApiSettings
+    from trtspec.gateway.openai.settings import ApiSettings, ModelCard
     from trtspec.gateway.ports import listen
-    from trtspec.serving.errors import TokenizerError
 
     if not _is_url(url):
         raise typer.BadParameter("a URL such as http://host:8000", param_hint="--url")
@@ -54,11 +70,10 @@ def serve(
     elif not is_loopback(host):
         out.warning("whoever reaches OpenAI's API may use it; --api-keys FILE asks for keys")
     folder, keys = str(tokenizer) if tokenizer else None, str(api_keys) if api_keys else None
-    settings = ApiSettings(model_name, url, folder, keys, max_requests)
-    try:
-        texts, loaded_keys = server.load(settings)
-    except TokenizerError as error:
-        raise ModelError(error.path, error.problem, "name the folder tokenizer of a build") from None
+    names = tuple(served_model_name or ())
+    card = ModelCard(names, reasoning_parser, generation_config == "auto")
+    settings = ApiSettings(model_name, url, folder, keys, max_requests, card)
+    texts, loaded_keys = _load(settings)
     listener = listen(host, port)
     try:
         read(f"{url.rstrip('/')}/v2/models/{model_name}/ready")
@@ -68,6 +83,17 @@ def serve(
     out.result(f"OpenAI   http://{in_url(host)}:{port}/v1")
     server.serve(listener, settings, texts, loaded_keys)
     out.status("stopped")
+
+
+def _load(settings: ApiSettings) -> tuple[ModelText, Keys]:
+    from trtspec.base.errors import ModelError
+    from trtspec.gateway.openai import server
+    from trtspec.serving.errors import TokenizerError
+
+    try:
+        return server.load(settings)
+    except TokenizerError as error:
+        raise ModelError(error.path, error.problem, "name the folder tokenizer of a build") from None
 
 
 def _is_url(url: str) -> bool:

@@ -80,6 +80,14 @@ class DeployedBuild:
         return max(read_engine(self.folder / role / "engine").num_processes for role in self._roles)
 
     @property
+    def max_model_len(self) -> int | None:
+        """The most tokens of a prompt and its answer; None where another engine's server has the models."""
+        if self.is_of_server:
+            return None
+        target = read_engine(self.folder / "target/engine")
+        return target.max_seq_len - target.max_draft_len
+
+    @property
     def image(self) -> str:
         """The image that has what it needs: the release of its engines, vLLM's backend, or the vendor's."""
         launch = None if self.is_for_triton else self.find_launch()

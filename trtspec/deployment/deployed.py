@@ -14,6 +14,7 @@ from trtspec.deployment.server import RunningServer
 from trtspec.deployment.server_kind import TRITON, kind_of
 from trtspec.deployment.triton_launch import stopping_file
 from trtspec.deployment.triton_server import Door, TritonServer
+from trtspec.gateway.openai.settings import ModelCard
 from trtspec.gateway.ports import Ports, listens
 from trtspec.pipeline.containers.program import Program
 from trtspec.pipeline.containers.state import State, find_states, remove
@@ -99,6 +100,8 @@ def labels_of(deployment: Deployment) -> dict[str, str]:
         return {**labels, _VENDOR: deployment.kind.name}
     if deployment.api_keys:
         labels[f"{LABEL}.api_keys"] = str(deployment.api_keys.resolve())
+    if ports.openai:
+        labels[f"{LABEL}.card"] = deployment.card.to_json()
     # The key is among the server's options too, and whoever may ask for it may do anything.
     return {**labels, f"{LABEL}.key": deployment.key}
 
@@ -117,6 +120,7 @@ def _deployment(labels: Mapping[str, str]) -> Deployment:
         ports=replace(Ports(*own), openai=openai),
         grace_s=float(found["grace"]),
         api_keys=Path(found["api_keys"]) if "api_keys" in found else None,
+        card=ModelCard.from_json(found["card"]) if "card" in found else ModelCard(),
         key=found.get("key", ""),
     )
 

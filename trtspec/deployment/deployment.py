@@ -16,6 +16,7 @@ from trtspec.client.local_server import LocalServer
 from trtspec.deployment.patience import with_engines
 from trtspec.deployment.server_kind import TRITON, ServerKind
 from trtspec.gateway.addresses import LOOPBACK, client_host, in_url, is_loopback
+from trtspec.gateway.openai.settings import ModelCard
 from trtspec.gateway.ports import Ports
 
 GRACE_S = 10.0
@@ -50,6 +51,8 @@ class Deployment:
     """The file of keys, one of which opens OpenAI's API. Without it that API is open."""
     logs: Path | None = None
     """The folder of the logs; they are in the build if this is None."""
+    card: ModelCard = field(default_factory=ModelCard)
+    """What OpenAI's API in front of Triton tells of the model."""
     key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     """Opens the APIs that change Triton."""
 

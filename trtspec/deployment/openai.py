@@ -43,7 +43,11 @@ class OpenAi:
         if keys is not None:
             check_keys(keys)
         self._settings = ApiSettings(
-            deployment.model_name, None, tokenizer, str(keys.resolve()) if keys else None
+            deployment.model_name,
+            None,
+            tokenizer,
+            str(keys.resolve()) if keys else None,
+            card=deployment.card,
         )
         self._host, self._port, self._log = deployment.host, deployment.ports.openai, deployment.api_log
         self._url_host = url_host
@@ -178,4 +182,11 @@ def serve_line(deployment: Deployment) -> str:
     words = ["trtspec", "serve", "--url", url, "--tokenizer", str(deployment.build / "tokenizer")]
     words += ["--model-name", deployment.model_name, "--host", deployment.host]
     words += ["--port", str(deployment.ports.openai)]
+    card = deployment.card
+    for name in card.names:
+        words += ["--served-model-name", name]
+    if card.reasoning_parser:
+        words += ["--reasoning-parser", card.reasoning_parser]
+    if not card.has_own_sampling:
+        words += ["--generation-config", "none"]
     return shlex.join([*words, *(["--api-keys", str(deployment.api_keys)] if deployment.api_keys else [])])

@@ -14,6 +14,7 @@ from trtspec.deployment.server_kind import TRITON, kind_of
 from trtspec.deployment.triton_launch import TritonLaunch
 from trtspec.deployment.vendor_launch import VendorLaunch, vendor_launch
 from trtspec.gateway.addresses import LOOPBACK
+from trtspec.gateway.openai.settings import ModelCard
 from trtspec.gateway.ports import OPENAI, Ports, reserved_ports
 
 
@@ -66,7 +67,7 @@ def deployment_of(
     models = None
     if server:
         models = vendor_launch(build, server, plain=options.plain, api_keys=options.api_keys)
-    kind, name, ports = TRITON, build.recipe.serving.model_name, options.ports
+    kind, name, ports = TRITON, build.recipe.serving.triton_name, options.ports
     launch: TritonLaunch | VendorLaunch
     if models and not build.is_for_triton:
         launch, kind, name = models, kind_of(models.launch.backend), models.launch.served_model_name
@@ -84,6 +85,7 @@ def deployment_of(
         name=build.recipe.name,
         build=build.folder.resolve(),
         model_name=name,
+        card=_card(build),
         kind=kind,
         host=options.host,
         ports=ports,
@@ -95,3 +97,14 @@ def deployment_of(
         logs=options.logs,
     )
     return deployment, launch
+
+
+def _card(build: DeployedBuild) -> ModelCard:
+    serving = build.recipe.serving
+    names = tuple(dict.fromkeys((serving.model_name, *serving.aliases)))
+    return ModelCard(
+        names=() if names == (serving.triton_name,) else names,
+        reasoning_parser=serving.reasoning_parser,
+        has_own_sampling=serving.generation_config == "auto",
+        max_model_len=build.max_model_len,
+    )

@@ -13,13 +13,14 @@ from pydantic.fields import FieldInfo
 from trtspec.base.findings import Finding
 from trtspec.recipe import kubernetes, slurm
 from trtspec.recipe.schema import Recipe
+from trtspec.recipe.serving import SERVED_NAME
 from trtspec.recipe.yaml_reader import Document, line_of
 
 _LOWER = "lower-case letters, digits and, between these, dashes"
-_REST = "digits, and after the first of these dots, dashes and underscores"
+_REST = "digits, and after the first of these dots, dashes"
 _PATTERNS = {
-    r"^[a-z0-9][a-z0-9._-]*$": f"lower-case letters, {_REST}",
-    r"^[A-Za-z0-9][A-Za-z0-9._-]*$": f"letters, {_REST}",
+    r"^[a-z0-9][a-z0-9._-]*$": f"lower-case letters, {_REST} and underscores",
+    SERVED_NAME: f"letters, {_REST}, underscores and single slashes",
     kubernetes.LABEL: _LOWER,
     kubernetes.SERVICE: f"at most 40 {_LOWER}, a letter first",
     kubernetes.NAME: f"{_LOWER} and dots",

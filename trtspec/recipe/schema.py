@@ -30,9 +30,9 @@ from trtspec.recipe.fleet import FleetSection
 from trtspec.recipe.kubernetes import Kubernetes
 from trtspec.recipe.layers import LayerSearch, LayersOfTarget
 from trtspec.recipe.section import BackendName, GpuName, Positive, ReleaseName, Share, Text, TextSelection
+from trtspec.recipe.serving import Serving
 from trtspec.recipe.slurm import SlurmSection
 
-Microseconds = Annotated[int, Field(ge=1_000, le=7 * 86_400 * 10**6)]  # up to a week
 Device = Annotated[
     str, BeforeValidator(devices.check), WithJsonSchema({"type": "string", "pattern": devices.PATTERN})
 ]
@@ -198,43 +198,6 @@ NOT_OF_HEADS = ("dtype", "quantization", "parallel", "build", "device", "layers_
 
 _NOT_BUILT = {"fleet", "kubernetes", "slurm"}
 """The sections of a recipe that say nothing of what is built."""
-
-BLS_MODELS = {Role.TARGET: "tensorrt_llm", Role.DRAFT: "tensorrt_llm_draft"}
-"""The Triton models of the engines in the bls layout, as NVIDIA's own are called."""
-
-
-class Serving(Section):
-    """The Triton model that clients call."""
-
-    model_name: Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
-        default="speculative_llm", description="Name of the Triton model that clients call."
-    )
-    layout: Literal["in_process", "bls", "triton"] | None = Field(
-        default=None,
-        description="in_process: one Triton model owns the engines; bls: each engine is a model of its own;"
-        " triton: of backend vllm, a model of Triton's vLLM backend, and vLLM's own server if left out.",
-    )
-    max_queue_size: Positive | None = Field(
-        default=None,
-        description="Completions that wait for a place beyond max_batch_size; a full queue refuses at once.",
-    )
-    max_queue_delay_microseconds: Microseconds | None = Field(
-        default=None,
-        description="How long a completion may wait for a place before it is refused, to be tried again.",
-    )
-    default_timeout_microseconds: Microseconds = Field(
-        default=600 * 10**6,
-        description="Time limit of a completion whose request names none, from arrival to its last token.",
-    )
-    draft_timeout_microseconds: Microseconds | None = Field(
-        default=None,
-        description="How long a round waits for the draft engine before the target goes on alone.",
-    )
-    target_timeout_microseconds: Microseconds = Field(
-        default=120 * 10**6,
-        description="How long a target that has requests may make no progress; then they fail, and the "
-        "model goes out of service.",
-    )
 
 
 class Recipe(Section):

@@ -177,7 +177,7 @@ class TestValues:
             ("engine:", "engine", "has no value, but a section of keys is wanted", None),
             ("engine: torch", "engine", "found the text 'torch', but a section of keys is wanted", None),
             ("speculation: {max_draft_len: 65}", "speculation.max_draft_len", "at most 64", None),
-            ("serving: {model_name: a/b}", "serving.model_name", "found 'a/b'; allowed: letters", None),
+            ("serving: {model_name: a//b}", "serving.model_name", "found 'a//b'; allowed: letters", None),
             (
                 "serving: {model_name: no}",
                 "serving.model_name",

@@ -37,6 +37,7 @@ from trtspec.pipeline.plan.serving import choose_admission, choose_layout, choos
 from trtspec.pipeline.plan.texts import choose_max_seq_len
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.build_options import SIZES, Value, is_on
+from trtspec.recipe.serving import triton_name
 
 if TYPE_CHECKING:
     from trtspec.backends.built.backend import EngineBackend
@@ -81,7 +82,7 @@ def resolve_engines(choose: Chooser, facts: PlanFacts, output: Path, backend: En
         output,
         backend.name,
         release,
-        model_name,
+        triton_name(model_name),
         num_draft_tokens,
         engines,
         tuple(choose.choices),

@@ -9,7 +9,8 @@ from trtspec.backends.built.build_rules import build_contradictions
 from trtspec.base.findings import Finding
 from trtspec.recipe import devices, gpus
 from trtspec.recipe.build_options import option_problem
-from trtspec.recipe.schema import BLS_MODELS, Recipe, RecipeModel
+from trtspec.recipe.schema import Recipe, RecipeModel
+from trtspec.recipe.serving import BLS_MODELS
 
 _DEVICE = "draft.device"
 
@@ -24,7 +25,7 @@ def contradictions(recipe: Recipe) -> Iterator[Finding]:
 
 
 def _serving(recipe: Recipe) -> Iterator[Finding]:
-    layout, name = recipe.serving.layout, recipe.serving.model_name
+    layout, name = recipe.serving.layout, recipe.serving.triton_name
     if layout == "triton":
         yield Finding(
             "serving.layout", "triton is vLLM under Triton, which has no engines", "write in_process or bls"

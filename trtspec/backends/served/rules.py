@@ -11,7 +11,11 @@ _REMOVE = "remove this line"
 _COORDINATOR = "it is of trtspec's own coordinator, which serves engines"
 _TOTAL = "it limits prompt and answer together alone: engine.max_seq_len"
 _NO_BUILD = "no engine is built, for which these are options of trtllm-build"
+_OWN_API = "its server has an API of its own, with its own options"
 _LACKING = {
+    "serving.aliases": _OWN_API,
+    "serving.reasoning_parser": _OWN_API,
+    "serving.generation_config": _OWN_API,
     "serving.max_queue_size": _COORDINATOR,
     "serving.max_queue_delay_microseconds": _COORDINATOR,
     "serving.default_timeout_microseconds": _COORDINATOR,

@@ -21,6 +21,7 @@ from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import write_repository
+from trtspec.recipe.serving import triton_name
 
 RELEASE = "0.27.1"
 """The vLLM of the image, which is not the recipe's `engine.release`."""
@@ -60,7 +61,7 @@ def write_repository_step(launch: ServerLaunch) -> Step:
     made = files(launch)
     return Step(
         kind=write_repository.KIND,
-        summary=f"the Triton model {launch.served_model_name} of the vLLM backend",
+        summary=f"the Triton model {triton_name(launch.served_model_name)} of the vLLM backend",
         inputs=launch.models,
         output=write_repository.OUTPUT,
         command=(),
@@ -78,7 +79,7 @@ def _write(files: Mapping[str, str], output: Path, _: Advance) -> None:
 
 def files(launch: ServerLaunch) -> dict[str, str]:
     """Returns the files of the repository by their paths in it."""
-    name = launch.served_model_name
+    name = triton_name(launch.served_model_name)
     return {
         f"{name}/config.pbtxt": text_format.MessageToString(model_config(name), as_utf8=True),
         f"{name}/1/model.json": json.dumps(engine_arguments(launch), indent=2) + "\n",

@@ -29,7 +29,7 @@ def of_engines(recipe: Recipe, text: str, build: StoredBuild, store: str, versio
     options, entry = recipe.kubernetes, build.entry
     return ServedRecipe(
         image=options.image or default_image(recipe, version),
-        model_name=recipe.serving.model_name,
+        model_name=recipe.serving.triton_name,
         digest=entry.digest,
         volume=volume_of(options, entry.size),
         resources=_resources(recipe, build),

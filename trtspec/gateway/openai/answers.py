@@ -10,8 +10,9 @@ import orjson
 
 from trtspec.gateway.openai.job import ModelRequest
 from trtspec.gateway.openai.log_probs import Names, TokenIds, chat_log_probs, completion_log_probs
+from trtspec.gateway.openai.parsed import AnswerReader, ParsedCall, ParsedText
 from trtspec.gateway.openai.pieces import ChoicePiece, TokenCounts
-from trtspec.gateway.openai.tools import Calls, ParsedCall, ParsedText
+from trtspec.gateway.openai.reasoning import ReasoningTokens
 from trtspec.serving.tokenizer import Tokenizer
 
 DONE = b"data: [DONE]\n\n"
@@ -53,13 +54,14 @@ class Chat:
 
     def part(self, piece: ChoicePiece, found: ParsedText, log_probs: Any, first: int) -> dict[str, Any]:
         delta = {"content": found.content} if found.content else {}
+        delta |= _reasoning(found)
         return _choice(piece, log_probs, delta={**delta, **self.some_calls(found, first)})
 
     def choice(self, piece: ChoicePiece, found: ParsedText, log_probs: Any) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": found.content, "refusal": None}
         if found.calls:
             message |= {"content": found.content or None, **self.all_calls(found.calls)}
-        return _choice(piece, log_probs, message=message)
+        return _choice(piece, log_probs, message=message | _reasoning(found))
 
     def some_calls(self, found: ParsedText, first: int) -> dict[str, Any]:
         """Returns the fields of a chunk's delta that tell of calls."""
@@ -112,9 +114,12 @@ class ResponseBuilder:
         head = orjson.dumps(self._head)[:-1]
         self._before = b"data: " + head + b',"choices":['
         self._after = b'],"usage":null}\n\n' if job.include_usage else b"]}\n\n"
-        self._readers: dict[int, Calls] = {}
-        if job.calls:
-            self._readers = {choice: job.calls() for choice in range(job.num_choices)}
+        self._readers: dict[int, AnswerReader] = {}
+        self._counters: dict[int, ReasoningTokens] = {}
+        if job.reading:
+            choices, counter = range(job.num_choices), job.reading.counter
+            self._readers = {choice: job.reading.reader() for choice in choices}
+            self._counters = {choice: counter() for choice in choices} if counter else {}
         self._num_calls = [0] * job.num_choices
         self._offsets = [0] * job.num_choices
         self._has_begun = [not isinstance(route, Chat)] * job.num_choices
@@ -140,7 +145,7 @@ class ResponseBuilder:
             return begun + self._before + self._route.plain(piece.choice, piece.text) + self._after
         first = self._num_calls[piece.choice]
         found = self._found(piece)
-        if not (piece.finish_reason or found.content or found.calls or found.more or piece.log_probs):
+        if found.is_empty and not (piece.finish_reason or piece.log_probs):
             return begun
         choice = self._route.part(self._ended(piece), found, self._log_probs(piece), first)
         event = self._before + orjson.dumps(choice) + self._after
@@ -168,17 +173,18 @@ class ResponseBuilder:
     # Both.
 
     def _found(self, piece: ChoicePiece) -> ParsedText:
-        """Returns what the piece's text is: content, and calls where a reader finds some."""
+        """Returns what the piece's text is: content, and what else a reader finds."""
         if piece.counts:
             self._counts[piece.choice] = piece.counts
             self._speculation = piece.speculation
+        if counter := self._counters.get(piece.choice):
+            counter.push(piece.token_ids)
         reader = self._readers.get(piece.choice)
         if reader is None:
             return ParsedText(piece.text)
         found = reader.push(piece.text)
         if piece.finish_reason:
-            last = reader.flush()
-            found = ParsedText(found.content + last.content, found.calls + last.calls, found.more + last.more)
+            found = found.followed_by(reader.flush())
         if not self._job.several_calls:
             found.calls = found.calls[: max(1 - self._num_calls[piece.choice], 0)]
         self._num_calls[piece.choice] += len(found.calls)
@@ -198,14 +204,22 @@ class ResponseBuilder:
         self._offsets[piece.choice] += len(piece.text)
         return made
 
-    def _usage(self) -> dict[str, int]:
+    def _usage(self) -> dict[str, Any]:
         """Returns the tokens of all choices; a prompt counts once, however many choices it has."""
         per_prompt = self._job.num_sequences
         given = sum(
             counts.num_input_tokens for choice, counts in self._counts.items() if choice % per_prompt == 0
         )
         made = sum(counts.num_output_tokens for counts in self._counts.values())
-        return {"prompt_tokens": given, "completion_tokens": made, "total_tokens": given + made}
+        usage: dict[str, Any] = {
+            "prompt_tokens": given,
+            "completion_tokens": made,
+            "total_tokens": given + made,
+        }
+        if self._counters:
+            thought = sum(counter.number for counter in self._counters.values())
+            usage["completion_tokens_details"] = {"reasoning_tokens": thought}
+        return usage
 
     def _metrics(self) -> dict[str, Any]:
         if self._speculation is None:
@@ -215,6 +229,13 @@ class ResponseBuilder:
 
 def _choice(piece: ChoicePiece, log_probs: Any, **said: Any) -> dict[str, Any]:
     return {"index": piece.choice, **said, "logprobs": log_probs, "finish_reason": piece.finish_reason}
+
+
+def _reasoning(found: ParsedText) -> dict[str, str]:
+    """Returns the reasoning under the name that DeepSeek gave it, and under vLLM's newer one."""
+    if not found.reasoning:
+        return {}
+    return {"reasoning_content": found.reasoning, "reasoning": found.reasoning}
 
 
 def _call(call: ParsedCall) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.applications import Starlette
@@ -36,7 +36,9 @@ from trtspec.gateway.openai.places import Places
 from trtspec.gateway.openai.reading import read
 from trtspec.gateway.openai.renderer import Renderer
 from trtspec.gateway.openai.request_id import id_headers, name_request, request_id
+from trtspec.gateway.openai.sampling_defaults import with_defaults
 from trtspec.gateway.openai.schema import ChatRequest, CompletionBody
+from trtspec.gateway.openai.settings import ModelCard
 from trtspec.gateway.openai.template import ChatTemplate
 from trtspec.gateway.openai.upstream import Upstream
 from trtspec.gateway.refusals import OF_BODIES, Refusal, Refusals
@@ -59,13 +61,16 @@ _REFUSALS = {
 
 @dataclass(frozen=True, slots=True)
 class ModelText:
-    """The template and tokenizer of the model."""
+    """The template and tokenizer of the model, and what else the API tells of it and takes from it."""
 
     template: ChatTemplate | None = None
     tokenizer: Tokenizer | None = None
     """Without it tokens have no names."""
     problem: str = ""
     """Says more of why there is no template."""
+    card: ModelCard = field(default_factory=ModelCard)
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    """The fields that a body without them gets (`sampling_defaults.py`)."""
 
 
 def make_app(
@@ -136,12 +141,13 @@ class _Routes:
         async with self._body(request) as body:
             said = await _read(body, ChatRequest)
             self._check_model(said.model)
-            wanted = with_tools(said)
+            wanted = with_defaults(with_tools(said), self._texts.sampling)
             # What waits for the template is as large as its body.
             renderer, prompt = await self._prompt(request, wanted)
         route = FunctionChat() if said.functions else Chat()
-        job = chat(wanted, prompt, renderer.source, tenant, self._texts.tokenizer)
-        return self._exchange(request, route, job)
+        parser = self._texts.card.reasoning_parser
+        job = chat(wanted, prompt, renderer.source, tenant, self._texts.tokenizer, parser)
+        return self._exchange(request, route, job, said.model)
 
     async def _prompt(self, request: Request, wanted: ChatRequest) -> tuple[Renderer, str]:
         renderer = self._renderer
@@ -157,18 +163,21 @@ class _Routes:
     async def completions(self, request: Request) -> Response:
         tenant = self._tenant(request)
         async with self._body(request) as body:
-            wanted = await _read(body, CompletionBody)
-        self._check_model(wanted.model)
-        return self._exchange(request, Completions(), completion(wanted, tenant, self._texts.tokenizer))
+            said = await _read(body, CompletionBody)
+        self._check_model(said.model)
+        wanted = with_defaults(said, self._texts.sampling)
+        job = completion(wanted, tenant, self._texts.tokenizer)
+        return self._exchange(request, Completions(), job, said.model)
 
     async def models(self, request: Request) -> Response:
         self._tenant(request)
-        return JSONResponse({"object": "list", "data": [self._card()]})
+        return JSONResponse({"object": "list", "data": [self._card(name) for name in self._names]})
 
     async def model(self, request: Request) -> Response:
         self._tenant(request)
-        self._check_model(request.path_params["name"])
-        return JSONResponse(self._card())
+        name = request.path_params["name"]
+        self._check_model(name)
+        return JSONResponse(self._card(name))
 
     async def health(self, _: Request) -> Response:
         if not await self._upstream.is_ready():
@@ -197,19 +206,27 @@ class _Routes:
         return self._keys.tenant(request.headers.get("authorization"))
 
     def _check_model(self, name: str) -> None:
-        if name != self._upstream.model_name:
-            message = f"the model {name[:80]!r} is not here; this server has {self._upstream.model_name!r}"
+        if name not in (*self._names, self._upstream.model_name):
+            known = " and ".join(map(repr, self._names))
+            message = f"the model {name[:80]!r} is not here; this server has {known}"
             raise ApiError(404, message, "model", "model_not_found")
 
-    def _card(self) -> dict[str, Any]:
-        name = self._upstream.model_name
-        return {"id": name, "object": "model", "created": self._began, "owned_by": "trtspec"}
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return self._texts.card.names or (self._upstream.model_name,)
 
-    def _exchange(self, request: Request, route: Chat | Completions, job: ModelRequest) -> Exchange:
+    def _card(self, name: str) -> dict[str, Any]:
+        card = {"id": name, "object": "model", "created": self._began, "owned_by": "trtspec"}
+        longest = self._texts.card.max_model_len
+        return {**card, "max_model_len": longest} if longest else card
+
+    def _exchange(
+        self, request: Request, route: Chat | Completions, job: ModelRequest, model: str
+    ) -> Exchange:
         name = request_id(request.scope)
         for inputs in job.inputs:
             inputs[ID] = name
-        answer = ResponseBuilder(route, job, self._upstream.model_name, self._texts.tokenizer, name)
+        answer = ResponseBuilder(route, job, model, self._texts.tokenizer, name)
         return Exchange(self._upstream, job, answer, self._places)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from trtspec.gateway.openai.answers import Chat
+from trtspec.gateway.openai.parsed import ParsedCall, ParsedText
 from trtspec.gateway.openai.schema import (
     ChatRequest,
     MessageBody,
@@ -13,7 +14,6 @@ from trtspec.gateway.openai.schema import (
     ToolBody,
     ToolCall,
 )
-from trtspec.gateway.openai.tools import ParsedCall, ParsedText
 
 
 def with_tools(body: ChatRequest) -> ChatRequest:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from trtspec.gateway.openai.errors import ApiError
+from trtspec.gateway.openai.forced import ForcedArguments, ForcedCalls, forced_schema
+from trtspec.gateway.openai.readers import NO_PARSER, Reading, reading
 from trtspec.gateway.openai.schema import ChatRequest, CompletionBody, NamedTool, SharedBody
-from trtspec.gateway.openai.tools import Calls, ForcedArguments, ForcedCalls, forced_schema, reader
 from trtspec.serving.tokenizer import Tokenizer
 
 _ENDLESS = 2**31 - 1
@@ -30,8 +30,8 @@ class ModelRequest:
     log_probs: bool
     tokens_as_ids: bool = False
     """Log-probabilities name tokens by their ids."""
-    calls: Callable[[], Calls] | None = None
-    """Makes a reader of tool calls for each choice; None where there are no calls to be read."""
+    reading: Reading | None = None
+    """None where all text is content."""
     several_calls: bool = True
 
     @property
@@ -57,24 +57,38 @@ def completion(body: CompletionBody, tenant: str, tokenizer: Tokenizer | None) -
 
 
 def chat(
-    body: ChatRequest, prompt: str, template: str, tenant: str, tokenizer: Tokenizer | None
+    body: ChatRequest,
+    prompt: str,
+    template: str,
+    tenant: str,
+    tokenizer: Tokenizer | None,
+    parser: str | None = None,
 ) -> ModelRequest:
-    """Returns the job of a body of `/v1/chat/completions`, whose messages `template` has made a `prompt`."""
+    """Returns the job of a body of `/v1/chat/completions`, whose messages `template` has made a `prompt`.
+
+    `parser` is the recipe's `serving.reasoning_parser`.
+    """
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError(400, "top_logprobs goes with logprobs: true", "top_logprobs")
     shared = _shared(body, tenant, tokenizer, body.top_logprobs or 0 if body.logprobs else None)
     shared["max_tokens"] = body.max_completion_tokens or body.max_tokens or _ENDLESS
     # The template writes the beginning of the text itself.
     shared |= {"text_input": prompt, "add_special_tokens": False}
-    calls = _calls(body, template)
+    # A grammar holds from the first token on, so the answer has no reasoning.
+    own = NO_PARSER if "guided_decoding_guide_type" in shared else parser
+    how = reading(template, own, prompt, _schemas(body), tokenizer)
     if isinstance(choice := body.tool_choice, NamedTool) or choice == "required":
         if "guided_decoding_guide_type" in shared:
             raise ApiError(400, "response_format does not go with a tool that must be called", "tool_choice")
         name = choice.function.name if isinstance(choice, NamedTool) else None
         schema = forced_schema(_tools(body), name, several=body.parallel_tool_calls is not False)
         shared |= _guide(schema)
-        calls = ForcedCalls if name is None else partial(ForcedArguments, name)
-    return _job(body, [shared], calls, several_calls=body.parallel_tool_calls is not False)
+        how = Reading(ForcedCalls if name is None else partial(ForcedArguments, name))
+    if how and how.counter:
+        shared["return_output_ids"] = True
+    if how and how.needs_special_tokens:
+        shared["skip_special_tokens"] = False
+    return _job(body, [shared], how, several_calls=body.parallel_tool_calls is not False)
 
 
 def template_tools(body: ChatRequest) -> list[dict[str, Any]] | None:
@@ -115,6 +129,9 @@ def template_messages(body: ChatRequest) -> list[dict[str, Any]]:
             message["name"] = said.name
         if said.tool_call_id is not None:
             message["tool_call_id"] = said.tool_call_id
+        if thought := said.reasoning or said.reasoning_content:
+            # Qwen's name, vLLM's, and that of gpt-oss.
+            message |= dict.fromkeys(("reasoning_content", "reasoning", "thinking"), thought)
         if said.tool_calls:
             where = f"messages[{number}].tool_calls"
             message["tool_calls"] = [
@@ -135,7 +152,7 @@ def template_messages(body: ChatRequest) -> list[dict[str, Any]]:
 def _job(
     body: SharedBody,
     inputs: list[dict[str, Any]],
-    calls: Callable[[], Calls] | None = None,
+    how: Reading | None = None,
     *,
     several_calls: bool = True,
 ) -> ModelRequest:
@@ -152,7 +169,7 @@ def _job(
         include_usage=bool(options and options.include_usage),
         log_probs="return_log_probs" in inputs[0],
         tokens_as_ids=bool(body.return_tokens_as_token_ids),
-        calls=calls,
+        reading=how,
         several_calls=several_calls,
     )
 
@@ -230,9 +247,10 @@ def _guide(schema: dict[str, Any]) -> dict[str, Any]:
     return {"guided_decoding_guide_type": "json_schema", "guided_decoding_guide": text}
 
 
-def _calls(body: ChatRequest, template: str) -> Callable[[], Calls] | None:
-    names = {tool.function.name for tool in body.tools or ()}
-    return partial(reader, template, names) if template_tools(body) else None
+def _schemas(body: ChatRequest) -> dict[str, dict[str, Any]] | None:
+    """Returns the parameters of the tools that may be called; None where there are none."""
+    tools = {tool.function.name: tool.function.parameters or {} for tool in body.tools or ()}
+    return tools if template_tools(body) else None
 
 
 def _tools(body: ChatRequest) -> list[dict[str, Any]]:

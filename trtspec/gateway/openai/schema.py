@@ -174,6 +174,8 @@ class MessageBody(Body):
     tool_call_id: str | None = None
     # Clients send answers back as they got them.
     annotations: list[Any] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
     audio: None = None
     # Of OpenAI's form before tools; the role `function` is too.
     function_call: CalledFunction | None = None

@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import uvicorn
 import uvloop
@@ -19,6 +20,7 @@ from trtspec.gateway.openai.connection import Connection
 from trtspec.gateway.openai.control import follow
 from trtspec.gateway.openai.keys import Keys
 from trtspec.gateway.openai.renderer import Renderer
+from trtspec.gateway.openai.sampling_defaults import read_defaults
 from trtspec.gateway.openai.settings import ApiSettings
 from trtspec.gateway.openai.template import ChatTemplate
 from trtspec.gateway.openai.upstream import Upstream
@@ -33,13 +35,14 @@ def load(settings: ApiSettings) -> tuple[ModelText, Keys]:
 
     A chat template that cannot be read is a reason to answer no chats, not to serve nothing.
     """
-    texts, folder = ModelText(), settings.tokenizer_folder
+    texts, folder = ModelText(card=settings.card), settings.tokenizer_folder
     if folder is not None:
-        tokenizer = Tokenizer.load(folder)
+        sampling = read_defaults(folder) if settings.card.has_own_sampling else {}
+        texts = replace(texts, tokenizer=Tokenizer.load(folder), sampling=sampling)
         try:
-            texts = ModelText(ChatTemplate.load(folder), tokenizer)
+            texts = replace(texts, template=ChatTemplate.load(folder))
         except ValueError as error:
-            texts = ModelText(None, tokenizer, f"; its chat template cannot be read: {error}")
+            texts = replace(texts, problem=f"; its chat template cannot be read: {error}")
     return texts, Keys.load(settings.keys_file) if settings.keys_file else Keys([])
 
 

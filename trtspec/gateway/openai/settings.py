@@ -3,8 +3,30 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """Holds what the API tells of the model beside its answers, and how it reads these."""
+
+    names: tuple[str, ...] = ()
+    """The names that it tells. It answers to the Triton model's too, and tells that if there are none."""
+    reasoning_parser: str | None = None
+    """The recipe's `serving.reasoning_parser`; None leaves it to the chat template."""
+    has_own_sampling: bool = True
+    """True if the model's `generation_config.json` says how answers are sampled that ask for nothing else."""
+    max_model_len: int | None = None
+    """The most tokens of a prompt and its answer; None where nobody knows."""
+
+    @classmethod
+    def from_json(cls, text: str) -> ModelCard:
+        values = json.loads(text)
+        return cls(**{**values, "names": tuple(values["names"])})
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +44,15 @@ class ApiSettings:
     """A file with a key a line, if there is one."""
     max_requests: int = 1024
     """More prompts at once are refused with 429."""
+    card: ModelCard = field(default_factory=ModelCard)
 
     @classmethod
     def from_json(cls, text: str) -> ApiSettings:
-        return cls(**json.loads(text))
+        values = json.loads(text)
+        return cls(**{**values, "card": ModelCard.from_json(values["card"])})
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps({**asdict(self), "card": self.card.to_json()})
 
     @property
     def tokenizer_folder(self) -> Path | None:

@@ -294,7 +294,7 @@ def _served(
         )
     models = build.recipe.models
     model = BenchedModel(
-        name=build.recipe.serving.model_name,
+        name=build.recipe.serving.triton_name,
         recipe=build.recipe.name,
         target=models[Role.TARGET].model,
         draft=models[Role.DRAFT].model if Role.DRAFT in models else None,

@@ -255,7 +255,7 @@ def _built(recipe: Path, output: str | None) -> _Built:
     engine = read_engine(folder / "target/engine")
     return _Built(
         folder,
-        loaded.recipe.serving.model_name,
+        loaded.recipe.serving.triton_name,
         model,
         revision,
         engine.dtype,

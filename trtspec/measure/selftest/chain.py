@@ -100,7 +100,7 @@ class SelfTest:
     def _beside_the_engines(self, build: TinyBuild, made: BuildPlan) -> Iterator[Outcome]:
         """Tries the engines in a process of their own, which they may take with them."""
         output, results = self._output(build), self.folder / f"{build.name}.jsonl"
-        model = load(self.folder / f"{build.name}.yaml").recipe.serving.model_name
+        model = load(self.folder / f"{build.name}.yaml").recipe.serving.triton_name
         plan = budget(made.resolved)
         draft = plan.engines.get(Role.DRAFT) if plan else None
         job = TrialJob(

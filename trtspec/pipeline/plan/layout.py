@@ -11,7 +11,7 @@ from trtspec.pipeline.plan.memory import KV_FRACTION, budget
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
 from trtspec.pipeline.repository.guided_vocabulary import vocabulary_path
 from trtspec.pipeline.repository.spec import EngineModel, RepositorySpec, TensorRtLlm
-from trtspec.recipe.schema import BLS_MODELS
+from trtspec.recipe.serving import BLS_MODELS
 
 
 def repository_spec(resolved: Resolved) -> RepositorySpec:

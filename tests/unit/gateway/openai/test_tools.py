@@ -9,30 +9,52 @@ from typing import Any
 
 import pytest
 import xgrammar
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import ValidationError, validate
 
-from trtspec.gateway.openai.tools import (
-    BareCalls,
-    Calls,
-    ForcedArguments,
-    ForcedCalls,
-    ParsedText,
-    forced_schema,
-    reader,
-)
+from trtspec.gateway.openai.call_forms import form_of
+from trtspec.gateway.openai.forced import ForcedArguments, ForcedCalls, forced_schema
+from trtspec.gateway.openai.parsed import AnswerReader, ParsedText
+from trtspec.gateway.openai.tools import BareCalls, TaggedCalls
 
 ONE = '{"name": "add", "arguments": {"a": 1, "b": "é"}}'
 QWEN = f"Let me see.\n<tool_call>\n{ONE}\n</tool_call>\n<tool_call>\n{ONE}\n</tool_call>"
 NAMES = {"add", "now"}
+DEEPSEEK = (
+    "I look.\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n"
+    '{"a": 1, "b": "é"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n'
+    "{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+)
+DEEPSEEK_31 = (
+    "I look.\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>"
+    '{"a": 1, "b": "é"}<｜tool▁call▁end｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜>'
+    "<｜tool▁calls▁end｜>"
+)
+KIMI = (
+    "I look.\n<|tool_calls_section_begin|><|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>"
+    '{"a": 1, "b": "é"}<|tool_call_end|><|tool_call_begin|>functions.now:1 <|tool_call_argument_begin|>{}'
+    "<|tool_call_end|><|tool_calls_section_end|>"
+)
+GLM = (
+    "I look.\n<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n<arg_key>b</arg_key>\n"
+    "<arg_value>é</arg_value>\n</tool_call>\n<tool_call>now\n</tool_call>"
+)
 TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "required": ["a"]}}},
     {"type": "function", "function": {"name": "now"}},
 ]
 
 
-def read(calls: Calls, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
+SCHEMAS: dict[str, Any] = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in TOOLS}
+
+
+def reader(template: str) -> AnswerReader:
+    form = form_of(template)
+    return TaggedCalls(form, SCHEMAS) if form else BareCalls(NAMES)
+
+
+def read(calls: AnswerReader, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
     found = [*map(calls.push, pieces), calls.flush()]
     content = "".join(one.content for one in found)
     return content, [(call.name, call.arguments) for one in found for call in one.calls]
@@ -43,23 +65,70 @@ def cut(text: str, places: list[int]) -> list[str]:
     return [text[a:b] for a, b in pairwise(edges)]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 500), max_size=12))
 def test_calls_between_tags_are_found_wherever_the_text_is_cut(places: list[int]) -> None:
-    content, calls = read(reader("… <tool_call> …", NAMES), cut(QWEN, places))
+    content, calls = read(reader("… <tool_call> …"), cut(QWEN, places))
 
     assert content == "Let me see.\n"
     assert [(name, json.loads(arguments)) for name, arguments in calls] == [("add", {"a": 1, "b": "é"})] * 2
+
+
+@pytest.mark.parametrize("said", [DEEPSEEK, DEEPSEEK_31, KIMI, GLM])
+@settings(deadline=None)
+@given(places=st.lists(st.integers(0, 500), max_size=12))
+def test_calls_of_other_families_are_found_wherever_the_text_is_cut(said: str, places: list[int]) -> None:
+    for pieces in ([said], list(said), cut(said, places)):
+        content, calls = read(reader(said), pieces)
+        assert content == "I look.\n"
+        assert [(name, json.loads(arguments)) for name, arguments in calls] == [
+            ("add", {"a": 1, "b": "é"}),
+            ("now", {}),
+        ]
+
+
+def test_kimis_calls_have_ids_as_its_template_wants_them_back() -> None:
+    assert [call.id for call in reader(KIMI).push(KIMI).calls] == ["functions.add:0", "functions.now:1"]
+
+
+def test_glms_values_are_what_the_schema_says() -> None:
+    properties = {"a": {"type": "string"}, "b": {"type": "array"}}
+    form = form_of(GLM)
+    assert form
+    arguments = "".join(
+        f"<arg_key>{key}</arg_key><arg_value>{value}</arg_value>"
+        for key, value in (("a", "12"), ("b", "[1, 2]"), ("c", "no json"))
+    )
+    # GLM-4.7 writes it without lines.
+    said = f"<tool_call>add{arguments}</tool_call>"
+    (call,) = TaggedCalls(form, {"add": {"properties": properties}}).push(said).calls
+    assert json.loads(call.arguments) == {"a": "12", "b": [1, 2], "c": "no json"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<｜tool▁call▁begin｜>add<｜tool▁sep｜>{<｜tool▁call▁end｜>",
+        "<｜tool▁call▁begin｜>add<｜tool▁call▁end｜> b",
+        "<|tool_call_begin|>add<|tool_call_end|>",
+        "<|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>{",
+        "<tool_call>no name</tool_call> <arg_key>",
+    ],
+)
+def test_what_is_no_call_of_another_family_is_content(text: str) -> None:
+    assert read(reader(text), list(text)) == (text, [])
 
 
 CALL = f"<tool_call>{ONE}</tool_call>"
 PARTS = (CALL, "<tool_call>", "</tool_call>", ONE, "\n", " \t", "text", "<", "tool_call>", '{"name": 3}')
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 500), max_size=30), st.lists(st.sampled_from(PARTS), max_size=20))
 def test_however_an_answer_is_cut_it_is_the_same(places: list[int], parts: list[str]) -> None:
     text = "".join(parts)
     pieces = ([text], list(text), cut(text, places))
-    whole, *others = (read(reader("<tool_call>", NAMES), each) for each in pieces)
+    whole, *others = (read(reader("<tool_call>"), each) for each in pieces)
     assert others == [whole, whole]
 
 
@@ -74,12 +143,13 @@ def test_however_an_answer_is_cut_it_is_the_same(places: list[int], parts: list[
     ],
 )
 def test_blanks_behind_a_call_are_shown_before_text_alone(behind: str, content: str) -> None:
-    assert read(reader("<tool_call>", NAMES), list(CALL + behind))[0] == content
+    assert read(reader("<tool_call>"), list(CALL + behind))[0] == content
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 500), max_size=12), st.text(max_size=60))
 def test_an_answer_without_calls_is_shown_as_it_is(places: list[int], text: str) -> None:
-    for calls in (reader("<tool_call>", NAMES), reader("", NAMES)):
+    for calls in (reader("<tool_call>"), reader("")):
         assert read(calls, cut(text, places)) == (text, []) or text.lstrip()[:1] in ("[", "{")
 
 
@@ -88,11 +158,11 @@ def test_an_answer_without_calls_is_shown_as_it_is(places: list[int], text: str)
     ["<tool_call>not json</tool_call> b", '<tool_call>{"name": 3}</tool_call>', "<tool_call>{", "a <tool"],
 )
 def test_what_is_no_call_is_content(text: str) -> None:
-    assert read(reader("<tool_call>", NAMES), list(text)) == (text, [])
+    assert read(reader("<tool_call>"), list(text)) == (text, [])
 
 
 def test_a_whole_call_counts_even_where_its_end_was_cut() -> None:
-    assert read(reader("<tool_call>", NAMES), ["<tool_call>" + ONE])[1][0][0] == "add"
+    assert read(reader("<tool_call>"), ["<tool_call>" + ONE])[1][0][0] == "add"
 
 
 @pytest.mark.parametrize(
@@ -181,6 +251,6 @@ def test_xgrammar_reads_references_of_parameters(name: str | None) -> None:
 
 
 def test_ids_are_as_mistrals_templates_demand() -> None:
-    first, second = reader("<tool_call>", NAMES).push(QWEN).calls
+    first, second = reader("<tool_call>").push(QWEN).calls
     assert first.id != second.id
     assert all(len(call.id) == 9 and call.id.isalnum() for call in (first, second))

@@ -1,0 +1,61 @@
+"""Answers with reasoning, whole and in chunks, as OpenAI's client reads them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from trtspec.gateway.openai.answers import DONE, Chat, ResponseBuilder
+from trtspec.gateway.openai.job import ModelRequest, chat
+from trtspec.gateway.openai.pieces import ChoicePiece, TokenCounts
+from trtspec.gateway.openai.schema import ChatRequest
+
+SAID = [*"<think>Two.</think>", '<tool_call>{"name": "f", "arguments": {}}</tool_call>', "Four."]
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+def asked(**values: Any) -> ModelRequest:
+    messages = [{"role": "user", "content": "a"}]
+    body = {"model": "m", "messages": messages, "tools": [TOOL], **values}
+    return chat(ChatRequest.model_validate(body), "prompt", "<think></think><tool_call> tools", "", None)
+
+
+def pieces() -> list[ChoicePiece]:
+    made = [ChoicePiece(0, text) for text in SAID]
+    made[-1] = ChoicePiece(0, SAID[-1], "stop", counts=TokenCounts(3, 9))
+    return made
+
+
+def test_a_whole_answer_has_the_reasoning_under_both_names() -> None:
+    text = "".join(SAID)
+    builder = ResponseBuilder(Chat(), asked(), "m", None, "name")
+    body = builder.whole([ChoicePiece(0, text, "stop", counts=TokenCounts(3, 9))])
+    made = ChatCompletion.model_validate_json(body, strict=True)
+    (choice,) = made.choices
+    message = choice.message.model_dump()
+    assert (message["reasoning_content"], message["reasoning"]) == ("Two.", "Two.")
+    assert (choice.message.content, choice.finish_reason) == ("Four.", "tool_calls")
+    assert made.usage
+    # Without a tokenizer nobody can count.
+    assert made.usage.completion_tokens_details is None
+
+
+def test_chunks_are_the_same_as_the_whole() -> None:
+    builder = ResponseBuilder(Chat(), asked(stream=True), "m", None, "name")
+    events = b"".join(builder.chunk([piece]) for piece in pieces()) + builder.end()
+    assert events.endswith(DONE)
+    deltas = []
+    for event in events.removesuffix(DONE).split(b"\n\n")[:-1]:
+        chunk = ChatCompletionChunk.model_validate_json(event.removeprefix(b"data: "), strict=True)
+        deltas.append(chunk.choices[0].delta.model_dump(exclude_none=True))
+    for field, text in (("reasoning", "Two."), ("reasoning_content", "Two."), ("content", "Four.")):
+        assert "".join(delta.get(field, "") for delta in deltas) == text
+    (call,) = [call for delta in deltas for call in delta.get("tool_calls", [])]
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("f", {})
+
+
+def test_a_grammar_leaves_no_reasoning() -> None:
+    body = {"response_format": {"type": "json_object"}, "tools": []}
+    assert asked(**body).reading is None

@@ -1,0 +1,183 @@
+"""Reasoning, content and calls in answers as the families write them, however they are cut."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+
+from tests.unit.gateway.openai.test_tools import DEEPSEEK, SCHEMAS, cut
+from trtspec.gateway.openai.parsed import AnswerReader, ParsedText
+from trtspec.gateway.openai.readers import NO_PARSER, reading
+from trtspec.serving.tokenizer import Tokenizer
+
+QWEN = "{{ '<think>' }}</think><tool_call>"
+THOUGHT = "<think>\nTwo and two.\n</think>\n\n"
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+HARMONY = (
+    "<|channel|>analysis<|message|>Two and two.<|end|><|start|>assistant<|channel|>commentary<|message|>"
+    "I look.<|end|><|start|>assistant<|channel|>commentary to=functions.add <|constrain|>json<|message|>"
+    '{"a": 1}<|call|>'
+)
+GRANITE = "Here is my thought process:\nTwo and two.\n\nHere is my response:\nFour."
+PLACES = st.lists(st.integers(0, 500), max_size=12)
+
+
+def made(template: str, parser: str | None = None, prompt: str = "", *, tools: bool = True) -> AnswerReader:
+    how = reading(template, parser, prompt, SCHEMAS if tools else None, None)
+    assert how
+    return how.reader()
+
+
+def read(reader: AnswerReader, pieces: list[str]) -> tuple[str, str, list[tuple[str, Any]]]:
+    found = ParsedText()
+    for piece in pieces:
+        found = found.followed_by(reader.push(piece))
+    found = found.followed_by(reader.flush())
+    return found.reasoning, found.content, [(call.name, json.loads(call.arguments)) for call in found.calls]
+
+
+@pytest.mark.parametrize(
+    ("template", "parser", "prompt", "said", "expected"),
+    [
+        (QWEN, None, "", THOUGHT + "Four.", ("\nTwo and two.\n", "\n\nFour.", [])),
+        (QWEN, None, "", f"\n {THOUGHT}{CALL}", ("\nTwo and two.\n", "\n\n", [("add", {"a": 1})])),
+        # Qwen3 is asked not to think by a prompt that has thought, and DeepSeek-R1 begins to think in it.
+        (QWEN, None, "<think>\n\n</think>\n\n", "Four.", ("", "Four.", [])),
+        (QWEN, None, "assistant\n<think>\n", "Two.</think>Four.", ("Two.", "Four.", [])),
+        (QWEN, None, "assistant\n<think>\n", "Two is", ("Two is", "", [])),
+        (QWEN, "qwen3", "", "Four. <think> is </think> a tag", ("", "Four. <think> is </think> a tag", [])),
+        (QWEN, NO_PARSER, "", THOUGHT + CALL, ("", THOUGHT, [("add", {"a": 1})])),
+        ("", "deepseek_r1", "", "Two.</think>Four.", ("Two.", "Four.", [])),
+        ("", "deepseek_r1", "", THOUGHT + "Four.", ("\nTwo and two.\n", "\n\nFour.", [])),
+        ("", "deepseek_r1", "", "Two", ("Two", "", [])),
+        ("", "deepseek_r1", "<think></think>", "Four.", ("", "Four.", [])),
+        (
+            DEEPSEEK + "</think>",
+            None,
+            "<think>",
+            "Two.</think>" + DEEPSEEK,
+            ("Two.", "I look.\n", [("add", {"a": 1, "b": "é"}), ("now", {})]),
+        ),
+        ("my thought process", None, "", GRANITE, ("\nTwo and two.\n\n", "\nFour.", [])),
+        ("", "granite", "", GRANITE.replace("Here is", "Here's"), ("\nTwo and two.\n\n", "\nFour.", [])),
+        ("", "granite", "", "Here is the answer.", ("", "Here is the answer.", [])),
+        ("<|channel|>", None, "", HARMONY, ("Two and two.", "I look.", [("add", {"a": 1})])),
+        # The mark that ends an answer has no text.
+        (
+            "<|channel|>",
+            None,
+            "",
+            HARMONY.removesuffix("<|call|>"),
+            ("Two and two.", "I look.", [("add", {"a": 1})]),
+        ),
+        ("", "openai_gptoss", "", "<|channel|>final<|message|>Fo", ("", "Fo", [])),
+        ("", "openai_gptoss", "", "Four.", ("", "Four.", [])),
+        ("", "openai_gptoss", "", HARMONY[:60], ("Two and two.", "", [])),
+        (
+            "",
+            "openai_gptoss",
+            "",
+            '<|start|>assistant to=functions.add<|channel|>commentary json<|message|>{"a"<|call|>',
+            ("", '{"a"', []),
+        ),
+    ],
+)
+@settings(deadline=None)
+@given(places=PLACES)
+def test_an_answer_is_the_same_however_it_is_cut(
+    template: str, parser: str | None, prompt: str, said: str, expected: object, places: list[int]
+) -> None:
+    for pieces in ([said], list(said), cut(said, places)):
+        assert read(made(template, parser, prompt), pieces) == expected
+
+
+PARTS = ["<think>", "</think>", "Here is my response:", "Here", "\n ", "text", CALL, HARMONY, "<|end|>"]
+PARTS += ["<|message|>", "<|channel|>", "<|start|>"]
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(["qwen3", "deepseek_r1", "granite", "openai_gptoss"]),
+    st.lists(st.sampled_from(PARTS), max_size=12),
+    PLACES,
+)
+def test_nothing_depends_on_the_pieces(parser: str, parts: list[str], places: list[int]) -> None:
+    said = "".join(parts)
+    whole, *others = (read(made(QWEN, parser), pieces) for pieces in ([said], list(said), cut(said, places)))
+    assert others == [whole, whole]
+
+
+@settings(deadline=None)
+@given(st.text(max_size=60).filter(lambda text: "<" not in text), PLACES)
+def test_text_without_marks_is_content(text: str, places: list[int]) -> None:
+    for parser in ("qwen3", "granite", "openai_gptoss"):
+        assert read(made("", parser, tools=False), cut(text, places)) == ("", text, [])
+
+
+def test_reasoning_is_told_as_it_comes() -> None:
+    reader = made(QWEN)
+    pieces = ["<thi", "nk>Two", " and", " </", "b> </thi", "nk>Four"]
+    told = [reader.push(piece) for piece in pieces]
+    assert [one.reasoning for one in told] == ["", "Two", " and", " ", "</b> ", ""]
+    assert told[-1].content == "Four"
+
+
+def test_a_template_without_marks_and_no_parser_leave_an_answer_as_it_is() -> None:
+    assert reading("{{ messages }}", None, "", None, None) is None
+    assert reading(QWEN, NO_PARSER, "", None, None) is None
+
+
+@pytest.fixture(scope="module")
+def words() -> tokenizers.Tokenizer:
+    """A tokenizer of whole words, some of them special."""
+    vocab = {word: number for number, word in enumerate(["a", "b", "Ġ", "?"])}
+    inner = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="?"))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    inner.add_tokens([AddedToken("<think>", special=False), AddedToken("</think>", special=False)])
+    inner.add_special_tokens([AddedToken("<|tool_call_begin|>", special=True)])
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said", "number"),
+    [
+        ("", "<think>a?</think>a", 2),
+        ("", " <think>a?", 2),
+        ("", "a?<think>a</think>", 0),
+        ("<think>", "a?</think>a?<think>a", 2),
+        ("<think>", "<think>a?</think>", 2),
+        ("<think></think>", "a?", 0),
+    ],
+)
+def test_the_tokens_of_the_reasoning_are_counted(
+    words: tokenizers.Tokenizer, prompt: str, said: str, number: int
+) -> None:
+    how = reading(QWEN, None, prompt, None, Tokenizer(words))
+    assert how
+    assert how.counter
+    counter = how.counter()
+    for token_id in words.encode(said).ids:
+        counter.push([token_id])
+    assert counter.number == number
+
+
+def test_marks_that_are_no_tokens_leave_the_tokens_uncounted(words: tokenizers.Tokenizer) -> None:
+    how = reading("", "granite", "", None, Tokenizer(words))
+    assert how
+    assert how.counter is None
+
+
+def test_marks_that_are_special_tokens_are_asked_for(words: tokenizers.Tokenizer) -> None:
+    def needs(template: str) -> bool:
+        how = reading(template, None, "", SCHEMAS, Tokenizer(words))
+        assert how
+        return how.needs_special_tokens
+
+    assert [needs(QWEN), needs("<|tool_call_begin|>"), needs("<|channel|>")] == [False, True, True]

@@ -1,0 +1,71 @@
+"""The answers of gpt-oss, which are messages in OpenAI's harmony format.
+
+A message is a header, `<|message|>` and a body up to the next mark. The header names the channel: `analysis`
+is reasoning, `final` and `commentary` are content, and a recipient (`to=functions.NAME`) makes it a call. Its
+marks are special tokens, so the text of the answer must have their names.
+"""
+
+from __future__ import annotations
+
+import re
+
+from trtspec.gateway.openai.parsed import ParsedCall, ParsedText, is_json, overlap
+
+NAME = "openai_gptoss"
+"""vLLM's name of the form."""
+MARK = "<|channel|>"
+
+_BODY = "<|message|>"
+_ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
+_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+_RECIPIENT = re.compile(r"\bto=functions\.([^\s<]+)")
+
+
+class HarmonyReader:
+    """Takes an answer as it comes; a call is told when its message has ended."""
+
+    def __init__(self) -> None:
+        self._held, self._is_inside = "", False
+        self._channel, self._function = "", ""
+
+    def push(self, text: str) -> ParsedText:
+        self._held += text
+        found = ParsedText()
+        while True:
+            if not self._is_inside:
+                header, is_there, rest = self._held.partition(_BODY)
+                if not is_there:
+                    return found
+                self._begin(header)
+                self._held = rest
+            places = {self._held.find(mark): mark for mark in _ENDS if mark in self._held}
+            if not places:
+                return found.followed_by(self._some())
+            place = min(places)
+            found = found.followed_by(self._told(self._held[:place], is_whole=True))
+            self._held, self._is_inside = self._held[place + len(places[place]) :], False
+
+    def flush(self) -> ParsedText:
+        """Returns what is left: a whole call counts, closed or not, and text without a header is content."""
+        held, self._held = self._held, ""
+        if not self._is_inside:
+            return ParsedText("" if held.startswith((MARK, "<|start|>")) else held)
+        return self._told(held, is_whole=True)
+
+    def _begin(self, header: str) -> None:
+        channel, recipient = _CHANNEL.search(header), _RECIPIENT.search(header)
+        self._channel = channel[1] if channel else "final"
+        self._function, self._is_inside = recipient[1] if recipient else "", True
+
+    def _some(self) -> ParsedText:
+        """Returns what is sure of a body that goes on."""
+        keep = len(self._held) if self._function else max(overlap(self._held, mark) for mark in _ENDS)
+        sure, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        return self._told(sure, is_whole=False)
+
+    def _told(self, body: str, *, is_whole: bool) -> ParsedText:
+        if self._channel == "analysis" and not self._function:
+            return ParsedText(reasoning=body)
+        if self._function and is_whole and is_json(body):
+            return ParsedText(calls=[ParsedCall(self._function, body.strip())])
+        return ParsedText(body)

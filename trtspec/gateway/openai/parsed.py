@@ -1,0 +1,85 @@
+"""The parts that are read from the text of an answer: content, reasoning and tool calls."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass, field
+from typing import Protocol
+
+# As long as Mistral's templates demand.
+_ID_LENGTH = 9
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedCall:
+    """One call: the function's name, and its arguments in JSON."""
+
+    name: str
+    arguments: str
+    id: str = field(default_factory=lambda: uuid.uuid4().hex[:_ID_LENGTH])
+
+
+@dataclass(slots=True)
+class ParsedText:
+    """The content, the reasoning and the calls that were read from some text of an answer."""
+
+    content: str = ""
+    calls: list[ParsedCall] = field(default_factory=list)
+    more: str = ""
+    """More of the arguments of the last call that was found before."""
+    reasoning: str = ""
+
+    def followed_by(self, later: ParsedText) -> ParsedText:
+        return ParsedText(
+            self.content + later.content,
+            self.calls + later.calls,
+            self.more + later.more,
+            self.reasoning + later.reasoning,
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.content or self.calls or self.more or self.reasoning)
+
+
+class AnswerReader(Protocol):
+    """Takes the text of an answer as it comes, in any pieces, and returns its parts."""
+
+    def push(self, text: str) -> ParsedText:
+        """Takes more of the answer; what may be the beginning of a mark is held back."""
+        ...
+
+    def flush(self) -> ParsedText:
+        """Returns what is left when the answer has ended."""
+        ...
+
+
+class InTurn:
+    """Has one reader take the reasoning out of an answer, and another read the calls in what is left."""
+
+    def __init__(self, reasoning: AnswerReader, calls: AnswerReader) -> None:
+        self._reasoning, self._calls = reasoning, calls
+
+    def push(self, text: str) -> ParsedText:
+        return self._on(self._reasoning.push(text))
+
+    def flush(self) -> ParsedText:
+        return self._on(self._reasoning.flush()).followed_by(self._calls.flush())
+
+    def _on(self, found: ParsedText) -> ParsedText:
+        return ParsedText(reasoning=found.reasoning).followed_by(self._calls.push(found.content))
+
+
+def overlap(text: str, mark: str) -> int:
+    """Says how many characters at the end of a text may begin the mark."""
+    return next((size for size in range(len(mark) - 1, 0, -1) if text.endswith(mark[:size])), 0)
+
+
+def is_json(text: str) -> bool:
+    """Says whether a text is JSON, as the arguments of a call must be."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

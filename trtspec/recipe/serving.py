@@ -1,0 +1,76 @@
+"""The part of a recipe on the model that clients call: its names, and how it takes requests."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trtspec.base.roles import Role
+from trtspec.base.section import Section
+from trtspec.recipe.section import Positive, ReasoningParser
+
+SERVED_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9._-]+)*$"
+ServedName = Annotated[str, Field(max_length=100, pattern=SERVED_NAME)]
+Microseconds = Annotated[int, Field(ge=1_000, le=7 * 86_400 * 10**6)]  # up to a week
+
+BLS_MODELS = {Role.TARGET: "tensorrt_llm", Role.DRAFT: "tensorrt_llm_draft"}
+"""The Triton models of the engines in the bls layout, as NVIDIA's own are called."""
+
+
+class Serving(Section):
+    """The Triton model that clients call."""
+
+    model_name: ServedName = Field(
+        default="speculative_llm",
+        description="Name of the model that clients call; Triton's own name has `--` for each slash.",
+    )
+    aliases: Annotated[list[ServedName], Field(max_length=64)] = Field(
+        default=[], description="More names that OpenAI's API answers to, such as `Qwen/Qwen3-32B`."
+    )
+    reasoning_parser: ReasoningParser | None = Field(
+        default=None,
+        description="Form in which the model writes its reasoning, by vLLM's names; OpenAI's API tells that"
+        " apart from the answer. If left out the chat template says it; `none`: it is part of the text.",
+    )
+    generation_config: Literal["auto", "none"] = Field(
+        default="auto",
+        description="auto: OpenAI's API takes defaults of sampling from the model's generation_config.json;"
+        " none: from OpenAI's documentation.",
+    )
+    layout: Literal["in_process", "bls", "triton"] | None = Field(
+        default=None,
+        description="in_process: one Triton model owns the engines; bls: each engine is a model of its own;"
+        " triton: of backend vllm, a model of Triton's vLLM backend, and vLLM's own server if left out.",
+    )
+    max_queue_size: Positive | None = Field(
+        default=None,
+        description="Completions that wait for a place beyond max_batch_size; a full queue refuses at once.",
+    )
+    max_queue_delay_microseconds: Microseconds | None = Field(
+        default=None,
+        description="How long a completion may wait for a place before it is refused, to be tried again.",
+    )
+    default_timeout_microseconds: Microseconds = Field(
+        default=600 * 10**6,
+        description="Time limit of a completion whose request names none, from arrival to its last token.",
+    )
+    draft_timeout_microseconds: Microseconds | None = Field(
+        default=None,
+        description="How long a round waits for the draft engine before the target goes on alone.",
+    )
+    target_timeout_microseconds: Microseconds = Field(
+        default=120 * 10**6,
+        description="How long a target that has requests may make no progress; then they fail, and the "
+        "model goes out of service.",
+    )
+
+    @property
+    def triton_name(self) -> str:
+        """The name of the Triton model, whose folder has it too."""
+        return triton_name(self.model_name)
+
+
+def triton_name(name: str) -> str:
+    """Returns the name of a model as Triton can have it."""
+    return name.replace("/", "--")
