@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 
 from trtspec.backends.launch import FILE, ServerLaunch
+from trtspec.backends.served import write_head
 from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps import copy_tokenizer, write_head, write_layers
+from trtspec.pipeline.steps import copy_tokenizer, write_layers
 from trtspec.pipeline.steps.steps import checks, choices
 
 KIND = "write launch"

@@ -23,11 +23,11 @@ from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import write_repository
 from trtspec.recipe.serving import triton_name
 
-RELEASE = "0.27.1"
-"""The vLLM of the image, which is not the recipe's `engine.release`."""
-
 IMAGE = "nvcr.io/nvidia/tritonserver:26.08-vllm-python-py3"
-"""Triton's newest image with this backend (server, `docs/introduction/compatibility.md`)."""
+"""Triton's newest image with this backend (server, `docs/introduction/compatibility.md`).
+
+Its vLLM is 0.27.1, which is not the recipe's `engine.release`.
+"""
 
 # Name, type, number of values, and whether a request must have it.
 _INPUTS = (
