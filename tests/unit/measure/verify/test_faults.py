@@ -69,7 +69,7 @@ def test_a_second_beginning_is_found(
     "fault",
     [
         faults.draws_the_same_numbers_each_round,
-        faults.forgets_the_seed,
+        pytest.param(faults.forgets_the_seed, marks=pytest.mark.sweep),
         pytest.param(faults.counts_rounds_for_tokens, marks=pytest.mark.sweep),
     ],
 )

@@ -111,7 +111,7 @@ def test_each_phase_has_nearly_the_goodput_of_its_best_fixed_length(
     check(pair, acceptances, QUIET, BAR, 3)
 
 
-@pytest.mark.parametrize("crowd", [(0.1, 0.1, 2.0), (0.5, 0.3, 3.0)])
+@pytest.mark.parametrize("crowd", [pytest.param((0.1, 0.1, 2.0), marks=pytest.mark.sweep), (0.5, 0.3, 3.0)])
 def test_a_machine_that_is_busy_now_and_then_misleads_it_little(crowd: tuple[float, float, float]) -> None:
     """What else runs lasts as long as a few rounds, or as many, and meets lengths unequally."""
     for acceptances in (0.85, 0.65, 0.85), (0.9, 0.3, 0.95):
