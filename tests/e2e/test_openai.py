@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import subprocess
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
@@ -15,9 +14,7 @@ from jsonschema import validate
 from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel, Field
 
-import trtspec
 from tests.e2e.conftest import ENDLESS, IN_PROCESS, Deploy
-from tests.e2e.openai_requests import GOOD, ask, error_of
 from tests.e2e.test_guides import BLANKS, SCHEMA
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -307,85 +304,3 @@ def test_an_error_names_the_field_in_openais_words(client: openai.OpenAI) -> Non
     with pytest.raises(openai.NotFoundError) as missing:
         client.completions.create(model="gpt-4", prompt=PROMPT)
     assert missing.value.code == "model_not_found"
-
-
-def test_a_text_ends_in_a_token_and_may_include_it(client: openai.OpenAI, tiny_build: Any) -> None:
-    tokenizer = Tokenizer.load(tiny_build / "tokenizer")
-    asked: Any = {"model": MODEL, "prompt": PROMPT, "max_tokens": 40, "temperature": 0}
-    whole = client.completions.create(**asked).choices[0].text
-    told = tokenizer.encode(whole, add_special_tokens=False)
-    stop = told[len(told) // 2]
-    cut = client.completions.create(**asked, extra_body={"stop_token_ids": [stop]}).choices[0]
-    more = {"stop_token_ids": [stop], "include_stop_str_in_output": True}
-    included = client.completions.create(**asked, extra_body=more).choices[0]
-    assert cut.finish_reason == included.finish_reason == "stop"
-    assert len(cut.text) < len(whole)
-    assert whole.startswith(included.text)
-    assert included.text == cut.text + tokenizer.bytes_of(stop).decode()
-
-
-@pytest.mark.parametrize(
-    ("form", "expected"),
-    [
-        ({"guided_choice": ["one", 'tw"o']}, r'one|tw"o'),
-        ({"structured_outputs": {"choice": ["red", "blue"]}}, "red|blue"),
-        ({"structured_outputs": {"regex": "[0-9]{3}"}}, "[0-9]{3}"),
-        ({"guided_grammar": 'root ::= "a" "b"'}, "ab"),
-        ({"guided_json": {"enum": [7]}}, "7"),
-    ],
-)
-def test_an_answer_has_the_form_that_vllms_clients_ask_for(
-    client: openai.OpenAI, form: dict[str, Any], expected: str
-) -> None:
-    made = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=24, extra_body=form)
-    assert re.fullmatch(expected, made.choices[0].text)
-
-
-def test_an_answer_goes_on_with_the_last_message(client: openai.OpenAI, server: Deploy) -> None:
-    messages: Any = [*MESSAGES, {"role": "assistant", "content": "class Stack:\n    def push"}]
-    more = {"continue_final_message": True}
-    made = client.chat.completions.create(
-        model=MODEL, messages=messages, max_tokens=24, temperature=0, extra_body=more
-    )
-    prompt = CHAT + "class Stack:\n    def push"
-    assert made.choices[0].message.content == server.generate(prompt, max_tokens=24, add_special_tokens=False)
-
-
-def test_texts_become_tokens_and_tokens_texts(server: Deploy, tiny_build: Any) -> None:
-    tokenizer = Tokenizer.load(tiny_build / "tokenizer")
-
-    def asked(path: str, **body: Any) -> Any:
-        status, _, said = ask(server.api_port, path, json.dumps({"model": MODEL, **body}).encode())
-        assert status == 200, said
-        return json.loads(said)
-
-    made = asked("/tokenize", prompt=PROMPT, return_token_strs=True)
-    ids = tokenizer.encode(PROMPT)
-    assert (made["tokens"], made["count"]) == (ids, len(ids))
-    assert made["token_strs"] == [tokenizer.name_of(token) for token in ids]
-    assert asked("/detokenize", tokens=ids) == {"prompt": PROMPT}
-    chat = asked("/tokenize", messages=MESSAGES)
-    assert chat["tokens"] == tokenizer.encode(CHAT, add_special_tokens=False)
-    with openai.OpenAI(base_url=server.api, api_key="none") as client:
-        (card,) = client.models.list().data
-    assert card.model_dump()["max_model_len"] == chat["max_model_len"] > 1000
-
-
-def test_version_and_ping(server: Deploy) -> None:
-    assert json.loads(ask(server.api_port, "/version", None, "GET")[2]) == {"version": trtspec.__version__}
-    assert ask(server.api_port, "/ping", None, "GET")[0] == 200
-
-
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ({"prompt_logprobs": 1}, "not of prompts"),
-        ({"guided_regex": "a", "guided_choice": ["b"]}, "one form"),
-        ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "one of them"),
-        ({"structured_outputs": {}}, "structured_outputs"),
-    ],
-)
-def test_what_cannot_be_had_is_told(server: Deploy, body: dict[str, Any], says: str) -> None:
-    status, _, said = ask(server.api_port, "/v1/completions", json.dumps({**GOOD, **body}).encode())
-    assert status == 400
-    assert says in error_of(said)["message"]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.heads import write_head
+from tests.fakes.mtp import DEEPSEEK, make_mtp
 from tests.servers_of_others import SERVERS
 from tests.unit.pipeline.inspection.test_heads import TARGET
 from trtspec.base.errors import RecipeError
@@ -61,9 +62,10 @@ target: {model: ./target}
 draft: {layers_of_target: [1]}
 hardware: {gpu: h100}
 """
+LOOKUP_ON_GPU = LOOKUP.replace("kind: ngram", "kind: ngram_gpu")
 OF_FOLDERS = {
     "pair": PAIR, "lookup": LOOKUP, "usual": USUAL,
-    "suffix": SUFFIX, "translated": TRANSLATED, "layers": LAYERS,
+    "suffix": SUFFIX, "translated": TRANSLATED, "layers": LAYERS, "lookup_on_gpu": LOOKUP_ON_GPU,
 }  # fmt: skip
 HEAD = """
 name: head
@@ -124,6 +126,42 @@ def test_a_head(llama_folder: Callable[..., Path], tmp_path: Path) -> None:
         recipe.write_text(f"{HEAD}engine: {{backend: {backend}}}\n")
         found.append(shown(recipe, backend).strip())
     golden("head", "\n\n".join(found).replace(str(tmp_path), "/models") + "\n")
+
+
+OWN_LAYERS = """
+name: own
+target: {model: ./target, dtype: bfloat16}
+speculation: {method: mtp, num_draft_tokens: 2}
+hardware: {gpu: h100}
+"""
+AT_ONCE = USUAL + "speculation: {method: {kind: draft_model, parallel_drafting: true}, num_draft_tokens: 8}\n"
+
+
+def shown_for_each(folder: Path, recipe: str) -> str:
+    (folder / "recipe.yaml").write_text(recipe)
+    every = (*SERVERS, "tensorrt_llm")
+    output = "\n\n".join(shown(folder / "recipe.yaml", backend).strip() for backend in every)
+    return output.replace(str(folder), "/models") + "\n"
+
+
+def test_layers_of_the_target_for_multi_token_prediction(
+    llama_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    make_mtp(llama_folder("target"), "model.layers.2.eh_proj.weight", **DEEPSEEK)
+    golden("mtp", shown_for_each(tmp_path, OWN_LAYERS))
+
+
+@pytest.mark.parametrize("name", ["dflash", "dspark"])
+def test_heads_that_fill_a_block(llama_folder: Callable[..., Path], tmp_path: Path, name: str) -> None:
+    llama_folder("target", **TARGET)
+    write_head(tmp_path / "head", name)
+    golden(name, shown_for_each(tmp_path, HEAD.replace("eagle3, num_draft_tokens: 5", name)))
+
+
+def test_a_draft_model_that_proposes_all_at_once(llama_folder: Callable[..., Path], tmp_path: Path) -> None:
+    llama_folder("target", hidden_size=64)
+    make_mtp(llama_folder("draft", num_hidden_layers=1), pard_token=255)
+    golden("parallel", shown_for_each(tmp_path, AT_ONCE))
 
 
 def test_heads_of_medusa(llama_folder: Callable[..., Path], tmp_path: Path) -> None:

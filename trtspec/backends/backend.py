@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from trtspec.base.findings import Finding
     from trtspec.base.roles import Role
     from trtspec.checkpoint.inside import DraftInside
+    from trtspec.models.source import Source
     from trtspec.pipeline.plan.choices import Chooser
     from trtspec.pipeline.plan.facts import PlanFacts
     from trtspec.pipeline.plan.resolved import Resolved
@@ -140,6 +141,10 @@ class Backend(ABC):
     def tools(self) -> tuple[MigrationTool, ...]:
         """Returns the programs whose commands are read into recipes for it."""
         return ()
+
+    def misfits(self, recipe: Recipe, target: Source) -> Iterator[Finding]:
+        """Finds what the recipe's method needs of its target and the target lacks."""
+        return iter(())
 
     def doubt(self, gpu: str) -> str | None:
         """Returns what it is known to do wrong with drafts on a GPU; None if nothing."""

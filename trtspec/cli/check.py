@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from trtspec.base.errors import TrtspecError
 from trtspec.base.findings import Severity, as_json, errors
 from trtspec.base.roles import Role
-from trtspec.base.units import short
+from trtspec.base.units import mb_or_gb, short
 from trtspec.cli.terminal.options import JsonOption, RecipeArgument
 from trtspec.cli.terminal.output import out
 
@@ -50,6 +50,9 @@ def _print(report: PairReport) -> None:
         out.table([(name, *(fact[name] for fact in facts.values())) for name in names], header=("", *facts))
     if head := report.head:
         out.result(f"draft: a head, {head.method}, {head.form} format, {short(head.parameters)} parameters")
+    if own := report.own_layers:
+        layers = "1 layer" if own.count == 1 else f"{own.count} layers"
+        out.result(f"draft: {layers} of the target for multi-token prediction, {mb_or_gb(own.size)}")
     if report.findings:
         out.result()
     for finding in report.findings:
@@ -101,8 +104,10 @@ def _as_json(report: PairReport) -> dict[str, Any]:
             "vocab_size": head.vocab_size,
             "draft_vocab_size": head.draft_vocab_size,
         }
+    own = report.own_layers
     return {
         "recipe": str(report.loaded.path),
+        "mtp_layers": own.count if own else None,
         "models": models,
         "not_checked": dict(report.unseen),
         **as_json(report.findings),

@@ -10,6 +10,8 @@ from trtspec.base.section import Section
 
 HETEROGENEOUS = "use_heterogeneous_vocab"
 TRANSLATES = f"speculation.method.{HETEROGENEOUS}"
+PARALLEL = "parallel_drafting"
+AT_ONCE = f"speculation.method.{PARALLEL}"
 HETEROGENEOUS_VOCAB = (
     "Whether the draft may have another vocabulary than the target: texts and drafts are then translated."
 )
@@ -22,6 +24,10 @@ class Method(Section):
     """True if the recipe names a draft, a model or a head."""
     is_head: ClassVar[bool] = False
     """True if the draft reads what its target computes, and so runs in the target's engine."""
+    in_target: ClassVar[bool] = False
+    """True if the draft is layers of the target itself, which its folder has."""
+    of_servers: ClassVar[bool] = False
+    """True if it needs no head, and yet only servers of others draft by it."""
     gives_way_to: ClassVar[str | None] = "ngram"
     """The method that needs no more than this one, and that every backend runs; None where this is one."""
     lacking_inside: ClassVar[Mapping[str, str]] = {}
@@ -35,12 +41,17 @@ class Method(Section):
     @property
     def options(self) -> dict[str, int | float]:
         """The options of the drafter that the recipe writes, or that have a default."""
-        return self.model_dump(exclude={"kind", HETEROGENEOUS}, exclude_none=True)
+        return self.model_dump(exclude={"kind", HETEROGENEOUS, PARALLEL}, exclude_none=True)
 
     @property
     def translates(self) -> bool:
         """True if the draft has a vocabulary of its own, so that its tokens are translated."""
         return bool(getattr(self, HETEROGENEOUS, False))
+
+    @property
+    def is_at_once(self) -> bool:
+        """True if a draft model proposes all tokens of a draft in one step."""
+        return bool(getattr(self, PARALLEL, False))
 
     def contradictions(self) -> Iterator[Finding]:
         """Finds options that contradict each other; each subject is the name of the option to change."""

@@ -210,7 +210,7 @@ class Recipe(Section):
     target: RecipeModel = Field(description="The large model, whose text is served.")
     draft: Draft | None = Field(
         default=None,
-        description=f"The small model that proposes tokens; {' and '.join(WITHOUT_MODEL)} have none.",
+        description=f"The small model that proposes tokens; {', '.join(WITHOUT_MODEL)} have none.",
     )
     hardware: Hardware = Field(description="Where the engines run.")
     speculation: Speculation = Field(

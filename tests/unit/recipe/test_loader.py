@@ -89,14 +89,19 @@ class TestUnknownKeys:
             (
                 "{kind: draft_model, prompt_lookup_max: 3}",
                 "prompt_lookup_max",
-                "it belongs in speculation.method of kind ngram or in speculation.method of kind hybrid",
+                "it belongs in speculation.method of kind ngram or in speculation.method of kind hybrid"
+                " or in speculation.method of kind ngram_gpu",
             ),
             (
                 "{kind: ngram, zzz: 3}",
                 "zzz",
                 "known keys here: kind, prompt_lookup_min, prompt_lookup_max, earlier_answers",
             ),
-            ("{kind: draft_model, zzz: 3}", "zzz", "known keys here: kind, use_heterogeneous_vocab"),
+            (
+                "{kind: draft_model, zzz: 3}",
+                "zzz",
+                "known keys here: kind, use_heterogeneous_vocab, parallel_drafting",
+            ),
         ],
     )
     def test_those_of_a_method_are_held_against_this_method(

@@ -39,8 +39,8 @@ class EngineBackend(Backend):
         return tuple(releases.RELEASES)
 
     def refusal(self, method: str, release: str | None) -> Unsupported | None:
-        """Returns why not; the drafters of methods that need no head are trtspec's own, and run here too."""
-        if method not in self.methods and not METHODS[method].is_head:
+        """Returns why not; trtspec's own drafters that need no head run here too."""
+        if method not in self.methods and not (METHODS[method].is_head or METHODS[method].of_servers):
             return None
         return super().refusal(method, release)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from trtspec.backends.built.build_rules import build_contradictions
 from trtspec.base.findings import Finding
+from trtspec.methods.method import AT_ONCE
 from trtspec.recipe import devices, gpus
 from trtspec.recipe.build_options import option_problem
 from trtspec.recipe.schema import Recipe, RecipeModel
@@ -17,6 +18,9 @@ _DEVICE = "draft.device"
 
 def contradictions(recipe: Recipe) -> Iterator[Finding]:
     """Finds contradictions in what only engines have, and trtspec's coordinator before them."""
+    if recipe.written(AT_ONCE):
+        problem = f"{recipe.backend} has no such thing: its draft models propose a token a step"
+        yield Finding(AT_ONCE, problem, "remove this line")
     yield from _serving(recipe)
     yield from _times(recipe)
     yield from _device(recipe)

@@ -10,6 +10,7 @@ from typing import ClassVar
 from trtspec.backends.backend import Backend
 from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.inputs import LaunchInputs
+from trtspec.backends.served.mtp import MtpSupport
 from trtspec.backends.served.releases import ServerRelease
 from trtspec.backends.served.resolve import resolve_server
 from trtspec.backends.served.rules import contradictions, lacking_on_clusters
@@ -17,6 +18,7 @@ from trtspec.backends.served.steps import steps_before_the_manifest
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.methods.method import TRANSLATES
+from trtspec.models.source import Source
 from trtspec.pipeline.plan.choices import Chooser
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
@@ -40,6 +42,8 @@ class ServerBackend(Backend):
     """The releases that serve a recipe, the default first."""
     lacking: ClassVar[Mapping[str, str]] = {}
     """The keys of a recipe that it has not and others have, by what it does instead."""
+    mtp: ClassVar[MtpSupport]
+    """The targets whose own layers it drafts with."""
     layouts: ClassVar[tuple[str, ...]] = ()
     """The values of `serving.layout` that it has beside a server of its own."""
 
@@ -66,6 +70,11 @@ class ServerBackend(Backend):
 
     def contradictions(self, recipe: Recipe) -> Iterator[Finding]:
         return contradictions(recipe, self.lacking, self.layouts)
+
+    def misfits(self, recipe: Recipe, target: Source) -> Iterator[Finding]:
+        speculation = recipe.speculation
+        if speculation.method.in_target:
+            yield from self.mtp.check(target, speculation.num_draft_tokens or speculation.max_draft_len)
 
     def lacking_on_clusters(self, recipe: Recipe) -> Iterator[Finding]:
         return lacking_on_clusters(recipe)

@@ -10,20 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtspec.backends.served.inputs import LaunchInputs, LaunchModel
+from trtspec.base.findings import errors
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping as RankMapping
+from trtspec.models.masked import check_parallel
+from trtspec.models.mtp import MtpLayers, mtp_layers
 from trtspec.models.source import Source
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.choices import Choice, Chooser, Origin
 from trtspec.pipeline.plan.depending import depending
-from trtspec.pipeline.plan.facts import HeadFacts, ModelFacts, PlanFacts
+from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
 from trtspec.pipeline.plan.memory import kv_of_layer
 from trtspec.pipeline.plan.precision import choose_dtype, choose_fp8_cache, choose_fp8_weights
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
 from trtspec.pipeline.plan.texts import choose_max_seq_len
 from trtspec.pipeline.steps import write_layers
 from trtspec.recipe import gpus
+from trtspec.recipe.schema import Recipe
 
 if TYPE_CHECKING:
     from trtspec.backends.served.backend import ServerBackend
@@ -45,19 +49,19 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
         backend.versions[0],
         "the newest that trtspec knows",
     )
+    for found in errors(list(backend.misfits(recipe, facts.target.source))):
+        raise choose.error("speculation.method", f"{found.subject}: {found.problem}", found.repair)
     options = _sizes(choose, facts)
     target = _target(choose, backend, facts.target, options)
     engines = {Role.TARGET: target}
     if draft := facts.models.get(Role.DRAFT):
+        for found in check_parallel(draft.source) if recipe.speculation.method.is_at_once else ():
+            raise choose.error("draft.model", f"{found.subject}: {found.problem}", found.repair)
         engines[Role.DRAFT] = _draft(choose, backend, draft, target)
         engines = depending(choose, engines, None)
     _choose_method(choose)
     name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
-    places = {role: _served(choose, role, engine, output) for role, engine in engines.items()}
-    if facts.head:
-        made = str((output / write_layers.OUTPUT).absolute()) if facts.head.head.unsaid else None
-        named = LaunchModel(_place(choose, Role.DRAFT), facts.head.revision)
-        places[Role.DRAFT] = LaunchModel(made) if made else named
+    places = _places(choose, facts, engines, output)
     _check_pinned(choose, backend, places.get(Role.DRAFT))
     wanted = LaunchInputs(
         release=backend.release_of(version),
@@ -74,7 +78,7 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
         max_seq_len=options.max_seq_len,
         max_num_tokens=options.max_num_tokens,
         enable_chunked_context=target.enable_chunked_context,
-        kv_bytes=_kv_bytes(engines) if recipe.hardware.gpu == gpus.NONE else None,
+        kv_bytes=_kv_bytes(engines, _own_layers(recipe, facts)) if recipe.hardware.gpu == gpus.NONE else None,
     )
     launch = replace(
         backend.launch(wanted),
@@ -109,7 +113,7 @@ def _choose_method(choose: Chooser) -> None:
 def _sizes(choose: Chooser, facts: PlanFacts) -> BuildOptions:
     """Returns the sizes."""
     recipe, on_cpu = choose.loaded.recipe, choose.loaded.recipe.hardware.gpu == gpus.NONE
-    length = _num_draft_tokens(choose, facts.head)
+    length = _num_draft_tokens(choose, facts)
     batch = choose("engine.max_batch_size", recipe.engine.max_batch_size, "drafts pay at low load")
     longest = choose_max_seq_len(choose, facts)
     tokens = choose(
@@ -120,22 +124,31 @@ def _sizes(choose: Chooser, facts: PlanFacts) -> BuildOptions:
     return BuildOptions(batch, longest - 1, longest, tokens, length)
 
 
-def _num_draft_tokens(choose: Chooser, found: HeadFacts | None) -> int:
+def _num_draft_tokens(choose: Chooser, facts: PlanFacts) -> int:
     """Returns the longest draft, which is K: no server changes it from round to round.
 
-    Raises RecipeError for more tokens than the heads say, of which vLLM would make up the rest.
+    Raises RecipeError for more tokens than a head says in one step, of which vLLM would make up the rest.
     """
-    key, most = "speculation.num_draft_tokens", choose.loaded.recipe.written("speculation.max_draft_len")
-    heads = found.head.longest if found else None
+    recipe = choose.loaded.recipe
+    key, most = "speculation.num_draft_tokens", recipe.written("speculation.max_draft_len")
+    at_once = facts.head.head.longest if facts.head else None
+    own = _own_layers(recipe, facts)
     usual, reason = NUM_DRAFT_TOKENS, "about what the servers' own examples have"
-    if heads and heads < usual:
-        usual, reason = heads, "a token of each head"
+    if at_once:
+        usual, reason = at_once, "what the head says in one step"
+    elif own:
+        usual, reason = own.count, "a token of each of the target's layers for it"
     length: int = choose(key, most or usual, "max_draft_len, in every round" if most else reason)
-    if heads and length > heads:
-        wrong = key if choose.loaded.recipe.written(key) else "speculation.max_draft_len"
-        problem = f"{length} is more than the {heads} heads say, a token each"
-        raise choose.error(wrong, problem, f"at most {heads}")
+    if at_once and length > at_once:
+        wrong = key if recipe.written(key) else "speculation.max_draft_len"
+        problem = f"{length} is more than the {at_once} tokens that the head says in one step"
+        raise choose.error(wrong, problem, f"at most {at_once}")
     return length
+
+
+def _own_layers(recipe: Recipe, facts: PlanFacts) -> MtpLayers | None:
+    """Returns the target's own layers that draft, if they do."""
+    return mtp_layers(facts.target.source) if recipe.speculation.method.in_target else None
 
 
 def _target(choose: Chooser, backend: ServerBackend, facts: ModelFacts, options: BuildOptions) -> EnginePlan:
@@ -189,6 +202,18 @@ def _check_heads(choose: Chooser, role: Role, source: Source, tensor: int) -> No
         raise choose.error("target.parallel.tensor", problem)
 
 
+def _places(
+    choose: Chooser, facts: PlanFacts, engines: dict[Role, EnginePlan], output: Path
+) -> dict[Role, LaunchModel]:
+    """Returns where the server finds each model, and the head."""
+    places = {role: _served(choose, role, engine, output) for role, engine in engines.items()}
+    if facts.head:
+        made = str((output / write_layers.OUTPUT).absolute()) if facts.head.head.unsaid else None
+        named = LaunchModel(_place(choose, Role.DRAFT), facts.head.revision)
+        places[Role.DRAFT] = LaunchModel(made) if made else named
+    return places
+
+
 def _served(choose: Chooser, role: Role, engine: EnginePlan, output: Path) -> LaunchModel:
     """Returns where the server finds a model: on the Hub at its commit, in its folder, or in the build.
 
@@ -205,10 +230,12 @@ def _place(choose: Chooser, role: Role) -> str:
     return str(location.absolute()) if isinstance(location, Path) else location
 
 
-def _kv_bytes(engines: dict[Role, EnginePlan]) -> int:
+def _kv_bytes(engines: dict[Role, EnginePlan], own: MtpLayers | None) -> int:
     """Returns the bytes of the KV caches that hold as many of the longest texts as may come at once."""
     options = engines[Role.TARGET].options
     blocks = -(-(options.max_seq_len + options.max_draft_len) // _CPU_BLOCK)
     tokens = options.max_batch_size * blocks * _CPU_BLOCK
-    layers = ((engine.model.source.num_hidden_layers, kv_of_layer(engine)) for engine in engines.values())
+    layers = [(engine.model.source.num_hidden_layers, kv_of_layer(engine)) for engine in engines.values()]
+    if own:
+        layers.append((own.count, kv_of_layer(engines[Role.TARGET])))
     return tokens * sum(count * size for count, size in layers)

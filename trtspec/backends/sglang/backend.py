@@ -16,8 +16,9 @@ from trtspec.backends.served.inputs import LaunchInputs
 from trtspec.backends.served.releases import ServerRelease
 from trtspec.backends.sglang.flags import TOOL
 from trtspec.backends.sglang.launch import launch
+from trtspec.backends.sglang.mtp import MTP
 from trtspec.base.findings import Finding
-from trtspec.methods.method import TRANSLATES
+from trtspec.methods.method import AT_ONCE, TRANSLATES
 from trtspec.recipe.migration.tool import MigrationTool
 from trtspec.recipe.schema import Recipe
 
@@ -46,9 +47,18 @@ class SglangBackend(ServerBackend):
         "medusa": Unsupported(
             "SGLang has no Medusa", "SGLang 0.5.23, sglang/srt/speculative/spec_info.py: SpeculativeAlgorithm"
         ),
+        "mtp": None,
+        "dflash": None,
+        "dspark": None,
+        "ngram_gpu": Unsupported(
+            "SGLang looks n-grams up on the CPU alone: method ngram",
+            "SGLang 0.5.23, sglang/srt/speculative/ngram_worker.py",
+        ),
     }
+    mtp = MTP
     lacking: ClassVar[Mapping[str, str]] = {
         "speculation.method.prompt_lookup_min": "its n-grams are of any length up to the longest",
+        AT_ONCE: "its draft models propose a token a step (SGLang 0.5.23, STANDALONE)",
         TRANSLATES: "its drafts have the target's vocabulary (0.5.23; sgl-project/sglang#22883 is open)",
     }
 

@@ -5,8 +5,18 @@ from __future__ import annotations
 from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.inputs import LaunchInputs, words
 
-METHODS = {"draft_model": "STANDALONE", "ngram": "NGRAM", "eagle3": "EAGLE3", "eagle": "EAGLE"}
+METHODS = {
+    "draft_model": "STANDALONE",
+    "ngram": "NGRAM",
+    "eagle3": "EAGLE3",
+    "eagle": "EAGLE",
+    "mtp": "NEXTN",
+    "dflash": "DFLASH",
+    "dspark": "DSPARK",
+}
 """SGLang's name of each method (`SpeculativeAlgorithm` in sglang/srt/speculative/spec_info.py)."""
+_STEPWISE = ("STANDALONE", "EAGLE", "EAGLE3", "NEXTN")
+"""Those that draft a token a step."""
 _UNQUANTIZED = "unquant"
 
 
@@ -44,27 +54,29 @@ def speculation(wanted: LaunchInputs) -> dict[str, str | int | bool | None]:
 
     Its n-grams would be a tree, which costs more rows to verify and asks for FlashInfer. They are of as many
     tokens as are looked up and drafted together. A draft that is not named otherwise would be quantized
-    like the target.
+    like the target. Without a path NEXTN drafts with the target's own layers. A block of DFlash or DSpark
+    takes no steps; DSpark is told how many tokens it proposes, which else its configuration says.
     """
-    method, draft = wanted.method, wanted.draft
+    method, draft, length = wanted.method, wanted.draft, wanted.num_draft_tokens
+    algorithm = METHODS[method.kind]
     options: dict[str, str | int | bool | None] = {
-        "--speculative-algorithm": METHODS[method.kind],
-        "--speculative-num-draft-tokens": wanted.num_draft_tokens + 1,
+        "--speculative-algorithm": algorithm,
+        "--speculative-num-draft-tokens": length + 1,
     }
+    if algorithm in _STEPWISE:
+        options |= {"--speculative-num-steps": length, "--speculative-eagle-topk": 1}
+    elif algorithm == "DSPARK":
+        options["--speculative-dspark-block-size"] = length
+    elif algorithm == "NGRAM":
+        options["--speculative-ngram-max-bfs-breadth"] = 1
+        options["--speculative-ngram-max-trie-depth"] = int(method.options["prompt_lookup_max"]) + length
     if draft is None:
-        depth = int(method.options["prompt_lookup_max"]) + wanted.num_draft_tokens
-        return {
-            **options,
-            "--speculative-ngram-max-bfs-breadth": 1,
-            "--speculative-ngram-max-trie-depth": depth,
-        }
+        return options
     quantization = None
     if draft.quantize != wanted.target.quantize:
         quantization = "fp8" if draft.quantize else _UNQUANTIZED
     return {
         **options,
-        "--speculative-num-steps": wanted.num_draft_tokens,
-        "--speculative-eagle-topk": 1,
         "--speculative-draft-model-path": draft.place,
         "--speculative-draft-model-revision": draft.revision,
         "--speculative-draft-model-quantization": quantization,

@@ -52,6 +52,22 @@ class TensorRtLlmBackend(EngineBackend):
             "TensorRT-LLM 1.2, examples/eagle/README.md",
         ),
         "medusa": None,
+        "mtp": Unsupported(
+            "engines of TensorRT-LLM have no MTP; its PyTorch backend has: tensorrt_llm_pytorch",
+            "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: MTPDecodingConfig.supports_backend",
+        ),
+        "dflash": Unsupported(
+            "engines of TensorRT-LLM have no DFlash",
+            "TensorRT-LLM 1.2, tensorrt_llm/models/modeling_utils.py: SpeculativeDecodingMode",
+        ),
+        "dspark": Unsupported(
+            "engines of TensorRT-LLM have no DSpark",
+            "TensorRT-LLM 1.2, tensorrt_llm/models/modeling_utils.py: SpeculativeDecodingMode",
+        ),
+        "ngram_gpu": Unsupported(
+            "trtspec looks n-grams up on the CPU while the engine works: method ngram",
+            "trtspec/serving/drafters/lookup.py",
+        ),
     }
 
     def engine_step(self, resolved: Resolved, facts: PlanFacts, role: Role, gpus: tuple[str, ...]) -> Step:

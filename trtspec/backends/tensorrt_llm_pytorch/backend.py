@@ -17,7 +17,8 @@ from trtspec.backends.served.inputs import LaunchInputs
 from trtspec.backends.served.releases import ServerRelease
 from trtspec.backends.tensorrt_llm_pytorch.flags import TOOL
 from trtspec.backends.tensorrt_llm_pytorch.launch import launch
-from trtspec.methods.method import TRANSLATES
+from trtspec.backends.tensorrt_llm_pytorch.mtp import MTP
+from trtspec.methods.method import AT_ONCE, TRANSLATES
 from trtspec.recipe.migration.tool import MigrationTool
 
 
@@ -59,8 +60,23 @@ class TensorRtLlmPyTorchBackend(ServerBackend):
             "only engines of TensorRT-LLM have Medusa, its PyTorch backend has not",
             "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: MedusaDecodingConfig.supports_backend",
         ),
+        "mtp": None,
+        "dflash": Unsupported(
+            "its PyTorch backend has DFlash from 1.3 on",
+            "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: SpeculativeConfig",
+        ),
+        "dspark": Unsupported(
+            "its PyTorch backend has no DSpark",
+            "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: SpeculativeConfig",
+        ),
+        "ngram_gpu": Unsupported(
+            "its PyTorch backend looks n-grams up on the CPU alone: method ngram",
+            "TensorRT-LLM 1.2, tensorrt_llm/_torch/speculative/ngram.py",
+        ),
     }
+    mtp = MTP
     lacking: ClassVar[Mapping[str, str]] = {
+        AT_ONCE: "it has parallel drafts (PARD) from 1.3 on (llmapi/llm_args.py of 1.2)",
         TRANSLATES: "its drafts have the target's vocabulary (features/speculative-decoding.md of 1.2)",
         "speculation.method.prompt_lookup_min": "its n-grams are of any length up to the longest",
         "serving.model_name": "up to 1.2 clients call a model by its Hub id, or by its folder's name",

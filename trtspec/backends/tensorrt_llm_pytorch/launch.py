@@ -13,7 +13,7 @@ from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.inputs import LaunchInputs, words
 from trtspec.base import yaml11
 
-METHODS = {"draft_model": "DraftTarget", "ngram": "NGram", "eagle3": "Eagle"}
+METHODS = {"draft_model": "DraftTarget", "ngram": "NGram", "eagle3": "Eagle", "mtp": "MTP"}
 """The `decoding_type` of each method (`DecodingBaseConfig.from_dict`)."""
 FILE = "llm_api_options.yaml"
 
@@ -52,8 +52,8 @@ def configuration(wanted: LaunchInputs) -> dict[str, Any]:
         "kv_cache_config": {"dtype": "fp8"} if wanted.fp8_kv_cache else None,
         # Without this it has no metrics for Prometheus.
         "return_perf_metrics": bool(wanted.release.metrics_path) or None,
-        # Of these only EAGLE-3, which is part of the target's model, is run beside the scheduler's next step.
-        "disable_overlap_scheduler": wanted.method.kind != "eagle3" or None,
+        # Only a draft that is part of the target's model is run beside the scheduler's next step.
+        "disable_overlap_scheduler": not wanted.method.is_head or None,
         "speculative_config": speculation(wanted),
     }
     return {key: value for key, value in values.items() if value is not None}
@@ -62,6 +62,8 @@ def configuration(wanted: LaunchInputs) -> dict[str, Any]:
 def speculation(wanted: LaunchInputs) -> dict[str, Any]:
     """Returns `speculative_config`; n-grams are a request's own, and the latest match counts."""
     method, draft = wanted.method, wanted.draft
+    if method.in_target:
+        return {"decoding_type": METHODS[method.kind], "num_nextn_predict_layers": wanted.num_draft_tokens}
     values: dict[str, Any] = {
         "decoding_type": METHODS[method.kind],
         "max_draft_len": wanted.num_draft_tokens,

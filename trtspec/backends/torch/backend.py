@@ -28,6 +28,19 @@ class TorchBackend(EngineBackend):
         "eagle3": None,
         "eagle": None,
         "medusa": None,
+        "mtp": Unsupported("no family that it runs has layers for it", "trtspec/models/families"),
+        "dflash": Unsupported(
+            "its heads propose a token a step, or a token each",
+            "trtspec/serving/executors/torch/dependents",
+        ),
+        "dspark": Unsupported(
+            "its heads propose a token a step, or a token each",
+            "trtspec/serving/executors/torch/dependents",
+        ),
+        "ngram_gpu": Unsupported(
+            "trtspec looks n-grams up on the CPU while the engine works: method ngram",
+            "trtspec/serving/drafters/lookup.py",
+        ),
     }
 
     def engine_step(self, resolved: Resolved, facts: PlanFacts, role: Role, gpus: tuple[str, ...]) -> Step:

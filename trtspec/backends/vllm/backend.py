@@ -6,7 +6,7 @@ Read in 0.32.0 and 0.33.0 (`vllm/config/speculative.py`, `entrypoints/launchers/
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from trtspec.backends.backend import Unsupported
@@ -17,6 +17,8 @@ from trtspec.backends.served.releases import ServerRelease
 from trtspec.backends.vllm import triton
 from trtspec.backends.vllm.flags import TOOL
 from trtspec.backends.vllm.launch import launch
+from trtspec.backends.vllm.mtp import MTP
+from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
@@ -42,6 +44,7 @@ class VllmBackend(ServerBackend):
     key_variable = "VLLM_API_KEY"
     releases = (_release("0.33.0"), _release("0.32.0"))
     layouts = ("triton",)
+    mtp = MTP
     methods: ClassVar[Mapping[str, Unsupported | None]] = {
         "draft_model": None,
         "ngram": None,
@@ -57,7 +60,18 @@ class VllmBackend(ServerBackend):
             "vLLM 0.32.0 and 0.33.0, vllm/config/speculative.py: SpeculativeMethod",
             releases=("0.32.0",),
         ),
+        "mtp": None,
+        "dflash": None,
+        "dspark": None,
+        "ngram_gpu": None,
     }
+
+    def contradictions(self, recipe: Recipe) -> Iterator[Finding]:
+        """Finds n-grams of a GPU without one too (`NgramSpeculator` of v1/worker/gpu/spec_decode/ngram)."""
+        yield from super().contradictions(recipe)
+        if recipe.speculation.method.kind == "ngram_gpu" and recipe.hardware.gpu == gpus.NONE:
+            problem = "gpu is none, and vLLM looks these n-grams up in a kernel of a GPU"
+            yield Finding("speculation.method", problem, "write method: ngram")
 
     def doubt(self, gpu: str) -> str | None:
         """Returns what is wrong on a CPU: vllm-project/vllm#55005, open, and seen in 0.32.0 by `verify`."""

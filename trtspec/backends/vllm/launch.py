@@ -10,10 +10,7 @@ from typing import Any
 
 from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.inputs import LaunchInputs, words
-from trtspec.methods.method import HETEROGENEOUS
-
-METHODS = {name: name for name in ("draft_model", "ngram", "suffix", "eagle3", "eagle", "medusa")}
-"""vLLM's name of each method (`SpeculativeMethod` in vllm/config/speculative.py); 0.33 has no Medusa."""
+from trtspec.methods.method import HETEROGENEOUS, PARALLEL
 
 
 def launch(wanted: LaunchInputs) -> ServerLaunch:
@@ -49,18 +46,19 @@ def launch(wanted: LaunchInputs) -> ServerLaunch:
 
 
 def speculation(wanted: LaunchInputs) -> dict[str, Any]:
-    """Returns `--speculative-config`.
+    """Returns `--speculative-config`, which has the methods by the same names as a recipe.
 
     A draft has the target's ranks, dtype and KV cache, which vLLM asks for or gives it by itself.
     """
-    draft, kind = wanted.draft, wanted.method.kind
+    draft, method = wanted.draft, wanted.method
     values: dict[str, Any] = {
-        "method": METHODS[kind],
+        "method": method.kind,
         "num_speculative_tokens": wanted.num_draft_tokens,
         "model": draft.place if draft else None,
         "revision": draft.revision if draft else None,
         "quantization": "fp8" if draft and draft.quantize else None,
-        HETEROGENEOUS: wanted.method.translates or None,
-        **wanted.method.options,
+        HETEROGENEOUS: method.translates or None,
+        PARALLEL: method.is_at_once or None,
+        **method.options,
     }
     return {key: value for key, value in values.items() if value is not None}

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trtspec.base.units import three_digits
-from trtspec.capacity.checks import InBurst, Seen
-from trtspec.capacity.fleet import FleetArm, FleetRequirements, FleetResult
-from trtspec.capacity.sizing import Sized
-from trtspec.capacity.start import ColdStart
 from trtspec.cli.terminal.output import out
-from trtspec.pipeline.plan.resolved import Resolved
+
+if TYPE_CHECKING:
+    from trtspec.capacity.checks import InBurst, Seen
+    from trtspec.capacity.fleet import FleetArm, FleetRequirements, FleetResult
+    from trtspec.capacity.sizing import Sized
+    from trtspec.capacity.start import ColdStart
+    from trtspec.pipeline.plan.resolved import Resolved
 
 Cell = Callable[["FleetArm"], str | None]
 _NOTHING = "-"

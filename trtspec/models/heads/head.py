@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Literal
 from trtspec.base.findings import Finding
 from trtspec.models.tensors import Tensor
 
-Form = Literal["speculators", "specforge", "eagle", "medusa"]
-"""Whose format a folder has; the last two are those of the methods' own repositories."""
+Form = Literal["speculators", "specforge", "dflash", "eagle", "medusa"]
+"""Whose format a folder has; the last three are those of the methods' own repositories."""
 TRAINED_FOR_IT = "take a head that was trained for this target, or train one: trtspec distill"
 
 

@@ -24,13 +24,18 @@ def read_layer(config: HfConfig) -> Mapping[str, Any]:
     if others:
         problem = f"has layers with {others[0]}; heads are read whose layers see the whole text"
         raise ModelError(config.file, problem)
-    hidden_size, heads = config.size("hidden_size"), config.size("num_attention_heads")
-    rope_theta, rope_scaling, share = read_rope(config)
-    if share != 1.0:
+    if (share := read_rope(config)[2]) != 1.0:
         raise ModelError(config.file, f"partial_rotary_factor is {share}; a head's must be 1")
+    return layer_values(config)
+
+
+def layer_values(config: HfConfig) -> Mapping[str, Any]:
+    """Reads a layer's configuration of any kind, with transformers' defaults."""
+    hidden_size, heads = config.size("hidden_size"), config.size("num_attention_heads")
+    rope_theta, rope_scaling, _ = read_rope(config)
     return MappingProxyType(
         {
-            "model_type": kind,
+            "model_type": config.get("model_type", str, "llama"),
             "hidden_size": hidden_size,
             "intermediate_size": config.size("intermediate_size"),
             "num_hidden_layers": config.size("num_hidden_layers", 1),

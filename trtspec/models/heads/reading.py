@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trtspec.base.errors import ModelError
-from trtspec.models.heads import eagle, medusa, specforge, speculators
+from trtspec.models.heads import dflash, eagle, medusa, specforge, speculators
 from trtspec.models.heads.head import Form, HeadDescription
 from trtspec.models.hf_config import HfConfig, read_hf_config
 from trtspec.models.tensors import Tensor
@@ -30,6 +30,7 @@ class _Format(Protocol):
 FORMATS: Mapping[Form, _Format] = {
     "speculators": speculators,
     "specforge": specforge,
+    "dflash": dflash,
     "medusa": medusa,
     "eagle": eagle,
 }
@@ -50,10 +51,8 @@ def read_head(folder: Path) -> HeadDescription:
         raise ModelError(folder, "is not a folder", "give the head's folder or its Hugging Face Hub id")
     config = read_hf_config(folder / "config.json")
     if (found := _format(folder, config)) is None:
-        problem = (
-            "is no head: neither of Speculators, of SpecForge, nor of EAGLE's or Medusa's own repository"
-        )
-        repair = "name the folder of an EAGLE-3, EAGLE or Medusa head, or write method: draft_model"
+        problem = "is no head: neither of Speculators, of SpecForge, nor of the own repository of a method"
+        repair = "name the folder of a head, of any of these methods, or write method: draft_model"
         raise ModelError(folder, problem, repair)
     return FORMATS[found].read(folder, config)
 

@@ -1,4 +1,4 @@
-"""Speculators' format (https://github.com/vllm-project/speculators, 0.9), for EAGLE-3 heads.
+"""Speculators' format (https://github.com/vllm-project/speculators, 0.9): heads of EAGLE-3, DFlash, DSpark.
 
 vLLM reads it too (`vllm/transformers_utils/configs/speculators`), and refuses a folder whose first proposal
 method or whose verifier is missing.
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.base.errors import ModelError
+from trtspec.models.heads.dflash import BLOCKS, DFlashDescription, block_head
 from trtspec.models.heads.eagle3 import NORMS, eagle3_head
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.layer import read_layer
@@ -19,17 +20,15 @@ from trtspec.models.hf_config import HfConfig
 from trtspec.models.tensors import Tensor
 
 KIND = "speculators_model_type"
-_PROPOSES_AT_ONCE = "proposes all tokens at once, from masked places, which no method of a recipe does"
+_NO_METHOD = "proposes all tokens at once in a way that no method of a recipe has"
 _REFUSED: Mapping[str, str] = {
     "eagle": "is an EAGLE head of Speculators before 0.5, which Speculators 0.9 and vLLM 0.32 read no more",
     "mlp": "is an MLP speculator, which Speculators 0.9 has dropped, and vLLM 0.32 too",
     "independent": "wraps a draft model of its own, which Speculators 0.9 has dropped",
     "mtp": "is a layer of its target for multi-token prediction, which belongs into the target's folder",
-    "peagle": _PROPOSES_AT_ONCE,
-    "dflash": _PROPOSES_AT_ONCE,
-    "dflash2": _PROPOSES_AT_ONCE,
-    "dspark": _PROPOSES_AT_ONCE,
-    "xpress": _PROPOSES_AT_ONCE,
+    "peagle": _NO_METHOD,
+    "dflash2": _NO_METHOD,
+    "xpress": _NO_METHOD,
 }
 
 
@@ -38,11 +37,13 @@ def recognises(folder: Path, config: Mapping[str, Any]) -> bool:
 
 
 def read(folder: Path, config: HfConfig) -> HeadDescription:
-    """Reads an EAGLE-3 head; raises ModelError for another kind of draft, with the reason."""
+    """Reads a head; raises ModelError for another kind of draft, with the reason."""
     kind = config.get(KIND, str)
+    if kind in BLOCKS:
+        return _block(folder, BLOCKS[kind], config)
     if kind != "eagle3":
         reason = _REFUSED.get(kind, "is of a kind that trtspec does not know")
-        raise ModelError(folder, f"{KIND} is {kind}: it {reason}", "take an EAGLE-3 head of the target")
+        raise ModelError(folder, f"{KIND} is {kind}: it {reason}", "take a head of EAGLE-3, DFlash or DSpark")
     layer = config.section("transformer_layer_config")
     aux = config.ids("eagle_aux_hidden_state_layer_ids")
     return eagle3_head(
@@ -56,6 +57,25 @@ def read(folder: Path, config: HfConfig) -> HeadDescription:
         aux_layers=aux or None,
         norm_before_residual=config.get("norm_before_residual", bool, False),
         extra_norms=tuple(name for name in NORMS if config.get(name, bool, False)),
+        verifier=config.section("speculators_config").section("verifier").get("name_or_path", str, None),
+    )
+
+
+def _block(folder: Path, kind: type[DFlashDescription], config: HfConfig) -> HeadDescription:
+    """Reads a head that proposes a block; its layers count as EAGLE-3's, from 1."""
+    layer = config.section("transformer_layer_config")
+    return block_head(
+        folder,
+        kind,
+        "speculators",
+        layer,
+        tensors(folder),
+        block=config.size("block_size"),
+        draws_first=config.get("sample_from_anchor", bool, False),
+        target_hidden_size=config.get("target_hidden_size", int, None),
+        draft_vocab_size=config.get("draft_vocab_size", int, None),
+        aux_layers=tuple(number - 1 for number in config.ids("aux_hidden_state_layer_ids")),
+        mask=config.token("mask_token_id"),
         verifier=config.section("speculators_config").section("verifier").get("name_or_path", str, None),
     )
 

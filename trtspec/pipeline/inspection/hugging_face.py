@@ -13,6 +13,7 @@ from trtspec.checkpoint.inventory import check_tensors
 from trtspec.checkpoint.prequantized import FP8, Prequantized, read_prequantized
 from trtspec.models.families import family_of
 from trtspec.models.hf_config import HfConfig
+from trtspec.models.mtp import mtp_layers
 from trtspec.models.scheme import name_of
 from trtspec.models.source import DTYPES, Source, read_source
 from trtspec.models.tensors import PICKLES, Tensor, read_tensors
@@ -57,13 +58,14 @@ def inspect_model(folder: Path, config: Mapping[str, Any]) -> Report:
     if prequantized and not prequantized.has_kv_scales:
         problem = "has no scales of keys and values; kv_cache: fp8 takes 1.0"
         findings.append(note("KV cache", problem))
-    architectures = config.get("architectures")
+    architectures, own = config.get("architectures"), mtp_layers(source) if source else None
     facts = {
         "architecture": architectures[0] if architectures and isinstance(architectures, list) else None,
         "dtype": config.get("dtype") or config.get("torch_dtype"),
         "parameters": sum(prod(tensor.shape) for tensor in _weights(tensors)),
         **{key: config.get(key) for key in _KEYS},
         "tokenizer_size": tokenizer_size,
+        "mtp_layers": own.count if own else None,
         **_quantization(config, source),
         "convertible": is_convertible and not errors(findings),
     }

@@ -14,6 +14,8 @@ from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_head
 from trtspec.models.hub import cached_folder
 from trtspec.models.layers import draft_of
+from trtspec.models.masked import check_parallel
+from trtspec.models.mtp import MtpLayers, mtp_layers
 from trtspec.models.pair import Member, compare, read_member
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Draft
@@ -34,11 +36,18 @@ class PairReport:
     head: HeadDescription | None = None
     """The draft that is a head."""
 
+    @property
+    def own_layers(self) -> MtpLayers | None:
+        """The target's layers for multi-token prediction, if the method drafts with them."""
+        if not self.loaded.recipe.speculation.method.in_target or Role.TARGET not in self.sides:
+            return None
+        return mtp_layers(self.sides[Role.TARGET].source)
+
 
 def inspect_pair(loaded: LoadedRecipe) -> PairReport:
     """Compares what this machine has, without a download; raises ModelError for a folder that is no model."""
     method = loaded.recipe.speculation.method
-    is_built = loaded.recipe.runner.builds_engines
+    backend = loaded.recipe.runner
     sides, unseen, head = dict[Role, Member](), dict[Role, str](), None
     for role, model in loaded.recipe.models.items():
         location = loaded.model_location(model)
@@ -50,24 +59,28 @@ def inspect_pair(loaded: LoadedRecipe) -> PairReport:
             if role is Role.DRAFT and method.is_head:
                 head = read_head(folder)
                 continue
-            sides[role] = read_member(folder, for_engines=is_built)
+            sides[role] = read_member(folder, for_engines=backend.builds_engines)
             if isinstance(model, Draft):
                 sides[role] = replace(sides[role], source=draft_of(sides[role].source, model))
         except ModelError as error:
             if folder == location:
                 raise
             unseen[role] = f"{location} is not whole in this machine's Hub cache: {error.problem}"
-    findings = []
+    findings: list[Finding] = []
+    if Role.TARGET in sides:
+        findings += backend.misfits(loaded.recipe, sides[Role.TARGET].source)
     if not unseen and head:
-        findings = [*_method(head, method.kind), *check_head(head, sides[Role.TARGET].source)]
+        findings += [*_method(head, method.kind), *check_head(head, sides[Role.TARGET].source)]
     elif not unseen and Role.DRAFT in sides:
         recipe = loaded.recipe
-        findings = compare(
+        findings += compare(
             sides[Role.TARGET],
             sides[Role.DRAFT],
             recipe.engine.max_seq_len,
             translates=method.translates,
         )
+        if method.is_at_once:
+            findings += check_parallel(sides[Role.DRAFT].source)
     return PairReport(loaded, sides, unseen, findings, head)
 
 

@@ -37,7 +37,7 @@ class Precision(str, Enum):
     FP8 = "fp8"
 
 
-_TUNED = {name: name for name, method in METHODS.items() if not method.is_head}
+_TUNED = {name: name for name, method in METHODS.items() if not (method.is_head or method.of_servers)}
 TunedMethod = Enum("TunedMethod", _TUNED, type=str)  # type: ignore[misc]
 
 

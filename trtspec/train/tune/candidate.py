@@ -18,8 +18,11 @@ Precision = Literal["float32", "float16", "bfloat16", "fp8"]
 
 
 def tuned_methods() -> list[str]:
-    """Returns the methods that can be tried: all but heads, which read their target's states."""
-    return [name for name, method in METHODS.items() if not method.is_head]
+    """Returns the methods that can be tried: those of trtspec's own drafters, but for heads.
+
+    Heads read their target's states.
+    """
+    return [name for name, method in METHODS.items() if not (method.is_head or method.of_servers)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,10 @@ WRITTEN = {
     "eagle3": ("eagle", "eagle3"),
     "eagle": ("eagle", "eagle"),
     "medusa": ("medusa", "medusa"),
+    "dflash": ("dflash", "dflash"),
+    "dspark": ("dflash", "dspark"),
+    "speculators_dflash": ("speculators", "dflash"),
+    "speculators_dspark": ("speculators", "dspark"),
 }
 
 
@@ -85,7 +89,7 @@ def test_a_model_is_no_head(llama_folder: Callable[..., Path], tmp_path: Path) -
         read_head(folder)
 
 
-@pytest.mark.parametrize("kind", ["independent", "mlp", "dflash", "eagle", "of_tomorrow"])
+@pytest.mark.parametrize("kind", ["independent", "mlp", "peagle", "eagle", "of_tomorrow"])
 def test_another_draft_of_speculators_is_named_and_refused(tmp_path: Path, kind: str) -> None:
     folder = write_head(tmp_path / "head", "speculators", speculators_model_type=kind)
     assert is_head(folder)

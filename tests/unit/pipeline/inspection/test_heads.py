@@ -51,7 +51,7 @@ def test_how_specforge_counts_layers_is_told(tmp_path: Path) -> None:
 
 
 def test_a_head_that_cannot_be_read_is_shown(tmp_path: Path) -> None:
-    report = inspect(str(write_head(tmp_path / "head", "speculators", speculators_model_type="dflash")))
+    report = inspect(str(write_head(tmp_path / "head", "speculators", speculators_model_type="peagle")))
     assert report.kind == "head"
     assert "it proposes all tokens at once" in only(report).problem
 

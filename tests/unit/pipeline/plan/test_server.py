@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.fakes.heads import write_head
+from tests.fakes.mtp import DEEPSEEK, make_mtp
+from tests.unit.pipeline.inspection.test_heads import TARGET
 from trtspec.backends.launch import ServerLaunch
 from trtspec.base.errors import RecipeError
 from trtspec.base.roles import Role
@@ -28,7 +31,9 @@ MEDUSA = {"draft": "{model: ./head}", "engine": "{backend: vllm, release: 0.32.0
 def planned(llama_folder: Callable[..., Path], tmp_path: Path) -> Planned:
     """Plans a recipe for vLLM on one H100; keywords replace its sections."""
 
-    def plan(*, flag: str | None = None, **sections: str) -> Resolved:
+    def plan(
+        *, flag: str | None = None, change: Callable[[], object] | None = None, **sections: str
+    ) -> Resolved:
         llama_folder("target", hidden_size=64, max_position_embeddings=16384)
         llama_folder("draft", num_hidden_layers=1, max_position_embeddings=16384)
         lines = {
@@ -39,9 +44,25 @@ def planned(llama_folder: Callable[..., Path], tmp_path: Path) -> Planned:
             "hardware": "{gpu: h100}",
             **sections,
         }
+        if change:
+            change()
         recipe = tmp_path / "recipe.yaml"
         recipe.write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))
         return make_plan(recipe, backend=flag).resolved
+
+    return plan
+
+
+@pytest.fixture
+def own(planned: Planned, tmp_path: Path) -> Planned:
+    """Plans a target with layers for multi-token prediction, of such keys; keywords replace sections."""
+
+    def plan(config: dict[str, Any], **sections: str) -> Resolved:
+        def change() -> None:
+            names = ("model.layers.2.enorm.weight", "model.layers.3.enorm.weight")
+            make_mtp(tmp_path / "target", *names, **{**DEEPSEEK, "num_nextn_predict_layers": 2, **config})
+
+        return planned(change=change, **{**OWN, **sections})
 
     return plan
 
@@ -78,8 +99,83 @@ def test_vllm_would_make_up_the_tokens_that_no_head_says(planned: Planned, tmp_p
         planned(**MEDUSA, speculation=f"{{method: medusa, {key}: 4}}")
     (found,) = refused.value.findings
     assert (found.subject, found.problem, found.repair) == (
-        f"speculation.{key}", "4 is more than the 3 heads say, a token each", "at most 3",
+        f"speculation.{key}", "4 is more than the 3 tokens that the head says in one step", "at most 3",
     )  # fmt: skip
+
+
+OWN = {"draft": "null", "speculation": "{method: mtp}"}
+
+
+@pytest.mark.parametrize(
+    ("backend", "layers", "length"),
+    [("vllm", 1, 1), ("vllm", 2, 2), ("sglang", 2, 2), ("tensorrt_llm_pytorch", 1, 1)],
+)
+def test_each_layer_of_the_target_proposes_a_token(
+    own: Planned, backend: str, layers: int, length: int
+) -> None:
+    found = own({"num_nextn_predict_layers": layers}, engine=f"{{backend: {backend}}}")
+    assert found.num_draft_tokens == length
+    assert list(found.engines) == [Role.TARGET]
+
+
+@pytest.mark.parametrize(
+    ("config", "backend", "speculation", "problem"),
+    [
+        ({"num_nextn_predict_layers": 0}, "vllm", "{method: mtp}", "the target has none"),
+        ({}, "vllm", "{method: mtp, num_draft_tokens: 3}", "no whole number of turns through 2"),
+        (
+            {"architectures": ["LlamaForCausalLM"], "model_type": "llama"},
+            "sglang",
+            "{method: mtp}",
+            "none of",
+        ),
+        ({"model_type": "glm4_moe"}, "tensorrt_llm_pytorch", "{method: mtp}", "TensorRT-LLM 1.0 to 1.2"),
+    ],
+)
+def test_a_target_whose_layers_a_server_does_not_draft_with(
+    own: Planned, config: dict[str, Any], backend: str, speculation: str, problem: str
+) -> None:
+    with pytest.raises(RecipeError) as refused:
+        own(config, engine=f"{{backend: {backend}}}", speculation=speculation)
+    (found,) = refused.value.findings
+    assert found.subject == METHOD
+    assert problem in found.problem
+
+
+def test_a_copy_that_lost_the_layers_weights(planned: Planned, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"config\.json says 1, and their weights are missing"):
+        planned(change=lambda: make_mtp(tmp_path / "target", **DEEPSEEK), **OWN)
+
+
+def test_a_cache_on_a_cpu_holds_the_layers_for_multi_token_prediction_too(own: Planned) -> None:
+    sizes = {"hardware": "{gpu: none}", "engine": "{backend: vllm, max_batch_size: 2, max_seq_len: 300}"}
+    found = own({"num_nextn_predict_layers": 2}, **sizes)
+    token = 2 * 2 * (2 + 2) * 2 * 16
+    assert option(found.launch, "--kv-cache-memory-bytes") == str(2 * 3 * 128 * token)
+
+
+@pytest.mark.parametrize(("name", "length"), [("dflash", 15), ("dspark", 7)])
+def test_a_head_that_fills_a_block_says_it_whole(
+    llama_folder: Callable[..., Path], tmp_path: Path, name: str, length: int
+) -> None:
+    llama_folder("target", **TARGET)
+    write_head(tmp_path / "head", name)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        f"name: block\ntarget: {{model: ./target}}\ndraft: {{model: ./head}}\n"
+        f"speculation: {{method: {name}}}\nengine: {{backend: vllm}}\nhardware: {{gpu: h100}}\n"
+    )
+    assert make_plan(recipe).resolved.num_draft_tokens == length
+
+
+def test_a_draft_model_that_was_not_trained_to_propose_all_at_once(planned: Planned) -> None:
+    with pytest.raises(RecipeError, match="names no token for it"):
+        planned(speculation="{method: {kind: draft_model, parallel_drafting: true}}")
+
+
+def test_ngrams_of_a_gpu_need_one(planned: Planned) -> None:
+    with pytest.raises(RecipeError, match="in a kernel of a GPU"):
+        planned(draft="null", speculation="{method: ngram_gpu}", hardware="{gpu: none}")
 
 
 def test_what_is_left_out_is_chosen_and_said(planned: Planned) -> None:
