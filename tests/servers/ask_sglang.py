@@ -16,7 +16,7 @@ FIELDS = (
     "max_running_requests", "chunked_prefill_size", "enable_metrics", "speculative_algorithm",
     "speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens",
     "speculative_draft_model_path", "speculative_draft_model_quantization",
-    "speculative_ngram_max_bfs_breadth", "speculative_ngram_max_trie_depth",
+    "speculative_dspark_block_size", "speculative_ngram_max_bfs_breadth", "speculative_ngram_max_trie_depth",
 )  # fmt: skip
 
 

@@ -42,6 +42,8 @@ def asked(arguments: list[str], whole: bool) -> dict[str, Any]:
             for name in ("max_tree_depth", "max_cached_requests", "max_spec_factor", "min_token_prob")
         },
         "use_heterogeneous_vocab": speculation.use_heterogeneous_vocab,
+        "parallel_drafting": speculation.parallel_drafting,
+        "draft_architecture": (speculation.draft_model_config or config.model_config).architecture,
     }
 
 

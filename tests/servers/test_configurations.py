@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 
 from tests.fakes.heads import write_head
+from tests.fakes.mtp import make_mtp
 from tests.servers.judges import ROOT, ask
 from tests.unit.pipeline.inspection.test_heads import TARGET
 from trtspec.backends.launch import ServerLaunch
@@ -49,6 +50,106 @@ def test_heads(
         assert found["speculative_algorithm"] == "EAGLE3"
         assert (found["speculative_num_steps"], found["speculative_num_draft_tokens"]) == (3, 4)
         assert found["speculative_draft_model_path"] == head
+
+
+MIMO = {"architectures": ["MiMoForCausalLM"], "model_type": "mimo", "num_nextn_predict_layers": 1}
+OWN_KEYS = ("speculative_algorithm", "speculative_num_steps", "speculative_num_draft_tokens")
+
+
+def test_layers_of_the_target(
+    launched: Callable[..., ServerLaunch], llama_folder: Callable[..., Path]
+) -> None:
+    target = make_mtp(llama_folder("target"), "model.mtp_layers.0.input_proj.weight", **MIMO)
+
+    def arguments(backend: str) -> list[str]:
+        launch = launched(
+            backend,
+            target=f"{{model: {target}}}",
+            draft=None,
+            speculation="{method: mtp, num_draft_tokens: 2}",
+            engine=f"{{backend: {backend}}}",
+        )
+        return list(launch.arguments)
+
+    (own,) = ask("ask_vllm.py", [{"arguments": arguments("vllm"), "whole": True}])
+    assert [own[key] for key in ("method", "num_speculative_tokens", "model")] == ["mtp", 2, str(target)]
+    assert own["draft_architecture"] == "MiMoMTPModel"
+    (found,) = ask("ask_sglang.py", [arguments("sglang")])
+    assert found["speculative_algorithm"] in ("EAGLE", "NEXTN"), "one is the other's name"
+    assert [found[key] for key in OWN_KEYS[1:]] == [2, 3]
+
+
+def test_turns_through_the_targets_layers(
+    launched: Callable[..., ServerLaunch], llama_folder: Callable[..., Path]
+) -> None:
+    """vLLM refuses what `check` refuses: a draft that is no whole number of turns."""
+    two = {**MIMO, "num_nextn_predict_layers": 2}
+    target = make_mtp(llama_folder("target"), "model.mtp_layers.0.input_proj.weight", **two)
+    fitting = launched(
+        "vllm",
+        target=f"{{model: {target}}}",
+        draft=None,
+        speculation="{method: mtp, num_draft_tokens: 4}",
+        engine="{backend: vllm}",
+    )
+    wrong = [*fitting.arguments[:-1], json.dumps({"method": "mtp", "num_speculative_tokens": 3})]
+    asked = [{"arguments": list(each), "whole": True} for each in (fitting.arguments, wrong)]
+    found, refused = ask("ask_vllm.py", asked)
+    assert found["num_speculative_tokens"] == 4
+    assert "must be divisible by n_predict=2" in refused["error"]
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "length"),
+    [("dflash", "dflash", 15), ("dspark", "dspark", 7), ("speculators_dflash", "dflash", 7)],
+)
+def test_heads_that_fill_a_block(
+    launched: Callable[..., ServerLaunch],
+    llama_folder: Callable[..., Path],
+    tmp_path: Path,
+    name: str,
+    method: str,
+    length: int,
+) -> None:
+    target, head = llama_folder("target", **TARGET), write_head(tmp_path / "head", name)
+
+    def arguments(backend: str) -> list[str]:
+        launch = launched(
+            backend,
+            target=f"{{model: {target}}}",
+            draft=f"{{model: {head}}}",
+            speculation=f"{{method: {method}}}",
+            engine=f"{{backend: {backend}}}",
+        )
+        return list(launch.arguments)
+
+    (found,) = ask("ask_vllm.py", [{"arguments": arguments("vllm"), "whole": True}])
+    keys = ("method", "num_speculative_tokens", "model", "parallel_drafting")
+    assert [found[key] for key in keys] == [method, length, str(head), True]
+    (parsed,) = ask("ask_sglang.py", [arguments("sglang")])
+    assert parsed["speculative_algorithm"] == method.upper()
+    assert parsed["speculative_num_draft_tokens"] == length + 1
+    assert parsed["speculative_draft_model_path"] == str(head)
+
+
+def test_a_draft_model_that_proposes_all_at_once(
+    launched: Callable[..., ServerLaunch], llama_folder: Callable[..., Path]
+) -> None:
+    target, draft = llama_folder("target"), make_mtp(llama_folder("draft"), pard_token=255)
+    models = {"target": f"{{model: {target}}}", "draft": f"{{model: {draft}}}", "engine": "{backend: vllm}"}
+    method = "{kind: draft_model, parallel_drafting: true}"
+    pair = launched("vllm", **models, speculation=f"{{method: {method}, num_draft_tokens: 4}}")
+    lookup = launched(
+        "vllm",
+        **{**models, "draft": None},
+        speculation="{method: ngram_gpu, num_draft_tokens: 4}",
+        hardware="{gpu: h100}",
+    )
+    of_pair, of_lookup = ask(
+        "ask_vllm.py", [{"arguments": list(each.arguments), "whole": True} for each in (pair, lookup)]
+    )
+    assert (of_pair["method"], of_pair["parallel_drafting"]) == ("draft_model", True)
+    assert (of_lookup["method"], of_lookup["prompt_lookup"]) == ("ngram_gpu", [2, 8])
 
 
 def test_sglang_tells_token_ids() -> None:
@@ -93,6 +194,8 @@ def test_vllm(launched: Callable[..., ServerLaunch]) -> None:
             "min_token_prob": 0.1,
         },
         "use_heterogeneous_vocab": False,
+        "parallel_drafting": False,
+        "draft_architecture": "LlamaForCausalLM",
     }
     assert (looked_up["method"], looked_up["num_speculative_tokens"]) == ("ngram", 5)
     assert looked_up["prompt_lookup"] == [3, 7]
@@ -158,6 +261,7 @@ def test_sglang(launched: Callable[..., ServerLaunch]) -> None:
         "speculative_num_draft_tokens": 4,
         "speculative_draft_model_path": str(TINY / "draft"),
         "speculative_draft_model_quantization": "unquant",
+        "speculative_dspark_block_size": None,
         "speculative_ngram_max_bfs_breadth": 10,
         "speculative_ngram_max_trie_depth": 18,
     }
