@@ -36,6 +36,8 @@ from trtspec.gateway.openai.places import Places
 from trtspec.gateway.openai.reading import read
 from trtspec.gateway.openai.renderer import Renderer
 from trtspec.gateway.openai.request_id import id_headers, name_request, request_id
+from trtspec.gateway.openai.responses_answer import ItemsBuilder
+from trtspec.gateway.openai.responses_body import ResponsesBody, as_chat
 from trtspec.gateway.openai.sampling_defaults import with_defaults
 from trtspec.gateway.openai.schema import ChatRequest, CompletionBody
 from trtspec.gateway.openai.settings import ModelCard
@@ -92,6 +94,8 @@ def make_app(
         routes=[
             Route("/v1/chat/completions", routes.chat, methods=["POST"]),
             Route("/v1/completions", routes.completions, methods=["POST"]),
+            Route("/v1/responses", routes.responses, methods=["POST"]),
+            Route("/v1/responses/{rest:path}", _no_responses, methods=["GET", "POST", "DELETE"]),
             Route("/v1/models", routes.models),
             Route("/v1/models/{name:path}", routes.model),
             Route("/health", routes.health),
@@ -148,6 +152,18 @@ class _Routes:
         parser = self._texts.card.reasoning_parser
         job = chat(wanted, prompt, renderer.source, tenant, self._texts.tokenizer, parser)
         return self._exchange(request, route, job, said.model)
+
+    async def responses(self, request: Request) -> Response:
+        tenant = self._tenant(request)
+        async with self._body(request) as body:
+            said = await _read(body, ResponsesBody)
+            self._check_model(said.model)
+            wanted = with_defaults(as_chat(said), self._texts.sampling)
+            renderer, prompt = await self._prompt(request, wanted)
+        parser = self._texts.card.reasoning_parser
+        job = chat(wanted, prompt, renderer.source, tenant, self._texts.tokenizer, parser)
+        name = self._name(request, job)
+        return Exchange(self._upstream, job, ItemsBuilder(said, job, name), self._places)
 
     async def _prompt(self, request: Request, wanted: ChatRequest) -> tuple[Renderer, str]:
         renderer = self._renderer
@@ -220,12 +236,17 @@ class _Routes:
         longest = self._texts.card.max_model_len
         return {**card, "max_model_len": longest} if longest else card
 
-    def _exchange(
-        self, request: Request, route: Chat | Completions, job: ModelRequest, model: str
-    ) -> Exchange:
+    @staticmethod
+    def _name(request: Request, job: ModelRequest) -> str:
         name = request_id(request.scope)
         for inputs in job.inputs:
             inputs[ID] = name
+        return name
+
+    def _exchange(
+        self, request: Request, route: Chat | Completions, job: ModelRequest, model: str
+    ) -> Exchange:
+        name = self._name(request, job)
         answer = ResponseBuilder(route, job, model, self._texts.tokenizer, name)
         return Exchange(self._upstream, job, answer, self._places)
 
@@ -269,6 +290,10 @@ class _Errors:
         if request.method == "POST":
             self._refusals.add(_REFUSALS.get(error.status, Refusal.INVALID_REQUEST))
         return _response(error, request.scope)
+
+
+async def _no_responses(_: Request) -> Response:
+    raise ApiError(404, "this server keeps no responses; send what was said as the input of a new one")
 
 
 async def _gone(_: Request, __: Exception) -> Response:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, suppress
+from typing import Protocol
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from trtspec.gateway.openai.answers import DONE, ResponseBuilder
+from trtspec.gateway.openai.answers import DONE
 from trtspec.gateway.openai.departure import unless_left
 from trtspec.gateway.openai.errors import ApiError
 from trtspec.gateway.openai.job import ModelRequest
@@ -32,15 +33,23 @@ _STREAM: Headers = [
 ]
 
 
+class AnswerBuilder(Protocol):
+    """Makes bytes of the pieces of an answer: all at once, or events."""
+
+    def whole(self, pieces: Iterable[ChoicePiece]) -> bytes: ...
+
+    def chunk(self, pieces: Iterable[ChoicePiece]) -> bytes: ...
+
+    def end(self) -> bytes: ...
+
+
 class Exchange(Response):
     """An answer of the model to a `job`, whose whole body has come.
 
     Its request has one of the `places`; where there are too few for the other prompts, it raises `ApiError`.
     """
 
-    def __init__(
-        self, upstream: Upstream, job: ModelRequest, answer: ResponseBuilder, places: Places
-    ) -> None:
+    def __init__(self, upstream: Upstream, job: ModelRequest, answer: AnswerBuilder, places: Places) -> None:
         super().__init__()
         self._upstream, self._job, self._answer, self._places = upstream, job, answer, places
         self._trace: Headers = []
