@@ -43,7 +43,8 @@ class ChatOptions:
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="What the model is told first.")] = None
     max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 512
     temperature: Annotated[
-        float | None, typer.Option(min=0, help="Above 0 tokens are drawn.", show_default="greedy")
+        float | None,
+        typer.Option(min=0, help="Sample at this temperature; 0 is greedy.", show_default="greedy"),
     ] = None
     model_name: ServedModelOption = None
     api_key_file: ApiKeyFileOption = None

@@ -85,51 +85,51 @@ DetachOption = Annotated[
 ]
 KubernetesOption = Annotated[
     bool,
-    typer.Option(
-        "--kubernetes", help="Serve on a cluster: what a store has of the build, or another's server."
-    ),
+    typer.Option("--kubernetes", help="Serve on a cluster, with the engines that a store has."),
 ]
 StoreUrlOption = Annotated[
     str | None,
     typer.Option("--store", metavar="URL", help="With --kubernetes: the store, if not the recipe's."),
 ]
 TakeOverOption = Annotated[
-    bool, typer.Option("--force", help="With --kubernetes: take over fields that others have set.")
+    bool, typer.Option("--force", help="With --kubernetes: overwrite fields that somebody else has set.")
 ]
 HelmValuesOption = Annotated[
     bool, typer.Option("--helm-values", help="With --kubernetes: print the values of the Helm chart.")
 ]
-HostOption = Annotated[str, typer.Option(help="Address to listen on; Triton asks nobody for a password.")]
+HostOption = Annotated[
+    str, typer.Option(help="The address to listen on. Triton's own ports have no password.")
+]
 HttpPortOption = Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's HTTP.")]
 GrpcPortOption = Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's gRPC.")]
 MetricsPortOption = Annotated[int, typer.Option(min=1, max=65535, help="Port of the metrics.")]
 OpenAiOption = Annotated[bool, typer.Option("--openai/--no-openai", help="Serve OpenAI's API as well.")]
 OpenAiPortOption = Annotated[int, typer.Option(min=1, max=65535, help="Port of OpenAI's API.")]
 RestartOption = Annotated[
-    bool, typer.Option("--restart", help="Serve again when the server has ended by itself.")
+    bool, typer.Option("--restart", help="Start the server again when it ends by itself.")
 ]
-GraceOption = Annotated[float, typer.Option(min=0, help="Seconds that requests in flight have to end in.")]
+GraceOption = Annotated[float, typer.Option(min=0, help="Seconds that requests in flight have to end.")]
 LogFormatOption = Annotated[
     Literal["text", "json"],
-    typer.Option(help="With json: a line of JSON for each message and each request."),
+    typer.Option(help="json writes a line of JSON for each message and each request."),
 ]
 LogToOption = Annotated[
     Literal["build", "stdout"],
-    typer.Option(help="With stdout: every line of the logs goes there, and no file grows."),
+    typer.Option(help="Where logs go: files in the build directory, or stdout."),
 ]
 TraceConfigOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="OPTION", help="An option of Triton's tracing; may be given often."),
+    typer.Option(metavar="OPTION", help="An option of Triton's tracing; may be repeated."),
 ]
 PlainOption = Annotated[
-    bool, typer.Option("--plain", help="Of vLLM, SGLang, trtllm-serve: the same server without drafts.")
+    bool, typer.Option("--plain", help="With vLLM, SGLang or trtllm-serve: serve without drafts.")
 ]
 TimeoutOption = Annotated[
     float | None,
     typer.Option(
         min=1,
-        help="Seconds that loading may take.",
-        show_default="300, or 1800 without engines, and 5 for each GB",
+        help="Seconds that the server may take to load.",
+        show_default="300, or 1800 without engines, plus 5 for each GB",
     ),
 ]
 
@@ -169,14 +169,19 @@ def deploy(
 ) -> None:
     """Serve a built recipe until Ctrl-C or SIGTERM.
 
-    With a model in place of a recipe, the recipe is written to the current folder, as NAME.yaml, and what is
-    missing is built. Engines are served under Triton, and a recipe of another engine.backend by that server
-    itself. Without --container that is what is installed here, which may be in NVIDIA's or the vendor's
-    image. Told to stop, it takes in nothing more. The exit status is 0 for a server that was ready and was
-    stopped so, 130 for one that was stopped before it was ready, 1 for one that ended by itself. With
-    --restart that one is started again, after 1 to 30 seconds, unless five starts in a row lead to nothing;
-    docker or podman does so with what --detach leaves running. With --kubernetes the status is 0 when all
-    pods are ready; Ctrl-C leaves what was applied.
+    Give a model in place of a recipe, and deploy writes the recipe to NAME.yaml in the current folder and
+    builds what is missing.
+
+    Triton serves engines of TensorRT-LLM and torch. vLLM, SGLang and trtllm-serve serve their own recipes.
+    Without --container deploy runs what is installed here. When it is told to stop, it accepts no new
+    requests, and those in flight have --grace seconds to end.
+
+    With --restart a server that ended by itself starts again after 1 to 30 seconds. Deploy gives up after
+    five failed starts in a row. Docker or podman restarts a server that --detach left running.
+
+    The exit status is 0 if the server was ready and was stopped, 130 if it was stopped before it was ready,
+    and 1 if it ended by itself. With --kubernetes it is 0 when all pods are ready; Ctrl-C leaves on the
+    cluster what was applied.
     """
     in_container = container or docker
     _check_together(context.params, in_container=in_container)

@@ -34,7 +34,9 @@ EXAMPLES = (
 class GenerateOptions:
     """The options of `trtspec generate`."""
 
-    prompt: Annotated[str, typer.Argument(help="The text to go on from; - for stdin.", show_default=False)]
+    prompt: Annotated[
+        str, typer.Argument(help="The text to continue; - reads it from stdin.", show_default=False)
+    ]
     chat: Annotated[
         bool, typer.Option("--chat", help="Put the prompt through the model's chat template, as a question.")
     ] = False
@@ -43,20 +45,30 @@ class GenerateOptions:
     num_draft_tokens: Annotated[
         int | None,
         typer.Option(
-            min=0, max=_INT32, help="Draft tokens a round; 0 is the target alone.", show_default="engine's"
+            min=0,
+            max=_INT32,
+            help="Draft tokens for each verification; 0 is the target alone.",
+            show_default="engine's",
         ),
     ] = None
     temperature: Annotated[
-        float | None, typer.Option(min=0, help="Above 0 tokens are drawn.", show_default="greedy")
+        float | None,
+        typer.Option(min=0, help="Sample at this temperature; 0 is greedy.", show_default="greedy"),
     ] = None
     top_k: Annotated[
-        int | None, typer.Option(min=0, max=_INT32, help="Draw from the K likeliest tokens.")
+        int | None, typer.Option(min=0, max=_INT32, help="Sample from the K likeliest tokens.")
     ] = None
     top_p: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Draw from the likeliest tokens of this probability.")
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Sample from the likeliest tokens that have this probability together."
+        ),
     ] = None
-    seed: Annotated[int | None, typer.Option(min=0, max=_UINT64, help="Draw the same text again.")] = None
-    stop: Annotated[list[str] | None, typer.Option(help="A string to end before; may be given often.")] = None
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, max=_UINT64, help="The seed of sampling: the same seed gives the same text."),
+    ] = None
+    stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None
     url: Annotated[
         str | None,
         typer.Option(

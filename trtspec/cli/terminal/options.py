@@ -29,7 +29,9 @@ BackendOption = Annotated[
 ApiKeysOption = Annotated[
     Path | None,
     typer.Option(
-        "--api-keys", metavar="FILE", help="A file with API keys, one a line, of which clients send one."
+        "--api-keys",
+        metavar="FILE",
+        help="A file of API keys, one on each line. A client must send one of them.",
     ),
 ]
 PythonOption = Annotated[
@@ -38,7 +40,7 @@ PythonOption = Annotated[
         "--python",
         envvar="TRTSPEC_SERVER_PYTHON",
         metavar="PATH",
-        help="The Python that has vLLM, SGLang or TensorRT-LLM, if PATH has not its program.",
+        help="The Python that has vLLM, SGLang or TensorRT-LLM installed, if their program is not on PATH.",
     ),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
