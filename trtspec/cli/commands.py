@@ -209,31 +209,41 @@ def load(entry: CommandEntry) -> Any:
 
 
 def _flat(command: Callable[..., None]) -> Callable[..., None]:
-    """Returns a command whose parameters are the fields of its dataclass of options, as Typer reads them."""
-    kinds: list[Any] = [kind for kind in get_type_hints(command).values() if is_dataclass(kind)]
+    """Returns a command whose parameters are the fields of its dataclass of options, as Typer reads them.
+
+    Typer's context may stand before the dataclass.
+    """
+    kinds: dict[str, Any] = {
+        name: kind for name, kind in get_type_hints(command).items() if is_dataclass(kind)
+    }
     if not kinds:
         # An option in an annotation that is text would be made anew each time that it is read.
         command.__annotations__ = _with_numbers(command)
         return command
-    (options,) = kinds
+    ((parameter, options),) = kinds.items()
     hints = _with_numbers(options)
+    before = [given for given in inspect.signature(command).parameters.values() if given.name != parameter]
 
     def run(**values: Any) -> None:
-        command(options(**values))
+        own = {given.name: values.pop(given.name) for given in before}
+        command(**own, **{parameter: options(**values)})
 
     run.__doc__ = command.__doc__
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
-            inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if field.default is MISSING else field.default,
-                annotation=hints[field.name],
-            )
-            for field in fields(options)
+            *(given.replace(kind=inspect.Parameter.KEYWORD_ONLY) for given in before),
+            *(
+                inspect.Parameter(
+                    field.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=inspect.Parameter.empty if field.default is MISSING else field.default,
+                    annotation=hints[field.name],
+                )
+                for field in fields(options)
+            ),
         ]
     )
-    run.__annotations__ = hints
+    run.__annotations__ = {given.name: typer.Context for given in before} | hints
     return run
 
 

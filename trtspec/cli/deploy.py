@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -134,39 +135,43 @@ TimeoutOption = Annotated[
 ]
 
 
-def deploy(
-    context: typer.Context,
-    recipe: ServedArgument,
-    draft: DraftOption = None,
-    method: MethodOption = None,
-    gpu: GpuOption = None,
-    output: OutputOption = None,
-    container: ContainerOption = False,
-    docker: DockerOption = False,
-    detach: DetachOption = False,
-    kubernetes: KubernetesOption = False,
-    store: StoreUrlOption = None,
-    cluster: ContextOption = None,
-    namespace: NamespaceOption = None,
-    force: TakeOverOption = False,
-    helm_values: HelmValuesOption = False,
-    dry_run: DryRunOption = False,
-    host: HostOption = LOOPBACK,
-    http_port: HttpPortOption = HTTP,
-    grpc_port: GrpcPortOption = GRPC,
-    metrics_port: MetricsPortOption = METRICS,
-    openai: OpenAiOption = True,
-    openai_port: OpenAiPortOption = OPENAI,
-    api_keys: ApiKeysOption = None,
-    restart: RestartOption = False,
-    grace: GraceOption = 10,
-    log_format: LogFormatOption = "text",
-    log_to: LogToOption = "build",
-    trace_config: TraceConfigOption = None,
-    python: PythonOption = None,
-    plain: PlainOption = False,
-    timeout: TimeoutOption = None,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class DeployArguments:
+    """The arguments and options of `trtspec deploy`."""
+
+    recipe: ServedArgument
+    draft: DraftOption = None
+    method: MethodOption = None
+    gpu: GpuOption = None
+    output: OutputOption = None
+    container: ContainerOption = False
+    docker: DockerOption = False
+    detach: DetachOption = False
+    kubernetes: KubernetesOption = False
+    store: StoreUrlOption = None
+    cluster: ContextOption = None
+    namespace: NamespaceOption = None
+    force: TakeOverOption = False
+    helm_values: HelmValuesOption = False
+    dry_run: DryRunOption = False
+    host: HostOption = LOOPBACK
+    http_port: HttpPortOption = HTTP
+    grpc_port: GrpcPortOption = GRPC
+    metrics_port: MetricsPortOption = METRICS
+    openai: OpenAiOption = True
+    openai_port: OpenAiPortOption = OPENAI
+    api_keys: ApiKeysOption = None
+    restart: RestartOption = False
+    grace: GraceOption = 10
+    log_format: LogFormatOption = "text"
+    log_to: LogToOption = "build"
+    trace_config: TraceConfigOption = None
+    python: PythonOption = None
+    plain: PlainOption = False
+    timeout: TimeoutOption = None
+
+
+def deploy(context: typer.Context, arguments: DeployArguments) -> None:
     """Serve a built recipe until Ctrl-C or SIGTERM.
 
     Give a model in place of a recipe, and deploy writes the recipe to NAME.yaml in the current folder and
@@ -183,20 +188,21 @@ def deploy(
     and 1 if it ended by itself. With --kubernetes it is 0 when all pods are ready; Ctrl-C leaves on the
     cluster what was applied.
     """
-    in_container = container or docker
-    _check_together(context.params, in_container=in_container)
-    if kubernetes:
-        _on_cluster(context.params)
+    given = asdict(arguments)
+    in_container = arguments.container or arguments.docker
+    _check_together(given, in_container=in_container)
+    if arguments.kubernetes:
+        _on_cluster(given)
         return
     from trtspec.deployment.here import here
     from trtspec.deployment.in_container import in_container as contained
 
-    file = _recipe(context.params, in_container=in_container)
-    build = find_build(file, output)
+    file = _recipe(given, in_container=in_container)
+    build = find_build(file, arguments.output)
     _check_options(context, build)
     asked = _asked(context, in_container=in_container)
-    place = partial(contained, detach=detach) if in_container else here
-    _serve(file, build, asked, place, restart=restart, dry_run=dry_run)
+    place = partial(contained, detach=arguments.detach) if in_container else here
+    _serve(file, build, asked, place, restart=arguments.restart, dry_run=arguments.dry_run)
 
 
 def _on_cluster(given: Mapping[str, Any]) -> None:
