@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any
 
 from starlette.applications import Starlette
@@ -27,6 +28,7 @@ from trtspec.gateway.openai.job import (
     ModelRequest,
     chat,
     completion,
+    continued,
     template_messages,
     template_tools,
     template_values,
@@ -39,7 +41,7 @@ from trtspec.gateway.openai.request_id import id_headers, name_request, request_
 from trtspec.gateway.openai.responses_answer import ItemsBuilder
 from trtspec.gateway.openai.responses_body import ResponsesBody, as_chat
 from trtspec.gateway.openai.sampling_defaults import with_defaults
-from trtspec.gateway.openai.schema import ChatRequest, CompletionBody
+from trtspec.gateway.openai.schema import ChatRequest, CompletionBody, DetokenizeBody, TokenizeBody
 from trtspec.gateway.openai.settings import ModelCard
 from trtspec.gateway.openai.template import ChatTemplate
 from trtspec.gateway.openai.upstream import Upstream
@@ -98,7 +100,11 @@ def make_app(
             Route("/v1/responses/{rest:path}", _no_responses, methods=["GET", "POST", "DELETE"]),
             Route("/v1/models", routes.models),
             Route("/v1/models/{name:path}", routes.model),
+            Route("/tokenize", routes.tokenize, methods=["POST"]),
+            Route("/detokenize", routes.detokenize, methods=["POST"]),
             Route("/health", routes.health),
+            Route("/ping", routes.health, methods=["GET", "POST"]),
+            Route("/version", routes.version),
             Route("/metrics", errors.metrics),
         ],
         exception_handlers={
@@ -174,7 +180,7 @@ class _Routes:
             raise ApiError(400, "this model's chat template takes no tools", "tools")
         values = template_values(wanted, renderer.source)
         rendering = renderer.render(template_messages(wanted), tools, values)
-        return renderer, await unless_left(request.receive, rendering)
+        return renderer, continued(await unless_left(request.receive, rendering), wanted)
 
     async def completions(self, request: Request) -> Response:
         tenant = self._tenant(request)
@@ -184,6 +190,37 @@ class _Routes:
         wanted = with_defaults(said, self._texts.sampling)
         job = completion(wanted, tenant, self._texts.tokenizer)
         return self._exchange(request, Completions(), job, said.model)
+
+    async def tokenize(self, request: Request) -> Response:
+        self._tenant(request)
+        async with self._body(request) as body:
+            said = await _read(body, TokenizeBody)
+            tokenizer = self._tokenizer(said.model)
+            prompt = said.prompt
+            if prompt is None:
+                _, prompt = await self._prompt(request, said.chat)
+            token_ids = await asyncio.to_thread(tokenizer.encode, prompt, said.has_special_tokens)
+        names = [tokenizer.name_of(token_id) for token_id in token_ids] if said.return_token_strs else None
+        longest = self._texts.card.max_model_len
+        told = {"count": len(token_ids), "max_model_len": longest, "tokens": token_ids, "token_strs": names}
+        return JSONResponse(told)
+
+    async def detokenize(self, request: Request) -> Response:
+        self._tenant(request)
+        async with self._body(request) as body:
+            said = await _read(body, DetokenizeBody)
+        text = self._tokenizer(said.model).detokenizer(skip_special_tokens=False)
+        return JSONResponse({"prompt": "".join(map(text.push, said.tokens)) + text.flush()})
+
+    def _tokenizer(self, model: str | None) -> Tokenizer:
+        if model is not None:
+            self._check_model(model)
+        if self._texts.tokenizer is None:
+            raise ApiError(400, "this server was not given the model's tokenizer")
+        return self._texts.tokenizer
+
+    async def version(self, _: Request) -> Response:
+        return JSONResponse({"version": version("trtspec")})
 
     async def models(self, request: Request) -> Response:
         self._tenant(request)

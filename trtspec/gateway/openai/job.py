@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any
 from trtspec.gateway.openai.errors import ApiError
 from trtspec.gateway.openai.forced import ForcedArguments, ForcedCalls, forced_schema
 from trtspec.gateway.openai.readers import NO_PARSER, Reading, reading
-from trtspec.gateway.openai.schema import ChatRequest, CompletionBody, NamedTool, SharedBody
+from trtspec.gateway.openai.schema import ChatRequest, CompletionBody, NamedTool, ResponseFormat, SharedBody
 from trtspec.serving.tokenizer import Tokenizer
 
 _ENDLESS = 2**31 - 1
@@ -82,7 +83,7 @@ def chat(
             raise ApiError(400, "response_format does not go with a tool that must be called", "tool_choice")
         name = choice.function.name if isinstance(choice, NamedTool) else None
         schema = forced_schema(_tools(body), name, several=body.parallel_tool_calls is not False)
-        shared |= _guide(schema)
+        shared |= _schema_guide(schema)
         how = Reading(ForcedCalls if name is None else partial(ForcedArguments, name))
     if how and how.counter:
         shared["return_output_ids"] = True
@@ -111,7 +112,24 @@ def template_values(body: ChatRequest, template: str) -> dict[str, Any]:
         values["verbosity"] = body.verbosity
         if body.verbosity != _USUAL_VERBOSITY and "verbosity" not in template:
             raise ApiError(400, "this model's chat template knows no verbosity", "verbosity")
+    if body.continue_final_message or body.add_generation_prompt is False:
+        values["add_generation_prompt"] = False
     return {**values, **(body.chat_template_kwargs or {})}
+
+
+def continued(prompt: str, body: ChatRequest) -> str:
+    """Returns a prompt up to the end of its last message, where the answer is to go on with that.
+
+    Raises `ApiError` where the chat template has changed the message.
+    """
+    if not body.continue_final_message:
+        return prompt
+    text = str(template_messages(body)[-1]["content"]).strip()
+    begin = prompt.rfind(text)
+    if not text or begin < 0:
+        message = "the chat template does not have the last message as it is, so nothing can continue it"
+        raise ApiError(400, message, "continue_final_message")
+    return prompt[: begin + len(text)]
 
 
 def template_messages(body: ChatRequest) -> list[dict[str, Any]]:
@@ -217,11 +235,19 @@ def _shared(
         values["return_log_probs"] = True
     if log_probs:
         values["top_log_probs"] = log_probs
+    if body.stop_token_ids:
+        values["stop_token_ids"] = body.stop_token_ids
+    if body.include_stop_str_in_output:
+        values["include_stop_str_in_output"] = True
+    if body.skip_special_tokens is False:
+        values["skip_special_tokens"] = False
+    if body.cache_salt:
+        tenant = hashlib.sha256(f"{tenant} {body.cache_salt}".encode()).hexdigest()
     if tenant:
         values["tenant"] = tenant
     if user := body.user or body.safety_identifier:
         values["user"] = user
-    return values | _format(body) | _bias(body.logit_bias or {})
+    return values | _guide_of(body) | _bias(body.logit_bias or {})
 
 
 def _bias(bias: dict[str, float]) -> dict[str, Any]:
@@ -233,18 +259,44 @@ def _bias(bias: dict[str, float]) -> dict[str, Any]:
     return {"embedding_bias_ids": [int(token) for token in bias], "embedding_bias_weights": [*bias.values()]}
 
 
-def _format(body: SharedBody) -> dict[str, Any]:
-    wanted = body.response_format
-    if wanted is None or wanted.type == "text":
-        return {}
-    if wanted.json_schema is None:
-        return _guide({"type": "object"})
-    return _guide(wanted.json_schema.schema_)
+def _guide_of(body: SharedBody) -> dict[str, Any]:
+    """Returns the model's inputs; raises `ApiError` for a body that asks in several ways."""
+    old = (body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar)
+    outputs = body.structured_outputs
+    new = (outputs.json_, outputs.regex, outputs.choice, outputs.grammar) if outputs else ()
+    found = [_structured(*way) for way in (old, new) if any(value is not None for value in way)]
+    if body.response_format and body.response_format.type != "text":
+        found.append(_response_format(body.response_format))
+    if len(found) > 1:
+        message = "response_format, structured_outputs and guided_* ask for one form; send one of them"
+        raise ApiError(400, message, "response_format")
+    return found[0] if found else {}
 
 
-def _guide(schema: dict[str, Any]) -> dict[str, Any]:
-    text = json.dumps(schema, ensure_ascii=False)
-    return {"guided_decoding_guide_type": "json_schema", "guided_decoding_guide": text}
+def _schema_guide(schema: Any) -> dict[str, Any]:
+    """Returns the inputs for an answer of a JSON schema, which may be written as text."""
+    text = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False)
+    return _guide("json_schema", text)
+
+
+def _response_format(wanted: ResponseFormat) -> dict[str, Any]:
+    return _schema_guide({"type": "object"} if wanted.json_schema is None else wanted.json_schema.schema_)
+
+
+def _structured(
+    schema: str | dict[str, Any] | None, regex: str | None, choice: list[str] | None, grammar: str | None
+) -> dict[str, Any]:
+    if sum(value is not None for value in (schema, regex, choice, grammar)) != 1:
+        raise ApiError(400, "an answer has one form: a schema, a regex, a choice or a grammar", "guided_json")
+    if schema is not None:
+        return _schema_guide(schema)
+    if choice is not None:
+        return _guide("ebnf_grammar", f"root ::= {' | '.join(map(json.dumps, choice))}")
+    return _guide("regex", regex) if regex is not None else _guide("ebnf_grammar", grammar or "")
+
+
+def _guide(kind: str, text: str) -> dict[str, Any]:
+    return {"guided_decoding_guide_type": kind, "guided_decoding_guide": text}
 
 
 def _schemas(body: ChatRequest) -> dict[str, dict[str, Any]] | None:

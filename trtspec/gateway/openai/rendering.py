@@ -72,7 +72,7 @@ def read(source: str) -> Template:
 
 
 def _prompt(template: Template, values: Mapping[str, Any]) -> bytes:
-    text = template.render({**values, "documents": None, "add_generation_prompt": True})
+    text = template.render({"documents": None, "add_generation_prompt": True, **values})
     if len(text) > _LONGEST:
         raise MemoryError
     return text.encode()

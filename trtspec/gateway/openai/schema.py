@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
 
 _MOST_MESSAGES, _MOST_PARTS, _MOST_TOOLS, _MOST_CALLS, _MOST_PROMPTS = 4096, 4096, 128, 1024, 128
-_MOST_WORDS, _MOST_BIASES, _MOST_NOTES = 256, 1024, 64
+_MOST_WORDS, _MOST_BIASES, _MOST_NOTES, _MOST_CHOICES = 256, 1024, 64, 1024
 _UINT64 = 2**64
 
 
@@ -45,6 +45,7 @@ def _at_most(number: int) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+_TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(fail_fast=True, max_length=64)]
 _Words = Annotated[list[str], Field(fail_fast=True, max_length=_MOST_WORDS)]
 _Biases = Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], _at_most(_MOST_BIASES)]
 _Notes = Annotated[dict[str, str], _at_most(_MOST_NOTES)]
@@ -75,6 +76,26 @@ class ResponseFormat(Body):
         return self
 
 
+class StructuredOutputs(Body):
+    """The form of the answer as vLLM's clients ask for it, in one way."""
+
+    json_: str | dict[str, Any] | None = Field(default=None, alias="json")
+    regex: str | None = None
+    choice: Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=_MOST_CHOICES)] | None = None
+    grammar: str | None = None
+
+    @model_validator(mode="after")
+    def _has_one(self) -> StructuredOutputs:
+        if sum(value is not None for value in (self.json_, self.regex, self.choice, self.grammar)) != 1:
+            raise ValueError("structured_outputs has one of json, regex, choice and grammar")
+        return self
+
+
+def _no_prompt_log_probs(given: Any) -> None:
+    if given is not None:
+        raise ValueError("the engines tell the probabilities of what they say, not of prompts; leave it out")
+
+
 class SharedBody(Body):
     """The fields that both routes have."""
 
@@ -102,6 +123,19 @@ class SharedBody(Body):
     ignore_eos: bool | None = None
     bad_words: _Words | None = None
     return_tokens_as_token_ids: bool | None = None
+    stop_token_ids: _TokenIds | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: Annotated[list[str], Field(fail_fast=True, max_length=_MOST_CHOICES)] | None = None
+    guided_grammar: str | None = None
+    prompt_logprobs: Annotated[None, PlainValidator(_no_prompt_log_probs)] = None
+    # Requests of one salt are drafted from one another's answers, and from no others'.
+    cache_salt: str | None = Field(default=None, min_length=1, max_length=1024)
+    # Without an effect: requests are served in the order in which they come.
+    priority: int | None = None
     # Of this server: K, the tokens that are drafted a round.
     num_draft_tokens: int | None = Field(default=None, ge=0, lt=2**31)
 
@@ -213,14 +247,18 @@ class Prediction(Body):
     content: str | _Parts
 
 
+Messages = Annotated[list[MessageBody], Field(fail_fast=True, min_length=1, max_length=_MOST_MESSAGES)]
+Tools = Annotated[list[ToolBody], Field(fail_fast=True, max_length=_MOST_TOOLS)]
+
+
 class ChatRequest(SharedBody):
     """A body of `/v1/chat/completions`."""
 
-    messages: Annotated[list[MessageBody], Field(fail_fast=True, min_length=1, max_length=_MOST_MESSAGES)]
+    messages: Messages
     max_completion_tokens: int | None = Field(default=None, ge=1, lt=2**31)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
-    tools: Annotated[list[ToolBody], Field(fail_fast=True, max_length=_MOST_TOOLS)] | None = None
+    tools: Tools | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     # OpenAI's form before tools.
@@ -231,8 +269,10 @@ class ChatRequest(SharedBody):
     # For the chat template.
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
-    # vLLM's extension: more values for the chat template.
+    # vLLM's extensions: more values for the chat template, and what its prompt ends in.
     chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     # Without an effect on the answer.
     store: bool | None = None
     metadata: _Notes | None = None
@@ -242,6 +282,12 @@ class ChatRequest(SharedBody):
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
     prompt_cache_options: _Notes | None = None
     modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
+
+    @model_validator(mode="after")
+    def _ends(self) -> ChatRequest:
+        if self.continue_final_message and self.add_generation_prompt:
+            raise ValueError("continue_final_message does not go with add_generation_prompt")
+        return self
 
     @model_validator(mode="after")
     def _has_tools(self) -> ChatRequest:
@@ -262,3 +308,47 @@ def _check_choice(field: str, choice: object, chosen: str | None, source: str, n
         raise ValueError(f"{field} names a function that is not among the {source}")
     if choice in ("auto", "required") and not names:
         raise ValueError(f"{field} is {choice}, but there are no {source}")
+
+
+_MOST_TOKENS = 1 << 20
+# Those that a prompt is made from.
+_OF_CHATS = ("messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs")
+
+
+class TokenizeBody(Body):
+    """A body of `/tokenize`: a text, or a chat of which the template makes one."""
+
+    model: str | None = None
+    prompt: str | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+    messages: Messages | None = None
+    tools: Tools | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _has_one(self) -> TokenizeBody:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("a request has a prompt or messages")
+        return self
+
+    @property
+    def chat(self) -> ChatRequest:
+        values = {name: getattr(self, name) for name in _OF_CHATS}
+        return ChatRequest.model_validate({"model": "", **values})
+
+    @property
+    def has_special_tokens(self) -> bool:
+        """True if the tokenizer puts its own tokens around the text; a template writes them itself."""
+        return self.messages is None if self.add_special_tokens is None else self.add_special_tokens
+
+
+class DetokenizeBody(Body):
+    """A body of `/detokenize`."""
+
+    model: str | None = None
+    tokens: Annotated[
+        list[Annotated[int, Field(ge=0, lt=2**31)]], Field(fail_fast=True, max_length=_MOST_TOKENS)
+    ]
