@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import subprocess
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
@@ -15,9 +14,7 @@ from jsonschema import validate
 from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel, Field
 
-import trtspec
 from tests.e2e.conftest import ENDLESS, IN_PROCESS, Deploy
-from tests.e2e.openai_requests import GOOD, ask, error_of
 from tests.e2e.test_guides import BLANKS, SCHEMA
 from trtspec.serving.tokenizer import Tokenizer
 
