@@ -57,12 +57,14 @@ class BuildCommandOptions:
     ] = None
     until: Annotated[
         Literal["fetch", "calibrate", "convert", "build"],
-        typer.Option("--until", help="With --only: the last stage; a later call goes on there."),
+        typer.Option("--until", help="With --only: stop after this stage; a later call goes on there."),
     ] = "build"
     store: StoreOption = None
     key: Annotated[
         str | None,
-        typer.Option("--key", metavar="KEY", help="Make only what stores know by this key, or fail."),
+        typer.Option(
+            "--key", metavar="KEY", help="Fail unless the build is the one that stores know by this key."
+        ),
     ] = None
     on: Annotated[
         Literal["slurm", "kubernetes"] | None,
@@ -70,7 +72,7 @@ class BuildCommandOptions:
     ] = None
     on_interrupt: Annotated[
         Literal["leave", "cancel"],
-        typer.Option("--on-interrupt", help="With --on: what becomes of the jobs on Ctrl-C."),
+        typer.Option("--on-interrupt", help="With --on: leave or cancel the jobs on Ctrl-C."),
     ] = "leave"
     context: ContextOption = None
     namespace: NamespaceOption = None

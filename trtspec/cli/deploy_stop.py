@@ -20,7 +20,10 @@ EXAMPLES = (
 
 def deploy_stop(
     name: Annotated[
-        str | None, typer.Argument(help="As trtspec deploy status shows it.", show_default="the only one")
+        str | None,
+        typer.Argument(
+            help="The server's name, as trtspec deploy status shows it.", show_default="the only one"
+        ),
     ] = None,
     kubernetes: OnKubernetesOption = False,
     context: ContextOption = None,

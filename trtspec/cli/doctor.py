@@ -24,7 +24,8 @@ _LABELS = {Severity.OK: "ok", Severity.NOTE: "note", Severity.ERROR: "MISSING"}
 
 def doctor(
     recipe: Annotated[
-        Path | None, typer.Argument(metavar="[RECIPE]", help="What the machine is to build and serve.")
+        Path | None,
+        typer.Argument(metavar="[RECIPE]", help="The recipe that this machine is to build and serve."),
     ] = None,
     json: JsonOption = False,
 ) -> None:

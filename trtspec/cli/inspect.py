@@ -46,13 +46,11 @@ def inspect(
     ],
     target: Annotated[
         str | None,
-        typer.Option(
-            "--target", metavar="DIR", help="The model that a head or a draft is for: do they fit together?"
-        ),
+        typer.Option("--target", metavar="DIR", help="Check whether the head or draft fits this model."),
     ] = None,
     digest: Annotated[
         bool,
-        typer.Option("--digest", help="Read every byte for the SHA-256; of less than 1 GB it always is."),
+        typer.Option("--digest", help="Read every byte for the SHA-256, even of files larger than 1 GB."),
     ] = False,
     json: JsonOption = False,
 ) -> None:

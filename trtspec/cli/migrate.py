@@ -30,7 +30,10 @@ def migrate(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", metavar="FILE", help="Where to write it.", show_default="beside it: RECIPE-BACKEND"
+            "--output",
+            metavar="FILE",
+            help="Write the new recipe into this file.",
+            show_default="beside it: RECIPE-BACKEND",
         ),
     ] = None,
     force: ForceOption = False,

@@ -34,7 +34,7 @@ UrlOption = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="Where the server's metrics are.",
+        help="The URL of the server's metrics.",
         show_default=f"those of what deploy serves here, or :{METRICS}",
     ),
 ]
@@ -62,7 +62,9 @@ def next_(
     recipe: RecipeArgument,
     output: OutputOption = None,
     url: UrlOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Go on whatever the bounds say.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Take the next step even if a bound does not hold.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Go on to the next step, unless a bound is broken or too few requests were seen."""
@@ -93,7 +95,9 @@ def plan(
     recipe: RecipeArgument,
     measured: Annotated[
         Path | None,
-        typer.Option("--measured", metavar="RESULT", help="What trtspec bench measured: its file or folder."),
+        typer.Option(
+            "--measured", metavar="RESULT", help="Use what trtspec bench measured: its file or folder."
+        ),
     ] = None,
     output: OutputOption = None,
     json: JsonOption = False,

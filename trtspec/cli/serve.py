@@ -37,7 +37,9 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = LOOPBACK,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of OpenAI's API.")] = OPENAI,
     api_keys: ApiKeysOption = None,
-    max_requests: Annotated[int, typer.Option(min=1, help="Most prompts at once; 429 for more.")] = 1024,
+    max_requests: Annotated[
+        int, typer.Option(min=1, help="Answer at most so many prompts at once; more get status 429.")
+    ] = 1024,
     served_model_name: Annotated[
         list[str] | None,
         typer.Option(help="A name to answer to; repeat it for more.", show_default="--model-name"),

@@ -51,10 +51,12 @@ def push(url: UrlArgument, recipe: RecipeArgument, output: OutputOption = None) 
 def pull(
     url: UrlArgument,
     name: EntryArgument,
-    output: Annotated[str, typer.Option("--output", metavar="DIR", help="The folder that is made.")],
+    output: Annotated[
+        str, typer.Option("--output", metavar="DIR", help="Write the build into this new folder.")
+    ],
     reuse: Annotated[
         bool,
-        typer.Option("--reuse", help="Keep what is there, if it is this entry to the last byte."),
+        typer.Option("--reuse", help="Keep the folder if it is this entry to the last byte."),
     ] = False,
 ) -> None:
     """Fetch a build that is ready to be served, or one engine.
@@ -151,13 +153,16 @@ def show(
 def prune(
     url: UrlArgument,
     older_than: Annotated[
-        float | None, typer.Option(metavar="DAYS", min=0, help="Entries older than this go.")
+        float | None,
+        typer.Option(metavar="DAYS", min=0, help="Remove entries that are older than so many days."),
     ] = None,
     keep: Annotated[
-        int | None, typer.Option(min=0, help="The newest of each recipe and platform that stay.")
+        int | None,
+        typer.Option(min=0, help="Keep so many of the newest entries of each recipe and platform."),
     ] = None,
     grace: Annotated[
-        float, typer.Option(metavar="HOURS", min=1, help="What a killed push left goes after this.")
+        float,
+        typer.Option(metavar="HOURS", min=1, help="Remove what a killed push has left after so many hours."),
     ] = 24,
     dry_run: DryRunOption = False,
     json: JsonOption = False,
@@ -183,7 +188,7 @@ def prune(
 
 def verify(
     url: UrlArgument,
-    remove: Annotated[bool, typer.Option("--remove", help="Drop what cannot be used.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove entries that cannot be used.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Read every byte of the store.

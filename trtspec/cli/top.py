@@ -31,7 +31,7 @@ def top(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Where the metrics are.",
+            help="The URL of the metrics.",
             show_default=f"what deploy serves here, or :{METRICS}",
         ),
     ] = None,
@@ -39,7 +39,7 @@ def top(
         str | None, typer.Option(help="The recipe's serving.model_name.", show_default="the only one")
     ] = None,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="One look, over one interval.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show one interval and end.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Show a server live: streams, speed, acceptance, K, queue.

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from trtspec.base.errors import ModelError
 from trtspec.cli import app as cli
-from trtspec.cli.commands import TABLE, CommandEntry
+from trtspec.cli.commands import TABLE, CommandEntry, load
 
 TRTSPEC = Path(sys.executable).with_name("trtspec")
 
@@ -44,6 +44,14 @@ def test_every_command_has_the_help_of_the_table_and_examples(entry: CommandEntr
     assert f"Examples:\n    trtspec {entry.name}" in result.output
     assert entry.help in " ".join(result.output.split())
     assert " range" not in result.output
+
+
+@pytest.mark.parametrize("entry", TABLE, ids=lambda entry: entry.name)
+def test_every_option_has_a_help(entry: CommandEntry) -> None:
+    command = load(entry)
+    for one in getattr(command, "commands", {"": command}).values():
+        options = [option for option in one.params if not getattr(option, "hidden", False)]
+        assert [option.name for option in options if not getattr(option, "help", None)] == []
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -24,7 +24,7 @@ OutputOption = Annotated[
 ]
 BackendOption = Annotated[
     AnyBackend | None,
-    typer.Option("--backend", help="What builds and runs the engines, whatever the recipe says."),
+    typer.Option("--backend", help="Use this backend instead of the recipe's."),
 ]
 ApiKeysOption = Annotated[
     Path | None,

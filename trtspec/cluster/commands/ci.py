@@ -19,7 +19,9 @@ System = Literal["github", "gitlab"]
 
 
 def init(
-    system: Annotated[System, typer.Argument(help="Whose workflow is written.", show_default=False)],
+    system: Annotated[
+        System, typer.Argument(help="The CI system whose workflow is written.", show_default=False)
+    ],
     force: ForceOption = False,
 ) -> None:
     """Write the workflow that builds engines, into this repository."""
@@ -51,8 +53,12 @@ def _is_trtspecs(folder: Path) -> bool:
 
 
 def matrix(
-    recipes: Annotated[list[Path], typer.Argument(metavar="RECIPE...", show_default=False)],
-    system: Annotated[System, typer.Option("--system", help="Whose jobs are printed.")] = "github",
+    recipes: Annotated[
+        list[Path], typer.Argument(metavar="RECIPE...", help="The recipes, YAML files.", show_default=False)
+    ],
+    system: Annotated[
+        System, typer.Option("--system", help="The CI system whose jobs are printed.")
+    ] = "github",
     store: Annotated[
         str | None, typer.Option("--store", metavar="URL", help="Leave out what this store has.")
     ] = None,

@@ -57,7 +57,9 @@ def canary_next(
     namespace: NamespaceOption = None,
     store: StoreUrlOption = None,
     prometheus: PrometheusOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Go on whatever the bounds say.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Take the next step even if a bound does not hold.")
+    ] = False,
 ) -> None:
     """Give the recipe's build more of a cluster's requests.
 

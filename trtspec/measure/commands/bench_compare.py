@@ -19,7 +19,10 @@ EXAMPLES = (
 
 def bench_compare(
     first: Annotated[Path, typer.Argument(metavar="A", help="The folder of a run.", show_default=False)],
-    second: Annotated[Path, typer.Argument(metavar="B", help="Another, compared to it.", show_default=False)],
+    second: Annotated[
+        Path,
+        typer.Argument(metavar="B", help="The folder of the run that is compared to it.", show_default=False),
+    ],
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write a report of both as one HTML file.")
     ] = None,

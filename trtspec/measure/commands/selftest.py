@@ -33,13 +33,16 @@ def selftest(
         typer.Option(metavar="VERSION", help="The release of TensorRT-LLM.", show_default="the newest"),
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", metavar="DIR", help="Where the engines are built.")
+        Path, typer.Option("--output", metavar="DIR", help="Build the engines in this folder.")
     ] = Path("build/selftest"),
     pair: Annotated[
-        Path, typer.Option(metavar="DIR", help="The tiny pair.", show_default="the one that trtspec ships")
+        Path,
+        typer.Option(
+            metavar="DIR", help="The folder of the tiny pair.", show_default="the one that trtspec ships"
+        ),
     ] = TINY,
     heads: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Medusa's heads of the pair's target.")
+        Path | None, typer.Option(metavar="DIR", help="The folder of Medusa's heads for the pair's target.")
     ] = None,
     bundle: Annotated[
         Path | None, typer.Option(metavar="FILE.zip", help="Write a file for a bug report, without secrets.")
