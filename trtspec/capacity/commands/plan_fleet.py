@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trtspec.base.errors import MeasureError, UnavailableError
 from trtspec.capacity.commands.tables import fleet_as_json, print_fleet
+from trtspec.capacity.demand import Demand, DemandBurst, Lengths, lognormal
+from trtspec.capacity.fleet import FleetArm, FleetRequirements, FleetResult, arm, checked, misses, reckon
+from trtspec.capacity.measured import asked, measured
+from trtspec.capacity.planned import Planned
+from trtspec.capacity.replicas import EngineBytes, replica, weight
+from trtspec.capacity.start import Rates
+from trtspec.capacity.steady import LatencyBounds
+from trtspec.capacity.tempo import Tempo
 from trtspec.cli.terminal.output import out
-
-if TYPE_CHECKING:
-    from trtspec.capacity.demand import Demand, Lengths
-    from trtspec.capacity.fleet import FleetArm, FleetRequirements, FleetResult
-    from trtspec.capacity.replicas import EngineBytes
-    from trtspec.capacity.tempo import Tempo
-    from trtspec.pipeline.build.plan import BuildPlan
-
+from trtspec.measure.bench.result import read
+from trtspec.measure.workloads.lengths import read_lengths
+from trtspec.measure.workloads.synthetic import NAME, read_shape
+from trtspec.pipeline.build.plan import BuildPlan
+from trtspec.pipeline.plan.speed import pair_of, unforeseeable
+from trtspec.pipeline.store.lookup import find_entry
+from trtspec.pipeline.store.store import THREADS, Store
+from trtspec.serving.tokenizer import Tokenizer
 
 PLACES = 0.8
 """What `kubernetes.autoscaling.places` is if that is left out."""
@@ -35,23 +42,19 @@ class FleetOptions:
 
 def show_fleet(made: BuildPlan, wanted: FleetOptions, *, as_json: bool) -> None:
     """Prints the fleet of a plan; raises UnavailableError where nothing tells how fast its engines are."""
-    from trtspec.capacity.fleet import misses
-
     fleet = _fleet(made, wanted)
     if as_json:
         out.json(fleet_as_json(fleet, made.resolved, wanted.seed))
     else:
         print_fleet(fleet, made.resolved, wanted.seed)
-    for name, arm in (("without drafts", fleet.plain), ("with drafts", fleet.drafts)):
-        if arm and arm.problem:
-            out.warning(f"{name}: no number of replicas does: {arm.problem}")
-        elif arm and arm.usual and misses(arm, fleet.question.bounds):
-            out.warning(f"{name}: in the simulation {arm.usual.replicas:,} replicas still miss a bound")
+    for name, each in (("without drafts", fleet.plain), ("with drafts", fleet.drafts)):
+        if each and each.problem:
+            out.warning(f"{name}: no number of replicas does: {each.problem}")
+        elif each and each.usual and misses(each, fleet.question.bounds):
+            out.warning(f"{name}: in the simulation {each.usual.replicas:,} replicas still miss a bound")
 
 
 def _fleet(made: BuildPlan, wanted: FleetOptions) -> FleetResult:
-    from trtspec.capacity.fleet import checked, reckon
-
     question = _question(made, wanted)
     plain, drafts, any_acceptance = _arms(made, wanted, question)
     fleet = reckon(question, plain, drafts, any_acceptance)
@@ -62,12 +65,6 @@ def _fleet(made: BuildPlan, wanted: FleetOptions) -> FleetResult:
 
 
 def _question(made: BuildPlan, wanted: FleetOptions) -> FleetRequirements:
-    from trtspec.capacity.demand import Demand, DemandBurst
-    from trtspec.capacity.fleet import FleetRequirements
-    from trtspec.capacity.start import Rates
-    from trtspec.capacity.steady import LatencyBounds
-    from trtspec.pipeline.store.store import THREADS
-
     recipe = made.resolved.loaded.recipe
     asked = recipe.fleet
     rate = wanted.rate or asked.requests_per_second
@@ -99,11 +96,6 @@ def _question(made: BuildPlan, wanted: FleetOptions) -> FleetRequirements:
 
 
 def _lengths(made: BuildPlan, wanted: FleetOptions) -> Lengths:
-    from trtspec.capacity.demand import Lengths, lognormal
-    from trtspec.measure.workloads.lengths import read_lengths
-    from trtspec.measure.workloads.synthetic import NAME, read_shape
-    from trtspec.serving.tokenizer import Tokenizer
-
     asked, loaded = made.resolved.loaded.recipe.fleet, made.resolved.loaded
     name = wanted.workload or asked.workload
     if name is None:
@@ -133,9 +125,6 @@ def _check_length(made: BuildPlan, demand: Demand) -> None:
 def _arms(
     made: BuildPlan, wanted: FleetOptions, question: FleetRequirements
 ) -> tuple[FleetArm | None, FleetArm, _AnyAcceptance | None]:
-    from trtspec.capacity.fleet import arm
-    from trtspec.capacity.replicas import replica, weight
-
     resolved = made.resolved
     plain, drafts, any_acceptance = _tempos(made, wanted, question)
     arms = {
@@ -154,14 +143,10 @@ class _AnyAcceptance:
     """The planned times of the engines with drafts that are accepted so often."""
 
     def __init__(self, made: BuildPlan) -> None:
-        from trtspec.pipeline.plan.speed import pair_of
-
         self.resolved = made.resolved
         self.pair = pair_of(made.resolved, made.resolved.target.options.max_draft_len)
 
     def __call__(self, acceptance: float) -> Tempo:
-        from trtspec.capacity.planned import Planned
-
         return Planned(self.pair, [acceptance] * self.pair.longest, self.resolved.num_draft_tokens)
 
 
@@ -169,11 +154,6 @@ def _tempos(
     made: BuildPlan, wanted: FleetOptions, question: FleetRequirements
 ) -> tuple[Tempo | None, Tempo, _AnyAcceptance | None]:
     """Returns the times without drafts and with them, as measured or else as planned."""
-    from trtspec.capacity.measured import asked, measured
-    from trtspec.capacity.planned import Planned
-    from trtspec.measure.bench.result import read
-    from trtspec.pipeline.plan.speed import unforeseeable
-
     if wanted.measured:
         result = read(wanted.measured)
         recipe = made.resolved.loaded.recipe.name
@@ -206,9 +186,6 @@ def _warn_of_others(file: Path, seen: tuple[float, float], lengths: Lengths) -> 
 
 def _pulled(made: BuildPlan, wanted: FleetOptions, planned: EngineBytes, has_drafts: bool) -> EngineBytes:
     """Returns the bytes of a replica, of which the store knows those of the whole build exactly."""
-    from trtspec.pipeline.store.lookup import find_entry
-    from trtspec.pipeline.store.store import Store
-
     if wanted.store is None or not has_drafts:
         return planned
     return replace(planned, whole=find_entry(Store(wanted.store), made.resolved.loaded.recipe.name).size)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trtspec.base.units import three_digits
+from trtspec.capacity.checks import InBurst, Seen
+from trtspec.capacity.fleet import FleetArm, FleetRequirements, FleetResult
+from trtspec.capacity.sizing import Sized
+from trtspec.capacity.start import ColdStart
 from trtspec.cli.terminal.output import out
-
-if TYPE_CHECKING:
-    from trtspec.capacity.checks import InBurst, Seen
-    from trtspec.capacity.fleet import FleetArm, FleetRequirements, FleetResult
-    from trtspec.capacity.sizing import Sized
-    from trtspec.capacity.start import ColdStart
-    from trtspec.pipeline.plan.resolved import Resolved
+from trtspec.pipeline.plan.resolved import Resolved
 
 Cell = Callable[["FleetArm"], str | None]
 _NOTHING = "-"
