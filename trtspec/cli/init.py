@@ -41,11 +41,16 @@ def init(
         str | None, typer.Option(metavar="MODEL", help="With --from: the draft, where no command names it.")
     ] = None,
     backend: BackendOption = None,
+    allow_loss: Annotated[
+        bool,
+        typer.Option("--allow-loss", help="With --from: write the rest where drafts have no place."),
+    ] = False,
     force: ForceOption = False,
 ) -> None:
     """Write a commented recipe to start from.
 
-    With --from, the command is read and never run. What a recipe has no place for is said, flag by flag.
+    With --from, the command is read and never run. What a recipe has no place for is said, flag by flag. A
+    command whose drafts have none ends with status 1.
     """
     from trtspec.base.atomic import write_atomically
     from trtspec.recipe.gpus import GPUS, NONE
@@ -59,25 +64,36 @@ def init(
     if command and recipe:
         raise typer.BadParameter("one recipe comes of --from or of --recipe", param_hint="--recipe")
     if command is None:
-        for option, value in (("--gpu", gpu), ("--draft", draft), ("--backend", backend)):
+        of_from = {"--gpu": gpu, "--draft": draft, "--backend": backend, "--allow-loss": allow_loss}
+        for option, value in of_from.items():
             if value:
                 raise typer.BadParameter("goes with --from", param_hint=option)
     if gpu and gpu not in (*GPUS, NONE):
         raise typer.BadParameter(f"known are {', '.join(GPUS)}, {NONE}", param_hint="--gpu")
     text = shipped(recipe).read_text(encoding="utf-8") if recipe else STARTER
     if command is not None:
-        text = _read(command, path, gpu, draft, backend)
+        text = _read(command, path, gpu, draft, backend, allow_loss=allow_loss)
     write_atomically(path, text)
     out.status(f"wrote {path}")
     out.next(f"check {path}")
 
 
-def _read(command: str, path: Path, gpu: str | None, draft: str | None, backend: str | None) -> str:
-    """Returns the recipe of a command, and says what became of its flags."""
+def _read(
+    command: str, path: Path, gpu: str | None, draft: str | None, backend: str | None, *, allow_loss: bool
+) -> str:
+    """Returns the recipe of a command, and says what became of its flags.
+
+    Raises TrtspecError for one that has less speculation than the command, unless that is allowed.
+    """
     from trtspec.recipe.migration.importing import recipe_of
 
     text = sys.stdin.read() if command == "-" else command
     found = recipe_of(text, path, gpu=gpu, draft=draft, backend=backend)
     for told in found.told:
         out.status(f"{told.subject}: {told.fate}")
+    if found.missing and not allow_loss:
+        missing = found.missing[0]
+        repair = "the same with --allow-loss writes the rest"
+        problem = f"would not be in the recipe: {missing.fate.removeprefix('left out: ')}"
+        raise TrtspecError(missing.subject, problem, repair)
     return found.text

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from trtspec.backends.sglang.launch import METHODS
 from trtspec.backends.sglang.switches import LISTS, SWITCHES
 from trtspec.recipe.migration.command import Option, Syntax, options
+from trtspec.recipe.migration.config_file import with_config
 from trtspec.recipe.migration.drafts import DraftFlags
 from trtspec.recipe.migration.reading import (
     FlagKey,
@@ -79,7 +80,6 @@ _REASONS = {
         "--json-model-override-args",
         "--model-type",
     ),
-    "write what the file says as flags": ("--config",),
     "drafts are chains, and a chain is as long as --speculative-num-steps": ("--speculative-eagle-topk",),
     "it makes answers differ from the target's own": (
         "--speculative-accept-threshold-single",
@@ -100,7 +100,7 @@ _REASONS = {
     ),
 }
 _LOST = {flag: reason for reason, flags in _REASONS.items() for flag in flags}
-_METHODS = {theirs: ours for ours, theirs in METHODS.items()}
+_METHODS = {"NEXTN": "mtp", **{theirs: ours for ours, theirs in METHODS.items()}}
 _ALGORITHM, _MODEL = "--speculative-algorithm", "--speculative-draft-model-path"
 _CHUNK = "--chunked-prefill-size"
 _STEPS, _TOKENS = "--speculative-num-steps", "--speculative-num-draft-tokens"
@@ -133,7 +133,7 @@ SYNTAX = Syntax(
 def read(words: Sequence[str], reading: FlagReading) -> None:
     """Reads the words behind `sglang.launch_server`, and what is said of drafts."""
     drafts, own = DraftFlags(reading), dict[str, Option]()
-    for item in options(words, SYNTAX):
+    for item in options(with_config(words, reading), SYNTAX):
         if isinstance(item, str):
             reading.take_model(item)
         elif item.name in (_ALGORITHM, _MODEL, _STEPS, _TOKENS):
@@ -163,7 +163,9 @@ def _speculate(own: dict[str, Option], drafts: DraftFlags) -> None:
     """
     if option := own.get(_ALGORITHM):
         algorithm = (option.value or "").upper()
-        drafts.method, drafts.method_flag = _METHODS.get(algorithm, algorithm), option.written
+        if algorithm == "EAGLE" and _MODEL not in own:
+            algorithm = "NEXTN"  # Without a draft, EAGLE runs the target's own layers for it.
+        drafts.method, drafts.method_flag = _METHODS.get(algorithm, algorithm.lower()), option.written
     if option := own.get(_MODEL):
         drafts.model, drafts.model_flag = option.value or "", option.written
     lengths = {name: option for name, option in own.items() if name in (_STEPS, _TOKENS)}

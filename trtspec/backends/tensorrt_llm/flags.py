@@ -170,7 +170,7 @@ def _speculate(target: _Chain, has_draft: bool, reading: FlagReading) -> None:
         reading.set("speculation.mode", "draft_tokens_external", flag)
     elif mode:
         for option in filter(None, (mode, target.length)):
-            reading.lose(option.written, _OTHER_MODES.get(mode.value or "", "a recipe has no such engine"))
+            reading.miss(option.written, _OTHER_MODES.get(mode.value or "", "a recipe has no such engine"))
         return
     if target.length:
         reading.convert(target.length, FlagKey("speculation.max_draft_len", whole))

@@ -7,12 +7,10 @@ Options are those of TensorRT-LLM 1.0 to 1.2 (`tensorrt_llm/commands/serve.py`),
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from trtspec.base import yaml11
-from trtspec.base.errors import TrtspecError
 from trtspec.recipe.migration.command import Option, Syntax, options
+from trtspec.recipe.migration.config_file import document
 from trtspec.recipe.migration.drafts import DraftFlags
 from trtspec.recipe.migration.reading import (
     FlagKey,
@@ -81,6 +79,7 @@ _METHODS = {
     "Eagle": "eagle3",  # With the head of EAGLE-3: in the PyTorch backend `eagle3_one_model` is its default.
     "Eagle3": "eagle3",
     "Medusa": "medusa",
+    "MTP": "mtp",
 }
 _BACKENDS = {"pytorch": "tensorrt_llm_pytorch", "tensorrt": "tensorrt_llm", "trt": "tensorrt_llm"}
 SYNTAX = Syntax(
@@ -114,12 +113,12 @@ def read(words: Sequence[str], reading: FlagReading) -> None:
             reading.take(item, _KEYS, _LOST)
     for item in items:  # What the file says wins over the command line (`update_llm_args_with_extra_dict`).
         if isinstance(item, Option) and item.name == _FILE:
-            _read_file(Path(item.value or ""), reading)
+            _read_file(item.value or "", reading)
 
 
-def _read_file(path: Path, reading: FlagReading) -> None:
+def _read_file(path: str, reading: FlagReading) -> None:
     drafts = DraftFlags(reading)
-    for key, value in _flat(_document(path)):
+    for key, value in _flat(document(path, reading)):
         section, _, name = key.partition(".")
         flag = f"{path} {key}"
         option = Option(flag, key, str(value))
@@ -141,29 +140,13 @@ def _speculates(name: str, option: Option, drafts: DraftFlags) -> bool:
         drafts.method, drafts.method_flag = _METHODS.get(value, value), option.written
     elif name in ("speculative_model", "speculative_model_dir"):
         drafts.model, drafts.model_flag = value, option.written
-    elif name == "max_draft_len" and is_whole(value):
+    elif name in ("max_draft_len", "num_nextn_predict_layers") and is_whole(value):
         drafts.length, drafts.length_flag = int(value), option.written
     elif name == "max_matching_ngram_size" and is_whole(value):
         drafts.others["speculation.method.prompt_lookup_max"] = int(value), option.written
     else:
         return False
     return True
-
-
-def _document(path: Path) -> Mapping[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        if yaml11.has_aliases(text):
-            raise TrtspecError(path, "has a value that stands for another (*name)", "write each value out")
-        found = yaml11.load(text)
-    except OSError as error:
-        repair = "run this where the file is"
-        raise TrtspecError(path, f"cannot be read: {error.strerror}", repair) from None
-    except (ValueError, RecursionError, yaml11.YAMLError):
-        raise TrtspecError(path, "is no YAML", "correct the file") from None
-    if not isinstance(found, dict):
-        raise TrtspecError(path, "has no keys at its top level", "write TensorRT-LLM's arguments as keys")
-    return found
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

@@ -6,12 +6,14 @@ Flags and their values are those of release 0.32 (`vllm/engine/arg_utils.py`, `c
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
+from trtspec.backends.vllm.speculators import read_speculator
 from trtspec.backends.vllm.switches import LISTS, SWITCHES
+from trtspec.methods.table import METHODS
 from trtspec.recipe.migration.command import Option, Syntax, options
+from trtspec.recipe.migration.config_file import with_config
 from trtspec.recipe.migration.drafts import DraftFlags
 from trtspec.recipe.migration.reading import (
     FlagKey,
@@ -20,6 +22,7 @@ from trtspec.recipe.migration.reading import (
     is_whole,
     kv_cache,
     name,
+    object_of,
     switch,
     tokens,
     weights,
@@ -113,7 +116,6 @@ _REASONS = {
         "--runner",
         "--limit-mm-per-prompt",
     ),
-    "write what the file says as flags": ("--config",),
 }
 _LOST = {flag: reason for reason, flags in _REASONS.items() for flag in flags}
 # What the flags of before 0.9, and those of today, are among the keys of --speculative-config.
@@ -129,11 +131,13 @@ _SPECULATIVE = {
     "--ngram-prompt-lookup-min": "prompt_lookup_min",
 }
 _METHODS = {"[ngram]": "ngram"}
+_MTP = "mtp"  # Also by the name of a family: `qwen3_next_mtp`, `deepseek_mtp` (`MTPModelTypes`).
 _OTHERS = {
     "draft_tensor_parallel_size": FlagKey("draft.parallel.tensor", whole),
     "quantization": FlagKey("draft.quantization.weights", weights),
     "kv_cache_dtype": FlagKey("draft.quantization.kv_cache", kv_cache),
     "revision": FlagKey("draft.revision"),
+    "parallel_drafting": FlagKey("speculation.method.parallel_drafting", switch),
     "prompt_lookup_min": FlagKey("speculation.method.prompt_lookup_min", whole),
     "prompt_lookup_max": FlagKey("speculation.method.prompt_lookup_max", whole),
 }
@@ -163,7 +167,7 @@ SYNTAX = Syntax(
 def read(words: Sequence[str], reading: FlagReading) -> None:
     """Reads the words behind `vllm serve`, and what is said of drafts."""
     speculative: dict[str, tuple[Any, str]] = {}
-    for item in options(words, SYNTAX):
+    for item in options(with_config(words, reading), SYNTAX):
         if isinstance(item, str):
             reading.take_model(item)
         elif item.name.partition(".")[0] == _CONFIG:
@@ -194,12 +198,9 @@ def _config(option: Option, reading: FlagReading) -> dict[str, tuple[Any, str]]:
     _, dot, key = option.name.partition(".")
     if dot:
         return {key.replace("-", "_"): (option.value or "", option.written)}
-    try:
-        found = json.loads(option.value or "")
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        reading.lose(option.written, "its value is no JSON object, in single quotes as a shell needs it")
+    found = object_of(option.value or "")
+    if found is None:
+        reading.miss(option.written, "its value is no JSON object, in single quotes as a shell needs it")
         return {}
     return {key.replace("-", "_"): (value, f"{option.written} {key}") for key, value in found.items()}
 
@@ -209,7 +210,7 @@ def _drafts(speculative: dict[str, tuple[Any, str]], reading: FlagReading) -> No
     for key, (value, flag) in speculative.items():
         text = str(value)
         if key == "method" or (key == "model" and text in ("ngram", "[ngram]")):
-            drafts.method, drafts.method_flag = _METHODS.get(text, text), flag
+            drafts.method, drafts.method_flag = _method(text), flag
         elif key == "model":
             drafts.model, drafts.model_flag = text, flag
         elif key == "num_speculative_tokens" and is_whole(text):
@@ -217,10 +218,19 @@ def _drafts(speculative: dict[str, tuple[Any, str]], reading: FlagReading) -> No
         elif key in _OTHERS:
             _other(drafts, Option(flag, key, text), _OTHERS[key])
         elif reason := _LOST_KEYS.get(key):
-            reading.lose(flag, reason)
+            (reading.miss if key == "num_speculative_tokens" else reading.lose)(flag, reason)
         else:
             reading.lose(flag, "a recipe has no key for it")
+    if not speculative:
+        read_speculator(drafts)
     drafts.carry()
+
+
+def _method(text: str) -> str:
+    """Returns a recipe's name of a method."""
+    if text in METHODS:
+        return text
+    return _MTP if text.endswith(f"_{_MTP}") else _METHODS.get(text, text)
 
 
 _LOST_KEYS = {

@@ -13,6 +13,7 @@ from trtspec.base.errors import TrtspecError
 _SEPARATORS = frozenset({"\n", ";", "&", "&&", "|", "||"})
 _PUNCTUATION = ";&|<>\n"
 _BOOLEANS = ("true", "false")
+_CONTINUED = re.compile(r"\\[ \t]*\r?\n")
 _STREAM = re.compile(r"(?<=\s)[0-9](?=[<>])")  # The 2 of 2>&1.
 _NUMBER = re.compile(r"-\.?\d")
 
@@ -56,9 +57,10 @@ class Syntax:
 def split(text: str) -> list[list[str]]:
     """Returns the words of each command of a text; redirections are left out.
 
+    A line that begins with a flag goes on with the command above it, as if that line ended with a backslash.
     Raises TrtspecError for a text that no shell would read.
     """
-    text = _STREAM.sub("", re.sub(r"\\\r?\n", " ", text))
+    text = _STREAM.sub("", _CONTINUED.sub(" ", text))
     lexer = shlex.shlex(_Text(text), posix=True, punctuation_chars=_PUNCTUATION)
     lexer.whitespace, lexer.whitespace_split = " \t\r", True
     commands: list[list[str]] = [[]]
@@ -77,7 +79,13 @@ def split(text: str) -> list[list[str]]:
             is_redirected = True
         else:
             commands[-1].append(word)
-    return [command for command in commands if command]
+    found: list[list[str]] = []
+    for command in filter(None, commands):
+        if found and _is_flag(command[0]):
+            found[-1] += command
+        else:
+            found.append(command)
+    return found
 
 
 def flag_names(text: str) -> frozenset[str]:
@@ -87,7 +95,7 @@ def flag_names(text: str) -> frozenset[str]:
 
 def options(words: Sequence[str], syntax: Syntax) -> Iterator[Option | str]:
     """Reads the words behind a tool's name: its flags, and the words that are none, in their order."""
-    words, place = list(words), 0
+    words, place = _whole_objects(words), 0
     while place < len(words):
         word = words[place]
         place += 1
@@ -108,6 +116,19 @@ def options(words: Sequence[str], syntax: Syntax) -> Iterator[Option | str]:
                 end += 1
             yield Option(written, name, " ".join(words[place:end]) if end > place else None)
             place = end
+
+
+def _whole_objects(words: Sequence[str]) -> list[str]:
+    """Joins the words of an object, `{method: ngram}`, whose quotes a shell has taken away."""
+    found: list[str] = []
+    is_open = False
+    for word in words:
+        if is_open:
+            found[-1] += f" {word}"
+        else:
+            found.append(word)
+        is_open = found[-1].count("{") > found[-1].count("}")
+    return list(words) if is_open else found
 
 
 class _Text(io.StringIO):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from trtspec.methods.table import METHODS
-from trtspec.recipe.migration.reading import FlagReading
+from trtspec.recipe.migration.reading import FlagReading, Value
 from trtspec.serving.drafters.source import DRAFT_MODEL
 
 
@@ -20,7 +20,7 @@ class DraftFlags:
     model_flag: str = ""
     length: int | None = None
     length_flag: str = ""
-    others: dict[str, tuple[str | int, str]] = field(default_factory=dict)
+    others: dict[str, tuple[Value, str]] = field(default_factory=dict)
     """Further keys of a recipe that only count with this method or a draft: value and flag of each."""
 
     def carry(self) -> None:
@@ -32,24 +32,25 @@ class DraftFlags:
             method = _by_name(self.model) if self.model else None
         if problem := self._problem(method):
             for flag in dict.fromkeys(flag for flag in self._flags() if flag):
-                reading.lose(flag, problem)
+                reading.miss(flag, problem)
             return
         assert method is not None
         reading.set("speculation.method", method, self.method_flag or self.model_flag)
         if METHODS[method].has_model and self.model:
             reading.set("draft.model", self.model, self.model_flag)
-        elif self.model_flag and self.model_flag != reading.origins["speculation.method"]:
-            reading.lose(self.model_flag, f"{method} has no draft model")
+        elif self.model and self.model != reading.values.get("target.model"):
+            reading.miss(self.model_flag, f"{method} has no draft model")
         if self.length is not None:
             reading.set("speculation.max_draft_len", self.length, self.length_flag)
         for key, (value, flag) in self.others.items():
             self._other(key, value, flag, method)
 
-    def _other(self, key: str, value: str | int, flag: str, method: str) -> None:
+    def _other(self, key: str, value: Value, flag: str, method: str) -> None:
         options = METHODS[method].model_fields
         section, _, last = key.rpartition(".")
         if section == "speculation.method" and last not in options:
-            self.reading.lose(flag, f"{method} has no {last}")
+            tell = self.reading.miss if value is True else self.reading.lose
+            tell(flag, f"{method} has no {last}")
         elif section.startswith("draft") and not METHODS[method].has_model:
             self.reading.lose(flag, f"{method} has no draft model")
         else:

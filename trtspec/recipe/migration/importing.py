@@ -14,14 +14,16 @@ from trtspec.methods.any_method import WITHOUT_MODEL
 from trtspec.methods.table import METHODS
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.migration.command import split
 from trtspec.recipe.migration.moving import Change, move
 from trtspec.recipe.migration.reading import FlagNote, FlagReading
+from trtspec.recipe.migration.script import read_script
 from trtspec.recipe.migration.settling import settle
-from trtspec.recipe.migration.tool import MigrationTool, tell_before
+from trtspec.recipe.migration.tool import MigrationTool, outside, read_prefix
 from trtspec.recipe.migration.writing import recipe_text
 
 _DEFAULT_GPU = "h100"
+_SPECULATION = ("speculation.method", "speculation.max_draft_len", "draft", "draft.model")
+"""The keys without which drafts are other than the command has them."""
 _BATCH = "engine.max_batch_size"
 _SECRET = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -34,6 +36,8 @@ class Imported:
     """The recipe's text, which loads."""
     told: tuple[FlagNote, ...]
     """The notes on the command, a line each."""
+    missing: tuple[FlagNote, ...]
+    """Those of them on speculation that the command asks for, and that the recipe has not."""
 
 
 def recipe_of(
@@ -51,16 +55,18 @@ def recipe_of(
     """
     tools = tuple(tool for each in backends() for tool in each.tools())
     found: list[MigrationTool] = []
-    reading = FlagReading("")
-    for words in split(command):
+    script = read_script(command)
+    reading = FlagReading("", files=script.files)
+    for words in script.commands:
         if begun := _begun(words, tools):
             tool, first, own = begun
             if found and not (tool.is_part and found[-1].is_part):
                 problem = f"is two servers, of {found[-1].name} and of {tool.name}"
                 raise TrtspecError("the command", problem, "give one at a time")
             reading.tool = tool.name
-            tell_before(words[:first], reading)
+            read_prefix(words[:first], reading)
             tool.read(words[own:], reading)
+            outside(words[:own], reading)
             found.append(tool)
         else:
             reading.lose(_shown(words[0]), "trtspec reads no such command")
@@ -78,7 +84,8 @@ def recipe_of(
         for change in moved.changes:
             _tell_change(change, reading)
     text = _commented(text, reading)
-    return Imported(text, tuple(dict.fromkeys(reading.told)))
+    told = dict.fromkeys(reading.told)
+    return Imported(text, tuple(told), tuple(note for note in told if note in reading.missing))
 
 
 def _begun(words: Sequence[str], tools: Sequence[MigrationTool]) -> tuple[MigrationTool, int, int] | None:
@@ -113,7 +120,8 @@ def _recipe(
     for finding in removed:
         for key, flag in reading.origins.items():
             if key == finding.subject or key.startswith(f"{finding.subject}."):
-                reading.lose(flag, finding.problem)
+                is_less = finding.subject in _SPECULATION
+                (reading.miss if is_less else reading.lose)(flag, finding.problem)
                 if key == "speculation.method":
                     _tell_draft(reading)
         if finding.subject == "engine.release":
@@ -190,7 +198,7 @@ def _commented(text: str, reading: FlagReading) -> str:
     if flag is None or line is None or line[1] == method:
         return text
     if not any(told.subject == flag for told in reading.told):
-        reading.lose(flag, f"{method} has no place on this backend")
+        reading.miss(flag, f"{method} has no place on this backend")
     return text[: line.start(2)] + text[line.end(2) :]
 
 
@@ -199,7 +207,8 @@ def _tell_change(change: Change, reading: FlagReading) -> None:
     keys = [key for key in reading.origins if key == change.key or key.startswith(f"{change.key}.")]
     if change.after is None and keys:
         for key in keys:
-            reading.lose(reading.origins[key], change.reason)
+            tell = reading.miss if change.key in _SPECULATION else reading.lose
+            tell(reading.origins[key], change.reason)
     elif change.key not in ("name", "engine.backend", "API"):
         reading.told = [told for told in reading.told if told.subject != change.key]
         is_same = change.before == change.after

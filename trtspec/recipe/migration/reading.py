@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from trtspec.base import yaml11
 from trtspec.base.errors import TrtspecError
 from trtspec.recipe.migration.command import Option
 
@@ -14,6 +18,7 @@ Convert = Callable[[str], Value]
 
 _POSITIONAL = "the command's model"
 _MOST_DIGITS = 18
+_BARE_KEY = re.compile(r"([{,]\s*[\w-]+):\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,10 @@ class FlagReading:
     """The flag that each key comes from."""
     told: list[FlagNote] = field(default_factory=list)
     """The notes for the user."""
+    missing: list[FlagNote] = field(default_factory=list)
+    """The notes on speculation that the command asks for, and that is not in the recipe."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """The texts of files that lines above the command write, by their names."""
 
     def set(self, key: str, value: Value, flag: str) -> None:
         """Takes a value for a key; one that only a shell knows raises TrtspecError."""
@@ -64,6 +73,11 @@ class FlagReading:
         """Says why a flag is not in the recipe."""
         self.told.append(FlagNote(flag, f"left out: {reason}"))
 
+    def miss(self, flag: str, reason: str) -> None:
+        """Says what of the command's speculation is not in the recipe, which is less than the command."""
+        self.lose(flag, reason)
+        self.missing.append(self.told[-1])
+
     def say(self, subject: str, fate: str) -> None:
         """Says something that the user should know of what is in the recipe."""
         self.told.append(FlagNote(subject, fate))
@@ -77,7 +91,7 @@ class FlagReading:
 
     def take_model(self, word: str) -> None:
         """Takes a word that belongs to no flag for the model; a second one is lost."""
-        if self.origins.get("target.model") == _POSITIONAL:
+        if "$" not in word and self.origins.get("target.model") == _POSITIONAL:
             self.lose(word, "a word that belongs to no flag")
         else:
             self.set("target.model", word, _POSITIONAL)
@@ -102,6 +116,27 @@ def whole(text: str) -> int:
     if not is_whole(text):
         raise ValueError(f"{text!r:.40} is no whole number")
     return int(text)
+
+
+def object_of(text: str) -> dict[str, Any] | None:
+    """Returns an object of JSON; None for what is none.
+
+    One that has lost its quotes, or has more of them, as shells in shells leave it, is read too.
+    """
+    text = text.strip("'").replace('\\"', '"')
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = _without_quotes(text)
+    return found if isinstance(found, dict) else None
+
+
+def _without_quotes(text: str) -> object:
+    text = _BARE_KEY.sub(r"\1: ", text)
+    try:
+        return None if yaml11.has_aliases(text) else yaml11.load(text)
+    except (ValueError, RecursionError, yaml11.YAMLError):
+        return None
 
 
 _SUFFIXES = {"k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}

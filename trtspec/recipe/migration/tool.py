@@ -1,16 +1,18 @@
-"""A program whose command lines are read, and how it is found among the words of one."""
+"""A program whose command lines are read, how it is found among words, and what stands before it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from trtspec.recipe.migration.reading import FlagReading
+from trtspec.recipe.migration.script import ASSIGNMENT
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _INTERPRETERS = re.compile(r"python[0-9.]*\Z")
+_VARIABLE, _VOLUME, _MOUNT = ("-e", "--env"), ("-v", "--volume"), "--mount"
+_MODELS = ("target.model", "draft.model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +43,45 @@ class MigrationTool:
                 found = (PurePosixPath(words[place]).name, *words[place + 1 : place + len(start)])
                 if found == start:
                     return place, place + len(start)
-            if any(image in words[place] for image in self.images):
-                return place, place + 1
+        for place, word in enumerate(words):
+            if any(image in word for image in self.images):
+                return place, place + 1 + (words[place + 1 : place + 2] == ["serve"])
         return None
 
 
-def tell_before(words: Sequence[str], reading: FlagReading) -> None:
+def read_prefix(words: Sequence[str], reading: FlagReading) -> None:
     """Says what becomes of the words before a tool's name. Their values may be secrets and are not shown."""
     words = [word for word in words if not _INTERPRETERS.match(PurePosixPath(word).name)]
-    for word in words:
-        if _VARIABLE.match(word):
-            reading.lose(word.partition("=")[0], "a variable of the environment, which a recipe has none of")
-    starts = [word for word in words if not _VARIABLE.match(word)]
+    starts = [word for word in words if not ASSIGNMENT.match(word)]
+    for option, value in zip(["", *words], words, strict=False):
+        if ASSIGNMENT.match(value) and (option in _VARIABLE or not option.startswith("-")):
+            reading.lose(value.partition("=")[0], "a variable of the environment, which a recipe has none of")
     if starts:
         what = "trtspec deploy starts servers and containers itself"
         reading.lose(" ".join(starts[:2]) + (" …" if len(starts) > 2 else ""), what)
+
+
+def outside(words: Sequence[str], reading: FlagReading) -> None:
+    """Names the models' folders as they are on this machine, where a container sees them elsewhere."""
+    for here, inside in _mounts(words):
+        for key in _MODELS:
+            place = str(reading.values.get(key, ""))
+            if place.startswith("/") and PurePosixPath(place).is_relative_to(inside):
+                folder = str(PurePosixPath(here) / PurePosixPath(place).relative_to(inside))
+                reading.values[key] = folder
+                reading.say(key, f"{place} of the container is {folder} here")
+
+
+def _mounts(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields the folders of this machine that a container sees, each with its place there."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        option, has_value, value = word.partition("=")
+        value = value if has_value else following
+        parts = value.split(":")
+        if option in _VOLUME and len(parts) > 1:
+            yield parts[0], parts[1]
+        elif option == _MOUNT:
+            fields = dict(field.partition("=")[::2] for field in value.split(","))
+            here, inside = fields.get("source", fields.get("src")), fields.get("target", fields.get("dst"))
+            if here and inside:
+                yield here, inside

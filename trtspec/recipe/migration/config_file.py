@@ -1,0 +1,63 @@
+"""A server's file of configuration, and the same as words of its command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trtspec.base import yaml11
+from trtspec.base.errors import TrtspecError
+from trtspec.recipe.migration.reading import FlagReading
+
+_FLAG = "--config"
+
+
+def document(name: str, reading: FlagReading) -> Mapping[str, Any]:
+    """Returns the keys of a YAML file, which the script may write itself.
+
+    Raises TrtspecError for a file that is not there, or that no server reads.
+    """
+    try:
+        written = reading.files.get(name.removeprefix("./"))
+        text = Path(name).read_text(encoding="utf-8") if written is None else written
+        if yaml11.has_aliases(text):
+            raise TrtspecError(name, "has a value that stands for another (*name)", "write each value out")
+        found = yaml11.load(text)
+    except OSError as error:
+        repair = "run this where the file is"
+        raise TrtspecError(name, f"cannot be read: {error.strerror}", repair) from None
+    except (ValueError, RecursionError, yaml11.YAMLError):
+        raise TrtspecError(name, "is no YAML", "correct the file") from None
+    if not isinstance(found, dict):
+        raise TrtspecError(name, "has no keys at its top level", "write the server's arguments as keys")
+    return found
+
+
+def with_config(words: Sequence[str], reading: FlagReading) -> list[str]:
+    """Returns the words with those of `--config FILE` before them, as vLLM and SGLang read it.
+
+    What stands on the command line comes later, and counts.
+    """
+    words = list(words)
+    for place, word in enumerate(words):
+        flag, has_value, name = word.partition("=")
+        if flag == _FLAG:
+            after = place + (1 if has_value else 2)
+            name = name if has_value else "".join(words[place + 1 : after])
+            return [*_words(document(name, reading)), *words[:place], *words[after:]]
+    return words
+
+
+def _words(values: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in values.items():
+        if value is False or value is None:
+            continue
+        yield f"--{key}"
+        if isinstance(value, dict):
+            yield json.dumps(value)
+        elif isinstance(value, list):
+            yield from map(str, value)
+        elif value is not True:
+            yield str(value)
