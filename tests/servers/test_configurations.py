@@ -52,14 +52,14 @@ def test_heads(
         assert found["speculative_draft_model_path"] == head
 
 
-MIMO = {"architectures": ["MiMoForCausalLM"], "model_type": "mimo", "num_nextn_predict_layers": 1}
+GLM = {"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "num_nextn_predict_layers": 1}
 OWN_KEYS = ("speculative_algorithm", "speculative_num_steps", "speculative_num_draft_tokens")
 
 
 def test_layers_of_the_target(
     launched: Callable[..., ServerLaunch], llama_folder: Callable[..., Path]
 ) -> None:
-    target = make_mtp(llama_folder("target"), "model.mtp_layers.0.input_proj.weight", **MIMO)
+    target = make_mtp(llama_folder("target"), "model.layers.2.eh_proj.weight", **GLM)
 
     def arguments(backend: str) -> list[str]:
         launch = launched(
@@ -73,7 +73,7 @@ def test_layers_of_the_target(
 
     (own,) = ask("ask_vllm.py", [{"arguments": arguments("vllm"), "whole": True}])
     assert [own[key] for key in ("method", "num_speculative_tokens", "model")] == ["mtp", 2, str(target)]
-    assert own["draft_architecture"] == "MiMoMTPModel"
+    assert own["draft_architecture"] == "Glm4MoeMTPModel"
     (found,) = ask("ask_sglang.py", [arguments("sglang")])
     assert found["speculative_algorithm"] in ("EAGLE", "NEXTN"), "one is the other's name"
     assert [found[key] for key in OWN_KEYS[1:]] == [2, 3]
@@ -83,8 +83,8 @@ def test_turns_through_the_targets_layers(
     launched: Callable[..., ServerLaunch], llama_folder: Callable[..., Path]
 ) -> None:
     """vLLM refuses what `check` refuses: a draft that is no whole number of turns."""
-    two = {**MIMO, "num_nextn_predict_layers": 2}
-    target = make_mtp(llama_folder("target"), "model.mtp_layers.0.input_proj.weight", **two)
+    two = {**GLM, "num_nextn_predict_layers": 2}
+    target = make_mtp(llama_folder("target"), "model.layers.2.eh_proj.weight", **two)
     fitting = launched(
         "vllm",
         target=f"{{model: {target}}}",
