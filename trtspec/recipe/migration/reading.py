@@ -18,6 +18,7 @@ Convert = Callable[[str], Value]
 
 _POSITIONAL = "the command's model"
 _MOST_DIGITS = 18
+_LONGEST_OBJECT = 4096  # characters; YAML takes the square of a text's depth
 _BARE_KEY = re.compile(r"([{,]\s*[\w-]+):\s*")
 
 
@@ -132,6 +133,8 @@ def object_of(text: str) -> dict[str, Any] | None:
 
 
 def _without_quotes(text: str) -> object:
+    if len(text) > _LONGEST_OBJECT:
+        return None
     text = _BARE_KEY.sub(r"\1: ", text)
     try:
         return None if yaml11.has_aliases(text) else yaml11.load(text)
