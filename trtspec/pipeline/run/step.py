@@ -29,10 +29,6 @@ class Step:
     action: Callable[[Path, Advance], None] = field(repr=False)
     """Makes the output at the temporary path that it is given, and reports how many of `size` bytes are done.
     """
-    portable: tuple[str, ...] = ()
-    """The command as if it were run in the build directory, the same on every machine; empty where the paths
-    of `command` tell it.
-    """
     after: tuple[str, ...] = ()
     """The names of the steps whose outputs the step reads."""
     role: Role | None = None
@@ -44,6 +40,10 @@ class Step:
     """The error that keeps the step from being run on this machine."""
     prepare: Callable[[Progress], None] | None = field(default=None, repr=False)
     """Fetches what else the step needs, before the first step is run."""
+    portable: tuple[str, ...] = ()
+    """The command as if it were run in the build directory, the same on every machine; empty where the paths
+    of `command` tell it.
+    """
 
     @property
     def name(self) -> str:
