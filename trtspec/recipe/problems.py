@@ -20,6 +20,7 @@ _LOWER = "lower-case letters, digits and, between these, dashes"
 _REST = "digits, and after the first of these dots, dashes"
 _PATTERNS = {
     r"^[a-z0-9][a-z0-9._-]*$": f"lower-case letters, {_REST} and underscores",
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "letters, digits and underscores, no digit first",
     SERVED_NAME: f"letters, {_REST}, underscores and single slashes",
     kubernetes.LABEL: _LOWER,
     kubernetes.SERVICE: f"at most 40 {_LOWER}, a letter first",

@@ -36,6 +36,8 @@ from trtspec.recipe.slurm import SlurmSection
 Device = Annotated[
     str, BeforeValidator(devices.check), WithJsonSchema({"type": "string", "pattern": devices.PATTERN})
 ]
+VariableName = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Word = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*$")]
 BuildOption = bool | int | float | Text
 
 
@@ -180,6 +182,15 @@ class Engine(Section):
         description="Whether TensorRT-LLM may read a text in several iterations; the target then discards "
         "drafts that do not fit one.",
     )
+    extra_args: Annotated[list[Word], Field(max_length=256)] = Field(
+        default=[],
+        description="Further words of the command line of a server of others, as it knows them:"
+        " [--reasoning-parser, qwen3]. What trtspec sets itself is refused, with the key that sets it.",
+    )
+    environment: dict[VariableName, str] = Field(
+        default={},
+        description="Variables of the environment of a server of others: {VLLM_LOGGING_LEVEL: DEBUG}.",
+    )
 
 
 class Hardware(Section):
@@ -289,6 +300,11 @@ class Recipe(Section):
         for *sections, key, before in (
             *(("speculation", "method", *option) for option in self.speculation.method.added.items()),
             ("speculation", "method", usual.model_dump(exclude=set(usual.added))),
+            ("engine", "extra_args", []),
+            ("engine", "environment", {}),
+            ("serving", "aliases", []),
+            ("serving", "reasoning_parser", None),
+            ("serving", "generation_config", "auto"),
             ("speculation", "policy", None),
             ("speculation", "share", None),
             ("draft", "device", None),

@@ -21,6 +21,10 @@ def contradictions(recipe: Recipe) -> Iterator[Finding]:
     if recipe.written(AT_ONCE):
         problem = f"{recipe.backend} has no such thing: its draft models propose a token a step"
         yield Finding(AT_ONCE, problem, "remove this line")
+    for key in ("engine.extra_args", "engine.environment"):
+        if recipe.written(key):
+            problem = f"{recipe.backend} is served by trtspec itself; these are for servers of others"
+            yield Finding(key, problem, "remove this line")
     yield from _serving(recipe)
     yield from _times(recipe)
     yield from _device(recipe)

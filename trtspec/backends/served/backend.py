@@ -13,7 +13,7 @@ from trtspec.backends.served.inputs import LaunchInputs
 from trtspec.backends.served.mtp import MtpSupport
 from trtspec.backends.served.releases import ServerRelease
 from trtspec.backends.served.resolve import resolve_server
-from trtspec.backends.served.rules import contradictions, lacking_on_clusters
+from trtspec.backends.served.rules import contradictions, lacking_on_clusters, passed_on
 from trtspec.backends.served.steps import steps_before_the_manifest
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
@@ -24,6 +24,7 @@ from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps.pull import StoredEngine
+from trtspec.recipe.migration.command import Syntax
 from trtspec.recipe.schema import Recipe
 
 ONE_SOURCE = "drafts come from one source for the whole server, which the configuration names"
@@ -47,6 +48,11 @@ class ServerBackend(Backend):
     layouts: ClassVar[tuple[str, ...]] = ()
     """The values of `serving.layout` that it has beside a server of its own."""
 
+    syntax: ClassVar[Syntax] = Syntax()
+    """How its parser reads words."""
+    sets: ClassVar[Mapping[str, str]] = {}
+    """The flags that trtspec sets, with what says each in their place."""
+
     @property
     def versions(self) -> tuple[str, ...]:
         return tuple(release.version for release in self.releases)
@@ -69,7 +75,8 @@ class ServerBackend(Backend):
         return f"found {version!r:.80}: no release of {self.name} that was tried", known
 
     def contradictions(self, recipe: Recipe) -> Iterator[Finding]:
-        return contradictions(recipe, self.lacking, self.layouts)
+        yield from contradictions(recipe, self.lacking, self.layouts)
+        yield from passed_on(recipe, self.syntax, self.sets)
 
     def misfits(self, recipe: Recipe, target: Source) -> Iterator[Finding]:
         speculation = recipe.speculation

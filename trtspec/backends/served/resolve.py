@@ -80,8 +80,11 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
         enable_chunked_context=target.enable_chunked_context,
         kv_bytes=_kv_bytes(engines, _own_layers(recipe, facts)) if recipe.hardware.gpu == gpus.NONE else None,
     )
+    own = backend.launch(wanted)
     launch = replace(
-        backend.launch(wanted),
+        own,
+        arguments=(*own.arguments, *recipe.engine.extra_args),
+        environment={**own.environment, **recipe.engine.environment},
         weights=sum(model.source.size for model in facts.all_models.values()),
         kv_bytes=wanted.kv_bytes or 0,
         metrics_path=wanted.release.metrics_path,

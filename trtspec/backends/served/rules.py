@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
+from trtspec.base.environment import is_secret
 from trtspec.base.findings import Finding
+from trtspec.recipe.migration.command import Syntax
 from trtspec.recipe.schema import Recipe
 
 _REMOVE = "remove this line"
@@ -58,6 +60,24 @@ def contradictions(recipe: Recipe, lacking: Mapping[str, str], layouts: Collecti
         reason = _COORDINATOR if layout != "triton" else "of these servers Triton has a backend of vLLM alone"
         yield Finding("serving.layout", f"{recipe.backend} has no layout {layout}: {reason}", _REMOVE)
     yield from _draft(recipe)
+
+
+def passed_on(recipe: Recipe, syntax: Syntax, sets: Mapping[str, str]) -> Iterator[Finding]:
+    """Finds flags of `engine.extra_args` that trtspec sets, which are in `sets` with what says each instead.
+
+    Finds secrets too, of which a recipe is no place.
+    """
+    key = "engine.extra_args"
+    for word in recipe.engine.extra_args:
+        name = syntax.name(word.partition("=")[0]).partition(".")[0]
+        if reason := sets.get(name):
+            yield Finding(key, f"{name} is not passed on: {reason}", "remove it")
+    if recipe.serving.layout and recipe.engine.extra_args:
+        yield Finding(key, "under Triton vLLM has no command line", _REMOVE)
+    for name, value in recipe.engine.environment.items():
+        if is_secret(name, value):
+            problem = f"{name} looks like a secret, and a recipe is read by many"
+            yield Finding("engine.environment", problem, "set it where trtspec deploy runs")
 
 
 def lacking_on_clusters(recipe: Recipe) -> Iterator[Finding]:

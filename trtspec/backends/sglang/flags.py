@@ -37,69 +37,33 @@ _KEYS = {
     "--chunked-prefill-size": FlagKey("engine.max_num_tokens", whole),
     "--served-model-name": FlagKey("serving.model_name", name),
 }
-_REASONS = {
-    "trtspec deploy has it": ("--host", "--port"),
-    "trtspec deploy --api-keys takes a file of keys": ("--api-key", "--admin-api-key"),
-    "trtspec runs no code that comes with a model": ("--trust-remote-code",),
-    "the tokenizer is the target's own": ("--tokenizer-path", "--tokenizer-mode"),
-    "the server reckons its memory by itself": (
-        "--mem-fraction-static",
-        "--max-total-tokens",
-        "--cpu-offload-gb",
-        "--page-size",
-    ),
-    "prefixes are always reused": ("--disable-radix-cache",),
-    "replicas are kubernetes.replicas": ("--dp-size",),
-    "recipes name safetensors, from the Hub's cache or a folder": ("--load-format", "--download-dir"),
-    "how much of prompts SGLang reads in one step, which it chooses itself": ("--max-prefill-tokens",),
-    "how SGLang runs a model, not which; a recipe has no key for it": (
-        "--attention-backend",
-        "--cuda-graph-max-bs",
-        "--cuda-graph-bs",
-        "--disable-cuda-graph",
-        "--disable-overlap-schedule",
-        "--enable-torch-compile",
-        "--enable-dp-attention",
-        "--ep-size",
-        "--schedule-policy",
-        "--schedule-conservativeness",
-        "--sampling-backend",
-        "--grammar-backend",
-        "--random-seed",
-        "--device",
-        "--nnodes",
-        "--node-rank",
-        "--dist-init-addr",
-    ),
-    "a recipe has no key for it": (
-        "--chat-template",
-        "--reasoning-parser",
-        "--tool-call-parser",
-        "--enable-metrics",
-        "--log-level",
-        "--json-model-override-args",
-        "--model-type",
-    ),
-    "drafts are chains, and a chain is as long as --speculative-num-steps": ("--speculative-eagle-topk",),
-    "it makes answers differ from the target's own": (
-        "--speculative-accept-threshold-single",
-        "--speculative-accept-threshold-acc",
-    ),
-    "a recipe has no key for it; SGLang's own default counts": (
-        "--speculative-token-map",
-        "--speculative-attention-mode",
-        "--speculative-draft-attention-backend",
-        "--speculative-draft-load-format",
-        "--speculative-use-rejection-sampling",
-        "--speculative-adaptive-config",
-        "--speculative-ngram-min-bfs-breadth",
-        "--speculative-ngram-max-bfs-breadth",
-        "--speculative-ngram-match-type",
-        "--speculative-ngram-max-trie-depth",
-        "--speculative-ngram-capacity",
-    ),
+_DEPLOYS, _KEYS_FILE = "trtspec deploy has it", "trtspec deploy --api-keys takes a file of keys"
+_PLACES = "recipes name safetensors, from the Hub's cache or a folder"
+_ONE_HOST = "its ranks are on one host"
+_SET = {
+    **{flag: f"{key.name} says it" for flag, key in _KEYS.items()},
+    "--host": _DEPLOYS,
+    "--port": _DEPLOYS,
+    "--api-key": _KEYS_FILE,
+    "--admin-api-key": _KEYS_FILE,
+    "--load-format": _PLACES,
+    "--download-dir": _PLACES,
+    "--dp-size": "replicas are kubernetes.replicas",
+    "--nnodes": _ONE_HOST,
+    "--node-rank": _ONE_HOST,
+    "--dist-init-addr": _ONE_HOST,
+    "--enable-metrics": "it is always on",
+    "--speculative-eagle-topk": "drafts are chains, and a chain is as long as --speculative-num-steps",
 }
-_LOST = {flag: reason for reason, flags in _REASONS.items() for flag in flags}
+_INEXACT = "it makes answers differ from the target's own"
+_LOST = {
+    **{flag: reason for flag, reason in _SET.items() if flag not in _KEYS},
+    "--trust-remote-code": "write it in engine.extra_args if you trust the code that comes with the model",
+    "--speculative-accept-threshold-single": _INEXACT,
+    "--speculative-accept-threshold-acc": _INEXACT,
+    "--speculative-ngram-max-bfs-breadth": "drafts are chains",
+    "--speculative-ngram-max-trie-depth": "speculation.method says it",
+}
 _METHODS = {"NEXTN": "mtp", **{theirs: ours for ours, theirs in METHODS.items()}}
 _ALGORITHM, _MODEL = "--speculative-algorithm", "--speculative-draft-model-path"
 _CHUNK = "--chunked-prefill-size"
@@ -109,6 +73,11 @@ _OTHERS = {
     "--speculative-draft-model-quantization": FlagKey("draft.quantization.weights", weights),
     "--speculative-draft-kv-cache-dtype": FlagKey("draft.quantization.kv_cache", kv_cache),
 }
+SETS = {
+    **_SET,
+    **dict.fromkeys((_ALGORITHM, _MODEL, _STEPS, _TOKENS, *_OTHERS), "speculation and draft say it"),
+}
+"""The flags that trtspec sets, with what says each in their place."""
 SYNTAX = Syntax(
     aliases={
         "--model": "--model-path",
@@ -123,6 +92,7 @@ SYNTAX = Syntax(
         "--speculative-draft-model": _MODEL,
         "--speculative-draft": _MODEL,
         "--speculative-algo": _ALGORITHM,
+        "--trust-remote": "--trust-remote-code",
     },
     switches=SWITCHES,
     lists=LISTS,
@@ -149,10 +119,8 @@ def read(words: Sequence[str], reading: FlagReading) -> None:
                 drafts.others[key.name] = key.convert(item.value or ""), item.written
             except ValueError as error:
                 reading.lose(item.written, str(error))
-        elif item.name in SYNTAX.switches and item.name not in _LOST:
-            reading.lose(item.written, "a recipe has no key for it")
         else:
-            reading.take(item, _KEYS, _LOST)
+            reading.take(item, _KEYS, _LOST, SYNTAX)
     _speculate(own, drafts)
 
 

@@ -46,22 +46,19 @@ _IN_FILE = {
 _KEYS = {f"--{name}": key for name, key in _SHARED.items()}
 _MEMORY, _RUNS = "the server reckons its memory by itself", "how TensorRT-LLM runs a model, not which"
 _NO_KEY = "a recipe has no key for it"
-_LOST = {
+SETS = {
+    **{flag: f"{key.name} says it" for flag, key in _KEYS.items()},
+    _FILE: "trtspec writes this file",
+    "--backend": "engine.backend says it",
     "--host": "trtspec deploy has it",
     "--port": "trtspec deploy has it",
-    "--trust_remote_code": "trtspec runs no code that comes with a model",
-    "--tokenizer": "the tokenizer is the target's own",
-    "--free_gpu_memory_fraction": _MEMORY,
     "--max_beam_width": "speculation has no beams",
     "--gpus_per_node": "hardware.count says it",
-    "--log_level": _NO_KEY,
-    "--num_postprocess_workers": _RUNS,
-    "--moe_expert_parallel_size": _RUNS,
-    "--moe_cluster_parallel_size": _RUNS,
-    "--context_parallel_size": _RUNS,
-    "--reasoning_parser": _NO_KEY,
-    "--tool_parser": _NO_KEY,
-    "--chat_template": _NO_KEY,
+}
+"""The flags that trtspec sets, with what says each in their place."""
+_LOST = {
+    **{flag: reason for flag, reason in SETS.items() if flag not in _KEYS},
+    "--trust_remote_code": "write it in engine.extra_args if you trust the code that comes with the model",
 }
 _LOST_IN_FILE = {
     "kv_cache_config": _MEMORY,
@@ -110,7 +107,7 @@ def read(words: Sequence[str], reading: FlagReading) -> None:
         elif item.name == "--backend" and item.value in _BACKENDS:
             reading.set("engine.backend", _BACKENDS[item.value], item.written)
         elif item.name != _FILE:
-            reading.take(item, _KEYS, _LOST)
+            reading.take(item, _KEYS, _LOST, SYNTAX)
     for item in items:  # What the file says wins over the command line (`update_llm_args_with_extra_dict`).
         if isinstance(item, Option) and item.name == _FILE:
             _read_file(item.value or "", reading)

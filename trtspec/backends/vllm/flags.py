@@ -45,79 +45,47 @@ _KEYS = {
     "--enable-chunked-prefill": FlagKey("engine.enable_chunked_context", switch),
     "--served-model-name": FlagKey("serving.model_name", name),
 }
-# Flags that a recipe has no key for, by their reason.
-_REASONS = {
-    "trtspec deploy has it": ("--host", "--port", "--uds"),
-    "trtspec deploy --api-keys takes a file of keys": ("--api-key",),
-    "trtspec runs no code that comes with a model": (
-        "--trust-remote-code",
-        "--allow-deprecated-quantization",
-    ),
-    "the Hub's token comes from HF_TOKEN": ("--hf-token",),
-    "the tokenizer is the target's own": ("--tokenizer", "--tokenizer-mode", "--tokenizer-revision"),
-    "the server reckons its memory by itself": (
-        "--gpu-memory-utilization",
-        "--kv-cache-memory-bytes",
-        "--block-size",
-        "--num-gpu-blocks-override",
-        "--swap-space",
-        "--cpu-offload-gb",
-        "--max-seq-len-to-capture",
-    ),
-    "prefixes are always reused": ("--enable-prefix-caching",),
-    "replicas are kubernetes.replicas": ("--data-parallel-size",),
-    "recipes name safetensors, from the Hub's cache or a folder": ("--load-format", "--download-dir"),
-    "vLLM 0.9 and later have no such flag": (
-        "--num-lookahead-slots",
-        "--speculative-disable-mqa-scorer",
-        "--disable-logprobs-during-spec-decoding",
-        "--spec-decoding-acceptance-method",
-        "--typical-acceptance-sampler-posterior-threshold",
-        "--typical-acceptance-sampler-posterior-alpha",
-        "--speculative-max-model-len",
-        "--use-v2-block-manager",
-    ),
-    "a recipe has no number of requests from which drafts stop; policy: adaptive does that where it runs": (
-        "--speculative-disable-by-batch-size",
-    ),
-    "a recipe serves no adapters there": (
-        "--enable-lora",
-        "--lora-modules",
-        "--max-loras",
-        "--max-lora-rank",
-    ),
-    "how vLLM runs a model, not which; a recipe has no key for it": (
-        "--enforce-eager",
-        "--compilation-config",
-        "--optimization-level",
-        "--attention-backend",
-        "--distributed-executor-backend",
-        "--disable-custom-all-reduce",
-        "--async-scheduling",
-        "--seed",
-        "--device",
-        "--generation-config",
-        "--enable-expert-parallel",
-    ),
-    "a recipe has no key for it": (
-        "--chat-template",
-        "--reasoning-parser",
-        "--enable-reasoning",
-        "--tool-call-parser",
-        "--enable-auto-tool-choice",
-        "--disable-log-requests",
-        "--enable-log-requests",
-        "--disable-log-stats",
-        "--hf-overrides",
-        "--rope-scaling",
-        "--rope-theta",
-        "--max-logprobs",
-        "--task",
-        "--runner",
-        "--limit-mm-per-prompt",
+_DEPLOYS, _KEYS_FILE = "trtspec deploy has it", "trtspec deploy --api-keys takes a file of keys"
+_PLACES = "recipes name safetensors, from the Hub's cache or a folder"
+_SET = {
+    **{flag: f"{key.name} says it" for flag, key in _KEYS.items()},
+    "--no-enable-chunked-prefill": "engine.enable_chunked_context says it",
+    "--host": _DEPLOYS,
+    "--port": _DEPLOYS,
+    "--uds": _DEPLOYS,
+    "--shutdown-timeout": "trtspec deploy --grace says it",
+    "--api-key": _KEYS_FILE,
+    "--load-format": _PLACES,
+    "--download-dir": _PLACES,
+    "--tokenizer-revision": "target.revision says it",
+    "--data-parallel-size": "replicas are kubernetes.replicas",
+}
+_GONE = "vLLM 0.9 and later have no such flag"
+_LOST = {
+    **{flag: reason for flag, reason in _SET.items() if flag not in _KEYS},
+    "--trust-remote-code": "write it in engine.extra_args if you trust the code that comes with the model",
+    "--hf-token": "the Hub's token comes from HF_TOKEN",
+    **dict.fromkeys(
+        (
+            "--num-lookahead-slots",
+            "--speculative-disable-mqa-scorer",
+            "--disable-logprobs-during-spec-decoding",
+            "--spec-decoding-acceptance-method",
+            "--typical-acceptance-sampler-posterior-threshold",
+            "--typical-acceptance-sampler-posterior-alpha",
+            "--speculative-max-model-len",
+            "--speculative-disable-by-batch-size",
+            "--use-v2-block-manager",
+            "--multi-step-stream-outputs",
+            "--disable-async-output-proc",
+            "--disable-log-requests",
+            "--enable-reasoning",
+            "--max-seq-len-to-capture",
+            "--device",
+        ),
+        _GONE,
     ),
 }
-_LOST = {flag: reason for reason, flags in _REASONS.items() for flag in flags}
 # What the flags of before 0.9, and those of today, are among the keys of --speculative-config.
 _SPECULATIVE = {
     "--spec-method": "method",
@@ -141,6 +109,8 @@ _OTHERS = {
     "prompt_lookup_min": FlagKey("speculation.method.prompt_lookup_min", whole),
     "prompt_lookup_max": FlagKey("speculation.method.prompt_lookup_max", whole),
 }
+SETS = {**_SET, **dict.fromkeys((_CONFIG, *_SPECULATIVE), "speculation and draft say it")}
+"""The flags that trtspec sets, with what says each in their place."""
 SYNTAX = Syntax(
     aliases={
         "-tp": "--tensor-parallel-size",
@@ -176,12 +146,8 @@ def read(words: Sequence[str], reading: FlagReading) -> None:
             _merge(speculative, {key: (item.value or "", item.written)}, reading)
         elif item.name.startswith("--no-") and (on := f"--{item.name[5:]}") in _KEYS:
             reading.set(_KEYS[on].name, item.value == "false", item.written)
-        elif item.name.startswith("--no-") and item.name in SYNTAX.switches:
-            reading.lose(item.written, _LOST.get(f"--{item.name[5:]}", "a recipe has no key for it"))
-        elif item.name in SYNTAX.switches and item.name not in _KEYS:
-            reading.lose(item.written, _LOST.get(item.name, "a recipe has no key for it"))
         else:
-            reading.take(item, _KEYS, _LOST)
+            reading.take(item, _KEYS, _LOST, SYNTAX)
     _drafts(speculative, reading)
 
 
@@ -236,7 +202,7 @@ def _method(text: str) -> str:
 _LOST_KEYS = {
     "use_heterogeneous_vocab": "trtspec sets it where the vocabularies differ",
     "num_speculative_tokens": "it is no whole number",
-    "disable_by_batch_size": _LOST["--speculative-disable-by-batch-size"],
+    "disable_by_batch_size": "a recipe has no number of requests from which drafts stop",
     "max_model_len": "texts beyond it would have no drafts; engine.max_seq_len counts for both models",
 }
 

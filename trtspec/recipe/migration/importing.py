@@ -64,6 +64,9 @@ def recipe_of(
                 problem = f"is two servers, of {found[-1].name} and of {tool.name}"
                 raise TrtspecError("the command", problem, "give one at a time")
             reading.tool = tool.name
+            for name, value in script.exported.items():
+                if f"${name}" not in command and f"${{{name}" not in command:
+                    reading.pass_variable(name, value)
             read_prefix(words[:first], reading)
             tool.read(words[own:], reading)
             outside(words[:own], reading)

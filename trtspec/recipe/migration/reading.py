@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trtspec.base import yaml11
+from trtspec.base.environment import is_secret
 from trtspec.base.errors import TrtspecError
-from trtspec.recipe.migration.command import Option
+from trtspec.recipe.migration.command import Option, Syntax
 
 Value = str | int | bool
 Convert = Callable[[str], Value]
 
 
+_EXTRA = "engine.extra_args"
 _POSITIONAL = "the command's model"
 _MOST_DIGITS = 18
 _LONGEST_OBJECT = 4096  # characters; YAML takes the square of a text's depth
@@ -50,7 +52,7 @@ class FlagReading:
 
     tool: str
     """The name of the tool for people."""
-    values: dict[str, Value] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
     """The values of the recipe, by their dotted keys."""
     origins: dict[str, str] = field(default_factory=dict)
     """The flag that each key comes from."""
@@ -97,14 +99,35 @@ class FlagReading:
         else:
             self.set("target.model", word, _POSITIONAL)
 
-    def take(self, option: Option, keys: Mapping[str, FlagKey], lost: Mapping[str, str]) -> None:
-        """Takes a flag by a tool's tables: its key, else why it is lost; one that has neither is unknown."""
+    def take(
+        self, option: Option, keys: Mapping[str, FlagKey], lost: Mapping[str, str], syntax: Syntax
+    ) -> None:
+        """Takes a flag by a tool's tables: its key, else why it is lost; else it is passed on."""
         if option.name in keys:
             self.convert(option, keys[option.name])
         elif reason := lost.get(option.name.partition(".")[0]):
             self.lose(option.written, reason)
         else:
-            self.lose(option.written, f"trtspec knows no such flag of {self.tool}")
+            self._pass_on(option, syntax)
+
+    def _pass_on(self, option: Option, syntax: Syntax) -> None:
+        """Takes a flag as the server has it, but for one whose value may be a secret or is a shell's."""
+        value = option.value
+        if value is not None and "$" in value:
+            self.lose(option.written, "its value is a variable of a shell, which does not run here")
+        elif value and not is_whole(value) and is_secret(option.name.replace("-", "_"), value):
+            self.lose(option.written, "it looks like a secret, and a recipe is read by many")
+        else:
+            words = [] if value is None else value.split() if option.name in syntax.lists else [value]
+            self.values.setdefault(_EXTRA, []).extend([option.written, *words])
+            self.origins[_EXTRA] = f"flags of {self.tool} as they are"
+
+    def pass_variable(self, name: str, value: str) -> None:
+        """Takes a variable of the server's environment, but for a secret or what only a shell knows."""
+        if "$" in value or is_secret(name, value):
+            self.lose(name, "a variable that is set where trtspec deploy runs")
+        else:
+            self.set(f"engine.environment.{name}", value, name)
 
 
 def is_whole(text: str) -> bool:

@@ -55,7 +55,7 @@ def read_prefix(words: Sequence[str], reading: FlagReading) -> None:
     starts = [word for word in words if not ASSIGNMENT.match(word)]
     for option, value in zip(["", *words], words, strict=False):
         if ASSIGNMENT.match(value) and (option in _VARIABLE or not option.startswith("-")):
-            reading.lose(value.partition("=")[0], "a variable of the environment, which a recipe has none of")
+            reading.pass_variable(*value.split("=", 1))
     if starts:
         what = "trtspec deploy starts servers and containers itself"
         reading.lose(" ".join(starts[:2]) + (" …" if len(starts) > 2 else ""), what)

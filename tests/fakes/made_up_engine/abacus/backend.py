@@ -59,7 +59,7 @@ def _read(command: Sequence[str], reading: FlagReading) -> None:
         elif item.name == "--beads":
             drafts.length, drafts.length_flag = whole(item.value or ""), item.written
         else:
-            reading.take(item, {}, {})
+            reading.take(item, {}, {}, Syntax())
     drafts.carry()
 
 

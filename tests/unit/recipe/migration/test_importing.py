@@ -75,9 +75,10 @@ def commands(draw: st.DrawFn, tool: str) -> tuple[str, list[str]]:
 
 
 def is_accounted_for(found: Imported, flags: list[str]) -> list[str]:
-    """The flags that are neither in a comment of the recipe nor told."""
+    """The flags that are neither in a comment of the recipe, nor passed on, nor told."""
+    passed = recipe(found).engine.extra_args
     kept = [line.partition("  # ")[2] for line in found.text.splitlines()]
-    return [flag for flag in flags if flag not in kept and flag not in told(found)]
+    return [flag for flag in flags if flag not in (*kept, *passed) and flag not in told(found)]
 
 
 @pytest.mark.parametrize("tool", BEGINNINGS)
@@ -100,6 +101,20 @@ def test_a_secret_is_nowhere_in_what_is_said() -> None:
     found = recipe_of(command, HERE)
     assert "secret" not in found.text + json.dumps(told(found))
     assert told(found)["--api-key"].startswith("left out: ")
+
+
+def test_what_a_recipe_has_no_key_for_is_passed_on() -> None:
+    found = recipe_of(
+        "export NCCL_DEBUG=INFO HF_TOKEN=hf_secret\nVLLM_USE_V1=1 vllm serve a/b --port 1 --reasoning-parser "
+        "qwen3 --enable-auto-tool-choice --cudagraph-capture-sizes 1 2 --ssl-keyfile-password secret",
+        HERE,
+    )
+    engine = recipe(found).engine
+    words = "--reasoning-parser qwen3 --enable-auto-tool-choice --cudagraph-capture-sizes 1 2"
+    assert engine.extra_args == words.split()
+    assert engine.environment == {"NCCL_DEBUG": "INFO", "VLLM_USE_V1": "1"}
+    assert {"HF_TOKEN", "--port", "--ssl-keyfile-password"} <= told(found).keys()
+    assert "secret" not in found.text
 
 
 def test_a_variable_of_a_shell_is_asked_for() -> None:
