@@ -25,7 +25,7 @@ from trtspec.forecast.rules import MeasuredRun
 from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.plan.outlook import PlanOutlook, look_ahead
 from trtspec.pipeline.plan.picture import draw
-from trtspec.serving.executors.torch.host import look
+from trtspec.serving.executors.torch import host
 
 SUFFIXES = (".svg", ".png", ".pdf")
 EXAMPLES = (
@@ -130,7 +130,7 @@ def _show(made: BuildPlan, options: PlanCommandOptions) -> None:
     if options.context and options.context > longest:
         raise typer.BadParameter(f"{options.context} is more than a text may have: max_seq_len is {longest}")
     known = _measured(options.measured, made.resolved.loaded.recipe.name)
-    outlook = look_ahead(made.resolved, look(), options.context, known, _rollout(made.output))
+    outlook = look_ahead(made.resolved, host.look(), options.context, known, _rollout(made.output))
     if options.json:
         out.json(_as_json(made, outlook))
     else:
@@ -191,11 +191,11 @@ def _print(made: BuildPlan, outlook: PlanOutlook) -> None:
 
 
 def _as_json(made: BuildPlan, outlook: PlanOutlook) -> dict[str, Any]:
-    host = embedded_as_json(outlook.on_cpu) if outlook.on_cpu else None
-    memory: dict[str, Any] = {"memory": host}
+    on_host = embedded_as_json(outlook.on_cpu) if outlook.on_cpu else None
+    memory: dict[str, Any] = {"memory": on_host}
     models = made.facts.models
     if outlook.memory:
-        memory = {"memory": memory_as_json(outlook.memory), "host_memory": host}
+        memory = {"memory": memory_as_json(outlook.memory), "host_memory": on_host}
     return {
         "values": [asdict(choice) for choice in made.resolved.choices],
         **memory,

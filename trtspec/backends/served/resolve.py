@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.inputs import LaunchInputs, LaunchModel
 from trtspec.base.findings import errors
 from trtspec.base.roles import Role
@@ -55,8 +56,6 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
     target = _target(choose, backend, facts.target, options)
     engines = {Role.TARGET: target}
     if draft := facts.models.get(Role.DRAFT):
-        for found in check_parallel(draft.source) if recipe.speculation.method.is_at_once else ():
-            raise choose.error("draft.model", f"{found.subject}: {found.problem}", found.repair)
         engines[Role.DRAFT] = _draft(choose, backend, draft, target)
         engines = depending(choose, engines, None)
     _choose_method(choose)
@@ -80,15 +79,7 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
         enable_chunked_context=target.enable_chunked_context,
         kv_bytes=_kv_bytes(engines, _own_layers(recipe, facts)) if recipe.hardware.gpu == gpus.NONE else None,
     )
-    own = backend.launch(wanted)
-    launch = replace(
-        own,
-        arguments=(*own.arguments, *recipe.engine.extra_args),
-        environment={**own.environment, **recipe.engine.environment},
-        weights=sum(model.source.size for model in facts.all_models.values()),
-        kv_bytes=wanted.kv_bytes or 0,
-        metrics_path=wanted.release.metrics_path,
-    )
+    launch = _launch(backend, wanted, recipe, facts)
     return Resolved(
         loaded,
         output,
@@ -99,6 +90,19 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
         engines,
         tuple(choose.choices),
         launch=launch,
+    )
+
+
+def _launch(backend: ServerBackend, wanted: LaunchInputs, recipe: Recipe, facts: PlanFacts) -> ServerLaunch:
+    """Returns how the server is started, with what the recipe adds to its command and environment."""
+    own = backend.launch(wanted)
+    return replace(
+        own,
+        arguments=(*own.arguments, *recipe.engine.extra_args),
+        environment={**own.environment, **recipe.engine.environment},
+        weights=sum(model.source.size for model in facts.all_models.values()),
+        kv_bytes=wanted.kv_bytes or 0,
+        metrics_path=wanted.release.metrics_path,
     )
 
 
@@ -173,6 +177,9 @@ def _target(choose: Chooser, backend: ServerBackend, facts: ModelFacts, options:
 
 def _draft(choose: Chooser, backend: ServerBackend, facts: ModelFacts, target: EnginePlan) -> EnginePlan:
     """Returns the plan of the draft, which a server loads like the target but for the weights' precision."""
+    is_at_once = choose.loaded.recipe.speculation.method.is_at_once
+    for found in check_parallel(facts.source) if is_at_once else ():
+        raise choose.error("draft.model", f"{found.subject}: {found.problem}", found.repair)
     fp8, like = choose_fp8_weights(choose, Role.DRAFT, facts.source), target.checkpoint
     _check_quantization(choose, backend, Role.DRAFT, facts.source, fp8=fp8)
     mapping = RankMapping(like.mapping.tp_size, 1)

@@ -267,13 +267,13 @@ def test_a_pod_that_crashes_with_the_end_of_its_log(cli: Cli, emulator: Emulator
     said = cli.deploy(status=1).splitlines()
     assert sum(line.startswith("warning: pod/llama-") and line.endswith("it may pass") for line in said) == 1
     stops = "trtspec deploy stop llama --kubernetes --context lab --namespace serving"
-    assert said[-6:-3] == [
+    assert said[-5:-2] == [
         f"warning: what was applied stays; {stops} takes it away",
         "loading",
         "error: no GPU is to be seen",
     ]
-    assert said[-3].startswith("error: pod/llama-")
-    assert said[-3].endswith(": container server ended with 1, 3 times so far")
+    assert said[-2].startswith("error: pod/llama-")
+    assert said[-2].endswith(": container server ended with 1, 3 times so far")
     done = cli("deploy", "status", "--kubernetes", status=1)
     assert "in trouble" in done.stdout
     assert "container server ended with 1" in done.stderr
