@@ -42,6 +42,8 @@ class Docker:
         self.daemon: DockerDaemon = made(IMAGE)
         self.environment = {**self.machine.environment, "HF_TOKEN": "hf_secret"}
         self.environment["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
+        # The servers of other tests are not this machine's.
+        self.environment["XDG_STATE_HOME"] = str(folder / "state")
         wheel = find_wheel()
         variables = "\n".join(f"export {name}={value}" for name, value in wheel.variables.items())
         self.daemon.program(

@@ -69,7 +69,7 @@ def test_one_that_is_left_running_is_seen_and_stopped(
 
     other = docker.trtspec("deploy", "stop", "another")
     assert other.returncode == 1
-    assert f"another: is not deployed in docker here\nhint: deployed are {name}" in other.stderr
+    assert f"another: is not deployed here or in docker\nhint: deployed are {name}" in other.stderr
 
     assert docker.trtspec("deploy", "stop").returncode == 0
     assert docker.names() == []

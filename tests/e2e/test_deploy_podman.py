@@ -54,7 +54,7 @@ def test_one_that_is_left_running_is_seen_started_again_and_stopped(
     assert docker.trtspec("deploy", "stop").returncode == 0
     assert docker.names() == []
     until(lambda: not deployed.server_pids(), "the end of the server")
-    assert "nothing is deployed in podman here" in docker.trtspec("deploy", "status").stderr
+    assert "nothing is deployed here, nor in podman" in docker.trtspec("deploy", "status").stderr
 
 
 @IN_PROCESS

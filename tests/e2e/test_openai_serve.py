@@ -272,7 +272,7 @@ def test_what_clients_ask_in_other_words(server: Deploy, tiny_build: Path, tmp_p
             create(**asked, verbosity="low")
         assert caught.value.param == "verbosity"
         with pytest.raises(openai.NotFoundError, match="/v1/chat/completions") as missing:
-            client.responses.create(model=MODEL, input="a")
+            client.embeddings.create(model=MODEL, input="a")
         assert missing.value.type == "invalid_request_error"
 
 
