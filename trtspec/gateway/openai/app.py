@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -55,6 +55,7 @@ _NO_TEMPLATE = (
 )
 _ROUTES = "; chats are asked at /v1/chat/completions, and prompts at /v1/completions"
 _MOST_HELD = 256 << 20
+B = TypeVar("B", ChatRequest, ResponsesBody)
 _REFUSALS = {
     **OF_BODIES,
     401: Refusal.UNAUTHORIZED,
@@ -147,29 +148,28 @@ class _Routes:
         self._bodies, self._began = Bodies(_MOST_HELD), int(time.time())
 
     async def chat(self, request: Request) -> Response:
-        tenant = self._tenant(request)
-        async with self._body(request) as body:
-            said = await _read(body, ChatRequest)
-            self._check_model(said.model)
-            wanted = with_defaults(with_tools(said), self._texts.sampling)
-            # What waits for the template is as large as its body.
-            renderer, prompt = await self._prompt(request, wanted)
+        said, job = await self._chat_job(request, ChatRequest, with_tools)
         route = FunctionChat() if said.functions else Chat()
-        parser = self._texts.card.reasoning_parser
-        job = chat(wanted, prompt, renderer.source, tenant, self._texts.tokenizer, parser)
         return self._exchange(request, route, job, said.model)
 
     async def responses(self, request: Request) -> Response:
-        tenant = self._tenant(request)
-        async with self._body(request) as body:
-            said = await _read(body, ResponsesBody)
-            self._check_model(said.model)
-            wanted = with_defaults(as_chat(said), self._texts.sampling)
-            renderer, prompt = await self._prompt(request, wanted)
-        parser = self._texts.card.reasoning_parser
-        job = chat(wanted, prompt, renderer.source, tenant, self._texts.tokenizer, parser)
+        said, job = await self._chat_job(request, ResponsesBody, as_chat)
         name = self._name(request, job)
         return Exchange(self._upstream, job, ItemsBuilder(said, job, name), self._places)
+
+    async def _chat_job(
+        self, request: Request, kind: type[B], as_request: Callable[[B], ChatRequest]
+    ) -> tuple[B, ModelRequest]:
+        """Returns the body of a chat, and the job that it is."""
+        tenant = self._tenant(request)
+        async with self._body(request) as body:
+            said: B = await _read(body, kind)
+            self._check_model(said.model)
+            wanted = with_defaults(as_request(said), self._texts.sampling)
+            # What waits for the template is as large as its body.
+            renderer, prompt = await self._prompt(request, wanted)
+        parser = self._texts.card.reasoning_parser
+        return said, chat(wanted, prompt, renderer.source, tenant, self._texts.tokenizer, parser)
 
     async def _prompt(self, request: Request, wanted: ChatRequest) -> tuple[Renderer, str]:
         renderer = self._renderer

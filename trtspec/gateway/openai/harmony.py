@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from trtspec.gateway.openai.parsed import ParsedCall, ParsedText, is_json, overlap
+from trtspec.gateway.openai.parsed import ParsedCall, ParsedText, is_json, split_at_mark, split_before_mark
 
 NAME = "openai_gptoss"
 """vLLM's name of the form."""
@@ -38,12 +38,11 @@ class HarmonyReader:
                     return found
                 self._begin(header)
                 self._held = rest
-            places = {self._held.find(mark): mark for mark in _ENDS if mark in self._held}
-            if not places:
+            ended = split_at_mark(self._held, _ENDS)
+            if ended is None:
                 return found.followed_by(self._some())
-            place = min(places)
-            found = found.followed_by(self._told(self._held[:place], is_whole=True))
-            self._held, self._is_inside = self._held[place + len(places[place]) :], False
+            body, _, self._held = ended
+            found, self._is_inside = found.followed_by(self._told(body, is_whole=True)), False
 
     def flush(self) -> ParsedText:
         """Returns what is left: a whole call counts, closed or not, and text without a header is content."""
@@ -59,8 +58,9 @@ class HarmonyReader:
 
     def _some(self) -> ParsedText:
         """Returns what is sure of a body that goes on."""
-        keep = len(self._held) if self._function else max(overlap(self._held, mark) for mark in _ENDS)
-        sure, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        if self._function:
+            return ParsedText()
+        sure, self._held = split_before_mark(self._held, _ENDS)
         return self._told(sure, is_whole=False)
 
     def _told(self, body: str, *, is_whole: bool) -> ParsedText:

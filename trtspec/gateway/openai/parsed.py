@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -71,7 +72,22 @@ class InTurn:
         return ParsedText(reasoning=found.reasoning).followed_by(self._calls.push(found.content))
 
 
-def overlap(text: str, mark: str) -> int:
+def split_at_mark(text: str, marks: Sequence[str]) -> tuple[str, str, str] | None:
+    """Returns the text before the first mark in it, that mark, and the text behind; None without a mark."""
+    places = [(place, mark) for mark in marks if (place := text.find(mark)) >= 0]
+    if not places:
+        return None
+    place, mark = min(places)
+    return text[:place], mark, text[place + len(mark) :]
+
+
+def split_before_mark(text: str, marks: Sequence[str]) -> tuple[str, str]:
+    """Returns a text without a mark up to the end that may begin one, and that end."""
+    size = len(text) - max(_overlap(text, mark) for mark in marks)
+    return text[:size], text[size:]
+
+
+def _overlap(text: str, mark: str) -> int:
     """Says how many characters at the end of a text may begin the mark."""
     return next((size for size in range(len(mark) - 1, 0, -1) if text.endswith(mark[:size])), 0)
 

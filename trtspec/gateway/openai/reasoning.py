@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from trtspec.gateway.openai.parsed import ParsedText, overlap
+from trtspec.gateway.openai.parsed import ParsedText, split_at_mark, split_before_mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +79,13 @@ class ReasoningReader:
         return self._read()
 
     def _inside(self) -> ParsedText:
-        places = {mark: self._held.find(mark) for mark in self._form.ends}
-        found = {place: mark for mark, place in places.items() if place >= 0}
-        if found:
-            place = min(found)
-            reasoning, self._held = self._held[:place], self._held[place + len(found[place]) :]
-            self._read = self._behind
-            return ParsedText(reasoning=reasoning).followed_by(self._behind())
-        keep = max(overlap(self._held, mark) for mark in self._form.ends)
-        shown = len(self._held) - keep
-        reasoning, self._held = self._held[:shown], self._held[shown:]
-        return ParsedText(reasoning=reasoning)
+        ended = split_at_mark(self._held, self._form.ends)
+        if ended is None:
+            reasoning, self._held = split_before_mark(self._held, self._form.ends)
+            return ParsedText(reasoning=reasoning)
+        reasoning, _, self._held = ended
+        self._read = self._behind
+        return ParsedText(reasoning=reasoning).followed_by(self._behind())
 
     def _behind(self) -> ParsedText:
         content, self._held = self._held, ""

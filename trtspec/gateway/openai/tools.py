@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from trtspec.gateway.openai.call_forms import CallForm, Tools, calls_in_json
-from trtspec.gateway.openai.parsed import ParsedText, overlap
+from trtspec.gateway.openai.parsed import ParsedText, split_at_mark, split_before_mark
 
 
 class TaggedCalls:
@@ -38,18 +38,16 @@ class TaggedCalls:
         """Goes on to behind the next mark; returns False where there is none."""
         form = self._form
         marks = (form.end,) if self._is_inside else (form.begin, *form.frame)
-        places = {self._held.find(mark): mark for mark in marks if mark in self._held}
-        if not places:
+        marked = split_at_mark(self._held, marks)
+        if marked is None:
             if not self._is_inside:
-                sure = len(self._held) - max(overlap(self._held, mark) for mark in marks)
-                self._show(found, self._held[:sure])
-                self._held = self._held[sure:]
+                sure, self._held = split_before_mark(self._held, marks)
+                self._show(found, sure)
             return False
-        place = min(places)
-        before, self._held = self._held[:place], self._held[place + len(places[place]) :]
+        before, mark, self._held = marked
         if not self._is_inside:
             self._show(found, before)
-            self._is_inside = places[place] == form.begin
+            self._is_inside = mark == form.begin
             self._is_behind_call = self._is_behind_call or not self._is_inside
             return True
         calls = form.read(before, self._tools)
