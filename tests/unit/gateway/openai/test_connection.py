@@ -147,7 +147,8 @@ def test_who_does_not_read_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_reads_again_gets_the_rest() -> None:
-    paused, clocks = asyncio.Event(), list[asyncio.TimerHandle | None]()
+    paused, resumed = asyncio.Event(), asyncio.Event()
+    clocks: list[asyncio.TimerHandle | None] = []
 
     class Noticed(Connection):
         def pause_writing(self) -> None:
@@ -155,15 +156,22 @@ def test_who_reads_again_gets_the_rest() -> None:
             clocks.append(self._clock)
             paused.set()
 
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            resumed.set()
+
     async def run() -> None:
         async with connected(endless, Noticed) as (reader, writer):
             writer.write(HEAD)
-            await paused.wait()
-            while len(clocks) < 4:
-                await reader.readexactly(1 << 20)
+            for _ in range(3):
+                await paused.wait()
+                paused.clear()
+                resumed.clear()
+                while not resumed.is_set():
+                    await reader.readexactly(1 << 16)
         assert all(clock and clock.cancelled() for clock in clocks[:3])
 
-    asyncio.run(run())
+    asyncio.run(asyncio.wait_for(run(), 30))
 
 
 def test_who_does_not_wait_for_answers_is_not_read_any_further() -> None:

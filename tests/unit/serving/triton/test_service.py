@@ -31,6 +31,11 @@ from trtspec.serving.triton.responses import Code, Failure
 from trtspec.serving.triton.service import CoordinatorService
 
 
+def left_behind(others: set[threading.Thread]) -> list[threading.Thread]:
+    """The threads of ours that have begun since `others` were all that ran."""
+    return [each for each in threading.enumerate() if each not in others and each.name.startswith("trtspec-")]
+
+
 def test_one_answer_or_a_stream_are_the_same_text(serve: Serve) -> None:
     service, _ = serve(delay=0.001)
     whole, streamed = ask(service, ENDLESS), ask(service, ENDLESS, ResponseOptions(stream=True))
@@ -218,6 +223,7 @@ def test_a_client_that_leaves_before_anything_runs_is_told_and_ends_nothing_else
 
 
 def test_closing_tells_those_who_wait(serve: Serve, tokenizer: Tokenizer) -> None:
+    others = set(threading.enumerate())
     target = ScriptedExecutor(LIMITS, babble(LIMITS.vocab_size), delay=0.01)
     service = CoordinatorService(lambda: EnginePair(target, None, tokenizer), lambda stats: None)
     client = ask(service, ENDLESS, ResponseOptions(stream=True))
@@ -227,7 +233,7 @@ def test_closing_tells_those_who_wait(serve: Serve, tokenizer: Tokenizer) -> Non
 
     stopped = Failure("the server is stopping, and the request was cancelled", Code.UNAVAILABLE)
     assert client.failure() == stopped
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("trtspec-")]
+    assert not left_behind(others)
 
 
 def test_draining_lets_those_at_work_end_and_nobody_in(serve: Serve) -> None:
@@ -309,6 +315,7 @@ def test_engines_that_do_not_load_or_run_are_the_callers_error(tokenizer: Tokeni
     def missing() -> EnginePair:
         raise EngineLoadError("config.json", "no such file")
 
+    others = set(threading.enumerate())
     with pytest.raises(EngineLoadError, match="no such file"):
         CoordinatorService(missing, lambda stats: None)
     broken = ScriptedExecutor(LIMITS, babble(LIMITS.vocab_size), fails=lambda request: "no kernel")
@@ -316,4 +323,4 @@ def test_engines_that_do_not_load_or_run_are_the_callers_error(tokenizer: Tokeni
     for load in (lambda: EnginePair(broken, None, tokenizer), lambda: EnginePair(whole, broken, tokenizer)):
         with pytest.raises(EngineLoadError, match="cannot run: no kernel"):
             CoordinatorService(load, lambda stats: None)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("trtspec-")]
+    assert not left_behind(others)
