@@ -67,7 +67,7 @@ def recipe(command: str) -> Recipe:
 
 def test_vllm() -> None:
     flags, read = ask("vllm", VLLM)
-    check_arity(flags, vllm.SYNTAX)
+    check_arity(flags, vllm.FLAGS.syntax)
     for command, theirs in zip(VLLM, read, strict=True):
         ours = recipe(f"python -m vllm.entrypoints.openai.api_server {command}")
         speculation = {key.replace("-", "_"): value for key, value in theirs["speculative_config"].items()}
@@ -89,7 +89,7 @@ def test_vllm() -> None:
 
 def test_sglang() -> None:
     flags, read = ask("sglang", SGLANG)
-    check_arity(flags, sglang.SYNTAX)
+    check_arity(flags, sglang.FLAGS.syntax)
     for command, theirs in zip(SGLANG, read, strict=True):
         ours = recipe(f"python -m sglang.launch_server {command}")
         assert ours.target.model == theirs["model_path"]

@@ -16,6 +16,7 @@ from ruamel.yaml.error import MantissaNoDotYAML1_1Warning, MarkedYAMLError, YAML
 from ruamel.yaml.events import AliasEvent
 from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
+from ruamel.yaml.scanner import Scanner, ScannerError
 
 __all__ = [
     "CollectionNode",
@@ -33,11 +34,24 @@ __all__ = [
 ]
 
 
+_DEEPEST = 100
+
+
 class _Constructor(SafeConstructor):
     """Reads dates as such, whatever others in this process have registered with ruamel.yaml."""
 
 
 _Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_timestamp)
+
+
+class _Scanner(Scanner):
+    """Refuses deep nests of brackets, of which ruamel.yaml looks at every open one for each token."""
+
+    def fetch_flow_collection_start(self, TokenClass: Any, to_push: str) -> None:
+        if self.flow_level >= _DEEPEST:
+            problem = f"brackets are nested more than {_DEEPEST} deep"
+            raise ScannerError(None, None, problem, self.reader.get_mark())
+        super().fetch_flow_collection_start(TokenClass, to_push)
 
 
 def compose(text: str) -> list[Node]:
@@ -78,6 +92,6 @@ def dump(value: Any, *, on_one_line: bool = False) -> str:
 
 def _yaml() -> YAML:
     yaml = YAML(typ="safe", pure=True)
-    yaml.Constructor = _Constructor
+    yaml.Constructor, yaml.Scanner = _Constructor, _Scanner
     yaml.version = (1, 1)
     return yaml

@@ -15,7 +15,14 @@ from trtspec.base.errors import ServerError
 from trtspec.cli.generate import summary
 from trtspec.cli.terminal.api_key import read_key
 from trtspec.cli.terminal.output import out
-from trtspec.cli.terminal.server_options import ApiKeyEnvOption, ApiKeyFileOption, ServedModelOption
+from trtspec.cli.terminal.server_options import (
+    AnswerTimeoutOption,
+    ApiKeyEnvOption,
+    ApiKeyFileOption,
+    ServedModelOption,
+    TemperatureOption,
+    WaitOption,
+)
 from trtspec.client.client import Client
 from trtspec.client.endpoint import ChatMessage
 from trtspec.gateway.ports import OPENAI
@@ -42,17 +49,12 @@ class ChatOptions:
     ] = None
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="What the model is told first.")] = None
     max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 512
-    temperature: Annotated[
-        float | None,
-        typer.Option(min=0, help="Sample at this temperature; 0 is greedy.", show_default="greedy"),
-    ] = None
+    temperature: TemperatureOption = None
     model_name: ServedModelOption = None
     api_key_file: ApiKeyFileOption = None
     api_key_env: ApiKeyEnvOption = None
-    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the server to be ready.")] = 0
-    timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds after which an answer that is not whole is given up.")
-    ] = 600
+    wait: WaitOption = 0
+    timeout: AnswerTimeoutOption = 600
 
 
 def chat(options: ChatOptions) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -170,6 +170,11 @@ class DeployArguments:
     plain: PlainOption = False
     timeout: TimeoutOption = None
 
+    @property
+    def in_container(self) -> bool:
+        """True if a container serves, whatever runs it."""
+        return self.container or self.docker
+
 
 def deploy(context: typer.Context, arguments: DeployArguments) -> None:
     """Serve a built recipe until Ctrl-C or SIGTERM.
@@ -188,71 +193,81 @@ def deploy(context: typer.Context, arguments: DeployArguments) -> None:
     and 1 if it ended by itself. With --kubernetes it is 0 when all pods are ready; Ctrl-C leaves on the
     cluster what was applied.
     """
-    given = asdict(arguments)
-    in_container = arguments.container or arguments.docker
-    _check_together(given, in_container=in_container)
+    _check_together(arguments)
     if arguments.kubernetes:
-        _on_cluster(given)
+        _on_cluster(arguments)
         return
     from trtspec.deployment.here import here
     from trtspec.deployment.in_container import in_container as contained
 
-    file = _recipe(given, in_container=in_container)
+    file = _recipe(arguments)
     build = find_build(file, arguments.output)
     _check_options(context, build)
-    asked = _asked(context, in_container=in_container)
-    place = partial(contained, detach=arguments.detach) if in_container else here
+    asked = _asked(context, arguments)
+    place = partial(contained, detach=arguments.detach) if arguments.in_container else here
     _serve(file, build, asked, place, restart=arguments.restart, dry_run=arguments.dry_run)
 
 
-def _on_cluster(given: Mapping[str, Any]) -> None:
+def _on_cluster(arguments: DeployArguments) -> None:
     from trtspec.cluster.commands.kubernetes import deploy_on_cluster
 
-    places = [given[name] for name in ("output", "store", "cluster", "namespace", "timeout")]
-    how = {name: given[name] for name in ("plain", "force", "helm_values", "dry_run")}
-    deploy_on_cluster(Path(given["recipe"]), *places, **how)
+    deploy_on_cluster(
+        Path(arguments.recipe),
+        arguments.output,
+        arguments.store,
+        arguments.cluster,
+        arguments.namespace,
+        arguments.timeout,
+        plain=arguments.plain,
+        force=arguments.force,
+        helm_values=arguments.helm_values,
+        dry_run=arguments.dry_run,
+    )
 
 
-def _recipe(given: Mapping[str, Any], *, in_container: bool) -> Path:
+def _recipe(arguments: DeployArguments) -> Path:
     """Returns the recipe that is asked for, or that of the model, which is built first."""
-    asked, choices = given["recipe"], ModelChoices(given["draft"], given["method"], given["gpu"])
+    asked, choices = arguments.recipe, ModelChoices(arguments.draft, arguments.method, arguments.gpu)
     model = find_model(asked)
     if model is None:
         if choices != ModelChoices():
             hint = "--draft, --method, --gpu"
             raise typer.BadParameter(f"they go with a model, and {asked} is a recipe", param_hint=hint)
         return Path(asked)
-    if given["dry_run"]:
+    if arguments.dry_run:
         out.data(recipe_text(model, choices))
         raise typer.Exit
     recipe = write_recipe(model, choices)
     with ended_by_sigterm():
         done = trtspec.build(
-            recipe, output=given["output"], container=in_container, progress=out.watch, warn=out.warning
+            recipe,
+            output=arguments.output,
+            container=arguments.in_container,
+            progress=out.watch,
+            warn=out.warning,
         )
     if done.ran:
         out.status(f"{len(done.ran)} of {len(done.steps)} steps run in {done.seconds:.1f} s: {done.output}")
     return recipe
 
 
-def _asked(context: typer.Context, *, in_container: bool) -> DeployOptions:
-    """Returns the wishes for the server that the command line has."""
+def _asked(context: typer.Context, arguments: DeployArguments) -> DeployOptions:
+    """Returns the options for the server that the command line has."""
     from trtspec.deployment.options import DeployOptions
 
-    given = context.params
-    api_port = given["openai_port"] if given["openai"] else None
+    api_port = arguments.openai_port if arguments.openai else None
     return DeployOptions(
-        host=given["host"],
-        ports=Ports(given["http_port"], given["grpc_port"], given["metrics_port"], api_port),
-        start_s=given["timeout"],
-        grace_s=given["grace"],
-        api_keys=given["api_keys"],
-        json_logs=given["log_format"] == "json",
-        logs=_logs(context, given["log_to"]),
-        trace_config=tuple(given["trace_config"] or ()),
-        rollout=None if in_container else _rollout(),
-        python=given["python"],
-        plain=given["plain"],
+        host=arguments.host,
+        ports=Ports(arguments.http_port, arguments.grpc_port, arguments.metrics_port, api_port),
+        start_s=arguments.timeout,
+        grace_s=arguments.grace,
+        api_keys=arguments.api_keys,
+        json_logs=arguments.log_format == "json",
+        logs=_logs(context, arguments.log_to),
+        trace_config=tuple(arguments.trace_config or ()),
+        rollout=None if arguments.in_container else _rollout(),
+        python=arguments.python,
+        plain=arguments.plain,
     )
 
 
@@ -271,8 +286,8 @@ def _serve(
     site = place(build, asked)
     if asked.logs and asked.json_logs and not dry_run:
         out.log_as_json()
-    if not build.is_current:
-        out.warning(f"{recipe} has changed since {build.folder} was built from it, which is served as it is")
+    if stale := build.staleness:
+        out.warning(f"{stale}, which is served as it is")
     if dry_run:
         out.result(site.command_line)
         return
@@ -305,33 +320,24 @@ def _stay(site: Site, *, restart: bool) -> None:
         out.status("stopped")
 
 
-def _check_together(given: Mapping[str, Any], *, in_container: bool) -> None:
+def _check_together(arguments: DeployArguments) -> None:
     """Refuses options that have no use without another, or beside it."""
-    if given["docker"]:
+    if arguments.docker:
         _check_docker()
-    of_cluster = any(given[name] for name in ("store", "cluster", "namespace", "force", "helm_values"))
-    hint = "--store, --context, --namespace, --force, --helm-values"
-    for is_wrong, why, options in (
-        (
-            given["detach"] and not in_container,
-            "only a container can be left running: --container",
-            "--detach",
-        ),
-        (
-            given["detach"] and given["log_to"] == "stdout",
-            "docker or podman has the logs of what is left running",
-            "--log-to",
-        ),
-        (
-            given["api_keys"] and not given["openai"],
-            "there is no OpenAI's API to open: --openai",
-            "--api-keys",
-        ),
-        (of_cluster and not given["kubernetes"], "only a cluster needs it: --kubernetes", hint),
-        (given["kubernetes"] and in_container, "a cluster has containers of its own", "--container"),
-    ):
-        if is_wrong:
-            raise typer.BadParameter(why, param_hint=options)
+    if arguments.detach and not arguments.in_container:
+        raise typer.BadParameter("only a container can be left running: --container", param_hint="--detach")
+    if arguments.detach and arguments.log_to == "stdout":
+        why = "docker or podman has the logs of what is left running"
+        raise typer.BadParameter(why, param_hint="--log-to")
+    if arguments.api_keys and not arguments.openai:
+        why = "there is no OpenAI's API to open: --openai"
+        raise typer.BadParameter(why, param_hint="--api-keys")
+    of_cluster = (arguments.store, arguments.cluster, arguments.namespace)
+    if (any(of_cluster) or arguments.force or arguments.helm_values) and not arguments.kubernetes:
+        hint = "--store, --context, --namespace, --force, --helm-values"
+        raise typer.BadParameter("only a cluster needs it: --kubernetes", param_hint=hint)
+    if arguments.kubernetes and arguments.in_container:
+        raise typer.BadParameter("a cluster has containers of its own", param_hint="--container")
 
 
 def _check_options(context: typer.Context, build: DeployedBuild) -> None:

@@ -12,7 +12,14 @@ import trtspec
 from trtspec.cli.terminal.api_key import read_key
 from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import out
-from trtspec.cli.terminal.server_options import ApiKeyEnvOption, ApiKeyFileOption, ServedModelOption
+from trtspec.cli.terminal.server_options import (
+    AnswerTimeoutOption,
+    ApiKeyEnvOption,
+    ApiKeyFileOption,
+    ServedModelOption,
+    TemperatureOption,
+    WaitOption,
+)
 from trtspec.client.client import GeneratedText
 from trtspec.client.endpoint import ChatMessage, unheard
 from trtspec.gateway.ports import GRPC, OPENAI
@@ -51,10 +58,7 @@ class GenerateOptions:
             show_default="engine's",
         ),
     ] = None
-    temperature: Annotated[
-        float | None,
-        typer.Option(min=0, help="Sample at this temperature; 0 is greedy.", show_default="greedy"),
-    ] = None
+    temperature: TemperatureOption = None
     top_k: Annotated[
         int | None, typer.Option(min=0, max=_INT32, help="Sample from the K likeliest tokens.")
     ] = None
@@ -80,10 +84,8 @@ class GenerateOptions:
     model_name: ServedModelOption = None
     api_key_file: ApiKeyFileOption = None
     api_key_env: ApiKeyEnvOption = None
-    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the server to be ready.")] = 0
-    timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds after which an answer that is not whole is given up.")
-    ] = 600
+    wait: WaitOption = 0
+    timeout: AnswerTimeoutOption = 600
     json: JsonOption = False
 
 

@@ -44,6 +44,13 @@ class DeployedBuild:
         """
         return self.is_for_triton or self.is_of_server
 
+    @property
+    def staleness(self) -> str | None:
+        """Says that the recipe has changed since the build; None if it has not."""
+        if self.is_current:
+            return None
+        return f"{self.loaded.path} has changed since {self.folder} was built from it"
+
     def find_launch(self) -> ServerLaunch | None:
         """Returns how another engine's server is started for it; None for a build with engines.
 

@@ -40,8 +40,8 @@ def deploy(
     ServerError for a server that does not become ready.
     """
     build = find_build(recipe, output)
-    if not build.is_current:
-        warn(f"{recipe} has changed since {build.folder} was built from it, which is served as it is")
+    if stale := build.staleness:
+        warn(f"{stale}, which is served as it is")
     wanted = options or DeployOptions()
     site = in_container(build, wanted, detach=False) if container else here(build, wanted)
     site.prepare(progress)

@@ -25,6 +25,7 @@ from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps.pull import StoredEngine
 from trtspec.recipe.migration.command import Syntax
+from trtspec.recipe.migration.flag_table import FlagTable
 from trtspec.recipe.schema import Recipe
 
 ONE_SOURCE = "drafts come from one source for the whole server, which the configuration names"
@@ -48,10 +49,8 @@ class ServerBackend(Backend):
     layouts: ClassVar[tuple[str, ...]] = ()
     """The values of `serving.layout` that it has beside a server of its own."""
 
-    syntax: ClassVar[Syntax] = Syntax()
-    """How its parser reads words."""
-    sets: ClassVar[Mapping[str, str]] = {}
-    """The flags that trtspec sets, with what says each in their place."""
+    flags: ClassVar[FlagTable] = FlagTable(Syntax(), {}, {})
+    """The flags of its command that are not passed on as they are."""
 
     @property
     def versions(self) -> tuple[str, ...]:
@@ -76,7 +75,7 @@ class ServerBackend(Backend):
 
     def contradictions(self, recipe: Recipe) -> Iterator[Finding]:
         yield from contradictions(recipe, self.lacking, self.layouts)
-        yield from passed_on(recipe, self.syntax, self.sets)
+        yield from passed_on(recipe, self.flags)
 
     def misfits(self, recipe: Recipe, target: Source) -> Iterator[Finding]:
         speculation = recipe.speculation

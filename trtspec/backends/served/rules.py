@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from trtspec.base.environment import is_secret
 from trtspec.base.findings import Finding
-from trtspec.recipe.migration.command import Syntax
+from trtspec.recipe.migration.flag_table import FlagTable
 from trtspec.recipe.schema import Recipe
 
 _REMOVE = "remove this line"
@@ -62,14 +62,11 @@ def contradictions(recipe: Recipe, lacking: Mapping[str, str], layouts: Collecti
     yield from _draft(recipe)
 
 
-def passed_on(recipe: Recipe, syntax: Syntax, sets: Mapping[str, str]) -> Iterator[Finding]:
-    """Finds flags of `engine.extra_args` that trtspec sets, which are in `sets` with what says each instead.
-
-    Finds secrets too, of which a recipe is no place.
-    """
-    key = "engine.extra_args"
+def passed_on(recipe: Recipe, flags: FlagTable) -> Iterator[Finding]:
+    """Finds flags of `engine.extra_args` that trtspec sets, and secrets, of which a recipe is no place."""
+    key, sets = "engine.extra_args", flags.sets
     for word in recipe.engine.extra_args:
-        name = syntax.name(word.partition("=")[0]).partition(".")[0]
+        name = flags.syntax.name(word.partition("=")[0]).partition(".")[0]
         if reason := sets.get(name):
             yield Finding(key, f"{name} is not passed on: {reason}", "remove it")
     if recipe.serving.layout and recipe.engine.extra_args:

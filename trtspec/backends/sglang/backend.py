@@ -14,7 +14,7 @@ from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.backend import ONE_SOURCE, ServerBackend
 from trtspec.backends.served.inputs import LaunchInputs
 from trtspec.backends.served.releases import ServerRelease
-from trtspec.backends.sglang.flags import SETS, SYNTAX, TOOL
+from trtspec.backends.sglang.flags import FLAGS, TOOL
 from trtspec.backends.sglang.launch import launch
 from trtspec.backends.sglang.mtp import MTP
 from trtspec.base.findings import Finding
@@ -31,8 +31,7 @@ class SglangBackend(ServerBackend):
     packages = ("sglang",)
     needs_gpu = "SGLang's releases for a CPU are built from source"
     releases = (ServerRelease("0.5.23", "lmsysorg/sglang:v0.5.23"),)
-    syntax = SYNTAX
-    sets = SETS
+    flags = FLAGS
     methods: ClassVar[Mapping[str, Unsupported | None]] = {
         "draft_model": None,
         "ngram": None,

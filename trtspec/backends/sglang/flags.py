@@ -12,8 +12,16 @@ from trtspec.backends.sglang.switches import LISTS, SWITCHES
 from trtspec.recipe.migration.command import Option, Syntax, options
 from trtspec.recipe.migration.config_file import with_config
 from trtspec.recipe.migration.drafts import DraftFlags
-from trtspec.recipe.migration.reading import (
+from trtspec.recipe.migration.flag_table import (
+    FOREIGN_CODE,
+    KEYS_FILE,
+    OF_DEPLOY,
+    PLACES,
+    REPLICAS,
     FlagKey,
+    FlagTable,
+)
+from trtspec.recipe.migration.reading import (
     FlagReading,
     dtype,
     kv_cache,
@@ -37,18 +45,15 @@ _KEYS = {
     "--chunked-prefill-size": FlagKey("engine.max_num_tokens", whole),
     "--served-model-name": FlagKey("serving.model_name", name),
 }
-_DEPLOYS, _KEYS_FILE = "trtspec deploy has it", "trtspec deploy --api-keys takes a file of keys"
-_PLACES = "recipes name safetensors, from the Hub's cache or a folder"
 _ONE_HOST = "its ranks are on one host"
-_SET = {
-    **{flag: f"{key.name} says it" for flag, key in _KEYS.items()},
-    "--host": _DEPLOYS,
-    "--port": _DEPLOYS,
-    "--api-key": _KEYS_FILE,
-    "--admin-api-key": _KEYS_FILE,
-    "--load-format": _PLACES,
-    "--download-dir": _PLACES,
-    "--dp-size": "replicas are kubernetes.replicas",
+_SET_ELSEWHERE = {
+    "--host": OF_DEPLOY,
+    "--port": OF_DEPLOY,
+    "--api-key": KEYS_FILE,
+    "--admin-api-key": KEYS_FILE,
+    "--load-format": PLACES,
+    "--download-dir": PLACES,
+    "--dp-size": REPLICAS,
     "--nnodes": _ONE_HOST,
     "--node-rank": _ONE_HOST,
     "--dist-init-addr": _ONE_HOST,
@@ -57,8 +62,7 @@ _SET = {
 }
 _INEXACT = "it makes answers differ from the target's own"
 _LOST = {
-    **{flag: reason for flag, reason in _SET.items() if flag not in _KEYS},
-    "--trust-remote-code": "write it in engine.extra_args if you trust the code that comes with the model",
+    "--trust-remote-code": FOREIGN_CODE,
     "--speculative-accept-threshold-single": _INEXACT,
     "--speculative-accept-threshold-acc": _INEXACT,
     "--speculative-ngram-max-bfs-breadth": "drafts are chains",
@@ -73,12 +77,7 @@ _OTHERS = {
     "--speculative-draft-model-quantization": FlagKey("draft.quantization.weights", weights),
     "--speculative-draft-kv-cache-dtype": FlagKey("draft.quantization.kv_cache", kv_cache),
 }
-SETS = {
-    **_SET,
-    **dict.fromkeys((_ALGORITHM, _MODEL, _STEPS, _TOKENS, *_OTHERS), "speculation and draft say it"),
-}
-"""The flags that trtspec sets, with what says each in their place."""
-SYNTAX = Syntax(
+_SYNTAX = Syntax(
     aliases={
         "--model": "--model-path",
         "--tensor-parallel-size": "--tp-size",
@@ -97,13 +96,16 @@ SYNTAX = Syntax(
     switches=SWITCHES,
     lists=LISTS,
 )
-"""How SGLang's parser reads words; argparse takes a flag's beginning for it, such as `--tp`."""
+FLAGS = FlagTable(
+    _SYNTAX, _KEYS, _SET_ELSEWHERE, _LOST, of_drafts=(_ALGORITHM, _MODEL, _STEPS, _TOKENS, *_OTHERS)
+)
+"""The flags of release 0.5.23; its argparse takes a flag's beginning for it, such as `--tp`."""
 
 
 def read(words: Sequence[str], reading: FlagReading) -> None:
     """Reads the words behind `sglang.launch_server`, and what is said of drafts."""
     drafts, own = DraftFlags(reading), dict[str, Option]()
-    for item in options(with_config(words, reading), SYNTAX):
+    for item in options(with_config(words, reading), _SYNTAX):
         if isinstance(item, str):
             reading.take_model(item)
         elif item.name in (_ALGORITHM, _MODEL, _STEPS, _TOKENS):
@@ -120,7 +122,7 @@ def read(words: Sequence[str], reading: FlagReading) -> None:
             except ValueError as error:
                 reading.lose(item.written, str(error))
         else:
-            reading.take(item, _KEYS, _LOST, SYNTAX)
+            reading.take(item, FLAGS)
     _speculate(own, drafts)
 
 

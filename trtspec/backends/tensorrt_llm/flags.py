@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from trtspec.base.roles import Role
 from trtspec.recipe.build_options import OPTIONS, SIZES, Flag, Whole, option_problem
 from trtspec.recipe.migration.command import Option, Syntax, options
+from trtspec.recipe.migration.flag_table import FlagKey, Value
 from trtspec.recipe.migration.reading import (
-    FlagKey,
     FlagReading,
-    Value,
     dtype,
     is_whole,
     kv_cache,

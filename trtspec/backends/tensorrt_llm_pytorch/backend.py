@@ -15,7 +15,7 @@ from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.backend import ONE_SOURCE, ServerBackend
 from trtspec.backends.served.inputs import LaunchInputs
 from trtspec.backends.served.releases import ServerRelease
-from trtspec.backends.tensorrt_llm_pytorch.flags import SETS, SYNTAX, TOOL
+from trtspec.backends.tensorrt_llm_pytorch.flags import FLAGS, TOOL
 from trtspec.backends.tensorrt_llm_pytorch.launch import launch
 from trtspec.backends.tensorrt_llm_pytorch.mtp import MTP
 from trtspec.methods.method import AT_ONCE, TRANSLATES
@@ -40,8 +40,7 @@ class TensorRtLlmPyTorchBackend(ServerBackend):
     quantizes = False  # it ignores what it is told (`CachedModelLoader` in llmapi/llm_utils.py)
     pins_drafts = False  # it would take the latest: `speculative_model_dir` has no revision
     releases = tuple(map(_release, ("1.2.1", "1.2.0", "1.1.0", "1.0.0")))
-    syntax = SYNTAX
-    sets = SETS
+    flags = FLAGS
     methods: ClassVar[Mapping[str, Unsupported | None]] = {
         "draft_model": None,
         "ngram": None,

@@ -12,8 +12,8 @@ from typing import Any
 from trtspec.recipe.migration.command import Option, Syntax, options
 from trtspec.recipe.migration.config_file import document
 from trtspec.recipe.migration.drafts import DraftFlags
+from trtspec.recipe.migration.flag_table import FOREIGN_CODE, OF_DEPLOY, FlagKey, FlagTable
 from trtspec.recipe.migration.reading import (
-    FlagKey,
     FlagReading,
     dtype,
     is_whole,
@@ -46,19 +46,13 @@ _IN_FILE = {
 _KEYS = {f"--{name}": key for name, key in _SHARED.items()}
 _MEMORY, _RUNS = "the server reckons its memory by itself", "how TensorRT-LLM runs a model, not which"
 _NO_KEY = "a recipe has no key for it"
-SETS = {
-    **{flag: f"{key.name} says it" for flag, key in _KEYS.items()},
+_SET_ELSEWHERE = {
     _FILE: "trtspec writes this file",
     "--backend": "engine.backend says it",
-    "--host": "trtspec deploy has it",
-    "--port": "trtspec deploy has it",
+    "--host": OF_DEPLOY,
+    "--port": OF_DEPLOY,
     "--max_beam_width": "speculation has no beams",
     "--gpus_per_node": "hardware.count says it",
-}
-"""The flags that trtspec sets, with what says each in their place."""
-_LOST = {
-    **{flag: reason for flag, reason in SETS.items() if flag not in _KEYS},
-    "--trust_remote_code": "write it in engine.extra_args if you trust the code that comes with the model",
 }
 _LOST_IN_FILE = {
     "kv_cache_config": _MEMORY,
@@ -79,7 +73,7 @@ _METHODS = {
     "MTP": "mtp",
 }
 _BACKENDS = {"pytorch": "tensorrt_llm_pytorch", "tensorrt": "tensorrt_llm", "trt": "tensorrt_llm"}
-SYNTAX = Syntax(
+_SYNTAX = Syntax(
     aliases={
         "--tp_size": "--tensor_parallel_size",
         "--pp_size": "--pipeline_parallel_size",
@@ -95,19 +89,20 @@ SYNTAX = Syntax(
     dash="_",
     folds=True,
 )
-"""How `trtllm-serve` reads words. Click itself takes only what is written with underscores."""
+FLAGS = FlagTable(_SYNTAX, _KEYS, _SET_ELSEWHERE, {"--trust_remote_code": FOREIGN_CODE})
+"""The flags of `trtllm-serve`. Click itself takes only what is written with underscores."""
 
 
 def read(words: Sequence[str], reading: FlagReading) -> None:
     """Reads the words behind `trtllm-serve` and its file; raises TrtspecError for an unreadable file."""
-    items = list(options(words[words[:1] == ["serve"] :], SYNTAX))
+    items = list(options(words[words[:1] == ["serve"] :], _SYNTAX))
     for item in items:
         if isinstance(item, str):
             reading.take_model(item)
         elif item.name == "--backend" and item.value in _BACKENDS:
             reading.set("engine.backend", _BACKENDS[item.value], item.written)
         elif item.name != _FILE:
-            reading.take(item, _KEYS, _LOST, SYNTAX)
+            reading.take(item, FLAGS)
     for item in items:  # What the file says wins over the command line (`update_llm_args_with_extra_dict`).
         if isinstance(item, Option) and item.name == _FILE:
             _read_file(item.value or "", reading)

@@ -15,7 +15,7 @@ from trtspec.backends.served.backend import ONE_SOURCE, ServerBackend
 from trtspec.backends.served.inputs import LaunchInputs
 from trtspec.backends.served.releases import ServerRelease
 from trtspec.backends.vllm import triton
-from trtspec.backends.vllm.flags import SETS, SYNTAX, TOOL
+from trtspec.backends.vllm.flags import FLAGS, TOOL
 from trtspec.backends.vllm.launch import launch
 from trtspec.backends.vllm.mtp import MTP
 from trtspec.base.findings import Finding
@@ -45,8 +45,7 @@ class VllmBackend(ServerBackend):
     releases = (_release("0.33.0"), _release("0.32.0"))
     layouts = ("triton",)
     mtp = MTP
-    syntax = SYNTAX
-    sets = SETS
+    flags = FLAGS
     methods: ClassVar[Mapping[str, Unsupported | None]] = {
         "draft_model": None,
         "ngram": None,

@@ -15,8 +15,16 @@ from trtspec.methods.table import METHODS
 from trtspec.recipe.migration.command import Option, Syntax, options
 from trtspec.recipe.migration.config_file import with_config
 from trtspec.recipe.migration.drafts import DraftFlags
-from trtspec.recipe.migration.reading import (
+from trtspec.recipe.migration.flag_table import (
+    FOREIGN_CODE,
+    KEYS_FILE,
+    OF_DEPLOY,
+    PLACES,
+    REPLICAS,
     FlagKey,
+    FlagTable,
+)
+from trtspec.recipe.migration.reading import (
     FlagReading,
     dtype,
     is_whole,
@@ -45,25 +53,21 @@ _KEYS = {
     "--enable-chunked-prefill": FlagKey("engine.enable_chunked_context", switch),
     "--served-model-name": FlagKey("serving.model_name", name),
 }
-_DEPLOYS, _KEYS_FILE = "trtspec deploy has it", "trtspec deploy --api-keys takes a file of keys"
-_PLACES = "recipes name safetensors, from the Hub's cache or a folder"
-_SET = {
-    **{flag: f"{key.name} says it" for flag, key in _KEYS.items()},
+_SET_ELSEWHERE = {
     "--no-enable-chunked-prefill": "engine.enable_chunked_context says it",
-    "--host": _DEPLOYS,
-    "--port": _DEPLOYS,
-    "--uds": _DEPLOYS,
+    "--host": OF_DEPLOY,
+    "--port": OF_DEPLOY,
+    "--uds": OF_DEPLOY,
     "--shutdown-timeout": "trtspec deploy --grace says it",
-    "--api-key": _KEYS_FILE,
-    "--load-format": _PLACES,
-    "--download-dir": _PLACES,
+    "--api-key": KEYS_FILE,
+    "--load-format": PLACES,
+    "--download-dir": PLACES,
     "--tokenizer-revision": "target.revision says it",
-    "--data-parallel-size": "replicas are kubernetes.replicas",
+    "--data-parallel-size": REPLICAS,
 }
 _GONE = "vLLM 0.9 and later have no such flag"
 _LOST = {
-    **{flag: reason for flag, reason in _SET.items() if flag not in _KEYS},
-    "--trust-remote-code": "write it in engine.extra_args if you trust the code that comes with the model",
+    "--trust-remote-code": FOREIGN_CODE,
     "--hf-token": "the Hub's token comes from HF_TOKEN",
     **dict.fromkeys(
         (
@@ -109,9 +113,7 @@ _OTHERS = {
     "prompt_lookup_min": FlagKey("speculation.method.prompt_lookup_min", whole),
     "prompt_lookup_max": FlagKey("speculation.method.prompt_lookup_max", whole),
 }
-SETS = {**_SET, **dict.fromkeys((_CONFIG, *_SPECULATIVE), "speculation and draft say it")}
-"""The flags that trtspec sets, with what says each in their place."""
-SYNTAX = Syntax(
+_SYNTAX = Syntax(
     aliases={
         "-tp": "--tensor-parallel-size",
         "-pp": "--pipeline-parallel-size",
@@ -131,13 +133,14 @@ SYNTAX = Syntax(
     lists=LISTS,
     folds=True,
 )
-"""How vLLM's parser (`FlexibleArgumentParser`) reads words."""
+FLAGS = FlagTable(_SYNTAX, _KEYS, _SET_ELSEWHERE, _LOST, of_drafts=(_CONFIG, *_SPECULATIVE))
+"""The flags of release 0.32, read as its parser (`FlexibleArgumentParser`) reads them."""
 
 
 def read(words: Sequence[str], reading: FlagReading) -> None:
     """Reads the words behind `vllm serve`, and what is said of drafts."""
     speculative: dict[str, tuple[Any, str]] = {}
-    for item in options(with_config(words, reading), SYNTAX):
+    for item in options(with_config(words, reading), _SYNTAX):
         if isinstance(item, str):
             reading.take_model(item)
         elif item.name.partition(".")[0] == _CONFIG:
@@ -147,7 +150,7 @@ def read(words: Sequence[str], reading: FlagReading) -> None:
         elif item.name.startswith("--no-") and (on := f"--{item.name[5:]}") in _KEYS:
             reading.set(_KEYS[on].name, item.value == "false", item.written)
         else:
-            reading.take(item, _KEYS, _LOST, SYNTAX)
+            reading.take(item, FLAGS)
     _drafts(speculative, reading)
 
 

@@ -1,4 +1,4 @@
-"""Options of the commands that measure a server: where it is, what it serves, and the keys that it wants."""
+"""Options of the commands that ask a server: where it is, what it serves, and how it is asked."""
 
 from __future__ import annotations
 
@@ -15,6 +15,19 @@ BaselineOption = Annotated[
     str | None,
     typer.Option(
         "--baseline", metavar="URL", help="The same model without drafts, if URL has no plain decoding."
+    ),
+]
+WaitOption = Annotated[
+    float, typer.Option("--wait", min=0, help="Seconds to wait for the server to be ready.")
+]
+AnswerTimeoutOption = Annotated[
+    float,
+    typer.Option("--timeout", min=1, help="Seconds after which an answer that is not whole is given up."),
+]
+TemperatureOption = Annotated[
+    float | None,
+    typer.Option(
+        "--temperature", min=0, help="Sample at this temperature; 0 is greedy.", show_default="greedy"
     ),
 ]
 ServedModelOption = Annotated[

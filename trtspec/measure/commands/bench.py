@@ -288,10 +288,8 @@ def _served(
     room for two. The first of them on a GPU takes all of that.
     """
     build = find_build(recipe, folder)
-    if not build.is_current:
-        out.warning(
-            f"{recipe} has changed since {build.folder} was built from it, which is measured as it is"
-        )
+    if stale := build.staleness:
+        out.warning(f"{stale}, which is measured as it is")
     models = build.recipe.models
     model = BenchedModel(
         name=build.recipe.serving.triton_name,

@@ -19,10 +19,9 @@ from typing import Any, ClassVar
 
 from trtspec.base.errors import ModelError, TensorError
 from trtspec.base.findings import Finding
-from trtspec.models.heads.eagle3 import MAPPING
 from trtspec.models.heads.head import TRAINED_FOR_IT, Form, HeadDescription
 from trtspec.models.heads.layer import layer_values
-from trtspec.models.heads.weights import check_count, read_weights
+from trtspec.models.heads.weights import check_count, check_shape, count_parameters, read_weights
 from trtspec.models.hf_config import DOWNLOAD_AGAIN, SAME_REVISION, HfConfig
 from trtspec.models.masked import mask_token
 from trtspec.models.tensors import Tensor
@@ -138,7 +137,7 @@ def block_head(
         hidden_size=target_hidden_size or values["hidden_size"],
         vocab_size=vocab_size,
         draft_vocab_size=draft_vocab_size or vocab_size,
-        parameters=sum(tensor.elements for name, tensor in found.items() if name not in MAPPING),
+        parameters=count_parameters(found),
         layer=values,
         verifier=verifier,
         block=block,
@@ -167,11 +166,7 @@ def _check_tensors(head: DFlashDescription, found: Mapping[str, Tensor]) -> None
         "norm.weight": (hidden,),
     }
     for name, shape in shapes.items():
-        if name not in found:
-            raise TensorError(head.folder, f"{name}: is missing", DOWNLOAD_AGAIN)
-        if found[name].shape != shape:
-            problem = f"{name}: has shape {list(found[name].shape)}, config.json demands {list(shape)}"
-            raise TensorError(found[name].file, problem, SAME_REVISION)
+        check_shape(head.folder, found, name, shape)
     layers = {f"layers.{number}" for number in range(head.layer["num_hidden_layers"])}
     if missing := sorted(layers - {".".join(name.split(".")[:2]) for name in found}):
         raise TensorError(head.folder, f"{missing[0]}: is missing", DOWNLOAD_AGAIN)

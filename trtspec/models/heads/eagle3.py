@@ -17,13 +17,12 @@ from typing import Any, ClassVar
 from trtspec.base.findings import Finding, note
 from trtspec.models.heads.head import TRAINED_FOR_IT, Form, HeadDescription
 from trtspec.models.heads.layer import layer_shapes
-from trtspec.models.heads.weights import check_count, check_shapes
+from trtspec.models.heads.weights import MAPPING, check_count, check_shapes, count_parameters
 from trtspec.models.tensors import Tensor
 
 NUM_AUX = 3
 """How many states of the target a head reads that does not say which."""
 NORMS = ("norm_before_fc", "fc_norm", "norm_output")
-MAPPING = {"d2t": "I64", "t2d": "BOOL"}
 
 
 def default_aux_layers(num_hidden_layers: int) -> tuple[int, int, int]:
@@ -109,7 +108,7 @@ def eagle3_head(
         hidden_size=hidden_size or layer["hidden_size"],
         vocab_size=vocab_size,
         draft_vocab_size=draft_vocab_size,
-        parameters=sum(tensor.elements for name, tensor in tensors.items() if name not in MAPPING),
+        parameters=count_parameters(tensors),
         aux_layers=aux_layers,
         norm_before_residual=norm_before_residual,
         extra_norms=extra_norms,

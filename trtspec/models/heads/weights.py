@@ -11,6 +11,8 @@ from trtspec.models.hf_config import DOWNLOAD_AGAIN, SAME_REVISION
 from trtspec.models.source import DTYPES
 from trtspec.models.tensors import INDEX, PICKLES, SINGLE, Tensor, read_header, read_tensors
 
+MAPPING = {"d2t": "I64", "t2d": "BOOL"}
+"""The tables of a head's own vocabulary, with their dtypes as safetensors names them."""
 _SAVE = "torch.load({0!r}, weights_only=True), {1!r}"
 _UNUSED = re.compile(r"verifier_\w+\.weight|.*rotary_emb\.inv_freq")  # of the target; computed anew
 
@@ -29,11 +31,27 @@ def read_weights(folder: Path, single: str = SINGLE) -> dict[str, Tensor]:
     raise ModelError(folder, f"holds no {single}", DOWNLOAD_AGAIN)
 
 
+def count_parameters(tensors: Mapping[str, Tensor]) -> int:
+    """Returns the number of a head's parameters; the tables of its vocabulary are none."""
+    return sum(tensor.elements for name, tensor in tensors.items() if name not in MAPPING)
+
+
 def check_count(folder: Path, what: str, count: int, tensors: Mapping[str, Tensor]) -> None:
     """Raises ModelError for more of a head's parts than it has tensors, of which each has some."""
     if count > len(tensors):
         problem = f"{what} is {count}, but there are only {len(tensors)} tensors"
         raise ModelError(folder / "config.json", problem, SAME_REVISION)
+
+
+def check_shape(folder: Path, tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
+    """Returns the tensor of a name; raises TensorError where there is none, or one of another shape."""
+    tensor = tensors.get(name)
+    if tensor is None:
+        raise TensorError(folder, f"{name}: is missing", DOWNLOAD_AGAIN)
+    if tensor.shape != shape:
+        problem = f"{tensor.name}: has shape {list(tensor.shape)}, config.json demands {list(shape)}"
+        raise TensorError(tensor.file, problem, SAME_REVISION)
+    return tensor
 
 
 def check_shapes(
@@ -48,14 +66,9 @@ def check_shapes(
     They must be floats but for those of `dtypes`, which names the safetensors dtype of each.
     """
     for name, shape in shapes.items():
-        if name not in tensors:
-            if name not in optional:
-                raise TensorError(folder, f"{name}: is missing", DOWNLOAD_AGAIN)
+        if name not in tensors and name in optional:
             continue
-        tensor = tensors[name]
-        if tensor.shape != shape:
-            problem = f"{tensor.name}: has shape {list(tensor.shape)}, config.json demands {list(shape)}"
-            raise TensorError(tensor.file, problem, SAME_REVISION)
+        tensor = check_shape(folder, tensors, name, shape)
         allowed = [dtypes[name]] if dtypes and name in dtypes else list(DTYPES)
         if tensor.dtype not in allowed:
             problem = f"{tensor.name}: has dtype {tensor.dtype}, not {' or '.join(allowed)}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from trtspec.methods.table import METHODS
-from trtspec.recipe.migration.reading import FlagReading, Value
+from trtspec.recipe.migration.flag_table import Value
+from trtspec.recipe.migration.reading import FlagReading
 from trtspec.serving.drafters.source import DRAFT_MODEL
 
 

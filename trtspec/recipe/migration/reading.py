@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,15 +12,11 @@ from trtspec.base import yaml11
 from trtspec.base.environment import is_secret
 from trtspec.base.errors import TrtspecError
 from trtspec.recipe.migration.command import Option, Syntax
-
-Value = str | int | bool
-Convert = Callable[[str], Value]
-
+from trtspec.recipe.migration.flag_table import FlagKey, FlagTable, Value
 
 _EXTRA = "engine.extra_args"
 _POSITIONAL = "the command's model"
 _MOST_DIGITS = 18
-_LONGEST_OBJECT = 4096  # characters; YAML takes the square of a text's depth
 _BARE_KEY = re.compile(r"([{,]\s*[\w-]+):\s*")
 
 
@@ -32,18 +28,6 @@ class FlagNote:
     """A flag, or a key of a recipe."""
     fate: str
     """The words for what became of the subject."""
-
-
-@dataclass(frozen=True, slots=True)
-class FlagKey:
-    """The recipe's key for a flag."""
-
-    name: str
-    """A dotted key."""
-    convert: Convert = str
-    """Returns the flag's value as it is written in a recipe. Raises ValueError, with what is wrong, for a
-    value that the recipe cannot have.
-    """
 
 
 @dataclass(slots=True)
@@ -99,16 +83,14 @@ class FlagReading:
         else:
             self.set("target.model", word, _POSITIONAL)
 
-    def take(
-        self, option: Option, keys: Mapping[str, FlagKey], lost: Mapping[str, str], syntax: Syntax
-    ) -> None:
-        """Takes a flag by a tool's tables: its key, else why it is lost; else it is passed on."""
-        if option.name in keys:
-            self.convert(option, keys[option.name])
-        elif reason := lost.get(option.name.partition(".")[0]):
+    def take(self, option: Option, flags: FlagTable) -> None:
+        """Takes a flag by a tool's table: its key, else why it is lost; else it is passed on."""
+        if option.name in flags.keys:
+            self.convert(option, flags.keys[option.name])
+        elif reason := flags.find_loss(option.name.partition(".")[0]):
             self.lose(option.written, reason)
         else:
-            self._pass_on(option, syntax)
+            self._pass_on(option, flags.syntax)
 
     def _pass_on(self, option: Option, syntax: Syntax) -> None:
         """Takes a flag as the server has it, but for one whose value may be a secret or is a shell's."""
@@ -156,8 +138,6 @@ def object_of(text: str) -> dict[str, Any] | None:
 
 
 def _without_quotes(text: str) -> object:
-    if len(text) > _LONGEST_OBJECT:
-        return None
     text = _BARE_KEY.sub(r"\1: ", text)
     try:
         return None if yaml11.has_aliases(text) else yaml11.load(text)

@@ -10,7 +10,7 @@ from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.backend import ServerBackend
 from trtspec.backends.served.inputs import LaunchInputs, words
 from trtspec.backends.served.releases import ServerRelease
-from trtspec.recipe.migration.command import Syntax, options
+from trtspec.recipe.migration.command import options
 from trtspec.recipe.migration.drafts import DraftFlags
 from trtspec.recipe.migration.reading import FlagReading, whole
 from trtspec.recipe.migration.tool import MigrationTool
@@ -51,7 +51,7 @@ class AbacusBackend(ServerBackend):
 
 def _read(command: Sequence[str], reading: FlagReading) -> None:
     drafts = DraftFlags(reading)
-    for item in options(command, Syntax()):
+    for item in options(command, AbacusBackend.flags.syntax):
         if isinstance(item, str):
             reading.take_model(item)
         elif item.name == "--guess":
@@ -59,7 +59,7 @@ def _read(command: Sequence[str], reading: FlagReading) -> None:
         elif item.name == "--beads":
             drafts.length, drafts.length_flag = whole(item.value or ""), item.written
         else:
-            reading.take(item, {}, {}, Syntax())
+            reading.take(item, AbacusBackend.flags)
     drafts.carry()
 
 

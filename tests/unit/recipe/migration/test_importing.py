@@ -26,28 +26,21 @@ WORDS = ("org/model", "float16", "half", "fp8", "awq", "int4", "enable", "disabl
 VALUES = st.sampled_from((*NUMBERS, *WORDS))
 MODELS = st.sampled_from(("org/model", "org/EAGLE3-head", "./folder"))
 SWITCHES = {
-    "vllm": vllm.SYNTAX.switches,
-    "sglang": sglang.SYNTAX.switches,
-    "trtllm-serve": trtllm_serve.SYNTAX.switches,
+    "vllm": vllm.FLAGS.syntax.switches,
+    "sglang": sglang.FLAGS.syntax.switches,
+    "trtllm-serve": trtllm_serve.FLAGS.syntax.switches,
     "trtllm-build": frozenset(f"--{name}" for name, kind in OPTIONS.items() if isinstance(kind, Flag)),
 }
 BEGINNINGS = {
-    "vllm": ("vllm serve org/big", [*vllm._KEYS, *vllm._LOST, *vllm._SPECULATIVE, *vllm.SYNTAX.switches]),
+    "vllm": ("vllm serve org/big", [*vllm.FLAGS.sets, *vllm.FLAGS.lost, *vllm.FLAGS.syntax.switches]),
     "sglang": (
         "python -m sglang.launch_server --model org/big",
-        [
-            *sglang._KEYS,
-            *sglang._LOST,
-            *sglang._OTHERS,
-            *sglang.SYNTAX.switches,
-            *("--speculative-algorithm", "--speculative-num-steps", "--speculative-num-draft-tokens"),
-            "--speculative-draft-model-path",
-        ],
+        [*sglang.FLAGS.sets, *sglang.FLAGS.lost, *sglang.FLAGS.syntax.switches],
     ),
     # A file that is named must be there, and has tests of its own.
     "trtllm-serve": (
         "trtllm-serve org/big",
-        [*trtllm_serve._KEYS, *(flag for flag in trtllm_serve._LOST if flag != trtllm_serve._FILE)],
+        [*(flag for flag in trtllm_serve.FLAGS.sets if flag != trtllm_serve._FILE), *trtllm_serve.FLAGS.lost],
     ),
     "trtllm-build": (
         "trtllm-build --checkpoint_dir org/big",
