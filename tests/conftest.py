@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -160,9 +160,20 @@ def published_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def hub_cache(published_models: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def without_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine on which the Hub is not asked."""
+    from huggingface_hub.utils._http import reset_sessions
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    # The Hub's client keeps a session for each thread, which refuses to ask for as long as it lives.
+    reset_sessions()
+    yield
+    reset_sessions()
+
+
+@pytest.fixture
+def hub_cache(published_models: Path, without_network: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without network that has the models of the recipes in its Hub cache, and no TensorRT-LLM."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(published_models))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setenv("PATH", str(published_models))
     return published_models

@@ -95,10 +95,10 @@ def test_the_path_on_an_h100(docker: Docker, clone: Path) -> None:
     assert docker.trtspec("deploy", "stop").returncode == 0
 
 
+@pytest.mark.usefixtures("without_network")
 def test_the_plan_of_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The recipe is the real one. The Hub is not asked."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     (page,) = [block for block in on_an_h100() if "trtspec plan" in block.text]
     _, *words = page.script.split()
     environment = {**os.environ, "PATH": "/usr/bin:/bin", "TRTSPEC_CACHE": str(tmp_path)}

@@ -26,10 +26,9 @@ hardware: {{gpu: {gpu}, count: {count}}}
 
 
 @pytest.fixture
-def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def recipes(tmp_path: Path, without_network: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three recipes whose models are nowhere, on a machine without network."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     write("one", gpu="h200", count=1)
     write("eight", gpu="h200", count=8, release="1.1.0")
     Path("laptop.yaml").write_text(

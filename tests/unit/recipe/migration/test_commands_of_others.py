@@ -77,8 +77,8 @@ def test_words_in_an_array_are_asked_for() -> None:
     assert "is an array of a shell" in str(result.exception)
 
 
-def test_a_draft_of_speculators_that_cannot_be_read_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+@pytest.mark.usefixtures("without_network")
+def test_a_draft_of_speculators_that_cannot_be_read_is_asked_for() -> None:
     result = CliRunner().invoke(app, ["init", "--from", "vllm serve RedHatAI/Other-speculator.eagle3"])
     assert isinstance(result.exception, TrtspecError)
     target = "vllm serve TARGET --spec-model RedHatAI/Other-speculator.eagle3"
