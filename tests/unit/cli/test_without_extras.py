@@ -61,6 +61,8 @@ def environment(folder: Path, left_out: set[str]) -> Bare:
     [
         (("generate", "hello"), "yarl", "serve"),
         (("deploy", TINY), "yarl", "serve"),
+        (("demo",), "yarl", "serve,torch,triton"),
+        (("selftest",), "yarl", "measure,torch"),
         (("tune", TINY, "--workload", "synthetic:input=8,output=16"), "torch", "torch"),
         (("distill", TINY, "--workload", "prompts.jsonl"), "torch", "train"),
         (("deploy", "status", "--kubernetes"), "kubernetes", "cluster"),

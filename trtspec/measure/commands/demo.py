@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trtspec
 from trtspec.base.errors import ServerError
-from trtspec.cli.generate import summary
+from trtspec.base.extras import require
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.signals import ended_by_sigterm
 from trtspec.deployment.build import find_build
@@ -21,6 +21,8 @@ def demo() -> None:
     It takes about half a minute, and needs no GPU. The build goes to build/tiny here, and the server has
     ports that are free. The exit status is 1 where the target alone says another text.
     """
+    require("trtspec demo", "yarl", "torch", extra="serve,torch,triton")
+    from trtspec.cli.generate import summary
     from trtspec.measure.bench.deployed import served
 
     recipe = TINY / "recipe.yaml"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trtspec.base.errors import UnavailableError
+from trtspec.base.extras import require
 from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import out
 from trtspec.recipe.shipped import TINY
@@ -54,6 +55,7 @@ def selftest(
     It builds the pair's engines in every way that recipes use, serves them, and holds what trtspec relies on
     against them: about ten minutes on a GPU, three without one. The exit status is 1 where something differs.
     """
+    require("trtspec selftest", "yarl", "scipy", "torch", extra="measure,torch")
     from trtspec.measure.selftest.bundle import write_bundle
     from trtspec.measure.selftest.chain import SelfTest
     from trtspec.measure.selftest.outcome import Ruling
