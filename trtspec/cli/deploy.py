@@ -292,7 +292,8 @@ def _serve(
         out.result(site.command_line)
         return
     site.prepare(out.watch)
-    for warning in filter(None, (site.warning, site.deployment.exposure, _doubt(build, asked))):
+    doubt = None if asked.plain else build.doubt
+    for warning in filter(None, (site.warning, site.deployment.exposure, doubt)):
         out.warning(warning)
     if asked.start_s is None:
         out.status(f"the start may take {build.patience}; --timeout says otherwise")
@@ -368,15 +369,6 @@ def _rollout() -> Path | None:
 
     named = os.environ.get(ROLLOUT)
     return Path(named) if named else None
-
-
-def _doubt(build: DeployedBuild, asked: DeployOptions) -> str | None:
-    """Returns what the server is known to do wrong with drafts and does all the same; None if nothing."""
-
-    launch = build.find_launch()
-    if launch is None or asked.plain:
-        return None
-    return launch.runner.doubt(build.recipe.hardware.gpu)
 
 
 def _check_docker() -> None:

@@ -107,6 +107,12 @@ class DeployedBuild:
         return with_models(launch) if launch else with_build(self.folder)
 
     @property
+    def doubt(self) -> str | None:
+        """The fault that its server is known to have with drafts; None without one."""
+        launch = self.find_launch()
+        return launch.runner.doubt(self.recipe.hardware.gpu) if launch else None
+
+    @property
     def shares_a_server(self) -> bool:
         """True if NVIDIA's C++ backend loads the engines."""
         has_engine_models = (self.folder / "model_repository/tensorrt_llm").is_dir()

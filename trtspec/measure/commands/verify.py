@@ -213,7 +213,7 @@ def _sides(
     assert built is not None
     if not built.launch:
         return in_this_process(built.folder, options.model_name or built.model_name)
-    doubt = built.launch.runner.doubt(built.build.recipe.hardware.gpu)
+    doubt = built.build.doubt
     if doubt and options.draws:
         out.warning(f"{doubt}; --draws 0 leaves sampling out")
     return in_turns(built.build, options.python, vocabulary.end_ids, out.status)
