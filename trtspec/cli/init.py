@@ -59,6 +59,9 @@ def init(
 
     if path.is_dir():
         path = path / "recipe.yaml"
+    if path.suffix not in (".yaml", ".yml"):
+        repair = f"trtspec init {path.name}.yaml; a model is served by: trtspec deploy {path}"
+        raise TrtspecError(path, "is no name of a recipe, which ends in .yaml", repair)
     if path.exists() and not force:
         raise TrtspecError(path, "is there already", f"choose another name, or: trtspec init {path} --force")
     if command and recipe:

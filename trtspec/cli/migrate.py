@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -66,7 +67,7 @@ def migrate(
     out.status(f"wrote {path}; this measures both, and says which is faster:")
     for command in proof:
         out.result(command)
-    out.hint(f"first: trtspec check {path}")
+    out.next(shlex.join(["check", str(path)]))
 
 
 def _print(moved: MovedRecipe) -> None:
@@ -87,8 +88,6 @@ def _shown(value: Any) -> str:
 
 def _proof(before: Path, name: str, after: Path, moved: str) -> list[str]:
     """Returns the commands that build both, measure both and compare."""
-    import shlex
-
     commands = []
     for path, own in ((before, name), (after, moved)):
         commands.append(shlex.join(["trtspec", "build", str(path)]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -46,6 +47,8 @@ def push(url: UrlArgument, recipe: RecipeArgument, output: OutputOption = None) 
         problem = f"is not a finished build of {recipe}: {sorted(undone)[0]} is to be done"
         raise UnavailableError(made.output, problem, f"trtspec build {recipe} --store URL")
     print_pushed(push_build(store, made, out.watch))
+    name = made.resolved.loaded.recipe.name
+    out.next(shlex.join(["store", "pull", str(store), name, "--output", f"build/{name}"]))
 
 
 def pull(

@@ -50,6 +50,13 @@ class TestInit:
         assert run("init", path, "--force").exit_code == 0
         assert path.read_text() != "mine"
 
+    def test_a_model_is_no_name_of_a_recipe(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        error = failure(run("init", "owner/model"))
+        assert isinstance(error, TrtspecError)
+        assert error.repair == "trtspec init model.yaml; a model is served by: trtspec deploy owner/model"
+        assert not list(tmp_path.iterdir())
+
     def test_a_folder_that_cannot_be_made(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         assert isinstance(failure(run("init", tmp_path / "file/recipe.yaml")), OSError)

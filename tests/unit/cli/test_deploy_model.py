@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.command_line import trtspec
+from tests.fakes.hub import Hub
 from trtspec.cli.terminal.model_recipe import ModelChoices, recipe_text
 from trtspec.recipe.loader import load, loads
 
@@ -62,6 +65,21 @@ def test_a_model_of_the_hub(tmp_path: Path) -> None:
     assert (found.name, found.target.model, found.hardware.gpu) == ("qwen3-8b", "Qwen/Qwen3-8B", "h100")
     assert found.draft is not None
     assert found.draft.model == "Qwen/Qwen3-0.6B"
+
+
+def test_a_model_that_the_hub_does_not_give_leaves_no_recipe(tmp_path: Path) -> None:
+    with Hub(TINY / "target") as hub:
+        hub_alone = hub.environment(tmp_path / "home")
+        (tmp_path / "here").mkdir()
+        for words in (["owner/nothing"], ["owner/gated"], ["owner/model", "--draft", "owner/nothing"]):
+            # The Hub's address is read at an import, so that this is a process of its own.
+            command = [sys.executable, "-m", "trtspec", "deploy", *words, "--gpu", "h100"]
+            said = subprocess.run(
+                command, cwd=tmp_path / "here", env=hub_alone, capture_output=True, text=True
+            )
+            assert (said.returncode, "wrote" in said.stderr) == (1, False), said.stderr
+            assert words[-1] in said.stderr
+            assert not list((tmp_path / "here").iterdir())
 
 
 def test_what_is_there_stays_and_is_of_this_model(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,16 @@ def test_steps_have_ticks_and_the_next_command_is_told(tmp_path: Path) -> None:
     assert shown.endswith(f"\nnext: trtspec deploy {recipe} --output there\n")
 
 
+def test_what_is_pushed_moved_or_written_has_a_next_command_too(tmp_path: Path) -> None:
+    recipe = TINY / "recipe.yaml"
+    subprocess.run([TRTSPEC, "build", recipe], cwd=tmp_path, check=True, capture_output=True)
+
+    shown = at_terminal("store", "push", "engines", recipe, folder=tmp_path)
+    assert shown.endswith("\nnext: trtspec store pull engines tiny --output build/tiny\n")
+    shown = at_terminal("migrate", recipe, "--to", "vllm", "--output", "r.yaml", folder=tmp_path)
+    assert shown.endswith("\nnext: trtspec check r.yaml\n")
+
+
 @pytest.mark.parametrize("words", [("build", TINY / "recipe.yaml", "--dry-run"), ("doctor",)])
 def test_nothing_is_told_where_nothing_can_follow(tmp_path: Path, words: tuple[str | Path, ...]) -> None:
     assert "next: " not in at_terminal(*words, folder=tmp_path)

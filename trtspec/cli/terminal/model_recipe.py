@@ -49,15 +49,17 @@ def find_model(asked: str) -> Path | str | None:
 def write_recipe(model: Path | str, choices: ModelChoices) -> Path:
     """Returns the recipe of a model in the current folder, which is written if it is not there yet.
 
-    Raises `UnavailableError` where the file is another model's, and RecipeError for choices that no recipe
-    can have.
+    Raises `UnavailableError` where the file is another model's, RecipeError for choices that no recipe can
+    have, and what the Hub says of a model that it does not give; then nothing is written.
     """
     from trtspec.base.atomic import write_atomically
+    from trtspec.pipeline.build.gather import refused
     from trtspec.recipe.loader import load, loads
 
     path, text = Path(f"{_name(model)}.yaml"), recipe_text(model, choices)
     if not path.exists():
-        loads(text.encode(), path)
+        for refusal in refused(loads(text.encode(), path)).values():
+            raise refusal
         write_atomically(path, text)
         out.status(f"wrote {path}, the recipe, which may be edited: the same command uses it again")
         return path

@@ -52,13 +52,13 @@ def gather(
     room.
     """
     has_head, models = loaded.recipe.speculation.method.is_head, dict[Role, ModelFacts]()
-    refused = _refused(loaded, offline=offline)
+    not_given = refused(loaded, offline=offline)
     for role, model in loaded.recipe.models.items():
-        known = published(model.model, model.revision) if offline and role in refused else None
+        known = published(model.model, model.revision) if offline and role in not_given else None
         if known:
-            models[role] = _of_table(loaded, model, known, refused[role])
-        elif role in refused and not isinstance(refused[role], UnavailableError):
-            raise refused[role]
+            models[role] = _of_table(loaded, model, known, not_given[role])
+        elif role in not_given and not isinstance(not_given[role], UnavailableError):
+            raise not_given[role]
         elif role is Role.TARGET or not has_head:
             bring = fetch if role in weights else fetch_headers
             models[role] = _model(loaded, model, digests, bring, watch)
@@ -73,7 +73,7 @@ def gather(
     return PlanFacts(models, host, _serving_code(), head)
 
 
-def _refused(loaded: LoadedRecipe, *, offline: bool) -> dict[Role, TrtspecError]:
+def refused(loaded: LoadedRecipe, *, offline: bool = False) -> dict[Role, TrtspecError]:
     """Returns why the Hub does not give those models that this machine lacks; it is asked for all at once."""
     lacking = {
         role: model

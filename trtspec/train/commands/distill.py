@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -265,6 +266,8 @@ def _advise(result: Distilled, changes: dict[str, str | None], recipe_out: Path 
             said = f"remove {key}" if value is None else f"{key}: {value}"
             out.hint(f"in {loaded.path}{f', line {line}' if line else ''}: {said}")
     out.result(str(result.folder))
+    if recipe_out and not (ratio and ratio.value <= 1):
+        out.next(shlex.join(["build", str(recipe_out)]))
 
 
 def _share(estimate: IntervalEstimate) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -176,6 +177,8 @@ def _tell(found: TuneOutcome, loaded: LoadedRecipe, output: Path, *, json: bool)
         out.json({**as_json(found), "recipe": written and str(written)})
     else:
         print_outcome(found, written)
+        if written:
+            out.next(shlex.join(["build", str(written)]))
     before, now = loaded.recipe.speculation, written and load(written).recipe.speculation
     if now and now.num_draft_tokens and before.num_draft_tokens is None:
         out.hint("it fixes K; without num_draft_tokens the adaptive policy follows acceptance and load")
