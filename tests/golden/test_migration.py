@@ -84,6 +84,15 @@ CASES = {
         "trtllm-build --checkpoint_dir ./ckpt --output_dir ./engine --gemm_plugin float16 "
         "--speculative_decoding_mode medusa --max_batch_size 4"
     ),
+    # NVIDIA's examples/lookahead/README.md, as it builds the engine.
+    "trtllm-lookahead": (
+        "python3 examples/models/core/llama/convert_checkpoint.py --model_dir=/path/to/vicuna-7b-v1.3 "
+        "--output_dir=tmp/engine/ckpt --dtype=float16 --tp_size=1 --pp_size=1\n"
+        "trtllm-build --checkpoint_dir=tmp/engine/ckpt --output_dir=tmp/engine "
+        "--gpt_attention_plugin=float16 --gemm_plugin=float16 --max_batch_size=32 --max_input_len=1024 "
+        "--max_seq_len=2048 --max_beam_width=1 --log_level=error --max_draft_len=83 "
+        "--speculative_decoding_mode=lookahead_decoding"
+    ),
     "trtllm-serve": (
         "trtllm-serve nvidia/Llama-3.1-8B-Instruct-FP8 --tp_size 2 --max_batch_size 8 --config FILE"
     ),

@@ -1,7 +1,7 @@
 """The models of the bls layout and the line that launches them, for every recipe and release, to the letter.
 
-Of a recipe without a draft, of one with its draft on the CPU, and of an engine with Medusa's heads, the model
-in front too, in both layouts.
+Of a recipe without a draft, of one with its draft on the CPU, and of engines with Medusa's heads and with
+lookahead, the model in front too, in both layouts.
 
 Texts have what differs between recipes, one file has a whole `config.pbtxt`. UPDATE_GOLDEN=1 writes them
 anew.
@@ -118,3 +118,19 @@ def test_the_models_of_an_engine_with_heads(
     texts = [config_text(spec), *map(engine_config_text, spec.engines)]
     shown = "\n\n".join(summary(text_format.Parse(text, pb.ModelConfig())) for text in texts)
     golden(f"medusa_{layout}.txt", shown + "\n")
+
+
+@pytest.mark.parametrize("layout", ["in_process", "bls"])
+def test_the_models_of_an_engine_with_lookahead(
+    layout: str, llama_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    llama_folder("target", max_position_embeddings=4096)
+    path = tmp_path / "lookahead.yaml"
+    path.write_text(
+        "name: lookahead\ntarget: {model: ./target}\nspeculation: {method: lookahead}\n"
+        "engine:\n  max_batch_size: 4\nhardware: {gpu: h200}\n"
+    )
+    spec = repository_spec(planned(path, tmp_path, "1.2.1", layout))
+    texts = [config_text(spec), *map(engine_config_text, spec.engines)]
+    shown = "\n\n".join(summary(text_format.Parse(text, pb.ModelConfig())) for text in texts)
+    golden(f"lookahead_{layout}.txt", shown + "\n")

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from trtspec.checkpoint.blueprint import Blueprint, draw
 from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.methods.method import Method
 from trtspec.models.families.family import FamilyTensor
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.source import Source
@@ -21,16 +22,18 @@ class DraftInside(ABC):
 
     @classmethod
     @abstractmethod
-    def usual(cls, source: Source, head: HeadDescription) -> DraftInside:
-        """Returns the draft that a head usually is; raises ModelError for a head or target that it cannot
-        be in.
+    def usual(cls, source: Source, method: Method, head: HeadDescription | None) -> DraftInside:
+        """Returns the draft that a recipe's method usually is, with its head if it has one.
+
+        Raises ModelError for a head, or a target, that it cannot be in.
         """
 
     @abstractmethod
     def of_size(self, size: int) -> DraftInside:
         """Returns the draft that proposes so many tokens in each step; raises ValueError for too many.
 
-        `error.args` has the problem and the repair.
+        Where other options say how many, it raises that for any other number. `error.args` has the problem
+        and the repair.
         """
 
     @property
@@ -46,7 +49,7 @@ class DraftInside(ABC):
     @property
     @abstractmethod
     def count(self) -> int:
-        """The number of its heads, each of which computes logits."""
+        """The number of its heads, each of which computes logits; 0 for a draft without any."""
 
     @property
     @abstractmethod

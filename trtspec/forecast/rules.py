@@ -80,8 +80,8 @@ class PairFacts:
     """The state of the build's roll-out; None before it began."""
     rolls_out: bool = True
     """False where the server has no roll-outs."""
-    tree: int | None = None
-    """The number of nodes of the tree of an engine that drafts by itself, which has no K."""
+    inside: int | None = None
+    """The number of tokens that an engine which drafts by itself proposes in each step; it has no K."""
 
     @property
     def short(self) -> bool:
@@ -117,7 +117,7 @@ class RuleAdvice:
 def advise(facts: PairFacts, measured: MeasuredRun | None) -> RuleAdvice:
     """Returns the rules held against a pair, with what was measured of it, if anything was."""
     seen = measured or MeasuredRun()
-    of_drafts = [] if facts.tree else [_length(facts), _acceptance(facts, seen)]
+    of_drafts = [] if facts.inside else [_length(facts), _acceptance(facts, seen)]
     rules = [
         *_draft(facts),
         *of_drafts[:1],
@@ -237,14 +237,14 @@ def _break_even(seen: MeasuredRun) -> Judgement:
 
 
 def _checklist(facts: PairFacts, seen: MeasuredRun) -> list[Judgement]:
-    """Returns the four things to have done before production; of a tree no acceptance is told."""
+    """Returns the four things to have done before production; of a draft inside no acceptance is told."""
     has_draft = facts.draft_parameters is not None
     room = "" if facts.requests is None else f", {facts.requests} requests at full length"
     size, finding, step = f"K up to {facts.length}", "trtspec tune finds K by measurement", "trtspec rollout"
     if not facts.rolls_out:
         step = "a router before it and the same without drafts, deploy --plain"
-    if facts.tree:
-        size, finding = f"a tree of {facts.tree} nodes", "max_draft_len is that number, for each build"
+    if facts.inside:
+        size, finding = f"{facts.inside} drafted tokens a step", "each number of them is a build of its own"
         step = "trtspec rollout canary: the engine drafts for every request"
     limit = f", limit: {facts.expected.limit}" if facts.expected else ""
     expected = (
@@ -282,7 +282,7 @@ def _checklist(facts: PairFacts, seen: MeasuredRun) -> list[Judgement]:
             step,
         ),
     ]
-    return [found[0], *found[2:]] if facts.tree else found
+    return [found[0], *found[2:]] if facts.inside else found
 
 
 def _words(rules: Sequence[Judgement], facts: PairFacts, seen: MeasuredRun) -> str:

@@ -27,7 +27,9 @@ class Method(Section):
     in_target: ClassVar[bool] = False
     """True if the draft is layers of the target itself, which its folder has."""
     of_servers: ClassVar[bool] = False
-    """True if it needs no head, and yet only servers of others draft by it."""
+    """True if it needs no head, and yet trtspec does not draft by it: a server of others does, or an engine
+    by itself.
+    """
     gives_way_to: ClassVar[str | None] = "ngram"
     """The method that needs no more than this one, and that every backend runs; None where this is one."""
     lacking_inside: ClassVar[Mapping[str, str]] = {}

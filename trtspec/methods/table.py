@@ -8,6 +8,7 @@ from trtspec.methods.dspark import DSparkMethod
 from trtspec.methods.eagle import EagleMethod
 from trtspec.methods.eagle3 import Eagle3Method
 from trtspec.methods.hybrid import Hybrid
+from trtspec.methods.lookahead import LookaheadMethod
 from trtspec.methods.medusa import MedusaMethod
 from trtspec.methods.method import Method
 from trtspec.methods.mtp import MtpMethod
@@ -27,5 +28,6 @@ METHODS: dict[str, type[Method]] = {
     "dflash": DFlashMethod,
     "dspark": DSparkMethod,
     "ngram_gpu": NgramGpu,
+    "lookahead": LookaheadMethod,
 }
 """The methods by their names."""

@@ -155,10 +155,13 @@ def test_drafts_that_can_never_gain_are_off() -> None:
 
 
 def test_an_engine_that_drafts_by_itself_has_a_tree_and_no_k() -> None:
-    facts = replace(FACTS, draft_parameters=None, draft_bytes=None, expected=None, tree=63)
+    facts = replace(FACTS, draft_parameters=None, draft_bytes=None, expected=None, inside=63)
     advice = advise(facts, None)
     assert not [one for one in (*advice.rules, *advice.checklist) if "acceptance" in one.rule]
     assert not [one for one in advice.rules if one.rule.startswith("K ")]
     tuning, rollout = rule(advice, "tuning"), rule(advice, "rollout")
-    assert (tuning.number, tuning.verdict) == ("a tree of 63 nodes, 20 requests at full length", "unmeasured")
+    assert (tuning.number, tuning.verdict) == (
+        "63 drafted tokens a step, 20 requests at full length",
+        "unmeasured",
+    )
     assert "trtspec rollout canary" in rollout.then

@@ -55,6 +55,10 @@ class SglangBackend(ServerBackend):
             "SGLang looks n-grams up on the CPU alone: method ngram",
             "SGLang 0.5.23, sglang/srt/speculative/ngram_worker.py",
         ),
+        "lookahead": Unsupported(
+            "SGLang has no lookahead decoding",
+            "SGLang 0.5.23, sglang/srt/speculative/spec_info.py: SpeculativeAlgorithm",
+        ),
     }
     mtp = MTP
     lacking: ClassVar[Mapping[str, str]] = {

@@ -10,6 +10,7 @@ from trtspec.backends.built.backend import EngineBackend
 from trtspec.backends.tensorrt_llm import flags
 from trtspec.backends.tensorrt_llm.defaults import defaults
 from trtspec.backends.tensorrt_llm.engine_step import engine_step
+from trtspec.backends.tensorrt_llm.lookahead import LookaheadInside
 from trtspec.backends.tensorrt_llm.medusa import MedusaInside
 from trtspec.backends.tensorrt_llm.rules import contradictions
 from trtspec.base.findings import Finding
@@ -31,7 +32,10 @@ class TensorRtLlmBackend(EngineBackend):
 
     name = "tensorrt_llm"
     title = "TensorRT-LLM"
-    inside: ClassVar[Mapping[str, type[DraftInside]]] = {"medusa": MedusaInside}
+    inside: ClassVar[Mapping[str, type[DraftInside]]] = {
+        "medusa": MedusaInside,
+        "lookahead": LookaheadInside,
+    }
     compiles = True
     packages = ("tensorrt_llm",)
     triton_backend = "tensorrtllm"
@@ -68,6 +72,7 @@ class TensorRtLlmBackend(EngineBackend):
             "trtspec looks n-grams up on the CPU while the engine works: method ngram",
             "trtspec/serving/drafters/lookup.py",
         ),
+        "lookahead": None,
     }
 
     def engine_step(self, resolved: Resolved, facts: PlanFacts, role: Role, gpus: tuple[str, ...]) -> Step:

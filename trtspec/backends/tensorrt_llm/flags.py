@@ -29,6 +29,8 @@ _MODE, _LENGTH = "--speculative_decoding_mode", "--max_draft_len"
 _MODES = {"draft_tokens_external": "draft_model", "medusa": "medusa", "eagle": "eagle"}
 _OTHER_MODES = {
     "medusa": "write speculation: {method: medusa}, and the folder of the heads as draft.model",
+    "lookahead_decoding": "write speculation: {method: {kind: lookahead, window_size: W, ngram_size: N,"
+    " verification_set_size: G}} with the sizes that the server was given: max_draft_len does not say them",
 }
 _CONVERTED = {
     "--model_dir": FlagKey("model"),

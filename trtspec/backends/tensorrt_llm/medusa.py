@@ -22,13 +22,15 @@ from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.inside import DraftInside
 from trtspec.checkpoint.placement import place
 from trtspec.methods.medusa import NODES
+from trtspec.methods.method import Method
 from trtspec.models.families.family import FamilyTensor, Split, TensorPart
 from trtspec.models.heads.check import check_head
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.medusa import TARGET_ARCHITECTURE, MedusaDescription
 from trtspec.models.heads.reading import head_tensors
 from trtspec.models.source import Source
-from trtspec.serving.executors.tensorrt_llm.choices import Choices, as_parameter
+from trtspec.serving.executors.tensorrt_llm.choices import Choices
+from trtspec.serving.executors.tensorrt_llm.medusa import MedusaTree
 
 _FAMILIES = ("llama", "mistral", "qwen2")
 _HEADS = "*medusa_heads*"
@@ -52,7 +54,8 @@ class MedusaInside(DraftInside):
     choices: Choices
 
     @classmethod
-    def usual(cls, source: Source, head: HeadDescription) -> MedusaInside:
+    def usual(cls, source: Source, method: Method, head: HeadDescription | None) -> MedusaInside:
+        assert head is not None, "a recipe names heads"
         heads = fitting(source, head)
         return cls(heads, tuple(choices(heads.count)))
 
@@ -127,7 +130,7 @@ class MedusaInside(DraftInside):
             yield FamilyTensor(f"{ours}.lm_head.weight", (logits,))
 
     def parameters(self, *, of_engine: bool) -> dict[str, str]:
-        tree = {"medusa_choices": as_parameter(self.choices)}
+        tree = MedusaTree(self.choices).parameters()
         return {"decoding_mode": self.mode, **tree} if of_engine else tree
 
 

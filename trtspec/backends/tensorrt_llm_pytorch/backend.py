@@ -74,6 +74,10 @@ class TensorRtLlmPyTorchBackend(ServerBackend):
             "its PyTorch backend looks n-grams up on the CPU alone: method ngram",
             "TensorRT-LLM 1.2, tensorrt_llm/_torch/speculative/ngram.py",
         ),
+        "lookahead": Unsupported(
+            "only engines of TensorRT-LLM have lookahead decoding, its PyTorch backend has not",
+            "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: LookaheadDecodingConfig.supports_backend",
+        ),
     }
     mtp = MTP
     lacking: ClassVar[Mapping[str, str]] = {

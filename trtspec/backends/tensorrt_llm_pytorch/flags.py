@@ -71,7 +71,10 @@ _METHODS = {
     "Eagle3": "eagle3",
     "Medusa": "medusa",
     "MTP": "mtp",
+    "Lookahead": "lookahead",
 }
+_SIZES = {f"max_{name}": name for name in ("window_size", "ngram_size", "verification_set_size")}
+"""The options of its `LookaheadDecodingConfig`, and those of a recipe's method."""
 _BACKENDS = {"pytorch": "tensorrt_llm_pytorch", "tensorrt": "tensorrt_llm", "trt": "tensorrt_llm"}
 _SYNTAX = Syntax(
     aliases={
@@ -136,6 +139,8 @@ def _speculates(name: str, option: Option, drafts: DraftFlags) -> bool:
         drafts.length, drafts.length_flag = int(value), option.written
     elif name == "max_matching_ngram_size" and is_whole(value):
         drafts.others["speculation.method.prompt_lookup_max"] = int(value), option.written
+    elif name in _SIZES and is_whole(value):
+        drafts.others[f"speculation.method.{_SIZES[name]}"] = int(value), option.written
     else:
         return False
     return True

@@ -41,6 +41,10 @@ class TorchBackend(EngineBackend):
             "trtspec looks n-grams up on the CPU while the engine works: method ngram",
             "trtspec/serving/drafters/lookup.py",
         ),
+        "lookahead": Unsupported(
+            "the torch backend verifies a chain of tokens, and guesses none beside it",
+            "trtspec/serving/executors/torch/torch_executor.py",
+        ),
     }
 
     def engine_step(self, resolved: Resolved, facts: PlanFacts, role: Role, gpus: tuple[str, ...]) -> Step:

@@ -65,6 +65,10 @@ class VllmBackend(ServerBackend):
         "dflash": None,
         "dspark": None,
         "ngram_gpu": None,
+        "lookahead": Unsupported(
+            "vLLM has no lookahead decoding",
+            "vLLM 0.33.0, vllm/config/speculative.py: SpeculativeMethod",
+        ),
     }
 
     def contradictions(self, recipe: Recipe) -> Iterator[Finding]:

@@ -11,6 +11,8 @@ from typing import Any
 
 from trtspec.measure.selftest.outcome import Outcome, Ruling
 from trtspec.serving.executor import GuideType
+from trtspec.serving.executors.tensorrt_llm.lookahead import LookaheadSizes
+from trtspec.serving.executors.tensorrt_llm.medusa import MedusaTree
 
 _REQUEST: Mapping[str, Mapping[str, Any]] = {
     "SamplingConfig": {
@@ -106,9 +108,8 @@ def _refused(trtllm: Any, classes: Mapping[str, Mapping[str, Any]]) -> list[str]
 
 def _enumerations(trtllm: Any) -> None:
     """Does what takes an enumeration, and sets what is set as an attribute."""
-    medusa = trtllm.DecodingMode.Medusa()
-    tree = trtllm.DecodingConfig(decoding_mode=medusa, medusa_choices=[[0], [0, 0]])
-    config = trtllm.ExecutorConfig(decoding_config=tree)
+    config = trtllm.ExecutorConfig(decoding_config=MedusaTree(((0,), (0, 0))).decoding(trtllm))
+    config.decoding_config = LookaheadSizes(7, 7, 7).decoding(trtllm)
     config.fail_fast_on_attention_window_too_large = True
     for kind in GuideType:
         trtllm.GuidedDecodingParams(getattr(trtllm.GuidedDecodingParams.GuideType, kind.name), "{}")

@@ -44,7 +44,7 @@ def advice(
         expected=_expected(speed) if speed else None,
         rollout=rollout,
         rolls_out=resolved.launch is None,
-        tree=target.inside.draft.num_drafted if target.inside else None,
+        inside=target.inside.draft.num_drafted if target.inside else None,
     )
     return advise(facts, measured)
 

@@ -12,22 +12,23 @@ from trtspec.pipeline.plan.resolved import InsidePlan
 
 
 def choose_inside(choose: Chooser, facts: PlanFacts, backend: Backend) -> InsidePlan | None:
-    """Returns the heads and the tree that they propose; None where the engine has no draft inside.
+    """Returns the draft of an engine and its files, if it has any; None where the engine has none inside.
 
-    Raises RecipeError for a tree of more nodes than the heads have paths, and ModelError for heads or a
-    target that the engine cannot have.
+    Raises RecipeError for a number of tokens that it cannot propose, and ModelError for heads or a target
+    that the engine cannot have.
     """
     method, found = choose.loaded.recipe.speculation.method, facts.head
     kind = backend.inside.get(method.kind)
-    if kind is None or found is None:
+    if kind is None:
         return None
-    usual = kind.usual(facts.target.source, found.head)
+    usual = kind.usual(facts.target.source, method, found.head if found else None)
     size: int = choose("speculation.max_draft_len", usual.num_drafted, usual.reason)
     try:
         draft = usual.of_size(size)
     except ValueError as error:
         raise choose.error("speculation.max_draft_len", *error.args) from error
-    return InsidePlan(ModelFacts(found.name, found.revision, found.source, found.digests), draft)
+    files = ModelFacts(found.name, found.revision, found.source, found.digests) if found else None
+    return InsidePlan(files, draft)
 
 
 def check_cyclic(choose: Chooser, source: Source, options: BuildOptions) -> None:

@@ -53,12 +53,12 @@ class LayersPlan:
 
 @dataclass(frozen=True, slots=True)
 class InsidePlan:
-    """The heads that a target's engine has inside."""
+    """The draft that a target's engine has inside."""
 
-    model: ModelFacts
-    """The files of the heads."""
+    model: ModelFacts | None
+    """The files of its heads; None for a draft without any."""
     draft: DraftInside
-    """The heads, and what they propose."""
+    """The draft, and how much it proposes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class EnginePlan:
     is_dependent: bool = False
     """True if it lives in the target's engine: a head, or layers that are no copies."""
     inside: InsidePlan | None = None
-    """The heads that a target is built with, as its draft."""
+    """The draft that a target is built with."""
 
     @property
     def runner(self) -> Backend:
@@ -94,7 +94,7 @@ class EnginePlan:
 
     @property
     def draft_inside(self) -> DraftInside | None:
-        """The heads inside, and what they propose."""
+        """The draft inside, and how much it proposes."""
         return self.inside.draft if self.inside else None
 
     @property

@@ -73,7 +73,7 @@ def unforeseeable(resolved: Resolved) -> str | None:
     if unknown := {engine.model.source.architecture for engine in resolved.engines.values()} - set(FAMILIES):
         return f"the layers of {' and '.join(sorted(unknown))} are not known"
     if resolved.target.inside:
-        return "what a tree of drafts brings is not reckoned: `trtspec bench --baseline` measures it"
+        return "what an engine's own drafts bring is not reckoned: `trtspec bench --baseline` measures it"
     draft = resolved.engines.get(Role.DRAFT)
     if draft and draft.runner.is_embedded:
         return "a draft on the CPU has no data sheet: `trtspec bench` measures it"

@@ -47,5 +47,5 @@ def step(
 def _purpose(plan: EnginePlan) -> str:
     drafts = plan.options.max_draft_len
     if plan.inside:
-        return f"drafts with {plan.inside.draft.count} heads and verifies {drafts} tokens of theirs"
+        return f"drafts by {plan.inside.draft.title}, and verifies {drafts} tokens in each step"
     return f"verifies up to {drafts} draft tokens" if drafts else "proposes tokens"

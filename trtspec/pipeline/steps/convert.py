@@ -31,15 +31,15 @@ def step(resolved: Resolved, role: Role) -> Step:
     calibration, after = scales(resolved, role)
     layers, before = choose_layers.chosen(resolved, role)
     own, inside = choose_layers.written(resolved, role), resolved.engines[role].inside
-    draft = inside.draft if inside else None
-    with_heads = f" with {draft.title}" if draft else ""
+    draft, heads = (inside.draft, inside.model) if inside else (None, None)
+    with_heads = f" with {draft.title}" if draft and heads else ""
     return Step(
         kind=KIND,
         role=role,
         summary=f"the {role}{with_heads} as a TensorRT-LLM checkpoint in {_precision(options)}",
         inputs=(
             model.name,
-            *([inside.model.name] if inside else []),
+            *([heads.name] if heads else []),
             *([f"{role}/{CALIBRATION}"] if calibration else []),
         ),
         output=checkpoint(role),
@@ -58,7 +58,7 @@ def digest_of_checkpoint(engine: EnginePlan, **values: Any) -> str | None:
     """
     models = [engine.model]
     if engine.inside:
-        models.append(engine.inside.model)
+        models += [engine.inside.model] if engine.inside.model else []
         values |= engine.inside.draft.digested()
     return digest_of_files(is_weight, *models, options=asdict(engine.checkpoint), **values)
 

@@ -108,7 +108,8 @@ def _lengths(recipe: Recipe) -> str:
     speculation = recipe.speculation
     longest = speculation.num_draft_tokens or speculation.max_draft_len
     if recipe.drafts_inside:
-        return f"a tree of {longest} in every step" if longest else "a tree in every step"
+        own = "a tree" if speculation.method.is_head else "its own n-grams"
+        return f"{own} of {longest} in every step" if longest else f"{own} in every step"
     is_built = recipe.runner.builds_engines
     is_fixed = not is_built or speculation.policy == "fixed" or speculation.num_draft_tokens
     if is_fixed:

@@ -10,16 +10,20 @@ from typing import Any
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import MAX_TOP_LOG_PROBS, Limits, LogitsFormat
 
-DRAFT_TOKENS_EXTERNAL, MEDUSA = 2, 4  # `SpeculativeDecodingMode`, written as an integer
+# `SpeculativeDecodingMode`, written as an integer.
+DRAFT_TOKENS_EXTERNAL, MEDUSA, LOOKAHEAD = 2, 4, 8
+INSIDE = frozenset({MEDUSA, LOOKAHEAD})
+"""The modes of engines that draft by themselves."""
 GREEDY_ALONE = frozenset(
     {"temperature", "top_k", "top_p", "min_p", "min_tokens"}
     | {"repetition_penalty", "presence_penalty", "frequency_penalty"}
 )
-"""What an engine with Medusa's heads does not do as it is asked to.
+"""What an engine that drafts by itself does not do as it is asked to.
 
-`DecodingMode::Medusa` (`executor/types.h`) has neither temperature, penalties nor min_p. Its layer draws by
-top-k alone, and has one state of random numbers for all nodes of a step (`layers/medusaDecodingLayer.cpp`).
-The end token is held off in a whole step or not at all (`kernels/penaltyKernels.cu`). No words are banned.
+Its `DecodingMode` (`executor/types.h`) has neither temperature, penalties nor min_p. Medusa's layer draws by
+top-k alone, and has one state of random numbers for all nodes of a step (`layers/medusaDecodingLayer.cpp`);
+that of lookahead takes the likeliest token (`layers/lookaheadDecodingLayer.cpp`). The end token is held off
+in a whole step or not at all (`kernels/penaltyKernels.cu`). No words are banned.
 """
 TORCH_VERSION = "trtspec-torch"
 """How the version of an engine of the torch backend begins; others have TensorRT-LLM's."""
@@ -44,7 +48,7 @@ def limits_of(document: Mapping[str, Any]) -> Limits:
     model, build = document["pretrained_config"], document["build_config"]
     mode, drafts = int(build["speculative_decoding_mode"]), int(build["max_draft_len"])
     # An engine that drafts by itself keeps room for a draft in every text, of which nobody else knows.
-    longest = int(build["max_seq_len"]) - (drafts if mode == MEDUSA else 0)
+    longest = int(build["max_seq_len"]) - (drafts if mode in INSIDE else 0)
     vocab_size, is_torch = int(model["vocab_size"]), str(document["version"]).startswith(TORCH_VERSION)
     return Limits(
         max_batch_size=int(build["max_batch_size"]),
@@ -54,7 +58,7 @@ def limits_of(document: Mapping[str, Any]) -> Limits:
         max_seq_len=longest,
         max_draft_len=drafts if mode == DRAFT_TOKENS_EXTERNAL else 0,
         vocab_size=vocab_size,
-        ignored_options=GREEDY_ALONE if mode == MEDUSA else frozenset(),
+        ignored_options=GREEDY_ALONE if mode in INSIDE else frozenset(),
         # TensorRT-LLM cannot say them. An engine that verifies drafts returns 0 for every token, with and
         # without a draft: layers/externalDraftTokensLayer.cpp gives its kernels no place to write them to.
         # The others say them of the distribution after temperature, penalties and top-k
@@ -62,7 +66,7 @@ def limits_of(document: Mapping[str, Any]) -> Limits:
         returns_log_probs=is_torch,
         max_top_log_probs=MAX_TOP_LOG_PROBS if is_torch else 0,
         # `ban_bad_words` of kernels/banBadWords.cu asks for `0 < banned_token`.
-        never_banned=range(vocab_size if mode == MEDUSA else 0 if is_torch else 1),
+        never_banned=range(vocab_size if mode in INSIDE else 0 if is_torch else 1),
         matches_samples=is_torch,
         draft_logits=None if is_torch else _draft_logits(model),
     )

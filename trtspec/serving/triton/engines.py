@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from trtspec.serving.bounds import ServingBounds
@@ -12,6 +12,7 @@ from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Executor
 from trtspec.serving.executors.limits import read_limits
+from trtspec.serving.executors.tensorrt_llm.runtime_draft import RuntimeDraft
 from trtspec.serving.guides.guides import Guides
 from trtspec.serving.pace import Policy
 from trtspec.serving.tokenizer import Tokenizer
@@ -173,7 +174,7 @@ def _tensorrt_llm(
             parameters.path(f"{role}_engine_dir"),
             parameters.number(f"{role}_gpu_device_id"),
             parameters.flag(f"{role}_enable_chunked_context"),
-            parameters.choices("medusa_choices") if role == "target" else (),
+            _inside(parameters) if role == "target" else None,
         )
         for role in roles
         if role == "target" or device is None
@@ -189,6 +190,19 @@ def _tensorrt_llm(
 
     draft = parameters.path("draft_engine_dir")
     return load_beside(lambda: load_engines(bindings, locations, fraction, guided), draft, device)
+
+
+def _inside(parameters: Parameters) -> RuntimeDraft | None:
+    """Returns what the target's engine drafts by itself, of which a parameter of NVIDIA's tells."""
+    from trtspec.serving.executors.tensorrt_llm.lookahead import LookaheadSizes
+    from trtspec.serving.executors.tensorrt_llm.medusa import MedusaTree
+
+    if MedusaTree.key in parameters.values:
+        return MedusaTree(parameters.choices(MedusaTree.key))
+    if LookaheadSizes.key in parameters.values:
+        names = (f"lookahead_{field.name}" for field in fields(LookaheadSizes))
+        return LookaheadSizes(*map(parameters.number, names))
+    return None
 
 
 def _torch(

@@ -63,9 +63,7 @@ class Parameters:
         return text
 
     def choices(self, key: str) -> Choices:
-        """Returns the paths of a tree; none where the key is missing."""
-        if key not in self.values:
-            return ()
+        """Returns the paths of a tree."""
         try:
             return read_choices(self.text(key))
         except ValueError:

@@ -186,6 +186,21 @@ def test_heads_of_medusa_are_served_by_the_newest_release_that_has_them() -> Non
 
 
 @pytest.mark.parametrize(
+    ("flags", "method"), [("--backend tensorrt ", "lookahead"), ("", "ngram")], ids=["engine", "PyTorch"]
+)
+def test_lookahead_of_an_engine_keeps_its_sizes(tmp_path: Path, flags: str, method: str) -> None:
+    file = tmp_path / "extra.yaml"
+    sizes = {"max_window_size": 7, "max_ngram_size": 6, "max_verification_set_size": 5}
+    file.write_text(json.dumps({"speculative_config": {"decoding_type": "Lookahead", **sizes}}))
+    found = recipe_of(f"trtllm-serve org/big {flags}--extra_llm_api_options {file}", HERE)
+    read = recipe(found).speculation.method
+    assert read.kind == method
+    if method == "lookahead":
+        assert read.options == {"window_size": 7, "ngram_size": 6, "verification_set_size": 5}
+    assert bool(found.missing) == (method != "lookahead")
+
+
+@pytest.mark.parametrize(
     ("content", "problem"),
     [
         ("a: 2001-99-99", "is no YAML"),

@@ -153,6 +153,15 @@ def test_the_nodes_of_a_tree_are_not_the_tokens_of_a_chain(
     assert found.recipe.speculation.max_draft_len is None
 
 
+def test_lookahead_becomes_what_the_text_itself_proposes(tmp_path: Path) -> None:
+    text = "name: pair\ntarget: {model: a/b}\nhardware: {gpu: h100}\n"
+    text += "speculation:\n  method: {kind: lookahead, window_size: 7}\n"
+    found = moved(text, "torch", tmp_path)
+    told = {change.key: (change.before, change.after) for change in found.changes}
+    assert told["K"] == ("its own n-grams in every step", "adaptive")
+    assert found.recipe.speculation.method.kind == "ngram"
+
+
 def test_a_method_that_the_newest_release_lacks_goes_to_one_that_has_it(tmp_path: Path) -> None:
     text = "name: pair\ntarget: {model: a/b}\ndraft: {model: a/heads}\nhardware: {gpu: h100}\n"
     text += "engine: {backend: torch}\nspeculation: {method: medusa}\n"

@@ -13,8 +13,8 @@ from typing import Any
 
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Limits
-from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, MEDUSA, limits_of
-from trtspec.serving.executors.tensorrt_llm.choices import Choices, as_parameter
+from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, INSIDE, limits_of
+from trtspec.serving.executors.tensorrt_llm.runtime_draft import RuntimeDraft
 
 IGNORED_WITH_DRAFTS = frozenset({"min_p"})
 """What an engine of this mode ignores, in requests without a draft too: it decodes all of them in
@@ -37,12 +37,12 @@ class TrtLlmEngine:
     enable_chunked_context: bool = True
     """True if a text may take several iterations."""
     logits_dtype: str = "float32"
-    medusa_choices: Choices = ()
-    """The tree that the engine's own heads propose; empty for an engine without heads."""
+    inside: RuntimeDraft | None = None
+    """What the engine drafts by itself; None for an engine that does not."""
 
 
 def read_engine(
-    folder: Path, release: str, enable_chunked_context: bool = True, medusa_choices: Choices = ()
+    folder: Path, release: str, enable_chunked_context: bool = True, inside: RuntimeDraft | None = None
 ) -> TrtLlmEngine:
     """Returns the engine; raises `EngineLoadError` if this release cannot run it in one process."""
     path = folder / "config.json"
@@ -52,7 +52,7 @@ def read_engine(
         _check(folder, release, document)
         limits = limits_of(document)
         mode = int(build["speculative_decoding_mode"])
-        _check_choices(folder, medusa_choices, int(build["max_draft_len"]) if mode == MEDUSA else 0)
+        _check_inside(folder, mode, int(build["max_draft_len"]), inside)
         return TrtLlmEngine(
             folder=folder,
             limits=replace(
@@ -67,7 +67,7 @@ def read_engine(
             kv_bytes=_kv_bytes(model),
             enable_chunked_context=enable_chunked_context,
             logits_dtype=str(model.get("logits_dtype", "float32")),
-            medusa_choices=medusa_choices,
+            inside=inside,
         )
     except FileNotFoundError:
         raise EngineLoadError(path, "no such file; is this an engine directory?") from None
@@ -93,15 +93,16 @@ def _check(folder: Path, release: str, document: dict[str, Any]) -> None:
         raise EngineLoadError(folder, f"{problem}; build it again")
 
 
-def _check_choices(folder: Path, choices: Choices, nodes: int) -> None:
-    """Raises `EngineLoadError` for a tree of other than so many nodes.
-
-    The runtime would take one of 63 where there is none, and fill a smaller one up with rubbish
-    (`MedusaModule`, and `initTensorsFromChoices` of runtime/utils/speculativeChoicesUtils.cpp).
-    """
-    if len(choices) != nodes:
-        problem = f"{as_parameter(choices) or 'missing'}: {folder} was built for a tree of {nodes} nodes"
-        raise EngineLoadError("medusa_choices", problem)
+def _check_inside(folder: Path, mode: int, drafts: int, inside: RuntimeDraft | None) -> None:
+    """Raises `EngineLoadError` unless the draft is what the engine was built for."""
+    if inside is None:
+        if mode in INSIDE:
+            problem = "drafts by itself, and the parameters of config.pbtxt do not say how; write them again"
+            raise EngineLoadError(folder, problem)
+    elif (inside.mode, inside.num_drafted) != (mode, drafts):
+        built = f"{folder} was built for mode {mode} with max_draft_len {drafts}"
+        wanted = f"this is of mode {inside.mode} with {inside.num_drafted}"
+        raise EngineLoadError(inside.key, f"{inside}: {built}, and {wanted}")
 
 
 def _longest_prompt(limits: Limits, build: dict[str, Any], enable_chunked_context: bool) -> int:

@@ -10,9 +10,9 @@ from typing import Any
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.tensorrt_llm.bindings import free_memory
 from trtspec.serving.executors.tensorrt_llm.budget import KvBudget, tokens_of_each
-from trtspec.serving.executors.tensorrt_llm.choices import Choices
 from trtspec.serving.executors.tensorrt_llm.engine import TrtLlmEngine, read_engine
 from trtspec.serving.executors.tensorrt_llm.guided import LOGITS_DTYPES, GuidedVocabulary
+from trtspec.serving.executors.tensorrt_llm.runtime_draft import RuntimeDraft
 from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
 
 _GIB = 2**30
@@ -27,8 +27,8 @@ class EngineLocation:
     """CUDA's number of the GPU."""
     enable_chunked_context: bool = True
     """True if a text may take several iterations."""
-    medusa_choices: Choices = ()
-    """The tree of the engine's own heads; empty if it has none."""
+    inside: RuntimeDraft | None = None
+    """What the engine drafts by itself; None if it does not."""
 
 
 def load_engines(
@@ -44,13 +44,11 @@ def load_engines(
     `tensorrt_llm.bindings.executor`. Raises `EngineLoadError`, where possible before anything is loaded.
     """
     engines = [
-        read_engine(
-            location.folder, trtllm.__version__, location.enable_chunked_context, location.medusa_choices
-        )
+        read_engine(location.folder, trtllm.__version__, location.enable_chunked_context, location.inside)
         for location in locations
     ]
     target, device_id = locations[0], locations[0].device_id
-    if not engines[0].limits.max_draft_len and not engines[0].medusa_choices:
+    if not engines[0].limits.max_draft_len and not engines[0].inside:
         problem = "verifies no drafts: it was built without speculative_decoding_mode draft_tokens_external"
         raise EngineLoadError(target.folder, problem)
     is_shared = [location.device_id for location in locations[1:]] == [device_id]
@@ -61,7 +59,7 @@ def load_engines(
         for location, engine in reversed(list(zip(locations, engines, strict=True))):
             budget = KvBudget(fraction, None if location is target else tokens)
             follows = location is target and engine.logits_dtype in LOGITS_DTYPES
-            if engine.medusa_choices:  # A step has a row of logits for each node, and one gets a mask.
+            if engine.inside:  # A step has a row of logits for each token, and one gets a mask.
                 follows = False
             executor = TrtLlmExecutor(trtllm, engine, location.device_id, budget, guided if follows else None)
             loaded.insert(0, executor)

@@ -226,15 +226,9 @@ def _config(trtllm: Any, engine: TrtLlmEngine, device_id: int, kv_budget: KvBudg
         enable_chunked_context=engine.enable_chunked_context,
         iter_stats_max_iterations=_ITERATIONS,
         parallel_config=trtllm.ParallelConfig(device_ids=[device_id]),
-        decoding_config=_decoding(trtllm, engine) if engine.medusa_choices else None,
+        decoding_config=engine.inside.decoding(trtllm) if engine.inside else None,
     )
     # A cache too small for one text would otherwise make texts shorter, with a warning in the log. It is set
     # as an attribute, which releases without the option ignore, where their constructor would refuse it.
     config.fail_fast_on_attention_window_too_large = True
     return config
-
-
-def _decoding(trtllm: Any, engine: TrtLlmEngine) -> Any:
-    """Returns the `DecodingConfig` of an engine with Medusa's heads: its mode is told with the tree."""
-    choices = [list(path) for path in engine.medusa_choices]
-    return trtllm.DecodingConfig(decoding_mode=trtllm.DecodingMode.Medusa(), medusa_choices=choices)

@@ -19,11 +19,13 @@ from trtspec.serving.executor import FinishReason, Guide, GuideType, Request, Re
 from trtspec.serving.executors.limits import GREEDY_ALONE, read_limits
 from trtspec.serving.executors.tensorrt_llm.choices import as_parameter, read_choices
 from trtspec.serving.executors.tensorrt_llm.guided import GuidedVocabulary
+from trtspec.serving.executors.tensorrt_llm.lookahead import LookaheadSizes
+from trtspec.serving.executors.tensorrt_llm.medusa import MedusaTree
 from trtspec.serving.executors.tensorrt_llm.pair import EngineLocation, load_engines
 from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
 
 HEADS = 3
-TREE = tuple(choices(HEADS))
+TREE = MedusaTree(tuple(choices(HEADS)))
 PROMPT = [5, 17, 33, 60]
 
 
@@ -79,11 +81,11 @@ def test_the_runtime_is_told_of_mode_and_tree(trtllm: Any, folder: Path) -> None
     load(trtllm, folder)
     config = trtllm.Executor.MADE[-1].config.decoding_config
     assert config.decoding_mode.isMedusa()
-    assert config.medusa_choices == [list(path) for path in TREE]
+    assert config.medusa_choices == [list(path) for path in TREE.choices]
 
 
 def test_other_engines_are_told_of_none(trtllm: Any, tmp_path: Path, model: PreTrainedModel) -> None:
-    load(trtllm, write_trtllm_engine(tmp_path / "plain", model), ())
+    load(trtllm, write_trtllm_engine(tmp_path / "plain", model), None)
     assert trtllm.Executor.MADE[-1].config.decoding_config is None
 
 
@@ -155,8 +157,12 @@ def test_guides_are_not_followed(trtllm: Any, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("tree", "problem"),
     [
-        ((), "medusa_choices: missing: .* was built for a tree of 63 nodes"),
-        (TREE[:-1], r"medusa_choices: \{0\}.*: .* was built for a tree of 63 nodes"),
+        (None, "drafts by itself, and the parameters of config.pbtxt do not say how"),
+        (
+            MedusaTree(TREE.choices[:-1]),
+            r"medusa_choices: \{0\}.* mode 4 with max_draft_len 63, and this is of mode 4 with 62",
+        ),
+        (LookaheadSizes(7, 7, 5), r"lookahead_window_size: 7, 7, 5: .* mode 4 .* this is of mode 8 with 71"),
     ],
 )
 def test_another_tree_is_refused_before_anything_is_loaded(
@@ -168,7 +174,9 @@ def test_another_tree_is_refused_before_anything_is_loaded(
 
 
 def test_a_tree_for_an_engine_without_heads(trtllm: Any, tmp_path: Path, model: PreTrainedModel) -> None:
-    with pytest.raises(EngineLoadError, match="was built for a tree of 0 nodes"):
+    with pytest.raises(
+        EngineLoadError, match="was built for mode 2 with max_draft_len 6, and this is of mode 4 with 63"
+    ):
         load(trtllm, write_trtllm_engine(tmp_path / "plain", model), TREE)
 
 
@@ -184,7 +192,7 @@ class TestChoices:
         assert as_parameter([(1, 5), (1, 2, 3)]) == "{1, 5}, {1, 2, 3}"
         assert read_choices("{1, 5}, {1, 2, 3}") == read_choices("{1,5},{1,2,3}") == ((1, 5), (1, 2, 3))
         assert read_choices("{0}") == ((0,),)
-        assert read_choices(as_parameter(TREE)) == TREE
+        assert read_choices(as_parameter(TREE.choices)) == TREE.choices
 
     @pytest.mark.parametrize("text", ["a", "0,1,", "{a}", "{bdfda,,}", "", "{{}}", "{}", "{0} {1}"])
     def test_other_texts_are_none(self, text: str) -> None:

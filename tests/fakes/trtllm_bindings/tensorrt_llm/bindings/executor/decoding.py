@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from tensorrt_llm.bindings.executor.errors import thrown
+from tensorrt_llm.bindings.executor.request import LookaheadDecodingConfig
 from tensorrt_llm.bindings.executor.strict import Bound, Int32, Unsupported, check
 
 SOURCE = "executor/decodingConfig.cpp"
+MODES = {"medusa_choices": "Medusa", "lookahead_decoding_config": "Lookahead"}
+SETTINGS = {"medusa_choices": "MedusaChoices are", "lookahead_decoding_config": "LookaheadDecodingConfig is"}
 
 
 class DecodingMode(Bound):
@@ -29,6 +32,10 @@ class DecodingMode(Bound):
         return cls._of("Medusa")
 
     @classmethod
+    def Lookahead(cls) -> DecodingMode:
+        return cls._of("Lookahead")
+
+    @classmethod
     def _of(cls, name: str) -> DecodingMode:
         mode = cls.__new__(cls)
         object.__setattr__(mode, "name", name)
@@ -40,24 +47,27 @@ class DecodingMode(Bound):
     def isMedusa(self) -> bool:
         return self.name == "Medusa"
 
+    def isLookahead(self) -> bool:
+        return self.name == "Lookahead"
+
 
 class DecodingConfig(Bound):
-    """The setter of the mode takes no Medusa, and that of the choices makes it Medusa."""
+    """The setter of the mode takes none of drafts inside, and those of their settings set their mode."""
 
     decoding_mode: DecodingMode | None = None
-    lookahead_decoding_config: Unsupported | None = None
+    lookahead_decoding_config: LookaheadDecodingConfig | None = None
     medusa_choices: list[list[Int32]] | None = None
     eagle_config: Unsupported | None = None
 
     def checks(self, name: str, value: Any) -> None:
         is_made = hasattr(self, "_is_made")
-        if name == "decoding_mode" and is_made and value is not None and value.isMedusa():
-            raise thrown("Decoding mode must not be set with `setDecodingMode` for Medusa", SOURCE)
-        if name != "medusa_choices" or value is None:
+        if name == "decoding_mode" and is_made and value is not None and value.name in MODES.values():
+            raise thrown("Decoding mode must not be set with `setDecodingMode` for Medusa, Lookahead", SOURCE)
+        if name not in MODES or value is None:
             return
         if is_made:
-            object.__setattr__(self, "decoding_mode", DecodingMode.Medusa())
+            object.__setattr__(self, "decoding_mode", DecodingMode._of(MODES[name]))
         mode = self.decoding_mode
-        check(mode is not None, "MedusaChoices are set, but DecodingMode is not set", SOURCE)
-        is_medusa = mode is not None and mode.isMedusa()
-        check(is_medusa, "MedusaChoices are set, but DecodingMode is not set to Medusa", SOURCE)
+        check(mode is not None, f"{SETTINGS[name]} set, but DecodingMode is not set", SOURCE)
+        is_its = mode is not None and mode.name == MODES[name]
+        check(is_its, f"{SETTINGS[name]} set, but DecodingMode is not set to {MODES[name]}", SOURCE)

@@ -167,10 +167,10 @@ class Executor:
         if (problem := self._derails(request) or self._misfits(request)) is not None:
             self._fail_all(request_id, problem)
             return
-        draft, has_heads = request.external_draft_tokens_config, self._plan.heads > 0
+        draft, drafts = request.external_draft_tokens_config, self._plan.accepts > 0
         kept = self.KEEP(len(draft.tokens)) if draft else 0
-        # `ban_bad_words` lets token 0 through, and an engine with heads has no layer that bans.
-        banned = [] if has_heads else [word for word in request.bad_words or [] if word[-1] != 0]
+        # `ban_bad_words` lets token 0 through, and an engine that drafts has no layer that bans.
+        banned = [] if drafts else [word for word in request.bad_words or [] if word[-1] != 0]
         sampling = _sampling(request.sampling_config, verifies=self._plan.max_draft_len > 0)
         ours = torch_side.Request(
             input_token_ids=request.input_token_ids,
@@ -178,7 +178,7 @@ class Executor:
             draft_token_ids=draft.tokens[:kept] if draft else (),
             end_id=request.end_id,
             bad_words=banned,
-            sampling=_of_heads(sampling) if has_heads else sampling,
+            sampling=_of_drafts(sampling) if drafts else sampling,
             streaming=request.streaming,
             embedding_bias=_bias(request.embedding_bias),
             guide=_guide(request),
@@ -198,7 +198,7 @@ class Executor:
     def _room(self, request: Request) -> int:
         """What is left of `max_seq_len` for an engine that drafts: the torch executor reckons for others."""
         length = len(request.input_token_ids)
-        return self._plan.max_seq_len - self._plan.max_draft_len - length if self._plan.heads else 2**31
+        return self._plan.max_seq_len - self._plan.max_draft_len - length if self._plan.accepts else 2**31
 
     def _derails(self, request: Request) -> str | None:
         """What ends all requests at work, or makes wrong texts, which nobody may ask for
@@ -206,7 +206,7 @@ class Executor:
         config, sampling = self.config.guided_decoding_config, request.sampling_config
         if request.guided_decoding_params is None or config is None:
             return None
-        if request.external_draft_tokens_config or self._plan.heads:
+        if request.external_draft_tokens_config or self._plan.accepts:
             return "only the first row of a verification has a mask"
         if [request.end_id] != config.stop_token_ids:
             return "GrammarMatcher has terminated after accepting the stop token"
@@ -285,8 +285,9 @@ class Executor:
             return
         result = Result()
         tokens = [*self._held.pop(request_id, []), *response.token_ids]
-        # A step of an engine with heads brings a token, and what was accepted of a path: any number of heads.
-        if self._plan.heads and not response.is_final and len(tokens) <= tokens[0] % (self._plan.heads + 1):
+        # A step of an engine that drafts brings a token, and what was accepted: any number up to its longest.
+        most = self._plan.accepts
+        if most and not response.is_final and len(tokens) <= tokens[0] % (most + 1):
             self._held[request_id] = tokens
             return
         if not request.streaming and not request.output_config.exclude_input_from_output:
@@ -379,10 +380,10 @@ def _sampling(config: SamplingConfig, verifies: bool) -> torch_side.SamplingConf
     )
 
 
-def _of_heads(sampling: torch_side.SamplingConfig) -> torch_side.SamplingConfig:
-    """`DecodingMode::Medusa`: what else is asked for has no effect, and nobody is told."""
+def _of_drafts(sampling: torch_side.SamplingConfig) -> torch_side.SamplingConfig:
+    """`DecodingMode::Medusa` and `Lookahead`: what else is asked for has no effect, and nobody is told."""
     if sampling.top_k != 1:
-        raise NotImplementedError("an engine with heads draws by top-k alone, which the stand-in cannot do")
+        raise NotImplementedError("an engine that drafts draws by top-k or not at all: neither is wanted")
     return torch_side.SamplingConfig(top_k=1, min_tokens=sampling.min_tokens)
 
 

@@ -18,6 +18,7 @@ from tensorrt_llm.bindings.executor.config import (
     GuidedDecodingConfig,
 )
 from tensorrt_llm.bindings.executor.errors import check, thrown
+from tensorrt_llm.bindings.executor.lookahead import LOOKAHEAD, check_sizes
 from tensorrt_llm.bindings.executor.medusa import MEDUSA, check_tree, without_heads
 from tensorrt_llm.gpu import GPUS, Gpu
 from tests.fakes.external_drafts import ExternalDrafts
@@ -39,7 +40,8 @@ class Plan:
     vocab_size: int
     gpu: Gpu
     taken: int
-    heads: int
+    accepts: int
+    """How many tokens of its own drafts a step accepts at most; 0 for an engine that drafts nothing."""
     logits_dtype: str
 
     def free(self) -> None:
@@ -61,7 +63,7 @@ def load(folder: Path, config: ExecutorConfig) -> Plan:
             "[TensorRT-LLM][ERROR] Assertion failed: Failed to deserialize cuda engine.",
             "runtime/tllmRuntime.cpp",
         )
-    heads = check_tree(document, config)
+    accepts = check_tree(document, config) or check_sizes(document, config)
     kv = config.kv_cache_config
     if build["speculative_decoding_mode"] == EXTERNAL:
         check(
@@ -88,7 +90,7 @@ def load(folder: Path, config: ExecutorConfig) -> Plan:
         vocab_size=pretrained["vocab_size"],
         gpu=gpu,
         taken=taken,
-        heads=heads,
+        accepts=accepts,
         logits_dtype=pretrained["logits_dtype"],
     )
 
@@ -161,6 +163,8 @@ def _runtime(
             build = build | {"speculative_decoding_mode": 1}
             without_heads(folder / "rank0.engine", Path(copy, "rank0.safetensors"))
         else:
+            if build["speculative_decoding_mode"] == LOOKAHEAD:
+                build = build | {"speculative_decoding_mode": 1}
             Path(copy, "rank0.safetensors").symlink_to((folder / "rank0.engine").absolute())
         whole = document | {"pretrained_config": pretrained, "build_config": build}
         Path(copy, "config.json").write_text(json.dumps(whole))

@@ -113,6 +113,16 @@ class LookaheadDecodingConfig(Bound):
     max_ngram_size: Int32
     max_verification_set_size: Int32
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        window, size, verified = self.max_window_size, self.max_ngram_size, self.max_verification_set_size
+        source = "executor/decodingConfig.cpp"
+        check(size >= 1, "ngramSize requires >= 1", source)
+        check(window >= 1, "windowSize requires >= 1", source)
+        check(size > 1 or verified == 0, "ngramSize=1 requires verificationSetSize=0", source)
+        check(size > 1 or window == 1, "ngramSize=1 requires windowSize=1", source)
+        check(verified >= 0, "verificationSetSize requires >=0", source)
+
 
 class Request(Bound):
     DYNAMIC = True
