@@ -6,6 +6,8 @@ table of commands.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 import traceback
@@ -44,6 +46,8 @@ def _trtspec(
 def main() -> None:
     """Runs the command line, as the console script; explains a known error and exits with status 1."""
     open_closed()
+    # The end of the process would take a second where torch is loaded, to look through it for garbage.
+    atexit.register(gc.freeze)
     try:
         app()
     except KeyboardInterrupt:
