@@ -4,8 +4,8 @@ PYTHONS := 3.12 3.11 3.10
 PYTHON ?= $(firstword $(foreach name,python3 $(PYTHONS:%=python%),$(shell $(name) -c \
 	'import sys; (3, 10) <= sys.version_info[:2] <= (3, 12) and print("$(name)")' 2>/dev/null)))
 BIN := .venv/bin
-# Of the tests: one more than 2 cores, since they wait for servers half of the time.
-PROCESSES ?= 3
+# Of the tests: twice the 2 cores of a runner, since they wait for servers half of the time.
+PROCESSES ?= 4
 RECIPE ?= recipes/tiny/recipe.yaml
 # Of pods: `tensorrt_llm` for GPUs, or `torch`; the base of either is an argument of the Dockerfile.
 DOCKER ?= docker

@@ -23,8 +23,11 @@ from tests.ports import free_port, free_ports
 
 NAMES = ("add", "close", "read", "write", "merge", "find", "send", "copy")
 PROMPTS = "".join(f"{json.dumps({'prompt': f'def {name}(self, other):'})}\n" for name in NAMES)
-LONG = {"bench.md", "train-a-draft.md", "tune.md", "verify.md"}
-"""The pages that measure, prove or train, for `make test-sweep`; the suite has tests of these commands."""
+LONG = {
+    *("bench.md", "train-a-draft.md", "tune.md", "verify.md"),
+    *("guided-decoding.md", "monitor.md", "share-engines.md", "triton-api.md"),
+}
+"""The pages of which `make test-sweep` takes care; the suite has tests of their commands."""
 MOST_S = 240
 END = "status=$?; kill $(jobs -p) 2> /dev/null || true; wait; exit $status"
 PATH = os.pathsep.join([str(Path(sys.prefix, "bin")), os.environ["PATH"]])

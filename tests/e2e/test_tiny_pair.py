@@ -122,6 +122,7 @@ class TestTokenizer:
             assert whole[: len(part)] == part
 
 
+@pytest.mark.sweep
 class TestQuality:
     def test_heldout_loss(self, pair: measure.Pair, texts: list[str]) -> None:
         """A model that knew only how often each token occurs would stay above 6 nats."""

@@ -106,6 +106,7 @@ def test_a_draft_with_few_places_takes_none_of_those_without_it(hub_cache: Path,
     assert found["without_drafts"] == alone["without_drafts"]
 
 
+@pytest.mark.sweep
 def test_a_bound_that_the_simulation_misses_is_told(hub_cache: Path, recipe: Path) -> None:
     bunched = recipe.read_text().replace("second: 1000", "second: 60\n  burstiness: 100")
     recipe.write_text(bunched.replace("time_to_first_token_ms: 1000", "time_to_first_token_ms: 300"))
