@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
@@ -25,33 +26,38 @@ EXAMPLES = (
 )
 
 
-def serve(
-    url: Annotated[str, typer.Option(metavar="URL", help="Triton's HTTP, as in http://host:8000.")],
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """The options of `trtspec serve`."""
+
+    url: Annotated[str, typer.Option(metavar="URL", help="Triton's HTTP, as in http://host:8000.")]
     tokenizer: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR", help="The model's tokenizer, for chats and log-probabilities.", show_default="none"
         ),
-    ] = None,
-    model_name: Annotated[str, typer.Option(help="The recipe's serving.model_name.")] = "speculative_llm",
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = LOOPBACK,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of OpenAI's API.")] = OPENAI,
-    api_keys: ApiKeysOption = None,
+    ] = None
+    model_name: Annotated[str, typer.Option(help="The recipe's serving.model_name.")] = "speculative_llm"
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = LOOPBACK
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of OpenAI's API.")] = OPENAI
+    api_keys: ApiKeysOption = None
     max_requests: Annotated[
         int, typer.Option(min=1, help="Answer at most so many prompts at once; more get status 429.")
-    ] = 1024,
+    ] = 1024
     served_model_name: Annotated[
         list[str] | None,
         typer.Option(help="A name to answer to; repeat it for more.", show_default="--model-name"),
-    ] = None,
+    ] = None
     reasoning_parser: Annotated[
         ReasoningParser | None,
         typer.Option(help="The recipe's serving.reasoning_parser.", show_default="by the template"),
-    ] = None,
+    ] = None
     generation_config: Annotated[
         Literal["auto", "none"], typer.Option(help="The recipe's serving.generation_config.")
-    ] = "auto",
-) -> None:
+    ] = "auto"
+
+
+def serve(options: ServeOptions) -> None:
     """Serve OpenAI's API in front of a Triton elsewhere.
 
     That one serves a model of trtspec; this runs until Ctrl-C or SIGTERM. The folder of the tokenizer is
@@ -59,32 +65,49 @@ def serve(
     """
     from trtspec.base.errors import UnavailableError
     from trtspec.client.scrape import read
-    from trtspec.gateway.addresses import in_url, is_loopback
+    from trtspec.gateway.addresses import in_url
     from trtspec.gateway.openai import server
-    from trtspec.gateway.openai.keys import check_keys
-    from trtspec.gateway.openai.settings import ApiSettings, ModelCard
     from trtspec.gateway.ports import listen
 
-    if not _is_url(url):
-        raise typer.BadParameter("a URL such as http://host:8000", param_hint="--url")
-    if api_keys is not None:
-        check_keys(api_keys)
-    elif not is_loopback(host):
-        out.warning("whoever reaches OpenAI's API may use it; --api-keys FILE asks for keys")
-    folder, keys = str(tokenizer) if tokenizer else None, str(api_keys) if api_keys else None
-    names = tuple(served_model_name or ())
-    card = ModelCard(names, reasoning_parser, generation_config == "auto")
-    settings = ApiSettings(model_name, url, folder, keys, max_requests, card)
+    _check(options)
+    settings = _settings(options)
     texts, loaded_keys = _load(settings)
-    listener = listen(host, port)
+    listener = listen(options.host, options.port)
     try:
-        read(f"{url.rstrip('/')}/v2/models/{model_name}/ready")
+        read(f"{options.url.rstrip('/')}/v2/models/{options.model_name}/ready")
     except UnavailableError as error:
         out.warning(f"{error}; requests fail until the model is ready there")
-    out.status(f"in front of {model_name} at {url}; Ctrl-C stops it")
-    out.result(f"OpenAI   http://{in_url(host)}:{port}/v1")
+    out.status(f"in front of {options.model_name} at {options.url}; Ctrl-C stops it")
+    out.result(f"OpenAI   http://{in_url(options.host)}:{options.port}/v1")
     server.serve(listener, settings, texts, loaded_keys)
     out.status("stopped")
+
+
+def _check(options: ServeOptions) -> None:
+    """Refuses what is no URL, and a file without keys; warns of an API that is open to others."""
+    from trtspec.gateway.addresses import is_loopback
+    from trtspec.gateway.openai.keys import check_keys
+
+    if not _is_url(options.url):
+        raise typer.BadParameter("a URL such as http://host:8000", param_hint="--url")
+    if options.api_keys is not None:
+        check_keys(options.api_keys)
+    elif not is_loopback(options.host):
+        out.warning("whoever reaches OpenAI's API may use it; --api-keys FILE asks for keys")
+
+
+def _settings(options: ServeOptions) -> ApiSettings:
+    from trtspec.gateway.openai.settings import ApiSettings, ModelCard
+
+    names, has_defaults = tuple(options.served_model_name or ()), options.generation_config == "auto"
+    return ApiSettings(
+        options.model_name,
+        options.url,
+        str(options.tokenizer) if options.tokenizer else None,
+        str(options.api_keys) if options.api_keys else None,
+        options.max_requests,
+        ModelCard(names, options.reasoning_parser, has_defaults),
+    )
 
 
 def _load(settings: ApiSettings) -> tuple[ModelText, Keys]:
