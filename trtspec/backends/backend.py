@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trtspec.pipeline.plan.resolved import Resolved
     from trtspec.pipeline.run.step import Step
     from trtspec.pipeline.steps.pull import StoredEngine
+    from trtspec.recipe.loader import LoadedRecipe
     from trtspec.recipe.migration.tool import MigrationTool
     from trtspec.recipe.schema import Recipe
 
@@ -103,6 +104,10 @@ class Backend(ABC):
         if cell and cell.releases and (release or self.versions[0]) in cell.releases:
             return None
         return cell
+
+    def served_name(self, loaded: LoadedRecipe) -> str:
+        """Returns the name that clients of OpenAI's API call a recipe's target by."""
+        return loaded.recipe.serving.model_name
 
     @abstractmethod
     def image(self, recipe: Recipe) -> str:

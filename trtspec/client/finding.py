@@ -100,8 +100,9 @@ async def _openai(base: URL, model: str | None, streams: Streams, chat: bool) ->
     models = {each["id"]: each for each in listed if isinstance(each.get("id"), str)}
     if not models:
         raise UnavailableError(shown(url), "has no list of models", "name a base URL that ends in /v1")
-    if model is None and len(models) == 1:
-        (model,) = models
+    # A model that answers to several names has one `root`, as vLLM calls it.
+    if model is None and len({each.get("root", name) for name, each in models.items()}) == 1:
+        model = next(iter(models))
     if model is None or model not in models:
         problem = f"has no model {model}" if model else "has several models"
         raise UnavailableError(shown(url), f"{problem}: {', '.join(models)}", "name one with --model-name")

@@ -19,14 +19,17 @@ BLS_MODELS = {Role.TARGET: "tensorrt_llm", Role.DRAFT: "tensorrt_llm_draft"}
 
 
 class Serving(Section):
-    """The Triton model that clients call."""
+    """The model that clients call."""
 
     model_name: ServedName = Field(
         default="speculative_llm",
-        description="Name of the model that clients call; Triton's own name has `--` for each slash.",
+        description="Name of the model that clients call; Triton's own name has `--` for each slash. If left"
+        " out, a server of others has the target's id, as its own command would.",
     )
     aliases: Annotated[list[ServedName], Field(max_length=64)] = Field(
-        default=[], description="More names that OpenAI's API answers to, such as `Qwen/Qwen3-32B`."
+        default=[],
+        description="More names that OpenAI's API answers to, such as `Qwen/Qwen3-32B`; not of SGLang and"
+        " trtllm-serve, which have one.",
     )
     reasoning_parser: ReasoningParser | None = Field(
         default=None,

@@ -337,6 +337,17 @@ def test_what_is_no_list_of_models_is_told(models: Any) -> None:
         ask(server, triton=False)
 
 
+def test_a_model_of_several_names_is_asked_by_the_first() -> None:
+    server = Server()
+    server.models = [{"id": name, "root": "/models/tiny"} for name in ("tiny", "org/tiny")]
+    server.answer = stream(*CHUNKS)
+    ask(server, triton=False)
+    assert server.bodies[-1]["model"] == "tiny"
+    server.models = [{"id": name, "root": name} for name in ("tiny", "org/tiny")]
+    with pytest.raises(UnavailableError, match="has several models: tiny, org/tiny"):
+        ask(server, triton=False)
+
+
 @pytest.mark.parametrize("url", ["http://me:secret@host:99999", "http://[::1", "http://host:port/v1"])
 def test_what_is_no_url_is_told(url: str) -> None:
     with pytest.raises(UnavailableError, match="is not a URL: ") as caught:

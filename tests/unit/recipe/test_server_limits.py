@@ -90,6 +90,8 @@ def test_what_no_server_has(backend: str, changes: dict[str, Any], key: str, pro
             "speculation.method.prompt_lookup_min",
         ),
         ("tensorrt_llm_pytorch", {"serving": {"model_name": "llama"}}, "serving.model_name"),
+        ("tensorrt_llm_pytorch", {"serving": {"aliases": ["llama"]}}, "serving.aliases"),
+        ("sglang", {"serving": {"aliases": ["org/llama"]}}, "serving.aliases"),
         ("tensorrt_llm_pytorch", {"target": {"dtype": "float32"}}, "target.dtype"),
         (
             "sglang",
@@ -101,6 +103,11 @@ def test_what_no_server_has(backend: str, changes: dict[str, Any], key: str, pro
 def test_what_one_server_has_and_another_not(backend: str, changes: dict[str, Any], key: str) -> None:
     assert list(served(backend, **changes)) == [key]
     assert served("vllm", **changes) == {}
+
+
+def test_a_model_of_triton_has_one_name() -> None:
+    found = served("vllm", serving={"layout": "triton", "aliases": ["llama"]})
+    assert found == {"serving.aliases": ("a model of Triton has one name", "remove this line")}
 
 
 def test_a_draft_has_the_ranks_of_its_target() -> None:

@@ -24,6 +24,7 @@ from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps.pull import StoredEngine
+from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.migration.command import Syntax
 from trtspec.recipe.migration.flag_table import FlagTable
 from trtspec.recipe.schema import Recipe
@@ -63,6 +64,11 @@ class ServerBackend(Backend):
     def release_of(self, version: str | None) -> ServerRelease:
         """Returns the release of a recipe's `engine.release`; None stands for the default."""
         return next(release for release in self.releases if version in (None, release.version))
+
+    def served_name(self, loaded: LoadedRecipe) -> str:
+        """Returns the recipe's name for clients, else the model as the server's own command has it."""
+        serving, has_none = loaded.recipe.serving, loaded.recipe.written("serving.model_name") is None
+        return loaded.recipe.target.model if has_none and serving.layout is None else serving.model_name
 
     def image(self, recipe: Recipe) -> str:
         return self.release_of(recipe.engine.release).image

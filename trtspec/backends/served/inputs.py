@@ -31,8 +31,8 @@ class LaunchInputs:
     """All that a launch configuration is made of."""
 
     release: ServerRelease
-    name: str
-    """The name that clients call the model by, where the server has names."""
+    names: tuple[str, ...]
+    """The names that clients call the model by, where the server has names; it answers by the first."""
     target: LaunchModel
     draft: LaunchModel | None
     method: Method
@@ -63,12 +63,17 @@ class LaunchInputs:
         return tuple(model.place for model in models if model and model.is_folder)
 
 
-def words(options: Mapping[str, str | int | bool | None]) -> tuple[str, ...]:
+LaunchOption = str | int | bool | tuple[str, ...] | None
+
+
+def words(options: Mapping[str, LaunchOption]) -> tuple[str, ...]:
     """Returns options as arguments: nothing for None and False, for True the option alone."""
     found: list[str] = []
     for option, value in options.items():
         if value is True:
             found.append(option)
+        elif isinstance(value, tuple):
+            found += (option, *value)
         elif value is not None and value is not False:
             found += (option, str(value))
     return tuple(found)

@@ -59,12 +59,12 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
         engines[Role.DRAFT] = _draft(choose, backend, draft, target)
         engines = depending(choose, engines, None)
     _choose_method(choose)
-    name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
+    name = choose("serving.model_name", backend.served_name(loaded), "the model, as its own server names it")
     places = _places(choose, facts, engines, output)
     _check_pinned(choose, backend, places.get(Role.DRAFT))
     wanted = LaunchInputs(
         release=backend.release_of(version),
-        name=name,
+        names=tuple(dict.fromkeys((name, *recipe.serving.aliases))),
         target=places[Role.TARGET],
         draft=places.get(Role.DRAFT),
         method=recipe.speculation.method,

@@ -15,7 +15,6 @@ _TOTAL = "it limits prompt and answer together alone: engine.max_seq_len"
 _NO_BUILD = "no engine is built, for which these are options of trtllm-build"
 _OWN_API = "its server has an API of its own, with its own options"
 _LACKING = {
-    "serving.aliases": _OWN_API,
     "serving.reasoning_parser": _OWN_API,
     "serving.generation_config": _OWN_API,
     "serving.max_queue_size": _COORDINATOR,

@@ -63,6 +63,7 @@ class SglangBackend(ServerBackend):
     mtp = MTP
     lacking: ClassVar[Mapping[str, str]] = {
         "speculation.method.prompt_lookup_min": "its n-grams are of any length up to the longest",
+        "serving.aliases": "it has one name (`served_model_name` of 0.5.23)",
         AT_ONCE: "its draft models propose a token a step (SGLang 0.5.23, STANDALONE)",
         TRANSLATES: "its drafts have the target's vocabulary (0.5.23; sgl-project/sglang#22883 is open)",
     }

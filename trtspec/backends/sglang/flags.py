@@ -25,7 +25,6 @@ from trtspec.recipe.migration.reading import (
     FlagReading,
     dtype,
     kv_cache,
-    name,
     tokens,
     weights,
     whole,
@@ -43,7 +42,7 @@ _KEYS = {
     "--context-length": FlagKey("engine.max_seq_len", tokens),
     "--max-running-requests": FlagKey("engine.max_batch_size", whole),
     "--chunked-prefill-size": FlagKey("engine.max_num_tokens", whole),
-    "--served-model-name": FlagKey("serving.model_name", name),
+    "--served-model-name": FlagKey("serving.model_name"),
 }
 _ONE_HOST = "its ranks are on one host"
 _SET_ELSEWHERE = {

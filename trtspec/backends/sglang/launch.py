@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trtspec.backends.launch import ServerLaunch
-from trtspec.backends.served.inputs import LaunchInputs, words
+from trtspec.backends.served.inputs import LaunchInputs, LaunchOption, words
 
 METHODS = {
     "draft_model": "STANDALONE",
@@ -22,10 +22,10 @@ _UNQUANTIZED = "unquant"
 
 def launch(wanted: LaunchInputs) -> ServerLaunch:
     target = wanted.target
-    options: dict[str, str | int | bool | None] = {
+    options: dict[str, LaunchOption] = {
         "--model-path": target.place,
         "--revision": target.revision,
-        "--served-model-name": wanted.name,
+        "--served-model-name": wanted.names[0],
         "--load-format": "safetensors",
         "--dtype": wanted.dtype,
         "--quantization": "fp8" if target.quantize else None,
@@ -44,12 +44,12 @@ def launch(wanted: LaunchInputs) -> ServerLaunch:
         program=("python3", "-m", "sglang.launch_server"),
         arguments=words(options),
         image=wanted.image,
-        served_model_name=wanted.name,
+        served_model_name=wanted.names[0],
         models=wanted.folders,
     )
 
 
-def speculation(wanted: LaunchInputs) -> dict[str, str | int | bool | None]:
+def speculation(wanted: LaunchInputs) -> dict[str, LaunchOption]:
     """Returns the options on drafts, which are chains of K tokens: SGLang counts the one before them too.
 
     Its n-grams would be a tree, which costs more rows to verify and asks for FlashInfer. They are of as many
@@ -59,7 +59,7 @@ def speculation(wanted: LaunchInputs) -> dict[str, str | int | bool | None]:
     """
     method, draft, length = wanted.method, wanted.draft, wanted.num_draft_tokens
     algorithm = METHODS[method.kind]
-    options: dict[str, str | int | bool | None] = {
+    options: dict[str, LaunchOption] = {
         "--speculative-algorithm": algorithm,
         "--speculative-num-draft-tokens": length + 1,
     }

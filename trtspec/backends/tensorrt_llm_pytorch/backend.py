@@ -8,6 +8,7 @@ Read in 1.0 to 1.2 (`llmapi/llm_args.py`, `commands/serve.py`); images as NGC na
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
 
 from trtspec.backends.backend import Unsupported
@@ -19,7 +20,10 @@ from trtspec.backends.tensorrt_llm_pytorch.flags import FLAGS, TOOL
 from trtspec.backends.tensorrt_llm_pytorch.launch import launch
 from trtspec.backends.tensorrt_llm_pytorch.mtp import MTP
 from trtspec.methods.method import AT_ONCE, TRANSLATES
+from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.migration.tool import MigrationTool
+
+_ONE_NAME = "up to 1.2 clients call a model by its Hub id, or by its folder's name"
 
 
 def _release(version: str) -> ServerRelease:
@@ -84,8 +88,13 @@ class TensorRtLlmPyTorchBackend(ServerBackend):
         AT_ONCE: "it has parallel drafts (PARD) from 1.3 on (llmapi/llm_args.py of 1.2)",
         TRANSLATES: "its drafts have the target's vocabulary (features/speculative-decoding.md of 1.2)",
         "speculation.method.prompt_lookup_min": "its n-grams are of any length up to the longest",
-        "serving.model_name": "up to 1.2 clients call a model by its Hub id, or by its folder's name",
+        "serving.model_name": _ONE_NAME,
+        "serving.aliases": _ONE_NAME,
     }
+
+    def served_name(self, loaded: LoadedRecipe) -> str:
+        location = loaded.model_location(loaded.recipe.target)
+        return location.name if isinstance(location, Path) else location
 
     def launch(self, inputs: LaunchInputs) -> ServerLaunch:
         return launch(inputs)

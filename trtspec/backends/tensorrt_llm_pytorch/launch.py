@@ -6,11 +6,10 @@ options, since not all of these releases take them from a file of configuration,
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
 from typing import Any
 
 from trtspec.backends.launch import ServerLaunch
-from trtspec.backends.served.inputs import LaunchInputs, words
+from trtspec.backends.served.inputs import LaunchInputs, LaunchOption, words
 from trtspec.base import yaml11
 
 METHODS = {"draft_model": "DraftTarget", "ngram": "NGram", "eagle3": "Eagle", "mtp": "MTP"}
@@ -19,7 +18,7 @@ FILE = "llm_api_options.yaml"
 
 
 def launch(wanted: LaunchInputs) -> ServerLaunch:
-    options: dict[str, str | int | bool | None] = {
+    options: dict[str, LaunchOption] = {
         "--backend": "pytorch",
         "--tp_size": wanted.tensor,
         "--pp_size": wanted.pipeline,
@@ -28,16 +27,14 @@ def launch(wanted: LaunchInputs) -> ServerLaunch:
         "--max_num_tokens": wanted.max_num_tokens,
         "--extra_llm_api_options": f"{{build}}/{FILE}",
     }
-    place = wanted.target.place
     return ServerLaunch(
         backend="tensorrt_llm_pytorch",
         release=wanted.release.version,
         module="tensorrt_llm.commands.serve",
         program=("trtllm-serve",),
-        arguments=("serve", place, *words(options)),
+        arguments=("serve", wanted.target.place, *words(options)),
         image=wanted.image,
-        # It has no names before 1.3: a model is called by its Hub id, or by its folder's name.
-        served_model_name=PurePosixPath(place).name if wanted.target.is_folder else place,
+        served_model_name=wanted.names[0],
         files={FILE: yaml11.dump(configuration(wanted))},
         models=wanted.folders,
     )

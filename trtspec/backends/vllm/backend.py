@@ -72,8 +72,13 @@ class VllmBackend(ServerBackend):
     }
 
     def contradictions(self, recipe: Recipe) -> Iterator[Finding]:
-        """Finds n-grams of a GPU without one too (`NgramSpeculator` of v1/worker/gpu/spec_decode/ngram)."""
+        """Finds further names of a model of Triton too, which has one, and n-grams of a GPU without any.
+
+        Those are `NgramSpeculator` of v1/worker/gpu/spec_decode/ngram.
+        """
         yield from super().contradictions(recipe)
+        if recipe.serving.layout and recipe.serving.aliases:
+            yield Finding("serving.aliases", "a model of Triton has one name", "remove this line")
         if recipe.speculation.method.kind == "ngram_gpu" and recipe.hardware.gpu == gpus.NONE:
             problem = "gpu is none, and vLLM looks these n-grams up in a kernel of a GPU"
             yield Finding("speculation.method", problem, "write method: ngram")

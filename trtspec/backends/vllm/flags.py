@@ -29,7 +29,6 @@ from trtspec.recipe.migration.reading import (
     dtype,
     is_whole,
     kv_cache,
-    name,
     object_of,
     switch,
     tokens,
@@ -38,7 +37,7 @@ from trtspec.recipe.migration.reading import (
 )
 from trtspec.recipe.migration.tool import MigrationTool
 
-_CONFIG = "--speculative-config"
+_CONFIG, _NAMES = "--speculative-config", "--served-model-name"
 _KEYS = {
     "--model": FlagKey("target.model"),
     "--revision": FlagKey("target.revision"),
@@ -51,9 +50,9 @@ _KEYS = {
     "--max-num-seqs": FlagKey("engine.max_batch_size", whole),
     "--max-num-batched-tokens": FlagKey("engine.max_num_tokens", tokens),
     "--enable-chunked-prefill": FlagKey("engine.enable_chunked_context", switch),
-    "--served-model-name": FlagKey("serving.model_name", name),
 }
 _SET_ELSEWHERE = {
+    _NAMES: "serving.model_name and serving.aliases say it",
     "--no-enable-chunked-prefill": "engine.enable_chunked_context says it",
     "--host": OF_DEPLOY,
     "--port": OF_DEPLOY,
@@ -145,6 +144,8 @@ def read(words: Sequence[str], reading: FlagReading) -> None:
             reading.take_model(item)
         elif item.name.partition(".")[0] == _CONFIG:
             _merge(speculative, _config(item, reading), reading)
+        elif item.name == _NAMES:
+            _name(item, reading)
         elif key := _SPECULATIVE.get(item.name):
             _merge(speculative, {key: (item.value or "", item.written)}, reading)
         elif item.name.startswith("--no-") and (on := f"--{item.name[5:]}") in _KEYS:
@@ -152,6 +153,14 @@ def read(words: Sequence[str], reading: FlagReading) -> None:
         else:
             reading.take(item, FLAGS)
     _drafts(speculative, reading)
+
+
+def _name(option: Option, reading: FlagReading) -> None:
+    """Takes the names that the server answers to, the first of which it answers by."""
+    first, *others = (option.value or "").split() or [""]
+    reading.set("serving.model_name", first, option.written)
+    if others:
+        reading.set("serving.aliases", others, f"{option.written} {' '.join(others)}")
 
 
 def _merge(

@@ -9,16 +9,16 @@ import json
 from typing import Any
 
 from trtspec.backends.launch import ServerLaunch
-from trtspec.backends.served.inputs import LaunchInputs, words
+from trtspec.backends.served.inputs import LaunchInputs, LaunchOption, words
 from trtspec.methods.method import HETEROGENEOUS, PARALLEL
 
 
 def launch(wanted: LaunchInputs) -> ServerLaunch:
     target = wanted.target
-    options: dict[str, str | int | bool | None] = {
+    options: dict[str, LaunchOption] = {
         "--revision": target.revision,
         "--tokenizer-revision": target.revision,
-        "--served-model-name": wanted.name,
+        "--served-model-name": wanted.names,
         "--load-format": "safetensors",
         "--dtype": wanted.dtype,
         "--quantization": "fp8" if target.quantize else None,
@@ -40,7 +40,7 @@ def launch(wanted: LaunchInputs) -> ServerLaunch:
         program=("vllm", "serve"),
         arguments=(target.place, *words(options)),
         image=wanted.image,
-        served_model_name=wanted.name,
+        served_model_name=wanted.names[0],
         models=wanted.folders,
     )
 

@@ -35,6 +35,8 @@ def read_speculator(drafts: DraftFlags) -> None:
     first = HfConfig(config.file, proposals[0] if proposals and isinstance(proposals[0], dict) else {})
     reading.values["target.model"] = verifier
     reading.say("target.model", f"{verifier}, which {model} is a draft for")
+    if "serving.model_name" not in reading.values:
+        reading.set("serving.model_name", model, flag)
     drafts.method, drafts.method_flag = config.get(KIND, str), flag
     drafts.model, drafts.model_flag = model, flag
     drafts.length, drafts.length_flag = first.get("speculative_tokens", int, None), flag

@@ -269,7 +269,8 @@ class _Routes:
         return self._texts.card.names or (self._upstream.model_name,)
 
     def _card(self, name: str) -> dict[str, Any]:
-        card = {"id": name, "object": "model", "created": self._began, "owned_by": "trtspec"}
+        told = {"object": "model", "created": self._began, "owned_by": "trtspec"}
+        card = {"id": name, **told, "root": self._names[0]}
         longest = self._texts.card.max_model_len
         return {**card, "max_model_len": longest} if longest else card
 

@@ -291,13 +291,6 @@ def _served(
     if stale := build.staleness:
         out.warning(f"{stale}, which is measured as it is")
     models = build.recipe.models
-    model = BenchedModel(
-        name=build.recipe.serving.triton_name,
-        recipe=build.recipe.name,
-        target=models[Role.TARGET].model,
-        draft=models[Role.DRAFT].model if Role.DRAFT in models else None,
-        num_draft_tokens=build.recipe.speculation.num_draft_tokens,
-    )
     serve = partial(served, build, chat=plan.chat, python=python, say=out.status)
     with ExitStack() as stack:
         server, baseline = stack.enter_context(serve()), asked.baseline
@@ -312,7 +305,13 @@ def _served(
             url=server.url,
             model_name=server.model_name,
             metrics_url=server.metrics_url,
-            model=model,
+            model=BenchedModel(
+                name=server.model_name,
+                recipe=build.recipe.name,
+                target=models[Role.TARGET].model,
+                draft=models[Role.DRAFT].model if Role.DRAFT in models else None,
+                num_draft_tokens=build.recipe.speculation.num_draft_tokens,
+            ),
             baseline=baseline,
         )
         yield found, replace(plan, chat=server.has_chats), str(build.folder.resolve() / "tokenizer")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from trtspec.backends.table import backend_named, backends
@@ -24,7 +24,7 @@ from trtspec.recipe.migration.writing import recipe_text
 _DEFAULT_GPU = "h100"
 _SPECULATION = ("speculation.method", "speculation.max_draft_len", "draft", "draft.model")
 """The keys without which drafts are other than the command has them."""
-_BATCH = "engine.max_batch_size"
+_BATCH, _SERVED = "engine.max_batch_size", "serving.model_name"
 _SECRET = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -54,7 +54,7 @@ def recipe_of(
     TrtspecError for a text without a command that is known, and RecipeError where no recipe comes of it.
     """
     tools = tuple(tool for each in backends() for tool in each.tools())
-    found: list[MigrationTool] = []
+    found, called = list[MigrationTool](), ""
     script = read_script(command)
     reading = FlagReading("", files=script.files)
     for words in script.commands:
@@ -69,6 +69,7 @@ def recipe_of(
                     reading.pass_variable(name, value)
             read_prefix(words[:first], reading)
             tool.read(words[own:], reading)
+            called = str(reading.values.get(_SERVED) or reading.values.get("target.model"))
             outside(words[:own], reading)
             found.append(tool)
         else:
@@ -81,6 +82,8 @@ def recipe_of(
         if tool.finish:
             tool.finish(reading)
     text, loaded = _recipe(found[-1], reading, path, gpu, draft)
+    if not found[-1].is_part:
+        _tell_name(called, reading, loaded)
     if backend and backend != loaded.recipe.backend:
         moved = move(text, loaded, backend, path)
         text = moved.text
@@ -130,6 +133,13 @@ def _recipe(
         if finding.subject == "engine.release":
             reading.say(finding.subject, f"{loaded.recipe.engine.release}, since {finding.problem}")
     return text, loaded
+
+
+def _tell_name(called: str, reading: FlagReading, loaded: LoadedRecipe) -> None:
+    """Says what clients call the model, where the command's server has another name for it."""
+    now = loaded.recipe.runner.served_name(loaded)
+    if now not in (called, PurePosixPath(called).name):
+        reading.say(_SERVED, f"clients call the model {now}, where the command's server has {called}")
 
 
 def _draft(draft: str | None, reading: FlagReading) -> None:

@@ -17,7 +17,7 @@ from trtspec.recipe.places import places
 from trtspec.recipe.schema import Recipe
 from trtspec.recipe.yaml_reader import read
 
-_LONGEST = "speculation.max_draft_len"
+_LONGEST, _NAME = "speculation.max_draft_len", "serving.model_name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,11 @@ def move(before: str, loaded: LoadedRecipe, backend: str, path: Path) -> MovedRe
     if moved.recipe.drafts_inside != recipe.drafts_inside and moved.recipe.written(_LONGEST) is not None:
         text, moved, _ = settle(edit(text, {_LONGEST: None}, path), path)
         removed.append(Finding(_LONGEST, "the nodes of a tree are not the tokens of a chain"))
+    called, is_called = (each.recipe.runner.served_name(each) for each in (loaded, moved))
+    if called != is_called and recipe.written(_NAME) is None:
+        text, moved, refused = settle(edit(text, {_NAME: called}, path), path)
+        reason = refused[0].problem if refused else "clients go on by this name"
+        changes.append(Change(_NAME, called, moved.recipe.runner.served_name(moved), reason))
     new = read(text.encode()).values
     for finding in removed:
         was, is_now = value_of(finding.subject, old), value_of(finding.subject, new)

@@ -47,9 +47,9 @@ class FlagReading:
     files: Mapping[str, str] = field(default_factory=dict)
     """The texts of files that lines above the command write, by their names."""
 
-    def set(self, key: str, value: Value, flag: str) -> None:
+    def set(self, key: str, value: Value | list[str], flag: str) -> None:
         """Takes a value for a key; one that only a shell knows raises TrtspecError."""
-        if isinstance(value, str) and "$" in value:
+        if "$" in str(value):
             problem = f"{value!r:.80} is a variable of a shell, which does not run here"
             raise TrtspecError(flag, problem, "write its value")
         if key in self.origins:
@@ -185,8 +185,3 @@ def kv_cache(text: str) -> str:
 def switch(text: str) -> bool:
     """Returns whether a switch is on: one without a value is."""
     return text.lower() != "false"
-
-
-def name(text: str) -> str:
-    """Returns the first of several names of a served model, by which requests call it."""
-    return (text.split() or [""])[0]

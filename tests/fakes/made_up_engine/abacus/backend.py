@@ -41,7 +41,7 @@ class AbacusBackend(ServerBackend):
             program=("abacus",),
             arguments=(inputs.target.place, *words({"--guess": draft, "--beads": inputs.num_draft_tokens})),
             image=inputs.image,
-            served_model_name=inputs.name,
+            served_model_name=inputs.names[0],
             models=inputs.folders,
         )
 

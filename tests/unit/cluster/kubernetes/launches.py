@@ -45,7 +45,7 @@ def launch(backend: str, target: str = TARGET) -> ServerLaunch:
     )
     wanted = LaunchInputs(
         release=release,
-        name="pair",
+        names=(server.served_name(loaded(backend, target=target)),),
         target=served,
         draft=LaunchModel(DRAFT, "c1899de289a04d12100db370d81485cdf75e47ca") if is_drafted else None,
         method=DraftModelMethod(kind="draft_model") if is_drafted else Ngram(kind="ngram"),

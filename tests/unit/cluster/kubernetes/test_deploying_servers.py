@@ -50,7 +50,7 @@ def built(cli: Cli) -> Cli:
 def test_a_deployment_from_first_to_last(built: Cli, emulator: Emulator) -> None:
     done = built.deploy()
     assert "0 of 2 ready (2 loading)" in done.stderr
-    assert "speculative_llm is ready; trtspec deploy stop code --kubernetes" in done.stderr
+    assert "./target is ready; trtspec deploy stop code --kubernetes" in done.stderr
     assert done.stdout.splitlines() == [
         f"OpenAI   http://code.{NAMESPACE}.svc:9000/v1",
         f"kubectl port-forward -n {NAMESPACE} service/code 9000:9000",

@@ -191,6 +191,38 @@ def test_what_is_left_out_is_chosen_and_said(planned: Planned) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("backend", "serving", "names"),
+    [
+        ("vllm", "{}", ["./target"]),
+        ("vllm", "{model_name: org/llama, aliases: [llama, org/llama]}", ["org/llama", "llama"]),
+        ("vllm", "{aliases: [llama]}", ["./target", "llama"]),
+        ("sglang", "{}", ["./target"]),
+        ("sglang", "{model_name: org/llama}", ["org/llama"]),
+    ],
+)
+def test_the_names_of_a_model(planned: Planned, backend: str, serving: str, names: list[str]) -> None:
+    found = planned(engine=f"{{backend: {backend}}}", serving=serving)
+    assert found.launch
+    words = found.launch.arguments
+    first = words.index("--served-model-name") + 1
+    assert list(words[first : words.index("--load-format")]) == names
+    assert found.launch.served_model_name == found.model_name == names[0]
+    chosen = {choice.key: choice.value for choice in found.choices}
+    assert chosen["serving.model_name"] == names[0]
+
+
+def test_a_model_of_triton_has_tritons_name(planned: Planned) -> None:
+    assert planned(serving="{layout: triton}").model_name == "speculative_llm"
+
+
+def test_trtllm_serve_calls_a_folder_by_its_last_part(planned: Planned) -> None:
+    found = planned(engine="{backend: tensorrt_llm_pytorch}")
+    assert found.launch
+    assert found.launch.served_model_name == found.model_name == "target"
+    assert "--served-model-name" not in found.launch.arguments
+
+
 def test_on_a_cpu_the_cache_holds_the_longest_texts(planned: Planned) -> None:
     found = planned(hardware="{gpu: none}", engine="{backend: vllm, max_batch_size: 2, max_seq_len: 300}")
     # In bfloat16 keys and values of 2 heads of 16 and of 8 numbers, in 2 layers and in 1; blocks of 128.

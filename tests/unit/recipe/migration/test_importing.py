@@ -161,6 +161,35 @@ def test_another_backend_is_a_move_from_the_commands_own() -> None:
     assert "needs fp8 weights" in told(found)["--kv-cache-dtype"]
 
 
+@pytest.mark.parametrize(
+    ("command", "names", "fate"),
+    [
+        ("vllm serve org/big", ("org/big", []), None),
+        ("vllm serve org/big --served-model-name big org/b c", ("big", ["org/b", "c"]), None),
+        ("python -m sglang.launch_server --model org/big --served-model-name big", ("big", []), None),
+        ("trtllm-serve org/big", ("org/big", []), None),
+        ("docker run -v /data:/models x trtllm-serve /models/big", ("big", []), None),
+        (
+            "docker run -v /data:/models vllm/vllm-openai --model /models/big",
+            ("/data/big", []),
+            "clients call the model /data/big, where the command's server has /models/big",
+        ),
+        (
+            "vllm serve org/big --served-model-name a:b",
+            ("org/big", []),
+            "clients call the model org/big, where the command's server has a:b",
+        ),
+    ],
+)
+def test_clients_call_the_model_as_the_commands_server_has_it(
+    command: str, names: tuple[str, list[str]], fate: str | None
+) -> None:
+    found = recipe_of(command, HERE)
+    loaded = loads(found.text.encode(), HERE)
+    assert (loaded.recipe.runner.served_name(loaded), loaded.recipe.serving.aliases) == names
+    assert told(found).get("serving.model_name") == fate
+
+
 def test_the_longest_draft_that_a_recipe_has() -> None:
     found = recipe_of(PAIR.replace("tokens 4", "tokens 70"), HERE)
     assert recipe(found).speculation.max_draft_len is None

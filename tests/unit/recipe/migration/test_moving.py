@@ -13,7 +13,7 @@ from trtspec.base.errors import RecipeError
 from trtspec.cli.app import app
 from trtspec.recipe.loader import load, loads
 from trtspec.recipe.migration.moving import MovedRecipe, move
-from trtspec.recipe.schema import Recipe
+from trtspec.recipe.serving import Serving
 
 RECIPES = Path(__file__).parents[4] / "recipes"
 FULL = """\
@@ -91,7 +91,7 @@ def test_to_a_server_the_coordinators_keys_are_lost(tmp_path: Path) -> None:
     recipe = found.recipe
     assert recipe.speculation.method.kind == "draft_model"
     assert (recipe.speculation.policy, recipe.speculation.share) == (None, None)
-    assert recipe.serving == Recipe.model_fields["serving"].default
+    assert recipe.serving == Serving(model_name="speculative_llm")
     assert recipe.target.quantization.calibration is None
     reasons = {change.key: change.reason for change in found.changes}
     assert "one source" in reasons["speculation.method"]
@@ -121,6 +121,41 @@ kubernetes:
     assert told["kubernetes.image"] == "vllm has another image"
     back = moved(found.text.replace("api_keys: keys", "hub: hf"), "torch", tmp_path)
     assert yaml.safe_load(back.text)["kubernetes"] == {"replicas": 2}
+
+
+@pytest.mark.parametrize(
+    ("backend", "to", "serving", "change"),
+    [
+        ("vllm", "tensorrt_llm", None, ("org/big", "org/big", "clients go on")),
+        (
+            "tensorrt_llm",
+            "sglang",
+            None,
+            ("speculative_llm", "speculative_llm", "clients go on"),
+        ),
+        ("vllm", "sglang", None, None),
+        ("vllm", "tensorrt_llm", "pair", None),
+        ("vllm", "tensorrt_llm_pytorch", "pair", ("pair", None, "tensorrt_llm_pytorch has no such thing")),
+        (
+            "torch",
+            "tensorrt_llm_pytorch",
+            None,
+            ("speculative_llm", "org/big", "tensorrt_llm_pytorch has"),
+        ),
+    ],
+)
+def test_clients_call_the_model_as_before(
+    backend: str, to: str, serving: str | None, change: tuple[str, str | None, str] | None, tmp_path: Path
+) -> None:
+    text = "name: pair\ntarget: {model: org/big}\nspeculation: {method: ngram}\nhardware: {gpu: h100}\n"
+    text += f"engine: {{backend: {backend}}}\n" + (f"serving: {{model_name: {serving}}}\n" if serving else "")
+    found = moved(text, to, tmp_path)
+    told = [each for each in found.changes if each.key == "serving.model_name"]
+    assert [(each.before, each.after) for each in told] == ([change[:2]] if change else [])
+    assert all(each.reason.startswith(change[2]) for each in told if change)
+    recipes = load(tmp_path / "recipe.yaml"), loads(found.text.encode(), tmp_path / "moved.yaml")
+    was, now = (each.recipe.runner.served_name(each) for each in recipes)
+    assert now == ("org/big" if to == "tensorrt_llm_pytorch" else was)
 
 
 def test_back_from_a_server_nothing_is_lost(tmp_path: Path) -> None:

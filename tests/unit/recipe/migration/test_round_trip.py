@@ -21,7 +21,7 @@ PATH = Path("recipe.yaml")
 def wanted(backend: str, method: Method) -> LaunchInputs:
     return LaunchInputs(
         release=server_named(backend).release_of(None),
-        name="served",
+        names=("served", "org/served"),
         target=LaunchModel("org/big", "0" * 40),
         draft=LaunchModel("org/small", "1" * 40) if method.has_model else None,
         method=method,
@@ -54,6 +54,9 @@ def test_a_launch_is_read_back(backend: str, method: Method, tmp_path: Path) -> 
         assert recipe.target.parallel.tensor == 4
         assert (recipe.draft.model if recipe.draft else None) == ("org/small" if method.has_model else None)
         assert (recipe.speculation.method.kind, recipe.speculation.max_draft_len) == (method.kind, 5)
+        names = {"vllm": ("served", ["org/served"]), "sglang": ("served", [])}
+        serving = (recipe.serving.model_name, recipe.serving.aliases)
+        assert serving == names.get(backend, ("speculative_llm", []))
         engine = recipe.engine
         assert (engine.max_batch_size, engine.max_seq_len, engine.max_num_tokens) == (12, 6144, 2048)
         assert not [line for line in found.told if "no such flag" in line.fate]
