@@ -29,6 +29,7 @@ def asked(arguments: list[str], whole: bool) -> dict[str, Any]:
     speculation = config.speculative_config
     return {
         "served_model_name": config.model_config.served_model_name,
+        "names": parsed.served_model_name,
         "dtype": str(config.model_config.dtype),
         "max_model_len": config.model_config.max_model_len,
         "max_num_seqs": config.scheduler_config.max_num_seqs,

@@ -44,7 +44,8 @@ class Deployed:
         return [self.completed(prompt) for prompt in prompts]
 
     def completed(self, prompt: str) -> str:
-        body = {"model": "speculative_llm", "prompt": prompt, "max_tokens": TOKENS, "temperature": 0}
+        name = json.loads((self.build / "launch.json").read_text())["served_model_name"]
+        body = {"model": name, "prompt": prompt, "max_tokens": TOKENS, "temperature": 0}
         request = urllib.request.Request(
             f"{self.url}/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )

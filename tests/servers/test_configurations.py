@@ -152,6 +152,41 @@ def test_a_draft_model_that_proposes_all_at_once(
     assert (of_lookup["method"], of_lookup["prompt_lookup"]) == ("ngram_gpu", [2, 8])
 
 
+SCALINGS: tuple[dict[str, object], ...] = (
+    {},
+    {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+    {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 1024}},
+    {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}},
+    {
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 512,
+        }
+    },
+    {"model_max_length": 4096},
+)
+
+
+def test_the_longest_text_is_vllms_own(
+    launched: Callable[..., ServerLaunch], llama_folder: Callable[..., Path]
+) -> None:
+    asked, ours = [], []
+    for number, keys in enumerate(SCALINGS):
+        target = llama_folder(f"target{number}", **{**TARGET, "max_position_embeddings": 2048, **keys})
+        found = launched(
+            "vllm", target=f"{{model: {target}}}", draft=None, speculation=NGRAM, engine="{backend: vllm}"
+        )
+        words = list(found.arguments)
+        place = words.index("--max-model-len")
+        ours.append(int(words[place + 1]))
+        asked.append({"arguments": [*words[:place], *words[place + 2 :]], "whole": True})
+    assert [found.get("max_model_len", found) for found in ask("ask_vllm.py", asked)] == ours
+
+
 def test_sglang_tells_token_ids() -> None:
     """As `trtspec verify` asks it: of a greedy text, and of a margin by a bias."""
     subject = OpenAiSubject("http://host/v1", "tiny", cast(Streams, None), (0,), owner="sglang")
@@ -166,7 +201,8 @@ def test_sglang_tells_token_ids() -> None:
 
 
 def test_vllm(launched: Callable[..., ServerLaunch]) -> None:
-    pair = launched("vllm", speculation="{num_draft_tokens: 3}")
+    names = "{model_name: org/tiny, aliases: [tiny, demo]}"
+    pair = launched("vllm", speculation="{num_draft_tokens: 3}", serving=names)
     lookup = launched("vllm", draft=None, speculation=NGRAM)
     wide = FP8.replace("}}", "}, parallel: {tensor: 2}}")
     precise = launched("vllm", draft=None, speculation=NGRAM, target=wide, hardware="{gpu: h100, count: 2}")
@@ -178,7 +214,8 @@ def test_vllm(launched: Callable[..., ServerLaunch]) -> None:
     )
 
     assert drafted == {
-        "served_model_name": "speculative_llm",
+        "served_model_name": "org/tiny",
+        "names": ["org/tiny", "tiny", "demo"],
         "dtype": "torch.bfloat16",
         "max_model_len": 1024,
         "max_num_seqs": 16,
@@ -246,7 +283,7 @@ def test_sglang(launched: Callable[..., ServerLaunch]) -> None:
 
     assert drafted == {
         "model_path": str(TINY / "target"),
-        "served_model_name": "speculative_llm",
+        "served_model_name": str(TINY / "target"),
         "dtype": "bfloat16",
         "quantization": "fp8",
         "kv_cache_dtype": "fp8_e4m3",

@@ -67,6 +67,8 @@ class Backend(ABC):
     """True if weights become FP8 although the model has none: by a calibration, or while they are loaded."""
     fp8: ClassVar[str]
     """What a recipe's FP8 weights come to: where their scales come from."""
+    longest_text: ClassVar[str]
+    """The length of texts that it takes where a recipe names none."""
     pins_drafts: ClassVar[bool] = True
     """True if a draft of the Hub can be had at a commit."""
     needs_gpu: ClassVar[str | None] = None

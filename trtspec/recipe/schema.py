@@ -172,7 +172,9 @@ class Engine(Section):
     max_batch_size: Positive = Field(default=16, description="Requests in flight at once.")
     max_input_len: Positive | None = Field(default=None, description="Longest prompt, in tokens.")
     max_seq_len: Positive | None = Field(
-        default=None, description="Longest prompt and answer together, in tokens."
+        default=None,
+        description="Longest prompt and answer together, in tokens. If left out, that of the models:"
+        " for servers of others where memory allows, for engines up to 8,192.",
     )
     max_num_tokens: Positive | None = Field(
         default=None, description="Tokens that one iteration of an engine may process."

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from trtspec.backends.backend import Backend, Unsupported
-from trtspec.backends.built.resolve import builder_named, resolve_engines
+from trtspec.backends.built.resolve import LONGEST, builder_named, resolve_engines
 from trtspec.backends.built.rules import contradictions
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
@@ -32,6 +32,7 @@ class EngineBackend(Backend):
     """A backend with engines of our own, behind trtspec's coordinator."""
 
     builds_engines = True
+    longest_text = f"the model's own, up to {LONGEST.tokens:,}"
     fp8 = "engines have fixed scales: of an FP8 model, or of a calibration with texts of yours"
 
     @property

@@ -34,7 +34,7 @@ from trtspec.pipeline.plan.resolved import (
     placement,
 )
 from trtspec.pipeline.plan.serving import choose_admission, choose_layout, choose_rounds
-from trtspec.pipeline.plan.texts import choose_max_seq_len
+from trtspec.pipeline.plan.texts import TextBound, choose_max_seq_len
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.build_options import SIZES, Value, is_on
 from trtspec.recipe.serving import triton_name
@@ -42,6 +42,7 @@ from trtspec.recipe.serving import triton_name
 if TYPE_CHECKING:
     from trtspec.backends.built.backend import EngineBackend
 
+LONGEST = TextBound(8192, "an iteration holds such texts whole, and the KV cache many of them")
 _PRICE = 0.1  # the largest share of the KV cache that iterations with more texts may cost
 
 
@@ -107,7 +108,8 @@ def _options(choose: Chooser, facts: PlanFacts, inside: InsidePlan | None) -> Bu
     batch = choose(
         "engine.max_batch_size", choose.loaded.recipe.engine.max_batch_size, "drafts pay at low load"
     )
-    length = choose_max_seq_len(choose, facts)
+    longest = {role: model.source.max_position for role, model in facts.models.items()}
+    length = choose_max_seq_len(choose, longest, [LONGEST])
     prompt = choose("engine.max_input_len", length - 1, "leaves room for one token of answer")
     if prompt >= length:
         problem = f"{prompt} leaves no room for an answer: max_seq_len is {length}"

@@ -41,10 +41,13 @@ class ServerBackend(Backend):
         "weights are quantized as they are loaded, and activations with scales of each step;"
         " an FP8 model keeps its own scales"
     )
+    longest_text = "the model's own, where memory allows"
     releases: ClassVar[tuple[ServerRelease, ...]]
     """The releases that serve a recipe, the default first."""
     lacking: ClassVar[Mapping[str, str]] = {}
     """The keys of a recipe that it has not and others have, by what it does instead."""
+    heads_bound_texts: ClassVar[bool] = False
+    """True if it does not start for longer texts than a head was made for."""
     mtp: ClassVar[MtpSupport]
     """The targets whose own layers it drafts with."""
     layouts: ClassVar[tuple[str, ...]] = ()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.inputs import LaunchInputs, LaunchModel
+from trtspec.backends.served.texts import with_texts
 from trtspec.base.findings import errors
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert_options import ConvertOptions
@@ -25,7 +26,6 @@ from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
 from trtspec.pipeline.plan.memory import kv_of_layer
 from trtspec.pipeline.plan.precision import choose_dtype, choose_fp8_cache, choose_fp8_weights
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
-from trtspec.pipeline.plan.texts import choose_max_seq_len
 from trtspec.pipeline.steps import write_layers
 from trtspec.recipe import gpus
 from trtspec.recipe.schema import Recipe
@@ -52,12 +52,13 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
     )
     for found in errors(list(backend.misfits(recipe, facts.target.source))):
         raise choose.error("speculation.method", f"{found.subject}: {found.problem}", found.repair)
-    options = _sizes(choose, facts)
-    target = _target(choose, backend, facts.target, options)
-    engines = {Role.TARGET: target}
+    engines = {Role.TARGET: _target(choose, backend, facts.target, _sizes(choose, facts))}
     if draft := facts.models.get(Role.DRAFT):
-        engines[Role.DRAFT] = _draft(choose, backend, draft, target)
+        engines[Role.DRAFT] = _draft(choose, backend, draft, engines[Role.TARGET])
         engines = depending(choose, engines, None)
+    head = facts.head.head if facts.head and backend.heads_bound_texts else None
+    engines = with_texts(choose, engines, head)
+    target, options = engines[Role.TARGET], engines[Role.TARGET].options
     _choose_method(choose)
     name = choose("serving.model_name", backend.served_name(loaded), "the model, as its own server names it")
     places = _places(choose, facts, engines, output)
@@ -118,17 +119,16 @@ def _choose_method(choose: Chooser) -> None:
 
 
 def _sizes(choose: Chooser, facts: PlanFacts) -> BuildOptions:
-    """Returns the sizes."""
+    """Returns the sizes but those of texts, which depend on the memory that the models leave."""
     recipe, on_cpu = choose.loaded.recipe, choose.loaded.recipe.hardware.gpu == gpus.NONE
     length = _num_draft_tokens(choose, facts)
     batch = choose("engine.max_batch_size", recipe.engine.max_batch_size, "drafts pay at low load")
-    longest = choose_max_seq_len(choose, facts)
     tokens = choose(
         "engine.max_num_tokens",
         MAX_NUM_TOKENS_CPU if on_cpu else MAX_NUM_TOKENS,
         "a CPU reads no faster in larger steps" if on_cpu else "what the servers take of a large GPU",
     )
-    return BuildOptions(batch, longest - 1, longest, tokens, length)
+    return BuildOptions(batch, 0, 0, tokens, length)
 
 
 def _num_draft_tokens(choose: Chooser, facts: PlanFacts) -> int:
@@ -167,10 +167,6 @@ def _target(choose: Chooser, backend: ServerBackend, facts: ModelFacts, options:
     pipeline = choose("target.parallel.pipeline", 1, "one GPU has every layer")
     _check_heads(choose, Role.TARGET, facts.source, tensor)
     chunked = choose("engine.enable_chunked_context", True, "a long prompt does not hold up the others")
-    if not chunked and options.max_num_tokens < options.max_seq_len:
-        problem = f"{options.max_num_tokens} is less than the longest text, which is read in one iteration"
-        repair = f"at least {options.max_seq_len}, or enable_chunked_context: true"
-        raise choose.error("engine.max_num_tokens", problem, repair)
     checkpoint = ConvertOptions(dtype, RankMapping(tensor, pipeline), fp8, fp8_cache)
     return EnginePlan(facts, None, checkpoint, options, chunked, backend.name)
 

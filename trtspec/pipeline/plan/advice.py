@@ -31,7 +31,9 @@ def advice(
     """
     target, draft = resolved.target, resolved.engines.get(Role.DRAFT)
     memories = [memory for memory in (budget, on_cpu) if memory]
-    rooms = [memory.requests for memory in memories]
+    # A server of others has the model's own length where the recipe names none: few requests have it at once.
+    is_asked = resolved.launch is None or resolved.loaded.recipe.written("engine.max_seq_len") is not None
+    rooms = [memory.requests for memory in memories if is_asked]
     problems = [memory.problem for memory in memories if memory.problem]
     facts = PairFacts(
         target_parameters=target.model.source.active_parameters,

@@ -100,14 +100,19 @@ class Budget:
 def budget(resolved: Resolved) -> Budget | None:
     """Returns the budget of a plan; None for the `torch` backend, whose numbers `embedded` returns.
 
-    None too without a GPU, and for a server's model of which trtspec does not know the layers.
+    None too without a GPU, and for a server's model that trtspec does not reckon.
     """
     hardware = resolved.loaded.recipe.hardware
     gpu = gpus.GPUS.get(hardware.gpu)
-    is_known = all(engine.model.source.architecture in FAMILIES for engine in resolved.engines.values())
-    if resolved.target.runner.is_embedded or gpu is None or not is_known:
+    if resolved.target.runner.is_embedded or gpu is None or not are_reckoned(resolved.engines):
         return None
     return budget_of(gpu, resolved.engines, hardware.count)
+
+
+def are_reckoned(engines: Mapping[Role, EnginePlan]) -> bool:
+    """Says whether trtspec knows the layers, and the numbers, of all models."""
+    sources = [engine.model.source for engine in engines.values()]
+    return all(source.architecture in FAMILIES and source.foreign is None for source in sources)
 
 
 def budget_of(gpu: gpus.GpuProduct, engines: Mapping[Role, EnginePlan], count: int) -> Budget:

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
 from trtspec.base.roles import Role
-from trtspec.pipeline.plan.choices import Chooser
-from trtspec.pipeline.plan.facts import PlanFacts
-
-MAX_SEQ_LEN = 8192
+from trtspec.pipeline.plan.choices import Chooser, Origin
 
 
-def choose_max_seq_len(choose: Chooser, facts: PlanFacts) -> int:
+@dataclass(frozen=True, slots=True)
+class TextBound:
+    """A length that a default does not exceed."""
+
+    tokens: int
+    reason: str
+
+
+def choose_max_seq_len(choose: Chooser, longest: Mapping[Role, int], bounds: Iterable[TextBound]) -> int:
     """Returns the tokens of the longest text, prompt and answer together.
 
-    Raises RecipeError for more than the target was made for.
+    `longest` is what each model was made for, in tokens. A recipe that names a length has that, whatever the
+    `bounds`. Raises RecipeError for more than the target was made for.
     """
-    longest = {role: model.source.max_position for role, model in facts.models.items()}
     shorter = min(longest, key=lambda role: longest[role])
-    bounded = longest[shorter] > MAX_SEQ_LEN
-    length: int = choose(
-        "engine.max_seq_len",
-        min(longest[shorter], MAX_SEQ_LEN),
-        "keeps memory for many requests" if bounded else f"the longest text that the {shorter} was made for",
-        "default" if bounded else "model",
-    )
+    own = TextBound(longest[shorter], f"the longest text that the {shorter} was made for")
+    found = min((own, *bounds), key=lambda bound: bound.tokens)
+    origin: Origin = "model" if found is own else "default"
+    length: int = choose("engine.max_seq_len", found.tokens, found.reason, origin)
     if length > longest[Role.TARGET]:
         problem = f"{length} is more than the target was made for, {longest[Role.TARGET]} tokens"
         raise choose.error("engine.max_seq_len", problem, f"at most {longest[Role.TARGET]}")

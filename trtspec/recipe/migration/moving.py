@@ -17,7 +17,7 @@ from trtspec.recipe.places import places
 from trtspec.recipe.schema import Recipe
 from trtspec.recipe.yaml_reader import read
 
-_LONGEST, _NAME = "speculation.max_draft_len", "serving.model_name"
+_LONGEST, _TEXTS, _NAME = "speculation.max_draft_len", "engine.max_seq_len", "serving.model_name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,9 @@ def _consequences(before: Recipe, after: Recipe) -> Iterator[Change]:
     for role, model in after.models.items():
         if model.quantization.weights == "fp8" and old_fp8 != new_fp8:
             yield Change(f"{role}.quantization.weights", "fp8", "fp8", new_fp8)
+    had, has = (backend_named(name).longest_text for name in (old, new))
+    if had != has and after.written(_TEXTS) is None:
+        yield Change(_TEXTS, had, has, "the recipe names no length")
     if was_built != is_built:
         reason = "clients of OpenAI's API go on"
         if was_built:

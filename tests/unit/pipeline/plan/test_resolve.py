@@ -19,6 +19,7 @@ from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.plan.advice import advice
 from trtspec.pipeline.plan.choices import Choice, asked_backend
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
+from trtspec.pipeline.plan.memory import budget
 from trtspec.pipeline.plan.resolved import Resolved, resolve
 from trtspec.pipeline.repository.placement import Placement
 from trtspec.recipe.loader import load
@@ -106,7 +107,7 @@ def test_what_no_engine_is_built_of_is_planned_for_other_servers(resolved: Resol
         with pytest.raises(ModelError, match="no engine is built of Llama 4"):
             make(f"engine: {{backend: {engines}}}")
     nvfp4 = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}
-    assert resolved(f"engine: {{backend: {backend}}}", config=nvfp4).backend == backend
+    assert budget(resolved(f"engine: {{backend: {backend}}}", config=nvfp4)) is None
     with pytest.raises(ModelError, match="is quantized to NVFP4: "):
         resolved("engine: {backend: tensorrt_llm}", config=nvfp4)
     target = "target: {model: ./t, quantization: {weights: fp8}}"

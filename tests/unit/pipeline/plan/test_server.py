@@ -12,6 +12,7 @@ import pytest
 from tests.fakes.heads import write_head
 from tests.fakes.mtp import DEEPSEEK, make_mtp
 from tests.unit.pipeline.inspection.test_heads import TARGET
+from tests.unit.pipeline.plan.conftest import Planned
 from trtspec.backends.launch import ServerLaunch
 from trtspec.base.errors import RecipeError
 from trtspec.base.roles import Role
@@ -21,36 +22,9 @@ from trtspec.pipeline.plan.outlook import look_ahead
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.serving.executors.torch.host import ProcessShare
 
-Planned = Callable[..., Resolved]
 METHOD = "speculation.method"
 INSIDE = "{method: medusa, share: 0.5}"
 MEDUSA = {"draft": "{model: ./head}", "engine": "{backend: vllm, release: 0.32.0}"}
-
-
-@pytest.fixture
-def planned(llama_folder: Callable[..., Path], tmp_path: Path) -> Planned:
-    """Plans a recipe for vLLM on one H100; keywords replace its sections."""
-
-    def plan(
-        *, flag: str | None = None, change: Callable[[], object] | None = None, **sections: str
-    ) -> Resolved:
-        llama_folder("target", hidden_size=64, max_position_embeddings=16384)
-        llama_folder("draft", num_hidden_layers=1, max_position_embeddings=16384)
-        lines = {
-            "name": "pair",
-            "target": "{model: ./target}",
-            "draft": "{model: ./draft}",
-            "engine": "{backend: vllm}",
-            "hardware": "{gpu: h100}",
-            **sections,
-        }
-        if change:
-            change()
-        recipe = tmp_path / "recipe.yaml"
-        recipe.write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))
-        return make_plan(recipe, backend=flag).resolved
-
-    return plan
 
 
 @pytest.fixture
@@ -182,45 +156,13 @@ def test_what_is_left_out_is_chosen_and_said(planned: Planned) -> None:
     found = planned()
     chosen = {choice.key: choice.value for choice in found.choices}
     assert chosen["engine.release"] == "0.33.0"
-    assert (chosen["engine.max_seq_len"], chosen["engine.max_num_tokens"]) == (8192, 8192)
-    assert option(found.launch, "--max-model-len") == "8192"
+    assert (chosen["engine.max_seq_len"], chosen["engine.max_num_tokens"]) == (16384, 8192)
+    assert option(found.launch, "--max-model-len") == "16384"
     assert found.launch
     assert found.launch.models == (
         str(found.loaded.path.parent / "target"),
         str(found.loaded.path.parent / "draft"),
     )
-
-
-@pytest.mark.parametrize(
-    ("backend", "serving", "names"),
-    [
-        ("vllm", "{}", ["./target"]),
-        ("vllm", "{model_name: org/llama, aliases: [llama, org/llama]}", ["org/llama", "llama"]),
-        ("vllm", "{aliases: [llama]}", ["./target", "llama"]),
-        ("sglang", "{}", ["./target"]),
-        ("sglang", "{model_name: org/llama}", ["org/llama"]),
-    ],
-)
-def test_the_names_of_a_model(planned: Planned, backend: str, serving: str, names: list[str]) -> None:
-    found = planned(engine=f"{{backend: {backend}}}", serving=serving)
-    assert found.launch
-    words = found.launch.arguments
-    first = words.index("--served-model-name") + 1
-    assert list(words[first : words.index("--load-format")]) == names
-    assert found.launch.served_model_name == found.model_name == names[0]
-    chosen = {choice.key: choice.value for choice in found.choices}
-    assert chosen["serving.model_name"] == names[0]
-
-
-def test_a_model_of_triton_has_tritons_name(planned: Planned) -> None:
-    assert planned(serving="{layout: triton}").model_name == "speculative_llm"
-
-
-def test_trtllm_serve_calls_a_folder_by_its_last_part(planned: Planned) -> None:
-    found = planned(engine="{backend: tensorrt_llm_pytorch}")
-    assert found.launch
-    assert found.launch.served_model_name == found.model_name == "target"
-    assert "--served-model-name" not in found.launch.arguments
 
 
 def test_on_a_cpu_the_cache_holds_the_longest_texts(planned: Planned) -> None:

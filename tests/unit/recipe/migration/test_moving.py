@@ -158,6 +158,20 @@ def test_clients_call_the_model_as_before(
     assert now == ("org/big" if to == "tensorrt_llm_pytorch" else was)
 
 
+def test_the_longest_text_is_told_where_the_recipe_names_none(tmp_path: Path) -> None:
+    text = "name: pair\ntarget: {model: org/big}\nspeculation: {method: ngram}\nhardware: {gpu: h100}\n"
+    ours, own = "the model's own, up to 8,192", "the model's own, where memory allows"
+    for backend, to, length, told in (
+        ("vllm", "tensorrt_llm", "", [(own, ours)]),
+        ("torch", "sglang", "", [(ours, own)]),
+        ("vllm", "sglang", "", []),
+        ("vllm", "tensorrt_llm", ", max_seq_len: 99", []),
+    ):
+        found = moved(f"{text}engine: {{backend: {backend}{length}}}\n", to, tmp_path)
+        changes = [each for each in found.changes if each.key == "engine.max_seq_len"]
+        assert [(each.before, each.after) for each in changes] == told
+
+
 def test_back_from_a_server_nothing_is_lost(tmp_path: Path) -> None:
     text = "name: pair-vllm\ntarget: {model: a/b}\nspeculation: {method: ngram, max_draft_len: 4}\n"
     text += "engine: {backend: vllm, release: 0.33.0}\nhardware: {gpu: h100}\n"

@@ -1,0 +1,86 @@
+"""The longest text of a server of others, which is the model's own where memory allows; pure.
+
+vLLM counts so (`_get_and_verify_max_len` of 0.32's vllm/config/model.py), and does not start for more. SGLang
+and TensorRT-LLM agree (`get_context_length` of 0.5.23, `infer_max_seq_len` of 1.2's modeling_utils.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from trtspec.base.roles import Role
+from trtspec.models.families import longrope
+from trtspec.models.heads.head import HeadDescription
+from trtspec.models.hf_config import LARGEST, HfConfig
+from trtspec.models.source import Source
+from trtspec.pipeline.plan.choices import Chooser
+from trtspec.pipeline.plan.memory import are_reckoned, budget_of
+from trtspec.pipeline.plan.resolved import EnginePlan
+from trtspec.pipeline.plan.texts import TextBound, choose_max_seq_len
+from trtspec.recipe import gpus
+
+# Rope types of models whose max_position_embeddings is the stretched length already.
+_STRETCHED_ALREADY = ("su", longrope.KIND, "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
+_ON_CPU = TextBound(8192, "the host's memory is set aside for every request at once")
+_ROUND = 256  # tokens to which a length that memory bounds is rounded down
+
+
+def with_texts(
+    choose: Chooser, engines: Mapping[Role, EnginePlan], head: HeadDescription | None
+) -> dict[Role, EnginePlan]:
+    """Returns the engines with the sizes of their texts, for which a `head` is made too if there is one.
+
+    Raises RecipeError for longer texts than a server takes of the target, or than its iterations read.
+    """
+    own = {role: longest_text(engine.model.source) for role, engine in engines.items()}
+    target = engines[Role.TARGET]
+    longest = choose_max_seq_len(choose, own, [*_of_head(head), *_bounds(choose, engines)])
+    options = replace(target.options, max_input_len=longest - 1, max_seq_len=longest)
+    if not target.enable_chunked_context and options.max_num_tokens < longest:
+        problem = f"{options.max_num_tokens} is less than the longest text, which is read in one iteration"
+        repair = f"at least {longest}, or enable_chunked_context: true"
+        raise choose.error("engine.max_num_tokens", problem, repair)
+    return {role: replace(engine, options=options) for role, engine in engines.items()}
+
+
+def longest_text(source: Source) -> int:
+    """Returns the tokens of the longest text that a server takes of a model.
+
+    Raises ModelError for numbers of a scaling that are none.
+    """
+    positions = source.config.size("model_max_length", source.max_position_embeddings)  # Command R has both
+    scaling = HfConfig(source.config.file, source.rotary_scaling or {})
+    if _kind(source) in _STRETCHED_ALREADY or source.model_type.startswith("gemma3"):
+        return positions
+    return int(min(positions * scaling.number("factor", 1.0), LARGEST))
+
+
+def _of_head(head: HeadDescription | None) -> Iterator[TextBound]:
+    """Yields the length that a head was made for."""
+    if head and head.layer:
+        longest = head.layer["max_position_embeddings"]
+        yield TextBound(longest, "what the head was made for: the server starts for no more")
+
+
+def _bounds(choose: Chooser, engines: Mapping[Role, EnginePlan]) -> list[TextBound]:
+    """Returns what bounds the length that a server has where a recipe names none."""
+    hardware, target = choose.loaded.recipe.hardware, engines[Role.TARGET].model.source
+    found = []
+    if _kind(target) == longrope.KIND and (original := longrope.original(target)):
+        found.append(TextBound(original, "vLLM's own: beyond it longrope reads short texts worse"))
+    gpu = gpus.GPUS.get(hardware.gpu)
+    if gpu is None:
+        return [*found, _ON_CPU]
+    if are_reckoned(engines):
+        held = budget_of(gpu, engines, hardware.count).tokens - engines[Role.TARGET].options.max_draft_len
+        if held >= _ROUND:
+            own = longest_text(target)
+            reason = f"what the KV cache of {gpu.label} holds, of {own:,} that the target was made for"
+            found.append(TextBound(held // _ROUND * _ROUND, reason))
+    return found
+
+
+def _kind(source: Source) -> object:
+    scaling = source.rotary_scaling or {}
+    return scaling.get("rope_type", scaling.get("type"))
