@@ -94,8 +94,9 @@ format: .venv/.dev ## Let ruff repair what it can
 bench: .venv/.dev ## Measure everything and hold it to its bars; about an hour; JSON on stdout
 	$(BIN)/python -m tests.perf.bench
 
-picture: .venv/.dev ## Draw docs/dashboard.png anew, of a real run; npm, Prometheus and Chromium; about 7 minutes
+picture: .venv/.dev ## Draw the pictures of docs anew, of real runs; npm, Prometheus and Chromium; about 12 minutes
 	$(BIN)/python -m tests.dashboard.picture
+	$(BIN)/python -m tests.docs.report_picture
 
 docs-reference: .venv/.dev ## Write the generated pages of docs/reference anew
 	$(BIN)/python -m tests.docs.reference
