@@ -57,14 +57,12 @@ class BuildCommandOptions:
     ] = None
     until: Annotated[
         Literal["fetch", "calibrate", "convert", "build"],
-        typer.Option("--until", help="With --only: stop after this stage; a later call goes on there."),
+        typer.Option("--until", help="With --only: stop after this stage; a later call continues there."),
     ] = "build"
     store: StoreOption = None
     key: Annotated[
         str | None,
-        typer.Option(
-            "--key", metavar="KEY", help="Fail unless the build is the one that stores know by this key."
-        ),
+        typer.Option("--key", metavar="KEY", help="Fail unless stores know the build by this key."),
     ] = None
     on: Annotated[
         Literal["slurm", "kubernetes"] | None,
@@ -84,8 +82,8 @@ class BuildCommandOptions:
 def build(options: BuildCommandOptions) -> None:
     """Convert, build the engines, write the repository.
 
-    With --on there is a job for each engine that the store lacks, and one for each recipe that puts the whole
-    into the store. A second call finds the jobs that wait or run.
+    With --on, build makes a job for each engine that the store lacks. One more job for each recipe puts its
+    build into the store. A second call finds the jobs that wait or run.
     """
     _check_usage(options)
     if options.on:

@@ -47,7 +47,7 @@ class ChatOptions:
             show_default=f"that of what deploy serves here, or port {OPENAI}",
         ),
     ] = None
-    system: Annotated[str | None, typer.Option(metavar="TEXT", help="What the model is told first.")] = None
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system prompt.")] = None
     max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 512
     temperature: TemperatureOption = None
     model_name: ServedModelOption = None
@@ -58,10 +58,10 @@ class ChatOptions:
 
 
 def chat(options: ChatOptions) -> None:
-    """Talk to a model that is up; acceptance and speed on stderr.
+    """Talk to a running model; acceptance and speed on stderr.
 
-    A line is a question, and what was said before goes with it. Ctrl-C ends an answer; /quit or Ctrl-D
-    leaves. Where stdin is no terminal, each of its lines is asked.
+    Each line is a question, and the conversation so far goes with it. Ctrl-C ends an answer; /quit or Ctrl-D
+    leaves. If stdin is not a terminal, chat asks each of its lines.
     """
     key = read_key(options.api_key_file, options.api_key_env)
     client = trtspec.Client(

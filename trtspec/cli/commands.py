@@ -82,7 +82,7 @@ TABLE = (
     CommandEntry("deploy status", "cli.deploy_status", "Show the servers that deploy has started."),
     CommandEntry("deploy stop", "cli.deploy_stop", "Stop a server that deploy has started."),
     CommandEntry("serve", "cli.serve", "Serve OpenAI's API in front of a Triton elsewhere."),
-    CommandEntry("chat", "cli.chat", "Talk to a model that is up; acceptance and speed on stderr."),
+    CommandEntry("chat", "cli.chat", "Talk to a running model; acceptance and speed on stderr."),
     CommandEntry("generate", "cli.generate", "Complete a prompt; acceptance and speed on stderr."),
     CommandEntry(
         "bench",
@@ -96,14 +96,14 @@ TABLE = (
     CommandEntry(
         "verify",
         "measure.commands.verify",
-        "Tell whether drafts change what the target says.",
+        "Tell whether drafts change the target's text.",
         then="rollout plan {recipe}",
     ),
     CommandEntry("top", "cli.top", "Show a server live: streams, speed, acceptance, K, queue."),
     CommandEntry(
         "rollout",
         "cli.rollout",
-        "Drafts for a running server, a step at a time.",
+        "Give drafts to a running server's requests, a step at a time.",
         ("cluster.commands.rollout_canary",),
     ),
     CommandEntry("monitoring", "cli.monitoring", "A dashboard for Grafana, alerts for Prometheus."),

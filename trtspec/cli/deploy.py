@@ -68,7 +68,7 @@ MethodOption = Annotated[
     typer.Option(
         "--method",
         metavar="NAME",
-        help="With a model: where drafts come from.",
+        help="With a model: the source of its drafts.",
         show_default="ngram, or --draft",
     ),
 ]
@@ -116,7 +116,7 @@ LogFormatOption = Annotated[
 ]
 LogToOption = Annotated[
     Literal["build", "stdout"],
-    typer.Option(help="Where logs go: files in the build directory, or stdout."),
+    typer.Option(help="The place of logs: files in the build directory, or stdout."),
 ]
 TraceConfigOption = Annotated[
     list[str] | None,

@@ -28,7 +28,7 @@ def deploy_status(
 ) -> None:
     """Show the servers that deploy has started.
 
-    With --kubernetes the exit status is 1 where one of them is in trouble.
+    With --kubernetes, the exit status is 1 if a server is in trouble.
     """
     if kubernetes or context or namespace:
         _on_cluster(context, namespace, json=json)

@@ -31,9 +31,9 @@ def deploy_stop(
 ) -> None:
     """Stop a server that deploy has started.
 
-    It is one on this machine, or with --kubernetes one on a cluster. Requests in flight have the seconds
-    to end that deploy --grace, or the recipe, gave them. On a cluster all objects of the deployment are
-    deleted but volume claims, which hold engines.
+    The server is on this machine or, with --kubernetes, on a cluster. Requests in flight have the seconds of
+    deploy --grace, or of the recipe, to end. On a cluster, stop deletes all objects of the deployment except
+    volume claims, because these hold engines.
     """
     if kubernetes or context or namespace:
         _on_cluster(name, context, namespace)

@@ -22,13 +22,13 @@ EXAMPLES = (
 
 
 def init(
-    path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("recipe.yaml"),
+    path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("recipe.yaml"),
     command: Annotated[
         str | None,
         typer.Option(
             "--from",
             metavar="COMMAND",
-            help="Read it of a command of vLLM, SGLang, trtllm-build or trtllm-serve; - for stdin.",
+            help="Make it from a command of vLLM, SGLang, trtllm-build or trtllm-serve; - reads stdin.",
         ),
     ] = None,
     recipe: Annotated[
@@ -38,19 +38,21 @@ def init(
         str | None, typer.Option(metavar="GPU", help="With --from: the GPU, h100 if left out.")
     ] = None,
     draft: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="With --from: the draft, where no command names it.")
+        str | None, typer.Option(metavar="MODEL", help="With --from: the draft, if the command names none.")
     ] = None,
     backend: BackendOption = None,
     allow_loss: Annotated[
         bool,
-        typer.Option("--allow-loss", help="With --from: write the rest where drafts have no place."),
+        typer.Option(
+            "--allow-loss", help="With --from: write a recipe even if it loses the command's drafts."
+        ),
     ] = False,
     force: ForceOption = False,
 ) -> None:
     """Write a commented recipe to start from.
 
-    With --from, the command is read and never run. What a recipe has no place for is said, flag by flag. A
-    command whose drafts have none ends with status 1.
+    With --from, init reads a command and never runs it. It names each flag that a recipe has no place for. If
+    that would lose the command's drafts, it writes nothing and ends with status 1.
     """
     from trtspec.base.atomic import write_atomically
     from trtspec.recipe.gpus import GPUS, NONE

@@ -42,7 +42,7 @@ def migrate(
 ) -> None:
     """Move a recipe to another engine, and say what changes.
 
-    Comments and order stay. What the other engine does not have is removed, each key with its reason, and the
+    Comments and order stay. Migrate removes each key that the other engine lacks, and gives the reason. The
     last lines are the commands that measure both deployments and compare them.
     """
     from trtspec.base.atomic import write_atomically

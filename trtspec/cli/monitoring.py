@@ -27,7 +27,7 @@ def alerts() -> None:
 
 
 def scaling() -> None:
-    """Print the recording rules that an autoscaler goes by."""
+    """Print the recording rules that an autoscaler needs."""
     from trtspec.deployment.monitoring import files
 
     out.data(files.scaling())

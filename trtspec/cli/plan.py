@@ -51,12 +51,12 @@ class PlanCommandOptions:
     measured: Annotated[
         Path | None,
         typer.Option(
-            "--measured", metavar="RESULT", help="Use what trtspec bench measured: its file or folder."
+            "--measured", metavar="RESULT", help="Use this result of trtspec bench: its file or folder."
         ),
     ] = None
     context: Annotated[
         int | None,
-        typer.Option("--context", min=1, metavar="TOKENS", help="The tokens that a text has on average."),
+        typer.Option("--context", min=1, metavar="TOKENS", help="The mean number of tokens of a sequence."),
     ] = None
     picture: Annotated[
         Path | None,
@@ -68,7 +68,7 @@ class PlanCommandOptions:
         ),
     ] = None
     fleet: Annotated[
-        bool, typer.Option("--fleet", help="Say instead how many replicas a load takes, and what they cost.")
+        bool, typer.Option("--fleet", help="Say how many replicas a load needs, and what they cost.")
     ] = False
     rate: Annotated[
         float | None,
@@ -77,7 +77,7 @@ class PlanCommandOptions:
             min=0.001,
             max=10**6,
             metavar="X",
-            help="With --fleet: the requests of a second.",
+            help="With --fleet: requests per second.",
             show_default=False,
         ),
     ] = None

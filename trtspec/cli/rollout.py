@@ -20,7 +20,7 @@ from trtspec.gateway.ports import METRICS
 if TYPE_CHECKING:
     from trtspec.deployment.rollout.running import RolloutMove, RolloutView, RunningDeployment
 
-HELP = "Drafts for a running server, a step at a time."
+HELP = "Give drafts to a running server's requests, a step at a time."
 EXAMPLES = (
     "trtspec rollout plan recipe.yaml --measured results/",
     "trtspec rollout off recipe.yaml",
@@ -43,9 +43,9 @@ UrlOption = Annotated[
 def status(
     recipe: RecipeArgument, output: OutputOption = None, url: UrlOption = None, json: JsonOption = False
 ) -> None:
-    """Show where the roll-out stands, and each bound with what was found since.
+    """Show the step of the roll-out, and each bound with its measured value.
 
-    The exit status is 1 where a bound is broken.
+    The exit status is 1 if a bound is broken.
     """
     from trtspec.deployment.rollout.bounds import BoundState
 
@@ -96,7 +96,7 @@ def plan(
     measured: Annotated[
         Path | None,
         typer.Option(
-            "--measured", metavar="RESULT", help="Use what trtspec bench measured: its file or folder."
+            "--measured", metavar="RESULT", help="Use this result of trtspec bench: its file or folder."
         ),
     ] = None,
     output: OutputOption = None,
@@ -104,7 +104,7 @@ def plan(
 ) -> None:
     """Show the steps with their bounds, and what to settle before the first.
 
-    The exit status is 1 where trtspec bench has found that drafts do not pay.
+    The exit status is 1 if trtspec bench has found that drafts do not pay.
     """
     from trtspec.cli.terminal.engines import require_coordinator
     from trtspec.deployment.rollout.plan import make

@@ -42,7 +42,7 @@ class ServeOptions:
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of OpenAI's API.")] = OPENAI
     api_keys: ApiKeysOption = None
     max_requests: Annotated[
-        int, typer.Option(min=1, help="Answer at most so many prompts at once; more get status 429.")
+        int, typer.Option(min=1, help="Answer at most this many prompts at once; more get status 429.")
     ] = 1024
     served_model_name: Annotated[
         list[str] | None,
@@ -60,8 +60,8 @@ class ServeOptions:
 def serve(options: ServeOptions) -> None:
     """Serve OpenAI's API in front of a Triton elsewhere.
 
-    That one serves a model of trtspec; this runs until Ctrl-C or SIGTERM. The folder of the tokenizer is
-    in the build directory; without it there is no chat template, and prompts alone are answered.
+    The Triton must serve a model of trtspec. Serve runs until Ctrl-C or SIGTERM. The folder of the tokenizer
+    is in the build directory. Without it there is no chat template, and the API answers prompts but no chats.
     """
     from trtspec.base.errors import UnavailableError
     from trtspec.client.scrape import read

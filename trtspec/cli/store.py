@@ -31,7 +31,7 @@ UrlArgument = Annotated[
 EntryArgument = Annotated[
     str,
     typer.Argument(
-        metavar="NAME", help="A recipe's name, or how an entry's digest begins.", show_default=False
+        metavar="NAME", help="A recipe's name, or the beginning of an entry's digest.", show_default=False
     ),
 ]
 
@@ -64,8 +64,8 @@ def pull(
 ) -> None:
     """Fetch a build that is ready to be served, or one engine.
 
-    With --reuse several pods may share the folder, on one node or on a volume: one of them pulls, the others
-    wait for it and verify what they find. A pull that was killed is gone on with.
+    With --reuse, several pods may share the folder, on one node or on a volume: one pod pulls, the others
+    wait and verify the result. An interrupted pull resumes.
     """
     from trtspec.pipeline.machine.runtime import this_runtime
     from trtspec.pipeline.store.kept import keep, remembered
@@ -119,7 +119,7 @@ def show(
     sbom: Annotated[bool, typer.Option("--sbom", help="Print the bill of materials, CycloneDX.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show what an entry is made of, and with what."""
+    """Show what an entry was made of, and with what."""
     from trtspec.pipeline.store.lookup import find_entry
     from trtspec.pipeline.store.sbom import cyclonedx
 
@@ -157,20 +157,22 @@ def prune(
     url: UrlArgument,
     older_than: Annotated[
         float | None,
-        typer.Option(metavar="DAYS", min=0, help="Remove entries that are older than so many days."),
+        typer.Option(metavar="DAYS", min=0, help="Remove entries that are older than this many days."),
     ] = None,
     keep: Annotated[
         int | None,
-        typer.Option(min=0, help="Keep so many of the newest entries of each recipe and platform."),
+        typer.Option(min=0, help="Keep this many of the newest entries of each recipe and platform."),
     ] = None,
     grace: Annotated[
         float,
-        typer.Option(metavar="HOURS", min=1, help="Remove what a killed push has left after so many hours."),
+        typer.Option(
+            metavar="HOURS", min=1, help="Remove what a killed push has left after this many hours."
+        ),
     ] = 24,
     dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Remove entries by age and number, and what no entry needs."""
+    """Remove entries by age and number, and files that no entry needs."""
     from trtspec.pipeline.store.prune import PruneRules
     from trtspec.pipeline.store.prune import prune as clean
 

@@ -44,8 +44,8 @@ def top(
 ) -> None:
     """Show a server live: streams, speed, acceptance, K, queue.
 
-    It reads the server's metrics, and nothing else. On a terminal the figures change in place; elsewhere
-    each look is printed, with --json as one line of JSON.
+    It reads only the server's metrics. On a terminal the figures change in place. Elsewhere top prints the
+    figures of each interval, with --json as one line of JSON.
     """
     from trtspec.client.local_server import one_address
     from trtspec.client.scrape import parse, read

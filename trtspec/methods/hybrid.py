@@ -11,7 +11,7 @@ from trtspec.methods.method import HETEROGENEOUS, HETEROGENEOUS_VOCAB
 
 
 class Hybrid(LookupMethod):
-    """The text itself proposes where a long ending of it stood before, and the draft model elsewhere."""
+    """The text itself proposes if its last tokens occurred before. Otherwise the draft model proposes."""
 
     has_model = True
     gives_way_to = "draft_model"

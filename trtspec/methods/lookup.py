@@ -11,7 +11,7 @@ from trtspec.base.findings import Finding
 from trtspec.methods.method import Method
 
 LookupTokens = Annotated[int, Field(ge=1, le=64)]
-LEAST = "The fewest of the last tokens that must have stood there before."
+LEAST = "The fewest last tokens that must match."
 
 
 class LookupMethod(Method):
@@ -20,12 +20,12 @@ class LookupMethod(Method):
     added = {"earlier_answers": None}  # noqa: RUF012
     prompt_lookup_min: LookupTokens = Field(default=2, description=LEAST)
     prompt_lookup_max: LookupTokens = Field(
-        default=8, description="How many of the last tokens are looked up; the longest match counts."
+        default=8, description="The most last tokens that are looked up; the longest match counts."
     )
     earlier_answers: Annotated[int, Field(ge=1, le=10**6)] | None = Field(
         default=None,
-        description="How many tokens of earlier answers are looked up too, each by the tenant that it was "
-        "given to; some 300 bytes each. None are if left out.",
+        description="Look up this many tokens of earlier answers too, only for the tenant that got them; "
+        "about 300 bytes each. None if left out.",
     )
 
     def contradictions(self) -> Iterator[Finding]:

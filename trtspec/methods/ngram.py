@@ -10,7 +10,7 @@ from trtspec.methods.lookup import LookupMethod
 
 
 class Ngram(LookupMethod):
-    """The text itself proposes what followed its last tokens where they stood before."""
+    """The text itself proposes the tokens that followed its last tokens earlier in the text."""
 
     gives_way_to = None
     kind: Literal["ngram"] = Field(description="The name of this method.")

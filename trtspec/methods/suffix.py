@@ -17,15 +17,15 @@ class Suffix(Method):
 
     kind: Literal["suffix"] = Field(description="The name of this method.")
     suffix_decoding_max_tree_depth: Annotated[int, Field(ge=1, le=1024)] = Field(
-        default=24, description="How many of the last tokens are compared."
+        default=24, description="The most last tokens that are compared."
     )
     suffix_decoding_max_cached_requests: Annotated[int, Field(ge=0, le=10**6)] = Field(
         default=10000,
-        description="How many answers are kept, each for the tenant that it was given to; 0 for none.",
+        description="The number of answers that are kept, each only for the tenant that got it; 0 for none.",
     )
     suffix_decoding_max_spec_factor: Annotated[float, Field(gt=0, le=64)] = Field(
-        default=1.0, description="How many tokens are drafted for each of the last ones that stood there."
+        default=1.0, description="The number of drafted tokens for each last token that matched."
     )
     suffix_decoding_min_token_prob: Annotated[float, Field(ge=0, le=1)] = Field(
-        default=0.1, description="How likely a token must be to be drafted, by how often it followed."
+        default=0.1, description="The least probability of a drafted token, by how often it followed."
     )

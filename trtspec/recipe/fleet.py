@@ -17,42 +17,48 @@ Times = Annotated[int | float, Field(ge=1, le=100, allow_inf_nan=False)]
 class BurstSection(Section):
     """A time in which more requests come than usual, again and again."""
 
-    factor: Times = Field(description="How many times the usual requests a second come meanwhile.")
-    seconds: Positive = Field(default=60, description="How long it lasts.")
+    factor: Times = Field(description="The rate of requests during a burst, as a multiple of the usual one.")
+    seconds: Positive = Field(default=60, description="The length of a burst.")
     every: Positive = Field(default=900, description="The seconds from the beginning of one to the next.")
 
 
 class Start(Section):
     """The waits of a new replica; the plan states its assumption for each that is left out."""
 
-    node_seconds: Amount = Field(default=0, description="Until there is a node; 0 where nodes wait.")
+    node_seconds: Amount = Field(default=0, description="The wait for a node; 0 if nodes are ready.")
     image_gb: Amount = Field(
-        default=20, description="Bytes of the image that the node pulls, in GB; 0 where it has it."
+        default=20, description="The size of the image that the node pulls; 0 if the node has it."
     )
-    image_gb_per_second: Speed = Field(default=0.2, description="At which a node pulls and unpacks it.")
+    image_gb_per_second: Speed = Field(
+        default=0.2, description="The rate at which a node pulls and unpacks the image."
+    )
     pull_gb_per_second: Speed = Field(
-        default=1.25, description="At which a node reads from the store: 1.25 is 10 Gbit/s."
+        default=1.25, description="The rate at which a node reads from the store: 1.25 is 10 Gbit/s."
     )
     store_gb_per_second: Speed = Field(
-        default=12.5, description="That the store gives to all nodes together."
+        default=12.5, description="The rate of the store for all nodes together."
     )
     verify_gb_per_second: Speed = Field(
-        default=0.9, description="At which one core of a node checks what comes: SHA-256; a pull uses eight."
+        default=0.9,
+        description="The rate at which one core of a node computes SHA-256; a pull uses eight cores.",
     )
     load_gb_per_second: Speed = Field(
-        default=2, description="At which a GPU takes its part of the engines from the disk."
+        default=2, description="The rate at which a GPU loads its part of the engines from the disk."
     )
-    warm_up_seconds: Amount = Field(default=20, description="From loaded engines to a server that is ready.")
+    warm_up_seconds: Amount = Field(default=20, description="The time from loaded engines to a ready server.")
 
 
 class FleetSection(Section):
-    """A load, the latencies that it must have, and what GPUs cost."""
+    """A load, its latency bounds, and the price of GPUs."""
 
-    requests_per_second: Rate | None = Field(default=None, description="What the replicas are to bear.")
-    burstiness: Annotated[int | float, Field(ge=0, le=100, allow_inf_nan=False)] = Field(
-        default=1, description="Of the requests: 1 is Poisson, 0 a clock, more comes in bunches."
+    requests_per_second: Rate | None = Field(
+        default=None, description="The requests per second of all replicas together."
     )
-    burst: BurstSection | None = Field(default=None, description="More requests than usual, now and then.")
+    burstiness: Annotated[int | float, Field(ge=0, le=100, allow_inf_nan=False)] = Field(
+        default=1,
+        description="The burstiness of arrivals: 0 is even, 1 is Poisson, and more comes in bunches.",
+    )
+    burst: BurstSection | None = Field(default=None, description="Times with more requests than usual.")
     input_tokens: Positive = Field(default=512, description="Tokens of a prompt, on average.")
     output_tokens: Positive = Field(default=256, description="Tokens of an answer, on average.")
     spread: Annotated[int | float, Field(ge=0, le=5, allow_inf_nan=False)] = Field(
@@ -64,19 +70,20 @@ class FleetSection(Section):
         "the recipe.",
     )
     time_to_first_token_ms: Rate | None = Field(
-        default=None, description="What 95 of 100 requests may wait for their first token."
+        default=None, description="The bound on the wait for the first token, for 95 of 100 requests."
     )
     inter_token_ms: Rate | None = Field(
-        default=None, description="The mean time of a token after the first that 95 of 100 may have."
+        default=None,
+        description="The bound on the mean time per token after the first, for 95 of 100 requests.",
     )
     acceptance: Share = Field(
         default=0.7,
-        description="How likely a draft token is accepted where those before it were; a result of "
-        "trtspec bench knows better.",
+        description="The probability that a draft token is accepted if all before it were; a result of "
+        "trtspec bench is better.",
     )
-    start: Start = Field(default=Start(), description="What a new replica waits for.")
+    start: Start = Field(default=Start(), description="The waits of a new replica.")
     price_per_gpu_hour: dict[GpuName, Amount] = Field(
-        default={}, description="What an hour of a GPU costs, by its name: {h200: 3.5}."
+        default={}, description="The price of an hour of a GPU, by its name: {h200: 3.5}."
     )
     currency: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=8)] = Field(
         default="USD", description="Of the prices."

@@ -73,15 +73,14 @@ class Claim(Section):
     """A PersistentVolumeClaim that all pods share: the cluster pulls the engines once."""
 
     kind: Literal["claim"] = Field(description="The name of this kind of volume.")
-    name: Name | None = Field(
-        default=None, description="A claim that is there already; one is made if left out."
-    )
+    name: Name | None = Field(default=None, description="An existing claim; if left out, one is made.")
     storage_class: Name | None = Field(
         default=None,
         description="The storage class of the claim that is made; it must allow ReadWriteMany.",
     )
     size: Quantity | None = Field(
-        default=None, description="Of the claim that is made; twice what the build takes if left out."
+        default=None,
+        description="The size of the claim that is made; if left out, twice the size of the build.",
     )
 
 
@@ -124,18 +123,20 @@ class BuildJobSection(Section):
     )
     volume: WorkVolume = Field(
         default=EmptyDir(),
-        description="Where models, checkpoints and engines are made, at /scratch: from a host_path or a claim"
-        " a job goes on that broke off; with a claim what needs no GPU is done by jobs without one.",
+        description="The volume at /scratch for models, checkpoints and engines. An interrupted job "
+        "continues from a host_path or a claim. With a claim, jobs without a GPU do what "
+        "needs none.",
     )
     cpu: Quantity = Field(default="4", description="Processors of a job.")
     memory: Quantity | None = Field(
-        default=None, description="Memory of a job; what follows from the model if left out."
+        default=None, description="Memory of a job; if left out, it follows from the model."
     )
     disk: Quantity | None = Field(
-        default=None, description="Disk of the node, with volume: empty_dir; what follows if left out."
+        default=None,
+        description="Disk of the node, with volume: empty_dir; if left out, it follows from the model.",
     )
     limit_hours: Annotated[int, Field(ge=1, le=1000)] = Field(
-        default=24, description="After so long a job is ended; the next call goes on."
+        default=24, description="The longest time of a job; the next call continues it."
     )
     secret: Name | None = Field(
         default=None,
@@ -157,7 +158,7 @@ class Autoscaling(Section):
     max_replicas: Positive = Field(description="The most servers; kubernetes.replicas are the fewest.")
     places: Fraction = Field(
         default=0.8,
-        description="The share of the servers' places that completions at work and waiting should take.",
+        description="The share of the servers' slots that running and waiting completions should take.",
     )
     kv_cache: Fraction = Field(default=0.85, description="The share of the KV caches that should be in use.")
     prometheus: Text | None = Field(
@@ -174,8 +175,8 @@ class Secrets(Section):
     )
     api_keys: Name | None = Field(
         default=None,
-        description="A Secret with the key `keys`: keys of OpenAI's API, one a line; of vLLM one, and no line"
-        " break behind it.",
+        description="A Secret with the key `keys`: keys of OpenAI's API, one a line; for vLLM a single "
+        "one, without a line break after it.",
     )
     hub: Name | None = Field(
         default=None,
@@ -227,7 +228,7 @@ class Gateway(Section):
 class Hosts(Section):
     """Engines that span hosts: a group of pods for each server, one of which leads.
 
-    What starts their ranks is the image's own, since trtspec deploy keeps to one host.
+    The image has its own way to start their ranks, because trtspec deploy keeps to one host.
     """
 
     gpus_per_host: Positive = Field(description="GPUs of one host; hardware.count are a multiple of it.")
@@ -262,8 +263,8 @@ class Kubernetes(Section):
     replicas: Positive = Field(default=1, description="Servers; with autoscaling the fewest.")
     max_surge: Annotated[int, Field(ge=0, le=1000)] = Field(
         default=1,
-        description="Servers beyond replicas during an update; with 0 no GPU must be spare, and one server at"
-        " a time is missing.",
+        description="Extra servers during an update; 0 needs no spare GPU, but one server at a time is "
+        "missing.",
     )
     autoscaling: Autoscaling | None = Field(default=None, description="Replicas that follow the load.")
     cache: Volume = Field(
@@ -272,14 +273,15 @@ class Kubernetes(Section):
         " by its name, or its section.",
     )
     grace_seconds: Seconds = Field(
-        default=60, description="How long requests may take to end when a pod is told to stop."
+        default=60, description="The time that requests have to end when a pod stops."
     )
     resources: ResourcesSection = Field(
         default=ResourcesSection(), description="Processors and memory of a server."
     )
     gpu_product: LabelValue | None = Field(
         default=None,
-        description="What nvidia.com/gpu.product is on your nodes, if not NVIDIA's name with dashes: H200.",
+        description="The value of nvidia.com/gpu.product on your nodes, if not NVIDIA's name with dashes: "
+        "H200.",
     )
     gpu_labels: dict[LabelKey, LabelValue] | Literal[False] | None = Field(
         default=None,
@@ -297,7 +299,7 @@ class Kubernetes(Section):
     )
     priority_class: Name | None = Field(default=None, description="PriorityClass of the pods.")
     service_account: Name | None = Field(
-        default=None, description="A ServiceAccount that is there already; one is made if left out."
+        default=None, description="An existing ServiceAccount; if left out, one is made."
     )
     secrets: Secrets = Field(default=Secrets(), description="Names of Secrets.")
     labels: dict[LabelKey, LabelValue] = Field(default={}, description="Labels of every object.")
@@ -307,12 +309,12 @@ class Kubernetes(Section):
     )
     network_policy: bool = Field(
         default=True,
-        description="Whether a NetworkPolicy leaves pods their ports alone, and DNS and egress_ports.",
+        description="Whether a NetworkPolicy allows pods only their ports, DNS and egress_ports.",
     )
     egress_ports: list[Port] = Field(
         default=[443],
-        description="TCP ports that a pod may connect to: the store's, and 80 where a cloud's metadata tells"
-        " who the pod is.",
+        description="TCP ports that a pod may connect to: the store's, and 80 if a cloud's metadata "
+        "service gives the pod its role.",
     )
     monitoring: Monitoring = Field(default=Monitoring(), description="Metrics, alerts and the dashboard.")
     gateway: Gateway | None = Field(default=None, description="A route of the Gateway API.")

@@ -54,10 +54,10 @@ class LayerSearch(TextSelection):
     )
     dataset: Text | None = Field(
         default=None,
-        description="Texts as of calibration.dataset, which the target answers; if left out, the target's"
-        " calibration texts, or else a few of trtspec's own.",
+        description="The texts that the target answers, in the forms of calibration.dataset; if left out, "
+        "the target's calibration texts, or else a few of trtspec's own.",
     )
-    samples: Positive = Field(default=16, description="How many texts the target answers.")
+    samples: Positive = Field(default=16, description="The number of texts that the target answers.")
     max_length: Positive = Field(default=256, description="Tokens of each text that are used.")
     max_tokens: Positive = Field(default=64, description="Tokens of each answer, which drafts must foresee.")
-    tries: Positive = Field(default=300, description="How many sets of layers are tried at most.")
+    tries: Positive = Field(default=300, description="The most sets of layers to try.")

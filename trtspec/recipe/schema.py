@@ -46,10 +46,10 @@ class Calibration(TextSelection):
 
     dataset: Text = Field(
         description="A file relative to the recipe: .jsonl, .txt (a text a line) or .parquet; or one of a "
-        "Hub dataset: owner/name/file or owner/name@commit/file. What an earlier calibration found, a file "
-        "whose name ends with calibration.json, is used as it is."
+        "Hub dataset: owner/name/file or owner/name@commit/file. The result of an earlier calibration, whose "
+        "name ends with calibration.json, is used as it is."
     )
-    samples: Positive = Field(default=512, description="How many texts are run through the model.")
+    samples: Positive = Field(default=512, description="The number of texts that run through the model.")
     max_length: Positive = Field(default=2048, description="Tokens of each text that are used.")
     batch_size: Positive = Field(default=1, description="Texts run at once.")
 
@@ -113,16 +113,16 @@ class Draft(RecipeModel):
 
     layers_of_target: LayersOfTarget | None = Field(
         default=None,
-        description="In place of a model: the target with these of its layers alone, [0, 1, 5, 9], or auto:"
-        " those that say most often what the target says.",
+        description="In place of a model: the target with only these layers, [0, 1, 5, 9]; or auto: the "
+        "layers that agree most often with the target.",
     )
     layer_search: LayerSearch = Field(
-        default=LayerSearch(), description="How layers_of_target: auto chooses, and by which texts."
+        default=LayerSearch(), description="The options of layers_of_target: auto."
     )
     device: Device | None = Field(
         default=None,
-        description="Where the draft runs, whatever the plan would choose: cpu, on the torch backend, or a"
-        " GPU of the server by CUDA's number: cuda:0, cuda:1 and so on.",
+        description="The device of the draft, in place of the plan's choice: cpu, with the torch backend, "
+        "or a GPU of the server by CUDA's number: cuda:0, cuda:1 and so on.",
     )
 
 
@@ -142,7 +142,8 @@ class Speculation(Section):
         description="The longest draft that the target can verify.",
     )
     num_draft_tokens: Positive | None = Field(
-        default=None, description="K of every round of a request that names none; the policy's if left out."
+        default=None,
+        description="K in every round, unless the request names one; if left out, the policy chooses K.",
     )
     policy: Literal["adaptive", "fixed"] | None = Field(
         default=None,
@@ -151,8 +152,8 @@ class Speculation(Section):
     )
     share: Share | None = Field(
         default=None,
-        description="The share of requests that has drafts, 0 to 1, where trtspec rollout has said nothing"
-        " else; all have if left out.",
+        description="The share of requests that has drafts, 0 to 1, until trtspec rollout changes it; if "
+        "left out, all have drafts.",
     )
 
 
@@ -167,7 +168,7 @@ class Engine(Section):
     release: ReleaseName | None = Field(
         default=None,
         description="Release of TensorRT-LLM that builds and serves, or of the server that backend names; "
-        "the newest of it that trtspec knows if left out.",
+        "if left out, the newest that trtspec knows.",
     )
     max_batch_size: Positive = Field(default=16, description="Requests in flight at once.")
     max_input_len: Positive | None = Field(default=None, description="Longest prompt, in tokens.")
@@ -181,8 +182,8 @@ class Engine(Section):
     )
     enable_chunked_context: bool | None = Field(
         default=None,
-        description="Whether TensorRT-LLM may read a text in several iterations; the target then discards "
-        "drafts that do not fit one.",
+        description="Whether TensorRT-LLM may read a prompt in several iterations; the target then "
+        "discards drafts that do not fit one.",
     )
     extra_args: Annotated[list[Word], Field(max_length=256)] = Field(
         default=[],
@@ -214,7 +215,7 @@ _NOT_BUILT = {"fleet", "kubernetes", "slurm"}
 
 
 class Recipe(Section):
-    """A target and where its drafts come from: from Hugging Face models to a Triton model repository."""
+    """A recipe names a target, the source of its drafts, and the hardware."""
 
     version: Literal[1] = Field(default=1, description="Version of this schema.")
     name: Annotated[str, Field(max_length=100, pattern=r"^[a-z0-9][a-z0-9._-]*$")] = Field(
@@ -225,19 +226,21 @@ class Recipe(Section):
         default=None,
         description=f"The small model that proposes tokens; {', '.join(WITHOUT_MODEL)} have none.",
     )
-    hardware: Hardware = Field(description="Where the engines run.")
+    hardware: Hardware = Field(description="The hardware that the engines run on.")
     speculation: Speculation = Field(
-        default=Speculation(), description="Where drafts come from, and how long they are."
+        default=Speculation(), description="The source of drafts, and their length."
     )
-    engine: Engine = Field(default=Engine(), description="What the engines are built with and for.")
+    engine: Engine = Field(default=Engine(), description="The backend of the engines, and their limits.")
     serving: Serving = Field(default=Serving(), description="The Triton model that clients call.")
     kubernetes: Kubernetes = Field(
-        default=Kubernetes(), description="How trtspec deploy --kubernetes serves it on a cluster."
+        default=Kubernetes(), description="The options of trtspec deploy --kubernetes."
     )
     slurm: SlurmSection = Field(
-        default=SlurmSection(), description="What trtspec build --on slurm asks Slurm for."
+        default=SlurmSection(), description="The options of trtspec build --on slurm."
     )
-    fleet: FleetSection = Field(default=FleetSection(), description="What trtspec plan --fleet reckons for.")
+    fleet: FleetSection = Field(
+        default=FleetSection(), description="The load and the prices of trtspec plan --fleet."
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -33,8 +33,9 @@ class Serving(Section):
     )
     reasoning_parser: ReasoningParser | None = Field(
         default=None,
-        description="Form in which the model writes its reasoning, by vLLM's names; OpenAI's API tells that"
-        " apart from the answer. If left out the chat template says it; `none`: it is part of the text.",
+        description="The form of the model's reasoning, by vLLM's names; OpenAI's API separates it from "
+        "the answer. If left out, the chat template tells the form; `none`: the reasoning is "
+        "part of the text.",
     )
     generation_config: Literal["auto", "none"] = Field(
         default="auto",
@@ -48,11 +49,13 @@ class Serving(Section):
     )
     max_queue_size: Positive | None = Field(
         default=None,
-        description="Completions that wait for a place beyond max_batch_size; a full queue refuses at once.",
+        description="Completions that may wait for a slot, beyond max_batch_size; a full queue refuses at "
+        "once.",
     )
     max_queue_delay_microseconds: Microseconds | None = Field(
         default=None,
-        description="How long a completion may wait for a place before it is refused, to be tried again.",
+        description="The longest wait of a completion for a slot; after it the completion is refused, and "
+        "the client may try again.",
     )
     default_timeout_microseconds: Microseconds = Field(
         default=600 * 10**6,
@@ -60,12 +63,12 @@ class Serving(Section):
     )
     draft_timeout_microseconds: Microseconds | None = Field(
         default=None,
-        description="How long a round waits for the draft engine before the target goes on alone.",
+        description="The longest wait of a round for the draft engine; after it the target continues alone.",
     )
     target_timeout_microseconds: Microseconds = Field(
         default=120 * 10**6,
-        description="How long a target that has requests may make no progress; then they fail, and the "
-        "model goes out of service.",
+        description="The longest time without progress of a target that has requests; after it they fail, "
+        "and the model goes out of service.",
     )
 
     @property

@@ -49,11 +49,13 @@ class SlurmSection(Section):
     Memory and processors follow from the model, unless `options` have `mem`, `cpus-per-task` or their like.
     """
 
-    partition: Word | None = Field(default=None, description="Of jobs with GPUs, and of all others too.")
-    cpu_partition: Word | None = Field(
-        default=None, description="Of jobs without a GPU, which need not wait in the other."
+    partition: Word | None = Field(
+        default=None, description="The partition of jobs with GPUs, and of all others too."
     )
-    account: Word | None = Field(default=None, description="Whom the time is charged to.")
+    cpu_partition: Word | None = Field(
+        default=None, description="The partition of jobs without a GPU, so that they need not wait for one."
+    )
+    account: Word | None = Field(default=None, description="The account that pays for the time.")
     time: Annotated[str, Field(pattern=TIME)] | None = Field(
         default=None,
         description="The limit of each job, in quotes: '4:00:00', '1-12:00:00'; from 2 hours on by the bytes"
@@ -61,8 +63,8 @@ class SlurmSection(Section):
     )
     gpu_type: Word | None = Field(
         default=None,
-        description="What the cluster calls the recipe's GPU; hardware.gpu if left out, and any where it "
-        "has no names for GPUs.",
+        description="The cluster's name of the recipe's GPU; if left out, hardware.gpu, or any GPU if the "
+        "cluster has no names for them.",
     )
     container_image: Word | None = Field(
         default=None,
@@ -81,4 +83,4 @@ class SlurmSection(Section):
     options: Options = Field(
         default={}, description="Further options of sbatch by their long names: {mem: 64G, exclusive: true}."
     )
-    gpu_options: Options = Field(default={}, description="The same, of jobs with GPUs alone.")
+    gpu_options: Options = Field(default={}, description="The same, only for jobs with GPUs.")

@@ -58,13 +58,13 @@ ReportOption = Annotated[
     typer.Option(
         "--report",
         metavar="FILE",
-        help="Write what was done: .md for people, .xml (JUnit) or .json for machines; may be repeated.",
+        help="Write a report: .md for people, .xml (JUnit) or .json for machines; may be repeated.",
         callback=_reports,
     ),
 ]
 StoreOption = Annotated[
     str | None,
-    typer.Option("--store", metavar="URL", help="Take engines from this store, and put there what is built."),
+    typer.Option("--store", metavar="URL", help="Take engines from this store, and put new ones there."),
 ]
 ContextOption = Annotated[
     str | None,

@@ -22,7 +22,7 @@ WaitOption = Annotated[
 ]
 AnswerTimeoutOption = Annotated[
     float,
-    typer.Option("--timeout", min=1, help="Seconds after which an answer that is not whole is given up."),
+    typer.Option("--timeout", min=1, help="The most seconds that an answer may take."),
 ]
 TemperatureOption = Annotated[
     float | None,

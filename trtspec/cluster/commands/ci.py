@@ -60,7 +60,7 @@ def matrix(
         System, typer.Option("--system", help="The CI system whose jobs are printed.")
     ] = "github",
     store: Annotated[
-        str | None, typer.Option("--store", metavar="URL", help="Leave out what this store has.")
+        str | None, typer.Option("--store", metavar="URL", help="Leave out builds that this store has.")
     ] = None,
 ) -> None:
     """Print, as JSON, the jobs that build these recipes."""

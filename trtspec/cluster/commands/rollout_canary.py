@@ -37,7 +37,7 @@ def canary_status(
 ) -> None:
     """Show how a new build does beside the old one on a cluster.
 
-    The exit status is 1 where a bound is broken.
+    The exit status is 1 if a bound is broken.
     """
     from trtspec.deployment.rollout.bounds import BoundState
 
@@ -75,7 +75,7 @@ def canary_back(
     namespace: NamespaceOption = None,
     store: StoreUrlOption = None,
 ) -> None:
-    """Give the new build less, or the old one all again."""
+    """Give the new build fewer requests, or the old one all of them again."""
     with _canary(recipe, context, namespace, store, None) as canary:
         _tell(canary.go_back(), "the old build has all requests already")
 

@@ -170,9 +170,7 @@ class Values(Section):
     )
     runtime_class: Name | None = Field(description="RuntimeClass of the pods, where GPUs need one: nvidia.")
     priority_class: Name | None = Field(description="PriorityClass of the pods.")
-    service_account: Name | None = Field(
-        description="A ServiceAccount that is there already; one is made if left out."
-    )
+    service_account: Name | None = Field(description="An existing ServiceAccount; if left out, one is made.")
     api_keys_secret: Name | None = Field(
         description="A Secret with the key `keys`: keys of OpenAI's API, one a line; of other servers one."
     )

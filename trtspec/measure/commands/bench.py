@@ -59,7 +59,7 @@ class BenchCommandOptions:
         Path | None,
         typer.Argument(
             metavar="[RECIPE]",
-            help="A built recipe; bench serves it meanwhile.",
+            help="A built recipe; bench serves it while it measures.",
             show_default=False,
         ),
     ] = None
@@ -90,7 +90,7 @@ class BenchCommandOptions:
     ] = 1.0
     pairs: Annotated[
         int,
-        typer.Option(min=6, help="Measure so many pairs of blocks at each load; an even number."),
+        typer.Option(min=6, help="Measure this many pairs of blocks at each load; an even number."),
     ] = 6
     block_prompts: Annotated[
         int | None,
@@ -180,8 +180,8 @@ class BenchCommandOptions:
 def bench(options: BenchCommandOptions) -> None:
     """Measure what drafts are worth on a deployment.
 
-    Blocks of the same prompts take turns, with drafts and without, at each load; what is said of the speed-up
-    has an interval of 95 % confidence. Ctrl-C keeps what was measured until then.
+    At each load, blocks of the same prompts alternate, with drafts and without. The speed-up has an interval
+    of 95 % confidence. Ctrl-C keeps the measurements so far.
     """
     _check_usage(options)
     plan = _plan(options)

@@ -30,8 +30,8 @@ def bench_compare(
 ) -> None:
     """Compare two runs of bench, load by load.
 
-    Tokens a second of B stand over those of A, at a rate the mean times of a request of A over those of B;
-    what else differs between the two is said.
+    The ratio is B's tokens per second over A's. With --rate it is A's mean time of a request over B's.
+    Compare also names what else differs between the two runs.
     """
     from trtspec.measure.bench.compare import compare
     from trtspec.measure.bench.result import read

@@ -18,8 +18,8 @@ _TOKENS = 120
 def demo() -> None:
     """Build a tiny pair, serve it under Triton, stream one completion, stop.
 
-    It takes about half a minute, and needs no GPU. The build goes to build/tiny here, and the server has
-    ports that are free. The exit status is 1 where the target alone says another text.
+    It takes about half a minute, and needs no GPU. The build goes to build/tiny in this folder, and the
+    server uses free ports. The exit status is 1 if the target alone writes another text.
     """
     require("trtspec demo", "yarl", "torch", extra="serve,torch,triton")
     from trtspec.cli.generate import summary

@@ -126,13 +126,14 @@ class VerifyCommandOptions:
 
 
 def verify(options: VerifyCommandOptions) -> None:
-    """Tell whether drafts change what the target says.
+    """Tell whether drafts change the target's text.
 
-    Greedy answers with drafts are held against those of the target alone. Where they part, the target's own
-    margin decides: a near tie is reported, anything else is a fault. Sampled continuations are held against
-    those of the target alone by a test of their distribution. The exit status is 1 for a fault, and where
-    nothing was proved. Without --url engines run in this process; of another engine.backend two servers are
-    started here, one after the other: without drafts, and with them.
+    Verify compares greedy answers with drafts with those of the target alone. Where they differ, the target's
+    own margin decides: a near tie is reported, anything else is a fault. A statistical test compares sampled
+    continuations. The exit status is 1 for a fault, and if nothing was proved.
+
+    Without --url, the engines run in this process. For an engine.backend with a server of its own, verify
+    starts two servers here: one without drafts, and then one with them.
     """
     _check_usage(options)
     built = _built(options.recipe, options.output) if options.recipe else None

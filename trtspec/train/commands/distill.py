@@ -66,14 +66,14 @@ class DistillCommandOptions:
         typer.Option(
             "--held-out",
             metavar="FILE",
-            help="Measure on these prompts or answers; on a tenth of the others if left out.",
+            help="Measure on these prompts or answers; if left out, on a tenth of the others.",
         ),
     ] = None
     url: ServerUrlOption = None
     model_name: ServedModelOption = None
     api_key_file: ApiKeyFileOption = None
     api_key_env: ApiKeyEnvOption = None
-    streams: Annotated[int, typer.Option(min=1, help="Send so many requests to --url at once.")] = 16
+    streams: Annotated[int, typer.Option(min=1, help="Send this many requests to --url at once.")] = 16
     max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 256
     temperature: Annotated[
         float,
@@ -85,7 +85,7 @@ class DistillCommandOptions:
         int | None,
         typer.Option(
             min=1,
-            help="Learn each answer so often; 3 times if left out, 20 for eagle3, 2 for medusa.",
+            help="Learn each answer this many times; if left out 3, for eagle3 20, for medusa 2.",
             show_default=False,
         ),
     ] = None
@@ -93,26 +93,27 @@ class DistillCommandOptions:
         float | None,
         typer.Option(
             min=0,
-            help="The first step's rate, which falls to 0; 2e-5, 1e-4 for eagle3, 1e-3 for medusa.",
+            help="The rate of the first step; it falls to 0. If left out 2e-5, for eagle3 1e-4, for "
+            "medusa 1e-3.",
             show_default=False,
         ),
     ] = None
     max_length: Annotated[
         int, typer.Option(min=2, help="The most tokens of a prompt and its answer together.")
     ] = 2048
-    seed: Annotated[
-        int, typer.Option(min=0, help="Repeat the order in which this seed puts the answers.")
-    ] = 0
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the order of answers.")] = 0
     ttt_steps: Annotated[
-        int, typer.Option(min=1, help="eagle3: tokens that it learns to propose one after the other.")
+        int, typer.Option(min=1, help="eagle3: the number of tokens in a row that it learns to propose.")
     ] = 7
     draft_vocab_size: Annotated[
         int | None,
         typer.Option(
-            min=1, help="eagle3: propose only so many tokens, the most frequent ones of the answers."
+            min=1, help="eagle3: propose only this many tokens, the most frequent ones of the answers."
         ),
     ] = None
-    medusa_heads: Annotated[int, typer.Option(min=1, help="medusa: tokens that it proposes.")] = 3
+    medusa_heads: Annotated[
+        int, typer.Option(min=1, help="medusa: the number of heads, each of which proposes a token.")
+    ] = 3
     output: Annotated[
         Path | None,
         typer.Option(

@@ -57,7 +57,9 @@ class TuneCommandOptions:
     workload: Annotated[
         str | None,
         typer.Option(
-            "--workload", metavar="NAME", help="Ask the target these prompts here: a file, or synthetic:…"
+            "--workload",
+            metavar="NAME",
+            help="The prompts that the target answers here: a file, or synthetic:…",
         ),
     ] = None
     answers: Annotated[
@@ -76,7 +78,7 @@ class TuneCommandOptions:
             "--layers",
             callback=_layers,
             metavar="N",
-            help="Try N of the target's layers as a draft, or the layers named, as 0,1,31; may be repeated.",
+            help="Try a draft of N layers of the target, or of these layers: 0,1,31; may be repeated.",
         ),
     ] = None
     precision: Annotated[
@@ -93,7 +95,7 @@ class TuneCommandOptions:
     streams: Annotated[
         int,
         typer.Option(
-            min=1, max=1024, help="Tune for so many requests at once: 1 for latency, more for goodput."
+            min=1, max=1024, help="Tune for this many requests at once: 1 for latency, more for goodput."
         ),
     ] = 1
     speed: Annotated[
@@ -103,10 +105,8 @@ class TuneCommandOptions:
             show_default="measured with the torch backend",
         ),
     ] = None
-    prompts: Annotated[int, typer.Option(min=2, help="Use at most so many prompts or answers.")] = 64
-    max_tokens: Annotated[
-        int, typer.Option(min=16, help="The most tokens of an answer that the target is asked for.")
-    ] = 128
+    prompts: Annotated[int, typer.Option(min=2, help="Use at most this many prompts or answers.")] = 64
+    max_tokens: Annotated[int, typer.Option(min=16, help="The most tokens of an answer of the target.")] = 128
     temperature: Annotated[
         float,
         typer.Option(
@@ -125,7 +125,7 @@ class TuneCommandOptions:
         typer.Option(
             "--work",
             metavar="DIR",
-            help="Keep what was measured in this folder; build/<name>.tune if left out.",
+            help="Keep the measurements in this folder; build/<name>.tune if left out.",
         ),
     ] = None
     json: JsonOption = False
