@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from tests.fakes.engine_dir import write_engine
+from trtspec.serving.executors.tensorrt_llm.choices import Choices
 
 BINDINGS = Path(__file__).with_name("trtllm_bindings")
 
@@ -53,6 +54,21 @@ def write_medusa_engine(directory: Path, model: PreTrainedModel, heads: int, **b
     nodes = json.loads((directory / "config.json").read_text())["build_config"]["max_draft_len"]
     own = {"num_medusa_heads": heads, "num_medusa_layers": 0, "max_draft_len": nodes}
     change_config(directory, "pretrained_config", architecture="MedusaForCausalLM", **own)
+    return directory
+
+
+def write_eagle_engine(directory: Path, model: PreTrainedModel, tree: Choices, **build: Any) -> Path:
+    """The same with a head of EAGLE inside, built for this tree."""
+    drafts = {"speculative_decoding_mode": 32, "max_draft_len": len(tree)}
+    write_trtllm_engine(directory, model, **{**drafts, **build})
+    engine, depth = directory / "rank0.engine", max(map(len, tree))
+    weights = {f"eagle_nets.{net}.drafter.fc.bias": torch.zeros(1) for net in range(depth)}
+    save_file(load_file(engine) | weights, engine)
+    own = {"num_eagle_layers": depth, "max_non_leaves_per_layer": len(tree), "max_draft_len": len(tree)}
+    net = {"num_hidden_layers": 1}
+    change_config(
+        directory, "pretrained_config", architecture="EagleForCausalLM", eagle_net_config=net, **own
+    )
     return directory
 
 

@@ -205,12 +205,13 @@ def build_config(
     options: argparse.Namespace, plugins: dict[str, Any], pretrained: dict[str, Any]
 ) -> dict[str, Any]:
     mode = MODES.get(options.speculative_decoding_mode, 1)
-    if "max_draft_len" in pretrained:  # Only a `MedusaConfig` has it.
-        options.max_draft_len = pretrained["max_draft_len"]
-        if mode != MODES["medusa"]:
-            say("speculative_decoding_mode is not Medusa for Medusa model. Overwriting", level="W")
-        mode = MODES["medusa"]
+    if options.max_draft_len == 0:  # A `MedusaConfig` and an `EagleConfig` have it.
+        options.max_draft_len = pretrained.get("max_draft_len", 0)
     max_seq_len = options.max_seq_len + (options.max_draft_len if mode > 1 else 0)
+    if mode == MODES["eagle"]:
+        max_seq_len += pretrained["num_eagle_layers"]
+        assert options.max_batch_size <= 512, "Max batch size > 512 is not supported for EAGLE"
+        assert options.max_draft_len <= 256, "Max draft len > 256 is not supported for EAGLE"
     max_num_tokens = min(options.max_num_tokens, options.max_seq_len * options.max_batch_size)
     if mode > 1:
         max_num_tokens = max(max_num_tokens, options.max_batch_size * (options.max_draft_len + 1))

@@ -84,6 +84,15 @@ CASES = {
         "trtllm-build --checkpoint_dir ./ckpt --output_dir ./engine --gemm_plugin float16 "
         "--speculative_decoding_mode medusa --max_batch_size 4"
     ),
+    # NVIDIA's examples/eagle/README.md.
+    "trtllm-eagle": (
+        "python convert_checkpoint.py --model_dir ./vicuna-7b-v1.3 --eagle_model_dir EAGLE-Vicuna-7B-v1.3 "
+        "--output_dir ./tllm_checkpoint_1gpu_eagle --dtype float16 --max_draft_len 63 --num_eagle_layers 4 "
+        "--max_non_leaves_per_layer 10\n"
+        "trtllm-build --checkpoint_dir ./tllm_checkpoint_1gpu_eagle --output_dir ./tmp/eagle/7B "
+        "--gemm_plugin float16 --use_paged_context_fmha enable --speculative_decoding_mode eagle "
+        "--max_batch_size 4"
+    ),
     # NVIDIA's examples/lookahead/README.md, as it builds the engine.
     "trtllm-lookahead": (
         "python3 examples/models/core/llama/convert_checkpoint.py --model_dir=/path/to/vicuna-7b-v1.3 "

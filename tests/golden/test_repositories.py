@@ -1,7 +1,7 @@
 """The models of the bls layout and the line that launches them, for every recipe and release, to the letter.
 
-Of a recipe without a draft, of one with its draft on the CPU, and of engines with Medusa's heads and with
-lookahead, the model in front too, in both layouts.
+Of a recipe without a draft, of one with its draft on the CPU, and of engines with Medusa's heads, with
+lookahead and with a head of EAGLE, the model in front too, in both layouts.
 
 Texts have what differs between recipes, one file has a whole `config.pbtxt`. UPDATE_GOLDEN=1 writes them
 anew.
@@ -17,6 +17,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
+from tests.fakes.eagle_heads import write_eagle_for
 from tests.fakes.heads import write_head_for
 from tests.releases import each_release
 from trtspec.deployment.installed_triton import IN_IMAGE as SERVER
@@ -134,3 +135,20 @@ def test_the_models_of_an_engine_with_lookahead(
     texts = [config_text(spec), *map(engine_config_text, spec.engines)]
     shown = "\n\n".join(summary(text_format.Parse(text, pb.ModelConfig())) for text in texts)
     golden(f"lookahead_{layout}.txt", shown + "\n")
+
+
+@pytest.mark.parametrize("layout", ["in_process", "bls"])
+def test_the_models_of_an_engine_with_a_head_of_eagle(
+    layout: str, llama_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    write_eagle_for(llama_folder("target", max_position_embeddings=4096), tmp_path / "head")
+    path = tmp_path / "eagle.yaml"
+    path.write_text(
+        "name: eagle\ntarget: {model: ./target}\ndraft:\n  model: ./head\n"
+        "speculation: {method: eagle, max_draft_len: 7}\n"
+        "engine:\n  max_batch_size: 4\nhardware: {gpu: h200}\n"
+    )
+    spec = repository_spec(planned(path, tmp_path, "1.2.1", layout))
+    texts = [config_text(spec), *map(engine_config_text, spec.engines)]
+    shown = "\n\n".join(summary(text_format.Parse(text, pb.ModelConfig())) for text in texts)
+    golden(f"eagle_{layout}.txt", shown + "\n")

@@ -52,6 +52,16 @@ class DraftInside(ABC):
         """The number of its heads, each of which computes logits; 0 for a draft without any."""
 
     @property
+    def num_reserved(self) -> int:
+        """The number of tokens that `trtllm-build` adds to `max_seq_len` for it, which no text may have."""
+        return self.num_drafted
+
+    @property
+    def kv_layers(self) -> int:
+        """The number of its layers whose keys and values are in the target's KV cache, of the same sizes."""
+        return 0
+
+    @property
     @abstractmethod
     def title(self) -> str:
         """The name for people."""

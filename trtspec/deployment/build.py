@@ -91,8 +91,7 @@ class DeployedBuild:
         """The most tokens of a prompt and its answer; None where another engine's server has the models."""
         if self.is_of_server:
             return None
-        target = read_engine(self.folder / "target/engine")
-        return target.max_seq_len - target.max_draft_len
+        return read_engine(self.folder / "target/engine").longest
 
     @property
     def image(self) -> str:

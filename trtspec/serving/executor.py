@@ -234,6 +234,8 @@ class Limits:
 
     A request in which one has an effect is refused.
     """
+    takes_bias: bool = True
+    """False if the engine would ignore an embedding bias. A request with one is then refused."""
     returns_log_probs: bool = True
     """False if the engine has no log-probabilities of rule 9.
 

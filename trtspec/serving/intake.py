@@ -181,6 +181,9 @@ def _embedding_bias(
     bias: tuple[tuple[str | int, float], ...], limits: Limits, tokenizer: Tokenizer
 ) -> dict[int, float]:
     """Returns what is added to the logit of each token id."""
+    if bias and not limits.takes_bias:
+        field = "embedding_bias_words" if isinstance(bias[0][0], str) else "embedding_bias_ids"
+        raise RequestError(field, bias[0][0], "nothing, since the target engine would ignore it")
     if len(bias) > MAX_BIAS_WORDS:
         field = "embedding_bias_words" if isinstance(bias[0][0], str) else "embedding_bias_ids"
         raise RequestError(field, f"{len(bias)} in all", f"at most {MAX_BIAS_WORDS}")

@@ -9,6 +9,7 @@ from trtspec.backends.backend import Unsupported
 from trtspec.backends.built.backend import EngineBackend
 from trtspec.backends.tensorrt_llm import flags
 from trtspec.backends.tensorrt_llm.defaults import defaults
+from trtspec.backends.tensorrt_llm.eagle import EagleInside
 from trtspec.backends.tensorrt_llm.engine_step import engine_step
 from trtspec.backends.tensorrt_llm.lookahead import LookaheadInside
 from trtspec.backends.tensorrt_llm.medusa import MedusaInside
@@ -35,6 +36,7 @@ class TensorRtLlmBackend(EngineBackend):
     inside: ClassVar[Mapping[str, type[DraftInside]]] = {
         "medusa": MedusaInside,
         "lookahead": LookaheadInside,
+        "eagle": EagleInside,
     }
     compiles = True
     packages = ("tensorrt_llm",)
@@ -51,10 +53,7 @@ class TensorRtLlmBackend(EngineBackend):
             "TensorRT-LLM reads EAGLE-3 heads in its PyTorch backend alone, not in engines",
             "TensorRT-LLM 1.2, docs/source/features/speculative-decoding.md",
         ),
-        "eagle": Unsupported(
-            "an engine of TensorRT-LLM has EAGLE's head inside (mode eagle) and verifies no other drafts",
-            "TensorRT-LLM 1.2, examples/eagle/README.md",
-        ),
+        "eagle": None,
         "medusa": None,
         "mtp": Unsupported(
             "engines of TensorRT-LLM have no MTP; its PyTorch backend has: tensorrt_llm_pytorch",

@@ -29,6 +29,9 @@ _MODE, _LENGTH = "--speculative_decoding_mode", "--max_draft_len"
 _MODES = {"draft_tokens_external": "draft_model", "medusa": "medusa", "eagle": "eagle"}
 _OTHER_MODES = {
     "medusa": "write speculation: {method: medusa}, and the folder of the heads as draft.model",
+    "eagle": "write speculation: {method: eagle}, and the folder of the head as draft.model",
+    "explicit_draft_tokens": "trtspec has no ReDrafter: NVIDIA knows of no public drafter to prove one with"
+    " (examples/redrafter/README.md)",
     "lookahead_decoding": "write speculation: {method: {kind: lookahead, window_size: W, ngram_size: N,"
     " verification_set_size: G}} with the sizes that the server was given: max_draft_len does not say them",
 }
@@ -48,6 +51,8 @@ _CONVERTER_LOST = {
     "--num_medusa_heads": "the heads' own folder says how many there are",
     "--num_medusa_layers": "the heads' own folder says how many there are",
     "--max_medusa_token_len": "speculation.max_draft_len says it to conversion and build",
+    "--num_eagle_layers": "the tree is as deep as its nodes are likely, 4 tokens at most",
+    "--max_non_leaves_per_layer": "the tree says it",
     "--workers": "trtspec converts every rank by itself",
     "--load_model_on_cpu": "weights are read a few rows at a time",
     "--use_weight_only": "a recipe has no weights of 4 or 8 bits that are integers",
@@ -55,6 +60,8 @@ _CONVERTER_LOST = {
     "--int8_kv_cache": "a recipe's KV cache is fp8 or the model's dtype",
     "--use_fp8": "write quantization: {weights: fp8} with texts to calibrate with, or name an FP8 model",
 }
+_HEADS = {"--medusa_model_dir": "medusa", "--eagle_model_dir": "eagle"}
+"""The methods by the option of the converter that names their heads."""
 _FLAGS = frozenset(f"--{name}" for name, kind in OPTIONS.items() if isinstance(kind, Flag))
 _BUILD_SWITCHES = frozenset(
     ("--gather_context_logits", "--gather_all_token_logits", "--strip_plan", "--dry_run", *_FLAGS)
@@ -82,6 +89,7 @@ class _Chain:
     mode: Option | None = None
     length: Option | None = None
     heads: Option | None = None
+    """The folder of heads, by an option of `_HEADS`."""
     keys: list[tuple[str, Value, str]] = field(default_factory=list)
     """The converter's keys below `target` or `draft`, each with its value and flag."""
     built: list[Option] = field(default_factory=list)
@@ -103,8 +111,10 @@ class BuildChains:
             elif item.name == "--output_dir":
                 chain.checkpoint = _folder(item.value)
                 reading.lose(item.written, _PLACES[item.name])
-            elif item.name == "--medusa_model_dir":
+            elif item.name in _HEADS:
                 chain.heads = item
+            elif item.name == _LENGTH:
+                chain.length = item
             elif key := _CONVERTED.get(item.name):
                 try:
                     chain.keys.append((key.name, key.convert(item.value or ""), item.written))
@@ -136,6 +146,7 @@ class BuildChains:
                 flag = next(flag for key, _, flag in found.keys if key == "model")
                 reading.lose(flag, "the converter's model is named, and converted to a build's own folder")
                 found.keys, found.heads = chain.keys, chain.heads
+                found.length = found.length or chain.length
                 self._chains.remove(chain)
                 break
         else:
@@ -161,8 +172,8 @@ class BuildChains:
 def _speculate(target: _Chain, has_draft: bool, reading: FlagReading) -> None:
     mode, heads = target.mode, target.heads
     method = _MODES.get(mode.value or "", "") if mode else "draft_model" if has_draft else ""
-    if heads and (mode is None or method == "medusa"):
-        reading.set("speculation.method", "medusa", heads.written)
+    if heads and (mode is None or method == _HEADS[heads.name]):
+        reading.set("speculation.method", _HEADS[heads.name], heads.written)
         reading.set("draft.model", heads.value or "", heads.written)
     elif method == "draft_model":
         flag = mode.written if mode else "trtllm-build"

@@ -2,26 +2,21 @@
 
 Names and shapes are those of NVIDIA's converter (`examples/medusa/convert_checkpoint.py`, and `weight.py` and
 `model.py` of `tensorrt_llm/models/medusa`). The target's own tensors are as in any checkpoint.
-
-The tree is of paths from its root. A path has a rank for each head that it uses: (0, 2) is the likeliest
-token of the first head, and then the third likeliest of the second.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any, ClassVar
 
+from trtspec.backends.tensorrt_llm.tree import choices
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import errors
 from trtspec.checkpoint.blueprint import Blueprint, draw
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.inside import DraftInside
 from trtspec.checkpoint.placement import place
-from trtspec.methods.medusa import NODES
 from trtspec.methods.method import Method
 from trtspec.models.families.family import FamilyTensor, Split, TensorPart
 from trtspec.models.heads.check import check_head
@@ -35,10 +30,6 @@ from trtspec.serving.executors.tensorrt_llm.medusa import MedusaTree
 _FAMILIES = ("llama", "mistral", "qwen2")
 _HEADS = "*medusa_heads*"
 """What stays as it is in an FP8 target (`combine_medusa_weight` of quantize_by_modelopt.py)."""
-_RANKS = 16
-"""TensorRT-LLM tells paths apart by four bits a rank (`runtime/utils/speculativeChoicesUtils.cpp`)."""
-
-Path = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,33 +135,3 @@ def fitting(source: Source, head: HeadDescription) -> MedusaDescription:
         problem = f"TensorRT-LLM has Medusa for {', '.join(_FAMILIES)}, not for {source.model_type}"
         raise ModelError(source.folder / "config.json", problem, "take another method")
     return head
-
-
-def choices(heads: int, size: int = NODES) -> list[Path]:
-    """Returns the tree of so many nodes in which an accepted path is the longest on average.
-
-    That is the greedy construction of the paper (Cai et al. 2024, arXiv 2401.10774, section 2.3.3): always
-    the likeliest path that is not there yet. How likely a head's token is by its rank would have to be
-    measured; `_accuracy` assumes it. It has fewer nodes where the heads have no more paths: one has 16.
-    """
-    found: list[Path] = []
-    waiting: list[tuple[float, Path]] = [(-_likelihood((0,)), (0,))]
-    while waiting and len(found) < size:
-        _, path = heapq.heappop(waiting)
-        found.append(path)
-        following = [(*path[:-1], path[-1] + 1), (*path, 0)]
-        for other in following:
-            if len(other) <= heads and other[-1] < _RANKS:
-                heapq.heappush(waiting, (-_likelihood(other), other))
-    return sorted(found, key=lambda path: (len(path), path))
-
-
-def _likelihood(path: Path) -> float:
-    return prod(_accuracy(head, rank) for head, rank in enumerate(path))
-
-
-def _accuracy(head: int, rank: int) -> float:
-    """Returns the assumed probability that this token of a head is the target's: each head is worse than the
-    one before.
-    """
-    return float(0.7 * 0.85**head * 0.35**rank)

@@ -11,6 +11,7 @@ from typing import Any
 
 from trtspec.measure.selftest.outcome import Outcome, Ruling
 from trtspec.serving.executor import GuideType
+from trtspec.serving.executors.tensorrt_llm.eagle import EagleTree
 from trtspec.serving.executors.tensorrt_llm.lookahead import LookaheadSizes
 from trtspec.serving.executors.tensorrt_llm.medusa import MedusaTree
 
@@ -109,6 +110,7 @@ def _refused(trtllm: Any, classes: Mapping[str, Mapping[str, Any]]) -> list[str]
 def _enumerations(trtllm: Any) -> None:
     """Does what takes an enumeration, and sets what is set as an attribute."""
     config = trtllm.ExecutorConfig(decoding_config=MedusaTree(((0,), (0, 0))).decoding(trtllm))
+    config.decoding_config = EagleTree(((0,), (0, 0))).decoding(trtllm)
     config.decoding_config = LookaheadSizes(7, 7, 7).decoding(trtllm)
     config.fail_fast_on_attention_window_too_large = True
     for kind in GuideType:

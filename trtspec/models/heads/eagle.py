@@ -20,6 +20,8 @@ from trtspec.models.heads.weights import check_count, check_shapes, read_weights
 from trtspec.models.hf_config import HfConfig
 from trtspec.models.tensors import PICKLES, Tensor, read_tensors
 
+TARGET_ARCHITECTURE = "EagleForCausalLM"
+"""TensorRT-LLM's name of a Llama with such a head."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model")
 
 

@@ -11,11 +11,22 @@ from typing import Any
 from trtspec.backends.backend import Backend
 from trtspec.backends.table import backend_named
 from trtspec.base.errors import EngineError
-from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, LOOKAHEAD, MEDUSA, TORCH_VERSION
+from trtspec.serving.executors.limits import (
+    DRAFT_TOKENS_EXTERNAL,
+    EAGLE,
+    LOOKAHEAD,
+    MEDUSA,
+    TORCH_VERSION,
+)
 
 NO_DRAFTS = 1  # `SpeculativeDecodingMode` of TensorRT-LLM, as `DRAFT_TOKENS_EXTERNAL`
 EXTERNAL = "draft_tokens_external"
-MODES = {EXTERNAL: DRAFT_TOKENS_EXTERNAL, "medusa": MEDUSA, "lookahead_decoding": LOOKAHEAD}
+MODES = {
+    EXTERNAL: DRAFT_TOKENS_EXTERNAL,
+    "medusa": MEDUSA,
+    "lookahead_decoding": LOOKAHEAD,
+    "eagle": EAGLE,
+}
 """What an engine with a `max_draft_len` does with drafts, as `trtllm-build` calls it, and as it writes it."""
 _REBUILD = "build the engine again"
 
@@ -38,11 +49,18 @@ class EngineConfig:
     """Includes `max_draft_len`."""
     max_num_tokens: int
     max_draft_len: int
+    num_eagle_layers: int
+    """How often the engine has a head of EAGLE inside; `max_seq_len` includes this too."""
     speculative_decoding_mode: int
     kv_cache_type: str
     remove_input_padding: bool
     use_paged_context_fmha: bool
     gather_generation_logits: bool
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a text: what is left of `max_seq_len` for a prompt and its answer."""
+        return self.max_seq_len - self.max_draft_len - self.num_eagle_layers
 
     @property
     def mode(self) -> str | None:
@@ -105,6 +123,7 @@ def read_engine(folder: Path) -> EngineConfig:
             max_seq_len=_whole(build, "max_seq_len"),
             max_num_tokens=_whole(build, "max_num_tokens"),
             max_draft_len=_whole(build, "max_draft_len"),
+            num_eagle_layers=_whole({"num_eagle_layers": 0, **pretrained}, "num_eagle_layers"),
             speculative_decoding_mode=int(build["speculative_decoding_mode"]),
             kv_cache_type=str(build.get("kv_cache_type", "paged")).lower(),
             remove_input_padding=bool(plugins.get("remove_input_padding", True)),

@@ -148,7 +148,8 @@ def _check_vocabulary(folder: Path, config: EngineConfig, tokenizer_size: int) -
 
 def _check_length(folder: Path, config: EngineConfig, target: EngineConfig) -> None:
     """Raises EngineError if an engine cannot read the target's longest text: each is given the whole text."""
-    longest = target.max_seq_len - target.max_draft_len
-    if config.max_seq_len < longest:
-        problem = f"reads texts of {config.max_seq_len} tokens, the target of {longest}; it gets them whole"
+    if config.max_seq_len < target.longest:
+        problem = (
+            f"reads texts of {config.max_seq_len} tokens, the target of {target.longest}; it gets them whole"
+        )
         raise EngineError(folder, problem, "build both engines from one recipe")

@@ -13,7 +13,7 @@ from typing import Any
 from trtspec.base.findings import Finding, note
 from trtspec.checkpoint.mapping import misfit
 from trtspec.models.families import FAMILIES
-from trtspec.models.heads.medusa import TARGET_ARCHITECTURE as WITH_HEADS
+from trtspec.models.heads import eagle, medusa
 from trtspec.models.hf_config import LARGEST
 from trtspec.pipeline.inspection.model import (
     MOST_BLOCKS,
@@ -96,8 +96,10 @@ def oddities(config: Mapping[str, Any]) -> Iterator[Finding]:
 def _family(config: Mapping[str, Any]) -> Iterator[Finding]:
     """Finds keys that are missing or wrong, with which TensorRT-LLM would build another model."""
     architecture = str(config.get("architecture"))
-    if architecture == WITH_HEADS:  # a model of the family that `model_type` names, with heads
-        named = (name for name, family in FAMILIES.items() if family.name == config.get("model_type"))
+    if architecture in (medusa.TARGET_ARCHITECTURE, eagle.TARGET_ARCHITECTURE):
+        # A model of the family that `model_type` names, with heads; EAGLE's is always a Llama.
+        kind = config.get("model_type", "llama")
+        named = (name for name, family in FAMILIES.items() if family.name == kind)
         architecture = next(named, architecture)
     if architecture not in FAMILIES:
         yield note("architecture", f"{architecture} is not one that trtspec knows")

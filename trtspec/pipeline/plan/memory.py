@@ -117,7 +117,8 @@ def are_reckoned(engines: Mapping[Role, EnginePlan]) -> bool:
 
 def budget_of(gpu: gpus.GpuProduct, engines: Mapping[Role, EnginePlan], count: int) -> Budget:
     """Returns the budget of engines on a server with `count` such GPUs."""
-    options, is_shared = engines[Role.TARGET].options, placement(engines, count).is_shared
+    target, is_shared = engines[Role.TARGET], placement(engines, count).is_shared
+    options, inside = target.options, target.draft_inside
     on_gpus = {role: engine for role, engine in engines.items() if not engine.runner.is_embedded}
     nothing = EngineMemory(0, 0, 0)
     return Budget(
@@ -127,7 +128,7 @@ def budget_of(gpu: gpus.GpuProduct, engines: Mapping[Role, EnginePlan], count: i
             role: engine_memory(engine) if role is Role.TARGET or is_shared else nothing
             for role, engine in on_gpus.items()
         },
-        tokens_per_request=options.max_seq_len + options.max_draft_len,
+        tokens_per_request=options.max_seq_len + (inside.num_reserved if inside else options.max_draft_len),
         max_batch_size=options.max_batch_size,
     )
 
@@ -139,16 +140,17 @@ def engine_memory(engine: EnginePlan) -> EngineMemory:
     inside has logits of its own.
     """
     source, options, mapping = engine.model.source, engine.options, engine.checkpoint.mapping
-    layers = len(mapping.layers(0, source.num_hidden_layers))
+    inside = engine.draft_inside
+    layers = len(mapping.layers(0, source.num_hidden_layers)) + (inside.kv_layers if inside else 0)
     dtype = DTYPES[engine.checkpoint.dtype]
     rows = options.num_verified_tokens
-    copies = _LOGIT_COPIES + (engine.inside.draft.count if engine.inside else 0)
+    copies = _LOGIT_COPIES + (inside.count if inside else 0)
     logits = copies * rows * source.vocab_size * _LOGIT_SIZE
     # Activations are widest in the MLP: the residual, its norm and what was added to it; gate, up and their
     # product.
     width = 3 * source.hidden_size + 3 * source.computed_width // mapping.tp_size
     return EngineMemory(
-        weights=max(rank_sizes(source, engine.checkpoint, engine.draft_inside)),
+        weights=max(rank_sizes(source, engine.checkpoint, inside)),
         workspace=_RUNTIME + options.max_num_tokens * width * ITEM_SIZE[dtype] + logits,
         kv_per_token=layers * kv_of_layer(engine),
     )

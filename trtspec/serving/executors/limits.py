@@ -11,8 +11,8 @@ from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import MAX_TOP_LOG_PROBS, Limits, LogitsFormat
 
 # `SpeculativeDecodingMode`, written as an integer.
-DRAFT_TOKENS_EXTERNAL, MEDUSA, LOOKAHEAD = 2, 4, 8
-INSIDE = frozenset({MEDUSA, LOOKAHEAD})
+DRAFT_TOKENS_EXTERNAL, MEDUSA, LOOKAHEAD, EAGLE = 2, 4, 8, 32
+INSIDE = frozenset({MEDUSA, LOOKAHEAD, EAGLE})
 """The modes of engines that draft by themselves."""
 GREEDY_ALONE = frozenset(
     {"temperature", "top_k", "top_p", "min_p", "min_tokens"}
@@ -22,8 +22,9 @@ GREEDY_ALONE = frozenset(
 
 Its `DecodingMode` (`executor/types.h`) has neither temperature, penalties nor min_p. Medusa's layer draws by
 top-k alone, and has one state of random numbers for all nodes of a step (`layers/medusaDecodingLayer.cpp`);
-that of lookahead takes the likeliest token (`layers/lookaheadDecodingLayer.cpp`). The end token is held off
-in a whole step or not at all (`kernels/penaltyKernels.cu`). No words are banned.
+that of lookahead takes the likeliest token (`layers/lookaheadDecodingLayer.cpp`), and so does an engine with
+EAGLE's head, inside itself. The end token is held off in a whole step or not at all
+(`kernels/penaltyKernels.cu`). No words are banned.
 """
 TORCH_VERSION = "trtspec-torch"
 """How the version of an engine of the torch backend begins; others have TensorRT-LLM's."""
@@ -49,6 +50,8 @@ def limits_of(document: Mapping[str, Any]) -> Limits:
     mode, drafts = int(build["speculative_decoding_mode"]), int(build["max_draft_len"])
     # An engine that drafts by itself keeps room for a draft in every text, of which nobody else knows.
     longest = int(build["max_seq_len"]) - (drafts if mode in INSIDE else 0)
+    if mode == EAGLE:  # `trtllm-build` has added them too (`build` of builder.py).
+        longest -= int(model["num_eagle_layers"])
     vocab_size, is_torch = int(model["vocab_size"]), str(document["version"]).startswith(TORCH_VERSION)
     return Limits(
         max_batch_size=int(build["max_batch_size"]),
@@ -59,6 +62,9 @@ def limits_of(document: Mapping[str, Any]) -> Limits:
         max_draft_len=drafts if mode == DRAFT_TOKENS_EXTERNAL else 0,
         vocab_size=vocab_size,
         ignored_options=GREEDY_ALONE if mode in INSIDE else frozenset(),
+        # EAGLE's engine takes its tokens before any layer of the runtime could change their logits
+        # (`layers/layersFactory.h`).
+        takes_bias=mode != EAGLE,
         # TensorRT-LLM cannot say them. An engine that verifies drafts returns 0 for every token, with and
         # without a draft: layers/externalDraftTokensLayer.cpp gives its kernels no place to write them to.
         # The others say them of the distribution after temperature, penalties and top-k

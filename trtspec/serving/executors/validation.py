@@ -57,6 +57,8 @@ def validate(request: Request, limits: Limits) -> Valid:
             raise Refused(f"Bad word {list(word)} ends in token id {word[-1]}, which this engine never bans")
     if request.end_id is not None and not -1 <= request.end_id < limits.vocab_size:
         raise Refused(f"EndId ({request.end_id}) is not within acceptable range [-1, {limits.vocab_size})")
+    if request.embedding_bias and not limits.takes_bias:
+        raise Refused("The engine ignores an embedding bias")
     _check_tokens("Embedding bias", list(request.embedding_bias), limits.vocab_size)
     for token_id, bias in request.embedding_bias.items():
         if not math.isfinite(bias):

@@ -194,11 +194,14 @@ def _tensorrt_llm(
 
 def _inside(parameters: Parameters) -> RuntimeDraft | None:
     """Returns what the target's engine drafts by itself, of which a parameter of NVIDIA's tells."""
+    from trtspec.serving.executors.tensorrt_llm.eagle import EagleTree
     from trtspec.serving.executors.tensorrt_llm.lookahead import LookaheadSizes
     from trtspec.serving.executors.tensorrt_llm.medusa import MedusaTree
 
     if MedusaTree.key in parameters.values:
         return MedusaTree(parameters.choices(MedusaTree.key))
+    if EagleTree.key in parameters.values:
+        return EagleTree(parameters.choices(EagleTree.key))
     if LookaheadSizes.key in parameters.values:
         names = (f"lookahead_{field.name}" for field in fields(LookaheadSizes))
         return LookaheadSizes(*map(parameters.number, names))

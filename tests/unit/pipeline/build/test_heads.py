@@ -150,15 +150,13 @@ def test_a_head_of_another_target_is_refused(bench: Bench, llama_folder: Callabl
     [
         ("eagle3", "backend: tensorrt_llm", "", "tensorrt_llm does not run eagle3: "),
         ("eagle3", "backend: torch", "serving: {layout: bls}\n", "a head reads its target's states"),
-        ("eagle", "release: 1.2.1", "", "tensorrt_llm does not run eagle: "),
     ],
 )
 def test_where_heads_do_not_run_is_said_at_once(
     bench: Bench, method: str, engine: str, more: str, said: str
 ) -> None:
     bench.machine.gpus(H200)
-    form = "eagle" if method == "eagle" else "speculators"
-    write_head_for(bench.folder / "target", bench.folder / "head", form)
+    write_head_for(bench.folder / "target", bench.folder / "head", "speculators")
     bench.write(method, engine, "h200", more)
     assert said in bench.run("plan", "recipe.yaml", status=1)[1]
 

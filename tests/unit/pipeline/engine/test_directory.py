@@ -48,7 +48,7 @@ def test_reading_an_engine_of_tensorrt(engine: Path) -> None:
 def test_what_an_engine_does_with_drafts(engine: Path) -> None:
     edit(engine, speculative_decoding_mode=4)
     assert check_engine(engine, 8, mode="medusa").mode == "medusa"
-    edit(engine, speculative_decoding_mode=32)  # EAGLE's
+    edit(engine, speculative_decoding_mode=16)  # ReDrafter's
     assert read_engine(engine).mode is None
 
 

@@ -239,7 +239,12 @@ class TestAnotherBackend:
             ({"engine": "{backend: vllm}", "hardware": "{gpu: none}"}, "sglang", "engine.backend"),
             ({"engine": "{}"}, "triton", "engine.backend"),
             ({"engine": "{}", "speculation": "{method: hybrid}"}, "vllm", METHOD),
-            ({"engine": "{backend: torch}", "speculation": "{method: eagle}"}, "tensorrt_llm", METHOD),
+            ({"engine": "{backend: torch}", "speculation": "{method: eagle3}"}, "tensorrt_llm", METHOD),
+            (
+                {"engine": "{backend: torch}", "speculation": "{method: eagle, share: 0.5}"},
+                "tensorrt_llm",
+                "speculation.share",
+            ),
             ({"engine": "{backend: torch}", "speculation": INSIDE}, "tensorrt_llm", "speculation.share"),
         ],
     )

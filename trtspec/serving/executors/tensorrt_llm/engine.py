@@ -125,4 +125,7 @@ def _kv_bytes(model: dict[str, Any]) -> int:
     head_size = model.get("head_size") or model["hidden_size"] // model["num_attention_heads"]
     quantized = (model.get("quantization") or {}).get("kv_cache_quant_algo")
     element = 1 if quantized else _BYTES[model["dtype"]]
-    return 2 * int(model["num_hidden_layers"]) * int(heads) * int(head_size) * element
+    layers = int(model["num_hidden_layers"])
+    if "eagle_net_config" in model:
+        layers += int(model["eagle_net_config"]["num_hidden_layers"])
+    return 2 * layers * int(heads) * int(head_size) * element

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from tests.fakes.bindings import change_config, write_medusa_engine, write_trtllm_engine
 from tests.fakes.engine_dir import tiny_llama
-from trtspec.backends.tensorrt_llm.medusa import choices
+from trtspec.backends.tensorrt_llm.tree import choices
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import FinishReason, Guide, GuideType, Request, Response, SamplingConfig
 from trtspec.serving.executors.limits import GREEDY_ALONE, read_limits

@@ -21,7 +21,7 @@ from tensorrt_llm.bindings.executor.config import (
     SchedulerConfig,
     SpeculativeDecodingConfig,
 )
-from tensorrt_llm.bindings.executor.decoding import DecodingConfig, DecodingMode
+from tensorrt_llm.bindings.executor.decoding import DecodingConfig, DecodingMode, EagleConfig
 from tensorrt_llm.bindings.executor.executor import Executor
 from tensorrt_llm.bindings.executor.request import (
     ExternalDraftTokensConfig,
@@ -43,6 +43,7 @@ __all__ = [
     "ContextChunkingPolicy",
     "DecodingConfig",
     "DecodingMode",
+    "EagleConfig",
     "Executor",
     "ExecutorConfig",
     "ExtendedRuntimePerfKnobConfig",

@@ -9,8 +9,12 @@ from tensorrt_llm.bindings.executor.request import LookaheadDecodingConfig
 from tensorrt_llm.bindings.executor.strict import Bound, Int32, Unsupported, check
 
 SOURCE = "executor/decodingConfig.cpp"
-MODES = {"medusa_choices": "Medusa", "lookahead_decoding_config": "Lookahead"}
-SETTINGS = {"medusa_choices": "MedusaChoices are", "lookahead_decoding_config": "LookaheadDecodingConfig is"}
+MODES = {"medusa_choices": "Medusa", "lookahead_decoding_config": "Lookahead", "eagle_config": "Eagle"}
+SETTINGS = {
+    "medusa_choices": "MedusaChoices are",
+    "lookahead_decoding_config": "LookaheadDecodingConfig is",
+    "eagle_config": "EagleConfig is",
+}
 
 
 class DecodingMode(Bound):
@@ -36,6 +40,10 @@ class DecodingMode(Bound):
         return cls._of("Lookahead")
 
     @classmethod
+    def Eagle(cls) -> DecodingMode:
+        return cls._of("Eagle")
+
+    @classmethod
     def _of(cls, name: str) -> DecodingMode:
         mode = cls.__new__(cls)
         object.__setattr__(mode, "name", name)
@@ -50,6 +58,31 @@ class DecodingMode(Bound):
     def isLookahead(self) -> bool:
         return self.name == "Lookahead"
 
+    def isEagle(self) -> bool:
+        return self.name == "Eagle"
+
+
+class EagleConfig(Bound):
+    """The stand-in has the fixed trees of EAGLE-1, and takes tokens that are the target's own."""
+
+    READ_ONLY = (
+        "eagle_choices",
+        "greedy_sampling",
+        "posterior_threshold",
+        "use_dynamic_tree",
+        "dynamic_tree_max_topK",
+    )
+
+    eagle_choices: list[list[Int32]] | None = None
+    greedy_sampling: bool = True
+    posterior_threshold: Unsupported | None = None
+    use_dynamic_tree: bool = False
+    dynamic_tree_max_topK: Int32 | None = None
+
+    def checks(self, name: str, value: Any) -> None:
+        if (name == "greedy_sampling" and not value) or (name == "use_dynamic_tree" and value):
+            raise NotImplementedError(f"EagleConfig.{name}: the stand-in cannot do this")
+
 
 class DecodingConfig(Bound):
     """The setter of the mode takes none of drafts inside, and those of their settings set their mode."""
@@ -57,11 +90,12 @@ class DecodingConfig(Bound):
     decoding_mode: DecodingMode | None = None
     lookahead_decoding_config: LookaheadDecodingConfig | None = None
     medusa_choices: list[list[Int32]] | None = None
-    eagle_config: Unsupported | None = None
+    eagle_config: EagleConfig | None = None
 
     def checks(self, name: str, value: Any) -> None:
         is_made = hasattr(self, "_is_made")
-        if name == "decoding_mode" and is_made and value is not None and value.name in MODES.values():
+        is_forbidden = value is not None and name == "decoding_mode" and value.name in ("Medusa", "Lookahead")
+        if is_forbidden and is_made:
             raise thrown("Decoding mode must not be set with `setDecodingMode` for Medusa, Lookahead", SOURCE)
         if name not in MODES or value is None:
             return

@@ -381,7 +381,7 @@ def _sampling(config: SamplingConfig, verifies: bool) -> torch_side.SamplingConf
 
 
 def _of_drafts(sampling: torch_side.SamplingConfig) -> torch_side.SamplingConfig:
-    """`DecodingMode::Medusa` and `Lookahead`: what else is asked for has no effect, and nobody is told."""
+    """`DecodingMode` of drafts inside: what else is asked for has no effect, and nobody is told."""
     if sampling.top_k != 1:
         raise NotImplementedError("an engine that drafts draws by top-k or not at all: neither is wanted")
     return torch_side.SamplingConfig(top_k=1, min_tokens=sampling.min_tokens)

@@ -1,4 +1,4 @@
-"""Engines with Medusa's heads: the tree that the runtime is told of, and how many tokens a step brings."""
+"""Engines with heads: the tree that the runtime is told of, and how many tokens a step brings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 from tensorrt_llm.bindings.executor.config import ExecutorConfig
 from tensorrt_llm.bindings.executor.errors import check
 
-MEDUSA = 4
+MEDUSA, EAGLE = 4, 32
+HEADS = ("medusa_heads.", "eagle_nets.")
 MOST_RANK = 15
 """`PREFIX_CHUNK_SIZE_BITS`; the runtime itself lets 16 pass, which it then takes for the next path."""
 
@@ -35,6 +36,36 @@ def check_tree(document: dict[str, Any], config: ExecutorConfig) -> int:
     return int(heads)
 
 
+def check_eagle(document: dict[str, Any], config: ExecutorConfig) -> int:
+    """Returns how deep EAGLE's tree is, 0 for an engine without (`gptJsonConfig.cpp`)."""
+    decoding, pretrained, build = (
+        config.decoding_config,
+        document["pretrained_config"],
+        document["build_config"],
+    )
+    mode = decoding.decoding_mode if decoding is not None else None
+    told = mode is not None and mode.isEagle()
+    if build["speculative_decoding_mode"] != EAGLE:
+        if told:
+            raise NotImplementedError("Model is not Eagle, but decoding mode is Eagle: it is overwritten")
+        return 0
+    depth, wide = pretrained.get("num_eagle_layers", 0), pretrained["max_non_leaves_per_layer"]
+    drafts, source = build["max_draft_len"], "runtime/gptJsonConfig.cpp"
+    assert pretrained["eagle_net_config"]["num_hidden_layers"] > 0
+    check(drafts > 0, "max_draft_len has to be larger than 0 for eagle decoding", source)
+    check(depth > 0, "num_eagle_layers has to be larger than 0 for eagle decoding", source)
+    check(wide > 0, "max_non_leaves_per_layer has to be larger than 0 for eagle decoding", source)
+    tree = decoding.eagle_config if told and decoding is not None else None
+    if tree is None or tree.eagle_choices is None:
+        raise NotImplementedError("no eagle_choices: the runtime takes mc_sim_7b_63")
+    _check_choices(tree.eagle_choices, depth, drafts)
+    inner = {tuple(path[:-1]) for path in tree.eagle_choices if len(path) > 1}
+    # examples/eagle/README.md asks for it, and nothing checks it.
+    if any(sum(len(node) == level for node in inner) > wide for level in range(1, depth)):
+        raise NotImplementedError("more nodes with children on a level than max_non_leaves_per_layer")
+    return int(depth)
+
+
 def _check_choices(choices: Sequence[Sequence[int]], heads: int, drafts: int) -> None:
     """`initTensorsFromChoices`."""
     source, known = "runtime/utils/speculativeChoicesUtils.cpp", {tuple(path) for path in choices}
@@ -56,4 +87,4 @@ def _check_choices(choices: Sequence[Sequence[int]], heads: int, drafts: int) ->
 def without_heads(engine: Any, copy: Any) -> None:
     """Writes the target alone, which says what the engine says."""
     tensors = load_file(engine)
-    save_file({name: held for name, held in tensors.items() if not name.startswith("medusa_heads.")}, copy)
+    save_file({name: held for name, held in tensors.items() if not name.startswith(HEADS)}, copy)

@@ -19,7 +19,7 @@ from tensorrt_llm.bindings.executor.config import (
 )
 from tensorrt_llm.bindings.executor.errors import check, thrown
 from tensorrt_llm.bindings.executor.lookahead import LOOKAHEAD, check_sizes
-from tensorrt_llm.bindings.executor.medusa import MEDUSA, check_tree, without_heads
+from tensorrt_llm.bindings.executor.medusa import EAGLE, MEDUSA, check_eagle, check_tree, without_heads
 from tensorrt_llm.gpu import GPUS, Gpu
 from tests.fakes.external_drafts import ExternalDrafts
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
@@ -63,7 +63,8 @@ def load(folder: Path, config: ExecutorConfig) -> Plan:
             "[TensorRT-LLM][ERROR] Assertion failed: Failed to deserialize cuda engine.",
             "runtime/tllmRuntime.cpp",
         )
-    accepts = check_tree(document, config) or check_sizes(document, config)
+    checks = check_tree, check_sizes, check_eagle
+    accepts = max([found(document, config) for found in checks])
     kv = config.kv_cache_config
     if build["speculative_decoding_mode"] == EXTERNAL:
         check(
@@ -159,7 +160,7 @@ def _runtime(
     pretrained = document["pretrained_config"] | {"sliding_window": window}
     with tempfile.TemporaryDirectory() as copy:
         build = document["build_config"]
-        if build["speculative_decoding_mode"] == MEDUSA:
+        if build["speculative_decoding_mode"] in (MEDUSA, EAGLE):
             build = build | {"speculative_decoding_mode": 1}
             without_heads(folder / "rank0.engine", Path(copy, "rank0.safetensors"))
         else:
