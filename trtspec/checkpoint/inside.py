@@ -6,8 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+from trtspec.base.findings import Finding
 from trtspec.checkpoint.blueprint import Blueprint, draw
 from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.checkpoint.mapping import Mapping
 from trtspec.methods.method import Method
 from trtspec.models.families.family import FamilyTensor
 from trtspec.models.heads.head import HeadDescription
@@ -60,6 +62,10 @@ class DraftInside(ABC):
     def kv_layers(self) -> int:
         """The number of its layers whose keys and values are in the target's KV cache, of the same sizes."""
         return 0
+
+    def misfit(self, mapping: Mapping) -> Finding | None:
+        """Returns why it cannot be split over the target's ranks; None if it can be, as the target is."""
+        return None
 
     @property
     @abstractmethod

@@ -19,7 +19,7 @@ from trtspec.pipeline.engine.engine_options import BuildOptions, EngineKind
 from trtspec.pipeline.plan.choices import Choice, Chooser
 from trtspec.pipeline.plan.depending import depending, head_engine
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
-from trtspec.pipeline.plan.inside import check_cyclic, choose_inside
+from trtspec.pipeline.plan.inside import check_cyclic, check_ranks, choose_inside
 from trtspec.pipeline.plan.iteration import choose_chunked_context, choose_num_tokens, least_num_tokens
 from trtspec.pipeline.plan.memory import budget_of, fits_a_tensor
 from trtspec.pipeline.plan.precision import choose_dtype, choose_fp8_cache, choose_fp8_weights
@@ -65,6 +65,7 @@ def resolve_engines(choose: Chooser, facts: PlanFacts, output: Path, backend: En
     options = _options(choose, facts, inside)
     target = _engine(choose, Role.TARGET, backend.name, facts.target, options)
     if inside:
+        check_ranks(choose, inside, target.checkpoint.mapping)
         check_cyclic(choose, facts.target.source, target.options)
     engines = {Role.TARGET: replace(target, inside=inside)}
     if facts.head and not inside:

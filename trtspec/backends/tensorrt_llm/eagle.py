@@ -15,10 +15,12 @@ from typing import Any, ClassVar
 
 from trtspec.backends.tensorrt_llm.tree import choices
 from trtspec.base.errors import ModelError
-from trtspec.base.findings import errors
+from trtspec.base.findings import Finding, errors
 from trtspec.checkpoint.blueprint import Blueprint, draw
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.inside import DraftInside
+from trtspec.checkpoint.mapping import Mapping as RankMapping
+from trtspec.checkpoint.mapping import misfit
 from trtspec.checkpoint.placement import place
 from trtspec.methods.method import Method
 from trtspec.models.families import decoder
@@ -74,6 +76,9 @@ class EagleInside(DraftInside):
     def kv_layers(self) -> int:
         """The head's layers once: what each token of a path computes is of the same sequence."""
         return int(self._layer["num_hidden_layers"])
+
+    def misfit(self, mapping: RankMapping) -> Finding | None:
+        return misfit(_sizes(self.target, self._layer), mapping, fp8=False)
 
     @property
     def title(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trtspec.backends.backend import Backend
+from trtspec.checkpoint.mapping import Mapping
 from trtspec.models.families import family_of
 from trtspec.models.source import Source
 from trtspec.pipeline.engine.engine_options import BuildOptions
@@ -29,6 +30,12 @@ def choose_inside(choose: Chooser, facts: PlanFacts, backend: Backend) -> Inside
         raise choose.error("speculation.max_draft_len", *error.args) from error
     files = ModelFacts(found.name, found.revision, found.source, found.digests) if found else None
     return InsidePlan(files, draft)
+
+
+def check_ranks(choose: Chooser, inside: InsidePlan, mapping: Mapping) -> None:
+    """Raises RecipeError for a draft that cannot be split over the target's ranks."""
+    if found := inside.draft.misfit(mapping):
+        raise choose.error(f"target.{found.subject}", f"of the draft inside, {found.problem}", found.repair)
 
 
 def check_cyclic(choose: Chooser, source: Source, options: BuildOptions) -> None:

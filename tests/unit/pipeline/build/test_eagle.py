@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tests.fakes.bindings import stand_in
@@ -139,6 +140,25 @@ def test_the_head_takes_memory_as_often_as_the_tree_is_deep(recipe: Path) -> Non
     memory = budget(found)
     assert memory
     assert memory.tokens_per_request == 96 + 63 + 4
+
+
+def test_a_head_that_the_ranks_cannot_share_is_refused(recipe: Path) -> None:
+    folder = recipe.with_name("head")
+    values, tensors = (
+        json.loads((folder / "config.json").read_text()),
+        load_file(folder / "model.safetensors"),
+    )
+    for name in ("gate_proj", "up_proj"):
+        tensors[f"layers.0.mlp.{name}.weight"] = tensors[f"layers.0.mlp.{name}.weight"][:-1].clone()
+    down = "layers.0.mlp.down_proj.weight"
+    tensors[down] = tensors[down][:, :-1].contiguous()
+    save_file(tensors, folder / "model.safetensors")
+    values["intermediate_size"] -= 1
+    (folder / "config.json").write_text(json.dumps(values))
+    lines = "target: {model: ./target, parallel: {tensor: 2}}", "hardware: {gpu: h200, count: 2}"
+    problem = r"target.parallel.tensor: of the draft inside, intermediate_size \d+ does not divide among 2"
+    with pytest.raises(RecipeError, match=problem):
+        planned(write(recipe.parent, *lines))
 
 
 REFUSED = {

@@ -1,4 +1,4 @@
-"""Trees of tokens that Medusa's heads propose, as NVIDIA's parameter `medusa_choices` has them.
+"""Trees of tokens that heads inside an engine propose, as NVIDIA's parameters have them: `medusa_choices`.
 
 A path has a rank for each head that it uses: (0, 2) is the likeliest token of the first head, and then the
 third likeliest of the second. A tree has the beginnings of its paths too.
@@ -8,10 +8,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trtspec.serving.executors.tensorrt_llm.runtime_draft import RuntimeDraft
 
 Choices = tuple[tuple[int, ...], ...]
 _PATH = r"\{\d{1,4}(?:, ?\d{1,4})*\}"
 _TREE = re.compile(rf"{_PATH}(?:, ?{_PATH})*")
+
+
+@dataclass(frozen=True, slots=True)
+class ChoicesTree(RuntimeDraft):
+    """A draft that is a tree of fixed paths."""
+
+    choices: Choices
+
+    @property
+    def num_drafted(self) -> int:
+        return len(self.choices)
+
+    @property
+    def paths(self) -> list[list[int]]:
+        """The paths as the bindings take them."""
+        return [list(path) for path in self.choices]
+
+    def __str__(self) -> str:
+        return as_parameter(self.choices)
+
+    def parameters(self) -> dict[str, str]:
+        return {self.key: str(self)}
 
 
 def as_parameter(choices: Iterable[Iterable[int]]) -> str:
