@@ -10,6 +10,9 @@ from trtspec.base.roles import Role
 from trtspec.base.units import mb_or_gb, short
 from trtspec.cli.terminal.options import JsonOption, RecipeArgument
 from trtspec.cli.terminal.output import out
+from trtspec.models.pair import refuse
+from trtspec.pipeline.inspection.pair import inspect_pair
+from trtspec.recipe.loader import load
 
 if TYPE_CHECKING:
     from trtspec.models.pair import Member
@@ -23,10 +26,6 @@ _LABELS = {Severity.ERROR: "refused", Severity.NOTE: "differs"}
 
 def check(recipe: RecipeArgument, json: JsonOption = False) -> None:
     """Check a recipe, and whether its models fit together."""
-    from trtspec.models.pair import refuse
-    from trtspec.pipeline.inspection.pair import inspect_pair
-    from trtspec.recipe.loader import load
-
     try:
         report = inspect_pair(load(recipe))
     except TrtspecError as error:

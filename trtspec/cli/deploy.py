@@ -25,14 +25,23 @@ from trtspec.cli.terminal.options import (
     PythonOption,
 )
 from trtspec.cli.terminal.output import INTERRUPTED, out
+from trtspec.cli.terminal.served import LogTalk, ServerTalk
 from trtspec.cli.terminal.signals import ended_by_sigterm
+from trtspec.deployment import foreground
 from trtspec.deployment.build import find_build
+from trtspec.deployment.deployment import rollout_file
+from trtspec.deployment.logs import LogFollower
+from trtspec.deployment.options import DeployOptions
+from trtspec.deployment.rollout.standing import read
+from trtspec.deployment.rollout.steps import ALL, name_of
 from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.ports import GRPC, HTTP, METRICS, OPENAI, Ports
+from trtspec.pipeline.containers.dialect import DOCKER
+from trtspec.pipeline.containers.program import find_program
+from trtspec.serving.rollout.file import ROLLOUT
 
 if TYPE_CHECKING:
     from trtspec.deployment.build import DeployedBuild
-    from trtspec.deployment.options import DeployOptions
     from trtspec.deployment.site import Site
 
 _ONLY_TRITON: tuple[str, ...] = ("http_port", "grpc_port", "metrics_port", "openai", "trace_config")
@@ -253,8 +262,6 @@ def _recipe(arguments: DeployArguments) -> Path:
 
 def _asked(context: typer.Context, arguments: DeployArguments) -> DeployOptions:
     """Returns the options for the server that the command line has."""
-    from trtspec.deployment.options import DeployOptions
-
     api_port = arguments.openai_port if arguments.openai else None
     return DeployOptions(
         host=arguments.host,
@@ -302,10 +309,6 @@ def _serve(
 
 def _stay(site: Site, *, restart: bool) -> None:
     """Stays in the foreground while a site serves; raises `typer.Exit` where it was interrupted."""
-    from trtspec.cli.terminal.served import LogTalk, ServerTalk
-    from trtspec.deployment import foreground
-    from trtspec.deployment.logs import LogFollower
-
     deployment, left = site.deployment, site.left
     talk = LogTalk(deployment, None) if deployment.logs else ServerTalk(deployment, left)
     following = LogFollower(deployment.all_logs, talk.log) if isinstance(talk, LogTalk) else nullcontext()
@@ -365,27 +368,18 @@ def _logs(context: typer.Context, log_to: str) -> Path | None:
 
 def _rollout() -> Path | None:
     """Returns the file of a roll-out that the environment names; None where that is in the build."""
-    from trtspec.serving.rollout.file import ROLLOUT
-
     named = os.environ.get(ROLLOUT)
     return Path(named) if named else None
 
 
 def _check_docker() -> None:
     """Refuses --docker, the older word for --container, where that would be podman."""
-    from trtspec.pipeline.containers.dialect import DOCKER
-    from trtspec.pipeline.containers.program import find_program
-
     if find_program().dialect is not DOCKER:
         raise typer.BadParameter("it is podman that runs containers here: --container", param_hint="--docker")
 
 
 def _tell_rollout(recipe: Path, build: DeployedBuild, asked: DeployOptions) -> None:
     """Says where a roll-out stands that an earlier deployment has left."""
-    from trtspec.deployment.deployment import rollout_file
-    from trtspec.deployment.rollout.standing import read
-    from trtspec.deployment.rollout.steps import ALL, name_of
-
     try:
         found = read(asked.rollout or rollout_file(build.folder.resolve()))
     except UnavailableError as error:

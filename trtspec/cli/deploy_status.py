@@ -9,6 +9,9 @@ import typer
 from trtspec.base.errors import UnavailableError
 from trtspec.cli.terminal.options import ContextOption, JsonOption, NamespaceOption, OnKubernetesOption
 from trtspec.cli.terminal.output import out
+from trtspec.client.local_server import find_servers
+from trtspec.deployment.deployed import find_deployed
+from trtspec.pipeline.containers.program import find_program
 
 if TYPE_CHECKING:
     from trtspec.client.local_server import LocalServer
@@ -57,10 +60,7 @@ def _on_cluster(context: str | None, namespace: str | None, *, json: bool) -> No
 
 
 def _here(*, json: bool) -> None:
-    from trtspec.client.local_server import find_servers
-    from trtspec.deployment.deployed import find_deployed
-    from trtspec.deployment.openai import serve_line
-    from trtspec.pipeline.containers.program import find_program
+    from trtspec.deployment.openai import serve_line  # needs the extra for serving here
 
     program, servers = find_program(), find_servers()
     try:

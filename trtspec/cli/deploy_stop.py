@@ -10,6 +10,9 @@ import typer
 from trtspec.base.errors import UnavailableError
 from trtspec.cli.terminal.options import ContextOption, NamespaceOption, OnKubernetesOption
 from trtspec.cli.terminal.output import INTERRUPTED, out
+from trtspec.client.local_server import find_servers
+from trtspec.deployment.deployed import find_deployed, stop
+from trtspec.pipeline.containers.program import find_program
 
 EXAMPLES = (
     "trtspec deploy stop",
@@ -59,10 +62,6 @@ def _on_cluster(name: str | None, context: str | None, namespace: str | None) ->
 
 
 def _here(name: str | None) -> None:
-    from trtspec.client.local_server import find_servers
-    from trtspec.deployment.deployed import find_deployed, stop
-    from trtspec.pipeline.containers.program import find_program
-
     program = find_program()
     local = {server.name: server for server in find_servers() if server.process}
     try:

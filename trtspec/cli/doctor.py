@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtspec.base.errors import UnavailableError
+from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.findings import Finding, Severity, as_json, errors, ok
 from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import out
+from trtspec.deployment.installed_triton import find_wheel
+from trtspec.pipeline.build.plan import PlanRequest, outline
+from trtspec.pipeline.build.preflight import check_models
+from trtspec.pipeline.machine.doctor import examine
+from trtspec.pipeline.machine.host import Host
+from trtspec.pipeline.machine.survey import look
+from trtspec.pipeline.plan.choices import build_folder
+from trtspec.recipe.loader import load
 
 if TYPE_CHECKING:
     from trtspec.pipeline.machine.survey import Machine
@@ -33,11 +41,6 @@ def doctor(
 
     The exit status is 1 if something that the recipe needs is missing.
     """
-    from trtspec.pipeline.machine.doctor import examine
-    from trtspec.pipeline.machine.survey import look
-    from trtspec.pipeline.plan.choices import build_folder
-    from trtspec.recipe.loader import load
-
     loaded = load(recipe) if recipe else None
     output = build_folder(loaded, {}, os.environ) if loaded else Path()
     machine = look(loaded, output, _wheel())
@@ -54,11 +57,6 @@ def doctor(
 
 def _models(loaded: LoadedRecipe, machine: Machine) -> list[Finding]:
     """Finds what the recipe wants of its models and they do not allow, as a build would before it begins."""
-    from trtspec.base.errors import TrtspecError
-    from trtspec.pipeline.build.plan import PlanRequest, outline
-    from trtspec.pipeline.build.preflight import check_models
-    from trtspec.pipeline.machine.host import Host
-
     host = Host(machine.versions, machine.trtllm_build, machine.gpus)
     try:
         made = outline(loaded, host, PlanRequest({}), out.watch, offline=True)
@@ -69,8 +67,6 @@ def _models(loaded: LoadedRecipe, machine: Machine) -> list[Finding]:
 
 
 def _wheel() -> UnavailableError | None:
-    from trtspec.deployment.installed_triton import find_wheel
-
     try:
         find_wheel()
     except UnavailableError as error:

@@ -8,9 +8,13 @@ from typing import Annotated
 
 import typer
 
+from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import TrtspecError
 from trtspec.cli.terminal.options import BackendOption, ForceOption
 from trtspec.cli.terminal.output import out
+from trtspec.recipe.gpus import GPUS, NONE
+from trtspec.recipe.shipped import shipped
+from trtspec.recipe.starter import STARTER
 
 EXAMPLES = (
     "trtspec init",
@@ -54,11 +58,6 @@ def init(
     With --from, init reads a command and never runs it. It names each flag that a recipe has no place for. If
     that would lose the command's drafts, it writes nothing and ends with status 1.
     """
-    from trtspec.base.atomic import write_atomically
-    from trtspec.recipe.gpus import GPUS, NONE
-    from trtspec.recipe.shipped import shipped
-    from trtspec.recipe.starter import STARTER
-
     if path.is_dir():
         path = path / "recipe.yaml"
     if path.suffix not in (".yaml", ".yml"):

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trtspec.base.digest import digest_of
 from trtspec.base.findings import Severity, as_json, errors
 from trtspec.base.units import short, three_digits
 from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import out
+from trtspec.pipeline.inspection.folder import inspect as look
+from trtspec.pipeline.run import digests
+from trtspec.pipeline.run.records import FOLDER
 
 if TYPE_CHECKING:
     from trtspec.pipeline.inspection.report import Report
@@ -55,8 +59,6 @@ def inspect(
     json: JsonOption = False,
 ) -> None:
     """Show a model, checkpoint, engine or build, and its oddities."""
-    from trtspec.pipeline.inspection.folder import inspect as look
-
     report = look(folder, target)
     found = _digest(report, asked=digest)
     if json:
@@ -72,16 +74,12 @@ def _digest(report: Report, *, asked: bool) -> str | None:
 
     A file whose digest the build has recorded is not read again.
     """
-    from trtspec.base.digest import digest_of
-    from trtspec.pipeline.run.digests import LARGE, FileDigests
-    from trtspec.pipeline.run.records import FOLDER
-
-    if report.bytes >= LARGE and not asked:
+    if report.bytes >= digests.LARGE and not asked:
         return None
     folder = report.folder.resolve()
     records = [parent / FOLDER / "digests.json" for parent in (folder, *folder.parents)]
-    digests = FileDigests(next((file for file in records if file.is_file()), records[0]), out.watch)
-    return digest_of({name: digests.of(file) for name, file in report.names.items()})
+    known = digests.FileDigests(next((file for file in records if file.is_file()), records[0]), out.watch)
+    return digest_of({name: known.of(file) for name, file in report.names.items()})
 
 
 def _print(report: Report, digest: str | None) -> None:

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import TrtspecError
 from trtspec.cli.terminal.options import AnyBackend, ForceOption, JsonOption, RecipeArgument
 from trtspec.cli.terminal.output import out
+from trtspec.recipe.edit import flow
+from trtspec.recipe.loader import load
+from trtspec.recipe.migration.moving import move
 
 if TYPE_CHECKING:
     from trtspec.recipe.migration.moving import MovedRecipe
@@ -45,10 +49,6 @@ def migrate(
     Comments and order stay. Migrate removes each key that the other engine lacks, and gives the reason. The
     last lines are the commands that measure both deployments and compare them.
     """
-    from trtspec.base.atomic import write_atomically
-    from trtspec.recipe.loader import load
-    from trtspec.recipe.migration.moving import move
-
     loaded = load(recipe)
     if loaded.recipe.backend == to:
         raise TrtspecError(recipe, f"is a recipe of {to} already", "name another backend: --to")
@@ -79,8 +79,6 @@ def _print(moved: MovedRecipe) -> None:
 
 
 def _shown(value: Any) -> str:
-    from trtspec.recipe.edit import flow
-
     if value is None:
         return "none"
     return value if isinstance(value, str) else flow(value)

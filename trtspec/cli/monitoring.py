@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trtspec.cli.terminal.output import out
+from trtspec.deployment.monitoring import files
 
 HELP = "A dashboard for Grafana, alerts for Prometheus."
 EXAMPLES = (
@@ -14,22 +15,16 @@ EXAMPLES = (
 
 def dashboard() -> None:
     """Print the dashboard; Grafana imports it."""
-    from trtspec.deployment.monitoring import files
-
     out.data(files.dashboard())
 
 
 def alerts() -> None:
     """Print the alert rules; `rule_files` of Prometheus names the file."""
-    from trtspec.deployment.monitoring import files
-
     out.data(files.alerts())
 
 
 def scaling() -> None:
     """Print the recording rules that an autoscaler needs."""
-    from trtspec.deployment.monitoring import files
-
     out.data(files.scaling())
 
 

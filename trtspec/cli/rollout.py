@@ -12,10 +12,20 @@ import typer
 import trtspec
 from trtspec.base.errors import RefusedError, UnavailableError
 from trtspec.cli.terminal.bounds import print_checks
+from trtspec.cli.terminal.engines import require_coordinator
 from trtspec.cli.terminal.options import JsonOption, OutputOption, RecipeArgument
 from trtspec.cli.terminal.output import out
+from trtspec.client.local_server import one_address
+from trtspec.deployment.rollout import steps
+from trtspec.deployment.rollout.bounds import BoundState
+from trtspec.deployment.rollout.plan import make
+from trtspec.deployment.rollout.running import RunningDeployment
+from trtspec.deployment.rollout.steps import name_of
 from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.ports import METRICS
+from trtspec.pipeline.plan.choices import build_folder
+from trtspec.pipeline.plan.outlook import look_ahead
+from trtspec.serving.executors.torch.host import look
 
 if TYPE_CHECKING:
     from trtspec.deployment.rollout.running import RolloutMove, RolloutView, RunningDeployment
@@ -47,8 +57,6 @@ def status(
 
     The exit status is 1 if a bound is broken.
     """
-    from trtspec.deployment.rollout.bounds import BoundState
-
     view = _running(recipe, output, url).view()
     if json:
         out.json(view.as_json())
@@ -106,12 +114,8 @@ def plan(
 
     The exit status is 1 if trtspec bench has found that drafts do not pay.
     """
-    from trtspec.cli.terminal.engines import require_coordinator
-    from trtspec.deployment.rollout.plan import make
     from trtspec.measure.bench.measured import measured as told
     from trtspec.measure.bench.result import read
-    from trtspec.pipeline.plan.outlook import look_ahead
-    from trtspec.serving.executors.torch.host import look
 
     require_coordinator(recipe)
     known = told(read(measured)) if measured else None
@@ -143,11 +147,6 @@ COMMANDS = (plan, status, next_, back, off)
 
 
 def _running(recipe: Path, output: str | None, url: str | None) -> RunningDeployment:
-    from trtspec.cli.terminal.engines import require_coordinator
-    from trtspec.client.local_server import one_address
-    from trtspec.deployment.rollout.running import RunningDeployment
-    from trtspec.pipeline.plan.choices import build_folder
-
     loaded = require_coordinator(recipe)
     build = build_folder(loaded, {"output": output}, os.environ)
     if not build.is_dir():
@@ -164,8 +163,6 @@ def _running(recipe: Path, output: str | None, url: str | None) -> RunningDeploy
 
 
 def _tell(moved: RolloutMove | None, nothing: str, *, as_json: bool) -> None:
-    from trtspec.deployment.rollout.steps import name_of
-
     if as_json:
         names = {"from": name_of(moved.before), "to": name_of(moved.after)} if moved else {}
         out.json({"moved": bool(moved), **names, "followed": bool(moved and moved.is_followed)})
@@ -180,9 +177,6 @@ def _tell(moved: RolloutMove | None, nothing: str, *, as_json: bool) -> None:
 
 
 def _show(view: RolloutView, recipe: Path) -> None:
-    from trtspec.deployment.rollout import steps
-    from trtspec.deployment.rollout.bounds import BoundState
-
     state, since = view.standing.state, view.standing.since
     here = steps.name_of(state)
     out.result(f"{view.model} stands at {here}" + (f" since {since}" if since else ""))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from trtspec.cli.terminal.output import out
+from trtspec.recipe.schema import json_schema
 
 EXAMPLES = ("trtspec schema > recipe.schema.json",)
 
 
 def schema() -> None:
     """Print the JSON Schema of the recipe, for editors."""
-    from trtspec.recipe.schema import json_schema
-
     out.json(json_schema())

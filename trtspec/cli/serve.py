@@ -9,16 +9,19 @@ from urllib.parse import urlsplit
 
 import typer
 
+from trtspec.base.errors import ModelError, UnavailableError
 from trtspec.cli.terminal.options import ApiKeysOption
 from trtspec.cli.terminal.output import out
-from trtspec.gateway.addresses import LOOPBACK
-from trtspec.gateway.ports import OPENAI
+from trtspec.client.scrape import read
+from trtspec.gateway.addresses import LOOPBACK, in_url, is_loopback
+from trtspec.gateway.openai.settings import ApiSettings, ModelCard
+from trtspec.gateway.ports import OPENAI, listen
 from trtspec.recipe.section import ReasoningParser
+from trtspec.serving.errors import TokenizerError
 
 if TYPE_CHECKING:
     from trtspec.gateway.openai.app import ModelText
     from trtspec.gateway.openai.keys import Keys
-    from trtspec.gateway.openai.settings import ApiSettings
 
 EXAMPLES = (
     "trtspec serve --url http://host:8000 --tokenizer build/llama/tokenizer",
@@ -63,11 +66,7 @@ def serve(options: ServeOptions) -> None:
     The Triton must serve a model of trtspec. Serve runs until Ctrl-C or SIGTERM. The folder of the tokenizer
     is in the build directory. Without it there is no chat template, and the API answers prompts but no chats.
     """
-    from trtspec.base.errors import UnavailableError
-    from trtspec.client.scrape import read
-    from trtspec.gateway.addresses import in_url
     from trtspec.gateway.openai import server
-    from trtspec.gateway.ports import listen
 
     _check(options)
     settings = _settings(options)
@@ -85,7 +84,6 @@ def serve(options: ServeOptions) -> None:
 
 def _check(options: ServeOptions) -> None:
     """Refuses what is no URL, and a file without keys; warns of an API that is open to others."""
-    from trtspec.gateway.addresses import is_loopback
     from trtspec.gateway.openai.keys import check_keys
 
     if not _is_url(options.url):
@@ -97,8 +95,6 @@ def _check(options: ServeOptions) -> None:
 
 
 def _settings(options: ServeOptions) -> ApiSettings:
-    from trtspec.gateway.openai.settings import ApiSettings, ModelCard
-
     names, has_defaults = tuple(options.served_model_name or ()), options.generation_config == "auto"
     return ApiSettings(
         options.model_name,
@@ -111,9 +107,7 @@ def _settings(options: ServeOptions) -> ApiSettings:
 
 
 def _load(settings: ApiSettings) -> tuple[ModelText, Keys]:
-    from trtspec.base.errors import ModelError
     from trtspec.gateway.openai import server
-    from trtspec.serving.errors import TokenizerError
 
     try:
         return server.load(settings)

@@ -17,6 +17,14 @@ from trtspec.cli.terminal.entries import entry_as_json, files_as_json, print_pus
 from trtspec.cli.terminal.options import DryRunOption, JsonOption, OutputOption, RecipeArgument
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.signals import ended_by_sigterm
+from trtspec.pipeline.machine.runtime import this_runtime
+from trtspec.pipeline.store import verify as check
+from trtspec.pipeline.store.kept import keep, remembered
+from trtspec.pipeline.store.lease import builders
+from trtspec.pipeline.store.lookup import find_entry
+from trtspec.pipeline.store.prune import PruneRules
+from trtspec.pipeline.store.prune import prune as clean
+from trtspec.pipeline.store.sbom import cyclonedx
 
 HELP = "Keep engines in a folder, S3, GCS or elsewhere."
 EXAMPLES = (
@@ -38,6 +46,7 @@ EntryArgument = Annotated[
 
 def push(url: UrlArgument, recipe: RecipeArgument, output: OutputOption = None) -> None:
     """Put a finished build into the store."""
+    # What plans takes half a second to import, and no other of these commands plans.
     from trtspec.cli.terminal.engines import require_engines
     from trtspec.pipeline.build.stored import push_build
 
@@ -67,10 +76,6 @@ def pull(
     With --reuse, several pods may share the folder, on one node or on a volume: one pod pulls, the others
     wait and verify the result. An interrupted pull resumes.
     """
-    from trtspec.pipeline.machine.runtime import this_runtime
-    from trtspec.pipeline.store.kept import keep, remembered
-    from trtspec.pipeline.store.lookup import find_entry
-
     store, folder = trtspec.Store(url), Path(output)
     if folder.exists() and not reuse:
         raise UnavailableError(folder, "is there already", "choose another --output, or --reuse it")
@@ -92,8 +97,6 @@ def pull(
 
 def list_(url: UrlArgument, json: JsonOption = False) -> None:
     """Show what is in the store, the newest first, and who builds for it."""
-    from trtspec.pipeline.store.lease import builders
-
     store = trtspec.Store(url)
     store.require()
     entries = store.entries()
@@ -120,9 +123,6 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Show what an entry was made of, and with what."""
-    from trtspec.pipeline.store.lookup import find_entry
-    from trtspec.pipeline.store.sbom import cyclonedx
-
     entry = find_entry(trtspec.Store(url), name)
     if sbom:
         out.json(cyclonedx(entry.manifest, entry.digest, entry.created))
@@ -173,9 +173,6 @@ def prune(
     json: JsonOption = False,
 ) -> None:
     """Remove entries by age and number, and files that no entry needs."""
-    from trtspec.pipeline.store.prune import PruneRules
-    from trtspec.pipeline.store.prune import prune as clean
-
     store = trtspec.Store(url)
     store.require()
     days = None if older_than is None else timedelta(days=older_than)
@@ -200,8 +197,6 @@ def verify(
 
     The exit status is 1 if something in it cannot be used.
     """
-    from trtspec.pipeline.store import verify as check
-
     store = trtspec.Store(url)
     store.require()
     found = check.verify(store, out.watch)

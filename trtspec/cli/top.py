@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trtspec.cli.terminal import live
 from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import out
+from trtspec.client.local_server import one_address
+from trtspec.client.scrape import parse, read
+from trtspec.deployment.monitoring.figures import between, choose
 from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.ports import METRICS
 
@@ -47,10 +51,6 @@ def top(
     It reads only the server's metrics. On a terminal the figures change in place. Elsewhere top prints the
     figures of each interval, with --json as one line of JSON.
     """
-    from trtspec.client.local_server import one_address
-    from trtspec.client.scrape import parse, read
-    from trtspec.deployment.monitoring.figures import between, choose
-
     url = url or one_address(lambda server: server.metrics) or f"{LOOPBACK}:{METRICS}"
     before = parse(read(url), time.monotonic())
     model = choose(before, model_name, url)
@@ -66,8 +66,6 @@ def top(
 
 @contextmanager
 def _shown(header: str, as_json: bool) -> Iterator[Callable[[ServerFigures], None]]:
-    from trtspec.cli.terminal import live
-
     if as_json:
         import json
 

@@ -19,7 +19,7 @@ TINY = Path(__file__).parents[3] / "recipes" / "tiny"
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trtspec.pipeline.machine.devices.find_gpus", list)
+    monkeypatch.setattr("trtspec.cli.terminal.model_recipe.find_gpus", list)
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ def test_the_bill_of_materials_is_cyclonedx(store: Path) -> None:
 
 def test_pull(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Runtime("1.2.1", "10.14.1.48", (90,))
-    monkeypatch.setattr("trtspec.pipeline.machine.runtime.this_runtime", lambda: here)
+    monkeypatch.setattr("trtspec.cli.store.this_runtime", lambda: here)
     result = run("pull", store, "pair", "--output", tmp_path / "new")
     assert (result.exit_code, result.stdout) == (0, f"{tmp_path}/new\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "new", "store"]
@@ -133,7 +133,7 @@ def test_pull(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_would_not_load_here_is_not_pulled(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Runtime, why: str
 ) -> None:
-    monkeypatch.setattr("trtspec.pipeline.machine.runtime.this_runtime", lambda: here)
+    monkeypatch.setattr("trtspec.cli.store.this_runtime", lambda: here)
     result = run("pull", store, "pair", "--output", tmp_path / "new")
     assert why in str(result.exception)
     assert not (tmp_path / "new").exists()
@@ -142,9 +142,7 @@ def test_what_would_not_load_here_is_not_pulled(
 def test_a_folder_is_used_again_also_while_the_store_cannot_be_reached(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "trtspec.pipeline.machine.runtime.this_runtime", lambda: Runtime("1.2.1", "10.14.1.48", (90,))
-    )
+    monkeypatch.setattr("trtspec.cli.store.this_runtime", lambda: Runtime("1.2.1", "10.14.1.48", (90,)))
     digest, folder = json.loads(run("list", store, "--json").stdout)[0]["digest"], tmp_path / "cache" / "a"
     words = ("pull", store, digest, "--output", folder, "--reuse")
     assert run(*words).exit_code == 0

@@ -6,7 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trtspec.backends.table import backend_named
 from trtspec.base.errors import RecipeError
+from trtspec.pipeline.plan.choices import asked_backend
+from trtspec.recipe.loader import load
 
 if TYPE_CHECKING:
     from trtspec.recipe.loader import LoadedRecipe
@@ -17,10 +20,6 @@ def require_engines(recipe: Path, lacking: str, backend: str | None = None) -> L
 
     `lacking` is what there is not then, and `backend` what `--backend` says.
     """
-    from trtspec.backends.table import backend_named
-    from trtspec.pipeline.plan.choices import asked_backend
-    from trtspec.recipe.loader import load
-
     loaded = load(recipe, asked_backend({"engine.backend": backend}, os.environ))
     found = loaded.recipe.backend
     if not backend_named(found).builds_engines:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from trtspec.cli.terminal.output import out
+from trtspec.pipeline.plan.speed import ACCEPTANCES
 
 if TYPE_CHECKING:
     from trtspec.pipeline.plan.speed import Speed
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
 
 def print_speed(speed: Speed, gpu: str, places: int) -> None:
     """Prints the speed without drafts, and the best draft length with its gain by acceptance and streams."""
-    from trtspec.pipeline.plan.speed import ACCEPTANCES
-
     rows = [
         (
             row.streams,
@@ -52,8 +51,6 @@ def _notes(speed: Speed, places: int) -> Iterator[str]:
 
 def speed_as_json(speed: Speed) -> dict[str, Any]:
     """Returns the forecast; times are seconds."""
-    from trtspec.pipeline.plan.speed import ACCEPTANCES
-
     return {
         "context": speed.context,
         "max_draft_len": speed.pair.longest,

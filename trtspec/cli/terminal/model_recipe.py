@@ -7,9 +7,18 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import OptionError, UnavailableError
 from trtspec.base.roles import Role
 from trtspec.cli.terminal.output import out
+from trtspec.methods.table import METHODS
+from trtspec.pipeline.build.gather import refused
+from trtspec.pipeline.machine.devices import find_gpus, product_of
+from trtspec.recipe import gpus
+from trtspec.recipe.edit import flow
+from trtspec.recipe.gpus import NONE
+from trtspec.recipe.loader import load, loads, model_location
+from trtspec.recipe.places import written
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _FROM_TEXT = "ngram"
@@ -52,10 +61,6 @@ def write_recipe(model: Path | str, choices: ModelChoices) -> Path:
     Raises `UnavailableError` where the file is another model's, RecipeError for choices that no recipe can
     have, and what the Hub says of a model that it does not give; then nothing is written.
     """
-    from trtspec.base.atomic import write_atomically
-    from trtspec.pipeline.build.gather import refused
-    from trtspec.recipe.loader import load, loads
-
     path, text = Path(f"{_name(model)}.yaml"), recipe_text(model, choices)
     if not path.exists():
         for refusal in refused(loads(text.encode(), path)).values():
@@ -77,12 +82,6 @@ def recipe_text(model: Path | str, choices: ModelChoices) -> str:
 
     Raises `OptionError` for a method or a GPU that is none.
     """
-    from trtspec.methods.table import METHODS
-    from trtspec.recipe import gpus
-    from trtspec.recipe.edit import flow
-    from trtspec.recipe.loader import model_location
-    from trtspec.recipe.places import written
-
     if choices.method not in (None, *METHODS):
         raise OptionError("method", f"{choices.method!r} is none of {', '.join(METHODS)}")
     if choices.gpu not in (None, *gpus.NAMES):
@@ -108,9 +107,6 @@ def _resolved(model: Path | str) -> Path | str:
 
 def _gpu() -> str:
     """Returns what recipes call the first GPU of this machine, or `none`."""
-    from trtspec.pipeline.machine.devices import find_gpus, product_of
-    from trtspec.recipe.gpus import NONE
-
     found = find_gpus()
     return product_of(found[0]).name if found else NONE
 

@@ -7,7 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trtspec.checkpoint.calibrate import verdict as calibrated
+from trtspec.checkpoint.calibration import read_calibration
+from trtspec.checkpoint.layers import verdict as chosen_layers
+from trtspec.checkpoint.layers.chosen import read_layers
 from trtspec.cli.terminal.output import out
+from trtspec.pipeline.plan.depending import weight_share
 
 if TYPE_CHECKING:
     from trtspec.base.roles import Role
@@ -77,20 +82,13 @@ def _print_costs(made: BuildPlan, steps: Sequence[Step]) -> None:
 
 
 def _calibrated(made: BuildPlan, role: Role, file: Path) -> tuple[str | None, Iterable[str]]:
-    from trtspec.checkpoint.calibrate.verdict import cost, worries
-    from trtspec.checkpoint.calibration import read_calibration
-
     calibration = read_calibration(file)
-    return cost(calibration), worries(calibration)
+    return calibrated.cost(calibration), calibrated.worries(calibration)
 
 
 def _chosen(made: BuildPlan, role: Role, file: Path) -> tuple[str | None, Iterable[str]]:
-    from trtspec.checkpoint.layers.chosen import read_layers
-    from trtspec.checkpoint.layers.verdict import found, worries
-    from trtspec.pipeline.plan.depending import weight_share
-
     chosen, share = read_layers(file), weight_share(made.resolved.engines[role], made.resolved.target)
-    return found(chosen, share), worries(chosen, share)
+    return chosen_layers.found(chosen, share), chosen_layers.worries(chosen, share)
 
 
 _TOLD: Mapping[str, Callable[[BuildPlan, Role, Path], tuple[str | None, Iterable[str]]]] = {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from trtspec.base.units import gib
 from trtspec.cli.terminal.output import out
+from trtspec.pipeline.plan.speed import ACCEPTANCES
 
 if TYPE_CHECKING:
     from trtspec.pipeline.build.plan import BuildPlan
@@ -67,8 +68,6 @@ def _fits(outlook: PlanOutlook) -> Iterator[str]:
 
 def _expected(speed: Speed) -> str:
     """Says what one stream is expected to have, alone and with drafts."""
-    from trtspec.pipeline.plan.speed import ACCEPTANCES
-
     alone = speed.rows[0]
     least, most = (alone.best[ACCEPTANCES.index(share)].speedup for share in _USUAL)
     plain = alone.tokens_per_second

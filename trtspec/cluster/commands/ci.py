@@ -8,9 +8,15 @@ from typing import Annotated, Literal
 
 import typer
 
+from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import TrtspecError
 from trtspec.cli.terminal.options import ForceOption
 from trtspec.cli.terminal.output import out
+from trtspec.cluster.ci import github, gitlab
+from trtspec.cluster.ci.job import check_names, job_of
+from trtspec.cluster.ci.stored import stored_recipes
+from trtspec.pipeline.store.store import Store
+from trtspec.recipe.loader import load
 
 HELP = "Engine builds in GitHub Actions or GitLab CI."
 EXAMPLES = ("trtspec ci init github", "trtspec ci matrix recipes/*.yaml")
@@ -25,9 +31,6 @@ def init(
     force: ForceOption = False,
 ) -> None:
     """Write the workflow that builds engines, into this repository."""
-    from trtspec.base.atomic import write_atomically
-    from trtspec.cluster.ci import github, gitlab
-
     file, text = {
         "github": (Path(github.FILE), github.workflow),
         "gitlab": (Path(gitlab.FILE), gitlab.template),
@@ -65,12 +68,6 @@ def matrix(
 ) -> None:
     """Print, as JSON, the jobs that build these recipes."""
     import json
-
-    from trtspec.cluster.ci import github, gitlab
-    from trtspec.cluster.ci.job import check_names, job_of
-    from trtspec.cluster.ci.stored import stored_recipes
-    from trtspec.pipeline.store.store import Store
-    from trtspec.recipe.loader import load
 
     loaded = [load(recipe) for recipe in recipes]
     check_names(loaded)

@@ -11,6 +11,9 @@ import typer
 from trtspec.base.errors import ClusterError
 from trtspec.cli.terminal.output import INTERRUPTED, out
 from trtspec.cli.terminal.progress import Progress
+from trtspec.cluster.kubernetes.connection import connect
+from trtspec.cluster.kubernetes.deploying import deploy
+from trtspec.deployment.pod import PORTS
 
 if TYPE_CHECKING:
     from trtspec.cluster.kubernetes.cluster import Cluster
@@ -25,9 +28,6 @@ def deploy_to(values: Values, context: str | None, timeout: float | None, *, for
     `timeout` is how many seconds nothing may get better, if not what its build asks. Raises `ClusterError`,
     and `typer.Exit` with status 130 for Ctrl-C, which leaves what was applied.
     """
-    from trtspec.cluster.kubernetes.connection import connect
-    from trtspec.cluster.kubernetes.deploying import deploy
-
     cluster, talk = connect(context, values.namespace), ClusterTalk()
     try:
         deploy(cluster, values, talk, timeout or float(values.times.progress_s), force=force)
@@ -99,8 +99,6 @@ def tell_left(cluster: Cluster, left: Sequence[Ref]) -> None:
 
 
 def _tell_ready(cluster: Cluster, values: Values) -> None:
-    from trtspec.deployment.pod import PORTS
-
     if values.kserve:
         out.status(f"{values.model_name} is ready; {_stops(cluster, values.name)} stops it")
         out.result(f"kubectl get inferenceservice {values.name} -n {cluster.namespace}")

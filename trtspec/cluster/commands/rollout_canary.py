@@ -14,6 +14,14 @@ from trtspec.cli.terminal.bounds import print_checks
 from trtspec.cli.terminal.options import ContextOption, JsonOption, NamespaceOption, RecipeArgument
 from trtspec.cli.terminal.output import INTERRUPTED, out
 from trtspec.cluster.commands.cluster import PodTalk
+from trtspec.cluster.commands.kubernetes import find_values
+from trtspec.cluster.kubernetes.canary.metrics import OfPods, OfPrometheus
+from trtspec.cluster.kubernetes.canary.pair import CanaryPair
+from trtspec.cluster.kubernetes.canary.rollout import Canary
+from trtspec.cluster.kubernetes.canary.steps import name_of
+from trtspec.cluster.kubernetes.connection import connect
+from trtspec.deployment.rollout.bounds import BoundState
+from trtspec.recipe.loader import load
 
 if TYPE_CHECKING:
     from trtspec.cluster.kubernetes.canary.rollout import Canary, CanaryView
@@ -39,8 +47,6 @@ def canary_status(
 
     The exit status is 1 if a bound is broken.
     """
-    from trtspec.deployment.rollout.bounds import BoundState
-
     with _canary(recipe, context, namespace, store, prometheus) as canary:
         view = canary.view()
     if json:
@@ -99,13 +105,6 @@ def _canary(
     recipe: Path, context: str | None, namespace: str | None, store: str | None, prometheus: str | None
 ) -> Iterator[Canary]:
     """Yields the canary of a recipe's deployment; Ctrl-C leaves it where it is."""
-    from trtspec.cluster.commands.kubernetes import find_values
-    from trtspec.cluster.kubernetes.canary.metrics import OfPods, OfPrometheus
-    from trtspec.cluster.kubernetes.canary.pair import CanaryPair
-    from trtspec.cluster.kubernetes.canary.rollout import Canary
-    from trtspec.cluster.kubernetes.connection import connect
-    from trtspec.recipe.loader import load
-
     values = find_values(load(recipe), store, namespace)
     cluster = connect(context, values.namespace)
     model = values.model_name
@@ -133,8 +132,6 @@ def _canary(
 
 
 def _tell(moved: tuple[float, float] | None, nothing: str) -> None:
-    from trtspec.cluster.kubernetes.canary.steps import name_of
-
     if moved is None:
         out.status(nothing)
     else:
@@ -142,9 +139,6 @@ def _tell(moved: tuple[float, float] | None, nothing: str) -> None:
 
 
 def _show(view: CanaryView, recipe: Path) -> None:
-    from trtspec.cluster.kubernetes.canary.steps import name_of
-    from trtspec.deployment.rollout.bounds import BoundState
-
     standing, here = view.standing, name_of(view.share)
     since = f" since {standing.since}" if standing and standing.since else ""
     out.result(f"{view.name} stands at {here}{since}")

@@ -10,6 +10,11 @@ import typer
 
 from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import out
+from trtspec.measure.bench.compare import compare
+from trtspec.measure.bench.result import read
+from trtspec.measure.commands import results
+from trtspec.measure.report.comparison import comparison_page
+from trtspec.measure.report.document import write_report
 
 EXAMPLES = (
     "trtspec bench compare bench/monday bench/tuesday",
@@ -33,12 +38,6 @@ def bench_compare(
     The ratio is B's tokens per second over A's. With --rate it is A's mean time of a request over B's.
     Compare also names what else differs between the two runs.
     """
-    from trtspec.measure.bench.compare import compare
-    from trtspec.measure.bench.result import read
-    from trtspec.measure.commands import results
-    from trtspec.measure.report.comparison import comparison_page
-    from trtspec.measure.report.document import write_report
-
     comparison = compare(read(first), read(second))
     if json:
         out.json(asdict(comparison))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtspec.cli.terminal.output import out
+from trtspec.train.tune.outcome import why
 
 if TYPE_CHECKING:
     from trtspec.train.tune.estimate import IntervalEstimate
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
 def print_outcome(found: TuneOutcome, recipe: Path | None) -> None:
     """Prints who is best and why the others are not, the best one's K, and where too little is accepted."""
-    from trtspec.train.tune.outcome import why
-
     speed = (
         "rounds timed on this machine" if found.is_measured else "rounds as the plan of the GPUs expects them"
     )
