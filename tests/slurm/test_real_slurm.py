@@ -143,7 +143,7 @@ def test_three_recipes_a_drained_node_a_killed_job_and_ctrl_c(
             "one target: build: failed on n1: was killed by SIGKILL",
             "one pair: cancelled: needs one target: build, which has failed",
             "two pair: cancelled: needs one target: build, which has failed",
-            "error: Slurm: the store has not got one, two",
+            "error: Slurm: the store lacks one, two",
         ):
             assert line in first.said
         wait_for(lambda: not slurm.queue())

@@ -62,11 +62,11 @@ def init(
         path = path / "recipe.yaml"
     if path.suffix not in (".yaml", ".yml"):
         repair = f"trtspec init {path.name}.yaml; a model is served by: trtspec deploy {path}"
-        raise TrtspecError(path, "is no name of a recipe, which ends in .yaml", repair)
+        raise TrtspecError(path, "is not the name of a recipe, which ends in .yaml", repair)
     if path.exists() and not force:
         raise TrtspecError(path, "is there already", f"choose another name, or: trtspec init {path} --force")
     if command and recipe:
-        raise typer.BadParameter("one recipe comes of --from or of --recipe", param_hint="--recipe")
+        raise typer.BadParameter("give --from or --recipe, not both", param_hint="--recipe")
     if command is None:
         of_from = {"--gpu": gpu, "--draft": draft, "--backend": backend, "--allow-loss": allow_loss}
         for option, value in of_from.items():

@@ -128,7 +128,9 @@ def _show(made: BuildPlan, options: PlanCommandOptions) -> None:
     """Looks ahead at memory and speed, and prints the plan with what is expected of it."""
     longest = made.resolved.target.options.max_seq_len
     if options.context and options.context > longest:
-        raise typer.BadParameter(f"{options.context} is more than a text may have: max_seq_len is {longest}")
+        raise typer.BadParameter(
+            f"{options.context} is longer than a sequence may be: max_seq_len is {longest}"
+        )
     known = _measured(options.measured, made.resolved.loaded.recipe.name)
     outlook = look_ahead(made.resolved, host.look(), options.context, known, _rollout(made.output))
     if options.json:

@@ -138,7 +138,7 @@ def plan(
         out.result()
         bounds = {name: bound for each in found.stages[:-1] for name, bound in each.bounds.items()}
         out.table(bounds.items(), ("bound", "is"))
-        out.hint(f"trtspec rollout off {recipe} begins, next and back move, status shows")
+        out.hint(f"trtspec rollout off {recipe} begins; then next, back and status")
     if known and known.decision == "off":
         raise typer.Exit(1)
 
@@ -171,9 +171,7 @@ def _tell(moved: RolloutMove | None, nothing: str, *, as_json: bool) -> None:
     else:
         out.status(f"{name_of(moved.before)} -> {name_of(moved.after)}, for requests that begin from now on")
     if moved and not moved.is_followed:
-        out.warning(
-            "the server was not seen to follow; it does within a second if it runs and reads the file"
-        )
+        out.warning("the server has not followed yet; it does within a second if it runs and reads the file")
 
 
 def _show(view: RolloutView, recipe: Path) -> None:

@@ -91,7 +91,7 @@ def _check(options: ServeOptions) -> None:
     if options.api_keys is not None:
         check_keys(options.api_keys)
     elif not is_loopback(options.host):
-        out.warning("whoever reaches OpenAI's API may use it; --api-keys FILE asks for keys")
+        out.warning("everybody who reaches OpenAI's API may use it; --api-keys FILE requires keys")
 
 
 def _settings(options: ServeOptions) -> ApiSettings:

@@ -129,7 +129,7 @@ class Client:
         with closing(GrpcClient(url, self._model_name or DEFAULT_MODEL, self._timeout_s)) as client:
             client.wait(self._wait_s)
             if _OF_VLLM in client.inputs():
-                problem = "the model is of Triton's vLLM backend, which is asked otherwise"
+                problem = "the model is one of Triton's vLLM backend, which has another API"
                 raise ServerError(url, problem, f"name Triton's HTTP port: --url http://{LOOPBACK}:{HTTP}")
             return _collect(client, values, hear)
 
@@ -176,7 +176,7 @@ class Client:
             if chat and endpoint.api != "openai":
                 raise ServerError(endpoint.url, _NO_CHAT, _NAME_API)
             if request.num_draft_tokens is not None and not endpoint.plain_per_request:
-                problem = "drafts as it was started to, whatever a request says"
+                problem = "drafts as its start says, whatever a request says"
                 repair = "leave --num-draft-tokens out; trtspec deploy RECIPE --plain serves the target alone"
                 raise ServerError(endpoint.url, problem, repair)
             before = None if endpoint.plain_per_request else _looked(endpoint)

@@ -47,7 +47,7 @@ async def find(
     if base.scheme not in ("http", "https") or not base.host:
         raise UnavailableError(url, "is not a URL", "name one such as http://host:8000")
     if key and base.user:
-        problem = "has a user in it, and there is an API key for it"
+        problem = "has a user name in it, and an API key is given too"
         raise UnavailableError(shown(url), problem, "leave one of the two out")
     streams = Streams(timeout_s, key)
     try:

@@ -82,7 +82,7 @@ class Streams:
         async with _told(sent), self._session.get(url) as response:
             body = await response.read()
             if response.status in (401, 403):
-                raise AskError("rejected", f"{response.status}: an API key is asked for", sent)
+                raise AskError("rejected", f"{response.status}: an API key is required", sent)
             try:
                 said = orjson.loads(body) if response.status == 200 else None
             except ValueError:

@@ -144,7 +144,7 @@ class Deployment:
         if not self.is_public or not self.ports.openai:
             return None
         if self.is_triton:
-            open_to_all = "whoever reaches OpenAI's API may use it; --api-keys FILE asks for keys"
+            open_to_all = "everybody who reaches OpenAI's API may use it; --api-keys FILE requires keys"
             return None if self.api_keys else open_to_all
         if self.api_keys:
             return f"{self.software} asks for the key under /v1 alone; what else it serves is open"

@@ -89,7 +89,7 @@ def _not_reached(repo_id: str, kind: HubKind, error: BaseException) -> TrtspecEr
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     if isinstance(error, OfflineModeIsEnabled):
-        problem = "is not whole on this machine, and HF_HUB_OFFLINE is set"
+        problem = "is not complete on this machine, and HF_HUB_OFFLINE is set"
         return kind.error(repo_id, problem, "unset HF_HUB_OFFLINE once, to download it")
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status == 401:
@@ -101,4 +101,4 @@ def _not_reached(repo_id: str, kind: HubKind, error: BaseException) -> TrtspecEr
     if status is not None:
         return kind.error(repo_id, f"the Hub answered with status {status}", "try again later")
     repair = f"check the network and HF_ENDPOINT; a {kind.local} here is written ./{kind.local}"
-    return kind.error(repo_id, "is not whole on this machine, and the Hub cannot be reached", repair)
+    return kind.error(repo_id, "is not complete on this machine, and the Hub cannot be reached", repair)

@@ -180,8 +180,8 @@ class Secrets(Section):
     )
     hub: Name | None = Field(
         default=None,
-        description="A Secret whose keys are variables for the Hub, from which a server of others loads gated"
-        " models: HF_TOKEN.",
+        description="A Secret whose keys are variables for the Hub, such as HF_TOKEN: vLLM, SGLang and "
+        "trtllm-serve load gated models with it.",
     )
     image_pull: list[Name] = Field(default=[], description="Secrets with which images are pulled.")
 
@@ -221,7 +221,8 @@ class Gateway(Section):
     endpoint_picker: Name | None = Field(
         default=None,
         description="The Service of an endpoint picker of the Gateway API Inference Extension: the route then"
-        " leads to an InferencePool. It must read the metrics on port 8002, of a server of others on 9000.",
+        " leads to an InferencePool. It must read the metrics on port 8002, or on 9000 for vLLM, "
+        "SGLang and trtllm-serve.",
     )
 
 
@@ -256,8 +257,8 @@ class Kubernetes(Section):
     )
     image: Image | None = Field(
         default=None,
-        description="NVIDIA's image of the release with trtspec in it, in your registry; for a server of"
-        " others its vendor's if left out.",
+        description="NVIDIA's image of the release with trtspec in it, in your registry; for vLLM, SGLang "
+        "and trtllm-serve the vendor's if left out.",
     )
     store: Text | None = Field(default=None, description="URL of the store, as the pods reach it.")
     replicas: Positive = Field(default=1, description="Servers; with autoscaling the fewest.")
@@ -269,8 +270,8 @@ class Kubernetes(Section):
     autoscaling: Autoscaling | None = Field(default=None, description="Replicas that follow the load.")
     cache: Volume = Field(
         default=EmptyDir(),
-        description="Where engines are kept, or the models that a server of others loads: a kind of volume"
-        " by its name, or its section.",
+        description="The volume for engines, or for the models that vLLM, SGLang or trtllm-serve load: "
+        "its kind, or a section.",
     )
     grace_seconds: Seconds = Field(
         default=60, description="The time that requests have to end when a pod stops."

@@ -174,8 +174,8 @@ class Engine(Section):
     max_input_len: Positive | None = Field(default=None, description="Longest prompt, in tokens.")
     max_seq_len: Positive | None = Field(
         default=None,
-        description="Longest prompt and answer together, in tokens. If left out, that of the models:"
-        " for servers of others where memory allows, for engines up to 8,192.",
+        description="Longest prompt and answer together, in tokens. If left out, that of the models: for "
+        "vLLM, SGLang and trtllm-serve as far as memory allows, for engines up to 8,192.",
     )
     max_num_tokens: Positive | None = Field(
         default=None, description="Tokens that one iteration of an engine may process."
@@ -187,12 +187,13 @@ class Engine(Section):
     )
     extra_args: Annotated[list[Word], Field(max_length=256)] = Field(
         default=[],
-        description="Further words of the command line of a server of others, as it knows them:"
-        " [--reasoning-parser, qwen3]. What trtspec sets itself is refused, with the key that sets it.",
+        description="More words for the command line of vLLM, SGLang or trtllm-serve: "
+        "[--reasoning-parser, qwen3]. A flag that trtspec sets itself is refused, with the "
+        "key that sets it.",
     )
     environment: dict[VariableName, str] = Field(
         default={},
-        description="Variables of the environment of a server of others: {VLLM_LOGGING_LEVEL: DEBUG}.",
+        description="Environment variables of vLLM, SGLang or trtllm-serve: {VLLM_LOGGING_LEVEL: DEBUG}.",
     )
 
 

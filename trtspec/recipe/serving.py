@@ -23,8 +23,8 @@ class Serving(Section):
 
     model_name: ServedName = Field(
         default="speculative_llm",
-        description="Name of the model that clients call; Triton's own name has `--` for each slash. If left"
-        " out, a server of others has the target's id, as its own command would.",
+        description="Name of the model that clients call; Triton's own name has `--` for each slash. If left "
+        "out, vLLM, SGLang and trtllm-serve have the target's id, as with their own commands.",
     )
     aliases: Annotated[list[ServedName], Field(max_length=64)] = Field(
         default=[],

@@ -374,7 +374,7 @@ def test_a_server_that_is_gone_is_unreachable() -> None:
     [
         ({"model": "other"}, "has no model other"),
         ({"url": "host:8000"}, "is not a URL"),
-        ({"url": "http://me:word@host:8000", "key": "k"}, "http://host:8000: has a user in it"),
+        ({"url": "http://me:word@host:8000", "key": "k"}, "http://host:8000: has a user name in it"),
         ({"url": "http://127.0.0.1:1"}, "does not answer"),
     ],
 )
@@ -384,7 +384,7 @@ def test_what_is_not_there_is_named(options: dict[str, Any], problem: str) -> No
 
 
 def test_a_wrong_key_is_told_and_not_shown() -> None:
-    with pytest.raises(UnavailableError, match="an API key is asked for") as caught:
+    with pytest.raises(UnavailableError, match="an API key is required") as caught:
         ask(Server(), triton=False, key="wrong")
     assert "wrong" not in str(caught.value)
 

@@ -160,7 +160,7 @@ def test_a_pinned_commit_needs_no_network_once_it_is_whole(hub: Hub, fetch: Call
             "owner/model",
             "",
             {"HF_HUB_OFFLINE": "1"},
-            "is not whole on this machine, and HF_HUB_OFFLINE is set",
+            "is not complete on this machine, and HF_HUB_OFFLINE is set",
         ),
         ("owner/model", COMMIT, {"HF_ENDPOINT": "http://127.0.0.1:9"}, "the Hub cannot be reached"),
     ],
@@ -179,6 +179,6 @@ def test_a_model_that_is_half_there_offline(hub: Hub, fetch: Callable[..., str])
     assert fetch("owner/model", HF_ENDPOINT="http://127.0.0.1:9") == str(folder)
     (folder / "model.safetensors").unlink()
     said = fetch("owner/model", HF_HUB_OFFLINE="1")
-    assert said.startswith("owner/model: is not whole on this machine, and HF_HUB_OFFLINE is set")
+    assert said.startswith("owner/model: is not complete on this machine, and HF_HUB_OFFLINE is set")
     said = fetch("owner/model", HF_ENDPOINT="http://127.0.0.1:9")
-    assert said.startswith("owner/model: is not whole on this machine, and the Hub cannot be reached")
+    assert said.startswith("owner/model: is not complete on this machine, and the Hub cannot be reached")

@@ -23,7 +23,9 @@ def contradictions(recipe: Recipe) -> Iterator[Finding]:
         yield Finding(AT_ONCE, problem, "remove this line")
     for key in ("engine.extra_args", "engine.environment"):
         if recipe.written(key):
-            problem = f"{recipe.backend} is served by trtspec itself; these are for servers of others"
+            problem = (
+                f"{recipe.backend} is served by trtspec itself; these are for vLLM, SGLang and trtllm-serve"
+            )
             yield Finding(key, problem, "remove this line")
     yield from _serving(recipe)
     yield from _times(recipe)

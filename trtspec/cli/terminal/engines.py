@@ -35,6 +35,6 @@ def require_coordinator(recipe: Path) -> LoadedRecipe:
     loaded = require_engines(recipe, lacking)
     if loaded.recipe.drafts_inside:
         drafts = "an engine with its draft inside drafts for all requests"
-        problem = f"{drafts}, and nobody can take that from some"
+        problem = f"{drafts}, and no roll-out can switch that off for some of them"
         raise RecipeError(recipe, [loaded.problem("speculation.method", problem, "write another method")])
     return loaded

@@ -60,7 +60,7 @@ def _fits(outlook: PlanOutlook) -> Iterator[str]:
     if on_cpu := outlook.on_cpu:
         yield (
             f"fits: weights take {gib(on_cpu.weights)} of the {gib(on_cpu.free)} that are free here, and the"
-            f" rest holds {on_cpu.requests} texts of {on_cpu.max_seq_len:,} tokens"
+            f" rest holds {on_cpu.requests} requests of {on_cpu.max_seq_len:,} tokens"
         )
     if not (memory or on_cpu):
         yield "takes what its server takes: trtspec does not know the layers"

@@ -77,8 +77,8 @@ def build_on(options: BuildCommandOptions) -> None:
                 out.result(f"{name}  {entry.digest}")
     if missing := [name for name, entry in pairs.items() if entry is None]:
         print_failed(standing)
-        problem = f"the store has not got {', '.join(missing)}"
-        raise JobError(scheduler.name, problem, "the same command goes on where they broke off")
+        problem = f"the store lacks {', '.join(missing)}"
+        raise JobError(scheduler.name, problem, "the same command continues them")
 
 
 def _look(options: BuildCommandOptions, store: Store) -> list[PendingBuild]:

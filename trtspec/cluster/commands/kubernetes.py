@@ -86,7 +86,7 @@ def _of_server(loaded: LoadedRecipe, store: str | None, output: str | None, *, p
     if launch is None:
         raise UnavailableError(build.folder, "there is no build here", repair)
     if not build.is_current:
-        raise UnavailableError(build.folder, f"was built before {loaded.path} has changed", repair)
+        raise UnavailableError(build.folder, f"was built before {loaded.path} changed", repair)
     return of_server(loaded, launch.without_drafts() if plain else launch)
 
 

@@ -148,7 +148,7 @@ def _show(view: CanaryView, recipe: Path) -> None:
         alone = f"pods: {view.counts.stable} {new}"
         out.result(f"pods: {view.counts.canary} {new}, {old}" if view.share < 1 else alone)
         if not standing.is_reached:
-            out.warning("it is not reached yet; next goes on with it")
+            out.warning("it is not reached yet; next continues it")
     print_checks(view.checks)
     if view.verdict is BoundState.BROKEN:
         out.hint(f"trtspec rollout canary off {recipe}")

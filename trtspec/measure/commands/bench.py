@@ -197,7 +197,7 @@ def bench(options: BenchCommandOptions) -> None:
     for file in (*outcome.files, *_report(outcome.result, asked.folder)):
         out.status(f"wrote {file}")
     if outcome.is_interrupted:
-        out.warning("stopped before the end: the result has what was measured until then")
+        out.warning("stopped early: the result has the measurements so far")
         raise typer.Exit(INTERRUPTED)
     if outcome.result.is_unanswered:
         raise MeasureError(outcome.result.server.url, "every request failed", "the warnings above say how")

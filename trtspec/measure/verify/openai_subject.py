@@ -59,7 +59,7 @@ class OpenAiSubject:
 
     async def ask(self, question: SubjectRequest) -> SubjectAnswer:
         if question.num_draft_tokens and not self._is_ours:
-            problem = "drafts as much as it was started to, whatever a request says"
+            problem = "drafts as its start says, whatever a request says"
             raise ServerError(self.name, problem, "leave --num-draft-tokens out")
         tokens: list[int] = []
         rows: list[Row] = []

@@ -88,4 +88,4 @@ def _method(head: HeadDescription, method: str) -> Iterator[Finding]:
     if head.method != method:
         problem = f"is {method}, the draft is a head of method {head.method}"
         repair = f"speculation.method: {head.method}"
-        yield Finding("speculation.method", problem, repair, effect="it is asked for what it does not have")
+        yield Finding("speculation.method", problem, repair, effect="the head cannot draft by this method")

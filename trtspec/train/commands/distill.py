@@ -224,7 +224,7 @@ def _print(result: Distilled) -> None:
         )
     out.status(f"loss {as_line(result.points)}, {len(result.points)} steps; {result.training / 'loss.svg'}")
     if not (result.before and result.after):
-        out.warning("a draft says nothing on the held-out answers, so that its acceptance is not known")
+        out.warning("a draft proposes nothing for the held-out answers, so its acceptance is unknown")
         return
     before, after, length = result.before, result.after, result.num_draft_tokens
     rows = [

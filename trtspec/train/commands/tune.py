@@ -166,7 +166,7 @@ def _measure(options: TuneCommandOptions, loaded: LoadedRecipe) -> TuneOutcome:
             answers = session.asked(prompts, options.max_tokens, options.temperature, chat=options.chat)
         return session.outcome(answers)
     except KeyboardInterrupt:
-        out.hint(f"what was measured is kept in {folder}: the same command goes on from there")
+        out.hint(f"what was measured is kept in {folder}: the same command continues from there")
         raise
 
 

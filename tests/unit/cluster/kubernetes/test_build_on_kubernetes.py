@@ -94,7 +94,7 @@ def test_a_job_that_fails_is_told_with_its_reason_and_its_log(
     assert isinstance(result.exception, JobError)
     assert "pair target: build: failed on gpu-1: ended with status 1" in result.stderr
     assert "  error: no room on the device" in result.stderr
-    assert "the store has not got pair" in str(result.exception)
+    assert "the store lacks pair" in str(result.exception)
 
 
 @pytest.mark.parametrize(("chosen", "left"), [("leave", 2), ("cancel", 0)])

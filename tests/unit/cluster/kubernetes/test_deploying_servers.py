@@ -71,7 +71,7 @@ def test_what_is_served_is_the_build(built: Cli) -> None:
     assert "--shutdown-timeout" in built.deploy("--dry-run").stdout
     built.write(plan="speculation: {num_draft_tokens: 2}\n")
     said = built.deploy("--dry-run", status=1).stderr
-    assert "was built before pair.yaml has changed\nhint: trtspec build pair.yaml" in said
+    assert "was built before pair.yaml changed\nhint: trtspec build pair.yaml" in said
     built("build", "pair.yaml", "--output", "other")
     assert '"num_speculative_tokens": 2' in built.deploy("--dry-run", "--output", "other").stdout
 
@@ -105,6 +105,6 @@ def test_a_canary_is_refused_with_the_reason(built: Cli, emulator: Emulator) -> 
     built.deploy()
     before = dict(emulator.stored)
     said = built("rollout", "canary", "next", "pair.yaml", status=1).stderr
-    assert "code: is a server of others, whose metrics are none of those" in said
+    assert "code: is vLLM, SGLang or trtllm-serve, without the metrics that a canary is judged by" in said
     assert "another kubernetes.name" in said
     assert emulator.stored == before

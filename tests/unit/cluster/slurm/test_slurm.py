@@ -76,8 +76,8 @@ def test_a_job_that_dies_is_told_with_its_reason(
     assert f"{said}" in stderr
     assert helps in stderr
     assert "pair pair: cancelled" in stderr
-    assert "error: Slurm: the store has not got pair" in stderr
-    assert "goes on where they broke off" in stderr
+    assert "error: Slurm: the store lacks pair" in stderr
+    assert "the same command continues them" in stderr
 
 
 def test_why_a_job_waits(cluster: Cluster, folder: Path) -> None:

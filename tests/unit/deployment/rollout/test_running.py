@@ -142,7 +142,7 @@ def test_back_and_off_need_no_server(tmp_path: Path) -> None:
     for verb, words in (("back", "all -> 50 %"), ("back", "50 % -> 25 %"), ("off", "25 % -> off")):
         said = cli(verb)
         assert words in said
-        assert "the server was not seen to follow" in said
+        assert "the server has not followed yet" in said
     assert "does not answer" in cli("status", status=1)
     cli("next", "--force")
     assert "does not answer" in cli("next", status=1)
@@ -181,7 +181,7 @@ def test_a_broken_file_can_be_written_anew(cli: Cli, server: Server) -> None:
 
 def test_a_server_that_does_not_follow_gets_no_further(cli: Cli, server: Server) -> None:
     server.follows = False
-    assert "was not seen to follow" in cli("off")
+    assert "has not followed yet" in cli("off")
     assert "does not go by the file yet" in cli("status")
     assert "does not go by its file" in cli("next", status=1)
 

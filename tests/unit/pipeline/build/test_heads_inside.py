@@ -257,7 +257,7 @@ def test_there_is_no_draft_to_make_alone(recipe: Path, command: str) -> None:
 def test_what_such_an_engine_cannot_be_asked_says_so(built: Bench) -> None:
     recipe = str(built.folder / "recipe.yaml")
     for words, kind, problem in (
-        (["rollout", "plan", recipe], RecipeError, "nobody can take that from some"),
+        (["rollout", "plan", recipe], RecipeError, "no roll-out can switch that off for some"),
         (
             ["verify", recipe, "--output", str(built.folder / "out")],
             UnavailableError,

@@ -149,7 +149,7 @@ def test_what_was_measured_before_an_interrupt_is_kept(
     monkeypatch.setattr(forced.Forced, "choices", interrupted)
     stopped = trtspec(*words, "--method", "draft_model")
     assert stopped.returncode == 130
-    assert "the same command goes on from there" in stopped.stderr
+    assert "the same command continues from there" in stopped.stderr
     monkeypatch.setattr(forced.Forced, "choices", noted)
     assert trtspec(*words, "--method", "draft_model").returncode == 0
     assert len(asked) == len(set(asked)) == FEWEST  # A random draft is not looked at any longer.

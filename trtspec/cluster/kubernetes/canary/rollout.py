@@ -66,7 +66,7 @@ class Canary:
         self._pair, self._metrics, self._told = pair, metrics, told
         self._cluster, self._name = pair.cluster, pair.values.name
         if pair.values.server:
-            problem = "is a server of others, whose metrics are none of those that a canary is held against"
+            problem = "is vLLM, SGLang or trtllm-serve, without the metrics that a canary is judged by"
             repair = "a second recipe with another kubernetes.name serves the new build beside it"
             raise ClusterError(self._name, problem, repair)
         if pair.values.kserve:
