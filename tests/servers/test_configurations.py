@@ -167,7 +167,6 @@ SCALINGS: tuple[dict[str, object], ...] = (
             "original_max_position_embeddings": 512,
         }
     },
-    {"model_max_length": 4096},
 )
 
 

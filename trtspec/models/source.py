@@ -16,7 +16,7 @@ from trtspec.models.tensors import Tensor, read_tensors
 
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 YARN = "yarn"  # whose factor multiplies the length that the model was trained with before
-STRETCHED = ("linear",)  # rope types whose factor multiplies max_position_embeddings
+STRETCHED = ("linear", "dynamic")  # rope types whose factor multiplies max_position_embeddings
 TIED = ("gemma2", "gemma3_text")  # types whose head transformers ties unless their config says otherwise
 _ROPE = ("rope_scaling", "rope_parameters")
 

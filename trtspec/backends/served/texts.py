@@ -12,16 +12,13 @@ from dataclasses import replace
 from trtspec.base.roles import Role
 from trtspec.models.families import longrope
 from trtspec.models.heads.head import HeadDescription
-from trtspec.models.hf_config import LARGEST, HfConfig
-from trtspec.models.source import Source
+from trtspec.models.source import YARN, Source
 from trtspec.pipeline.plan.choices import Chooser
 from trtspec.pipeline.plan.memory import are_reckoned, budget_of
 from trtspec.pipeline.plan.resolved import EnginePlan
 from trtspec.pipeline.plan.texts import TextBound, choose_max_seq_len
 from trtspec.recipe import gpus
 
-# Rope types of models whose max_position_embeddings is the stretched length already.
-_STRETCHED_ALREADY = ("su", longrope.KIND, "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
 _ON_CPU = TextBound(8192, "the host's memory is set aside for every request at once")
 _ROUND = 256  # tokens to which a length that memory bounds is rounded down
 
@@ -47,13 +44,11 @@ def with_texts(
 def longest_text(source: Source) -> int:
     """Returns the tokens of the longest text that a server takes of a model.
 
+    Where positions turn by `yarn`, and in Gemma 3, max_position_embeddings is the stretched length already.
     Raises ModelError for numbers of a scaling that are none.
     """
-    positions = source.config.size("model_max_length", source.max_position_embeddings)  # Command R has both
-    scaling = HfConfig(source.config.file, source.rotary_scaling or {})
-    if _kind(source) in _STRETCHED_ALREADY or source.model_type.startswith("gemma3"):
-        return positions
-    return int(min(positions * scaling.number("factor", 1.0), LARGEST))
+    is_stretched = _kind(source) == YARN or source.model_type.startswith("gemma3")
+    return source.max_position_embeddings if is_stretched else source.max_position
 
 
 def _of_head(head: HeadDescription | None) -> Iterator[TextBound]:

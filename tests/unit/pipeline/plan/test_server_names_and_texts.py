@@ -50,7 +50,6 @@ class TestTheLongestText:
                 {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16384}},
                 16384,
             ),
-            ({"model_max_length": 65536}, 65536),
         ],
     )
     def test_is_the_models_own(
