@@ -46,8 +46,10 @@ class ServerBackend(Backend):
     """The releases that serve a recipe, the default first."""
     lacking: ClassVar[Mapping[str, str]] = {}
     """The keys of a recipe that it has not and others have, by what it does instead."""
-    heads_bound_texts: ClassVar[bool] = False
-    """True if it does not start for longer texts than a head was made for."""
+    longer_than_head: ClassVar[str | None] = None
+    """The variable without which it does not start for longer texts than a head was made for; None where it
+    does.
+    """
     mtp: ClassVar[MtpSupport]
     """The targets whose own layers it drafts with."""
     layouts: ClassVar[tuple[str, ...]] = ()

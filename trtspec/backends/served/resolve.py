@@ -56,8 +56,7 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
     if draft := facts.models.get(Role.DRAFT):
         engines[Role.DRAFT] = _draft(choose, backend, draft, engines[Role.TARGET])
         engines = depending(choose, engines, None)
-    head = facts.head.head if facts.head and backend.heads_bound_texts else None
-    engines = with_texts(choose, engines, head)
+    engines = with_texts(choose, engines, facts.head.head if facts.head else None, backend.longer_than_head)
     target, options = engines[Role.TARGET], engines[Role.TARGET].options
     _choose_method(choose)
     name = choose("serving.model_name", backend.served_name(loaded), "the model, as its own server names it")

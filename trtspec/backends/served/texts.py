@@ -24,15 +24,18 @@ _ROUND = 256  # tokens to which a length that memory bounds is rounded down
 
 
 def with_texts(
-    choose: Chooser, engines: Mapping[Role, EnginePlan], head: HeadDescription | None
+    choose: Chooser, engines: Mapping[Role, EnginePlan], head: HeadDescription | None, variable: str | None
 ) -> dict[Role, EnginePlan]:
-    """Returns the engines with the sizes of their texts, for which a `head` is made too if there is one.
+    """Returns the engines with the sizes of their texts.
+
+    A `head` bounds them where the server needs a `variable` to start for longer ones than the head was made
+    for, and the recipe does not set it.
 
     Raises RecipeError for longer texts than a server takes of the target, or than its iterations read.
     """
     own = {role: longest_text(engine.model.source) for role, engine in engines.items()}
     target = engines[Role.TARGET]
-    longest = choose_max_seq_len(choose, own, [*_of_head(head), *_bounds(choose, engines)])
+    longest = choose_max_seq_len(choose, own, [*_of_head(choose, head, variable), *_bounds(choose, engines)])
     options = replace(target.options, max_input_len=longest - 1, max_seq_len=longest)
     if not target.enable_chunked_context and options.max_num_tokens < longest:
         problem = f"{options.max_num_tokens} is less than the longest text, which is read in one iteration"
@@ -51,11 +54,10 @@ def longest_text(source: Source) -> int:
     return source.max_position_embeddings if is_stretched else source.max_position
 
 
-def _of_head(head: HeadDescription | None) -> Iterator[TextBound]:
-    """Yields the length that a head was made for."""
-    if head and head.layer:
+def _of_head(choose: Chooser, head: HeadDescription | None, variable: str | None) -> Iterator[TextBound]:
+    if head and head.layer and variable and variable not in choose.loaded.recipe.engine.environment:
         longest = head.layer["max_position_embeddings"]
-        yield TextBound(longest, "what the head was made for: the server starts for no more")
+        yield TextBound(longest, f"what the head was made for: the server needs {variable} for more")
 
 
 def _bounds(choose: Chooser, engines: Mapping[Role, EnginePlan]) -> list[TextBound]:
