@@ -1,4 +1,4 @@
-"""`trtspec doctor`: what this machine has, what a recipe needs, what to do."""
+"""`trtspec doctor` shows what this machine has, what a recipe needs, and what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trtspec inspect`: what a folder is, and what is odd about it."""
+"""`trtspec inspect` shows what a folder is, and what is odd about it."""
 
 from __future__ import annotations
 

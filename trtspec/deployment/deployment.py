@@ -1,4 +1,4 @@
-"""A deployment: what is served, and where."""
+"""Describes a deployment: its build and its addresses."""
 
 from __future__ import annotations
 

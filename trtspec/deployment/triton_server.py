@@ -1,4 +1,4 @@
-"""A running Triton: what is asked of it, how it is made unready, and why it has ended."""
+"""Asks a running Triton, makes it unready, and finds out why it has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses of servers: who can reach a host, and how clients and URLs write it."""
+"""Says who can reach a server's address, and how clients and URLs write it."""
 
 from __future__ import annotations
 

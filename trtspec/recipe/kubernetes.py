@@ -1,4 +1,4 @@
-"""The recipe's section on Kubernetes: how `trtspec deploy --kubernetes` serves a build on a cluster.
+"""Defines the recipe's section for Kubernetes, by which `trtspec deploy --kubernetes` serves a build.
 
 What the section leaves out follows from the recipe and from what the store has of its build; the section
 changes nothing in what is built. Names are those of Kubernetes.

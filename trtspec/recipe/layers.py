@@ -1,4 +1,4 @@
-"""Layers of the target as its draft: which ones, or how they are chosen."""
+"""Defines how a recipe names the layers of the target that are its draft, or their search."""
 
 from __future__ import annotations
 

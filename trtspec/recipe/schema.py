@@ -1,4 +1,4 @@
-"""The recipe: what a pair is made of and where it will run. Frozen, strict, every key described.
+"""Defines the recipe: a pair and the hardware that it runs on. Frozen, strict, every key described.
 
 The keys are TensorRT-LLM's and Triton's own where those have a name for the thing. A value that the recipe
 leaves out is None here where its default depends on something else (the GPU, the models); a plan fills it in.

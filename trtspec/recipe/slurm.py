@@ -1,4 +1,4 @@
-"""The recipe's section on Slurm: how `trtspec build --on slurm` asks for nodes. Names are those of sbatch.
+"""Defines the recipe's section for Slurm, by which `trtspec build --on slurm` asks for nodes.
 
 The section changes nothing in what is built.
 """

@@ -1,4 +1,4 @@
-"""The bounds of a deployment: how many completions at once, and how long anything may take."""
+"""Defines the bounds of a deployment: the completions at once, and the time that anything may take."""
 
 from __future__ import annotations
 

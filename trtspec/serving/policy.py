@@ -1,4 +1,4 @@
-"""The policy of rounds: how long the next draft of a completion is."""
+"""Defines the policy of rounds, which chooses the length of a completion's next draft."""
 
 from __future__ import annotations
 

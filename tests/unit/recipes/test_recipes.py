@@ -92,7 +92,7 @@ def test_a_laptop_plans_it_and_says_what_stands_in_the_recipe(path: Path, laptop
     assert re.match(r"expected of one stream: \d+ tokens/s without drafts, \d+ to \d+ with them", expected)
     assert words.startswith("worth a measurement: gains for one stream from acceptance ")
     unread = "is not complete on this machine, and the Hub cannot be reached"
-    assert reckoned == f"{' and '.join(models)}, reckoned as published: {unread}"
+    assert reckoned == f"{' and '.join(models)}, computed from published sizes: {unread}"
     assert following == f"next: trtspec build {path} --container"
     start = next(number for number, line in enumerate(lines) if line.startswith("memory "))
     table = "".join(f"#   {line}\n" for line in lines[start : lines.index("", start)])

@@ -1,4 +1,4 @@
-"""The steps of a build for a server of others: what it reads is written, and no engine is built."""
+"""Makes the steps of a build for a server of others, which write its inputs and build no engine."""
 
 from __future__ import annotations
 

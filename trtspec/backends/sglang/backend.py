@@ -53,7 +53,7 @@ class SglangBackend(ServerBackend):
         "dflash": None,
         "dspark": None,
         "ngram_gpu": Unsupported(
-            "SGLang looks n-grams up on the CPU alone: method ngram",
+            "SGLang looks up n-grams only on the CPU: method ngram",
             "SGLang 0.5.23, sglang/srt/speculative/ngram_worker.py",
         ),
         "lookahead": Unsupported(

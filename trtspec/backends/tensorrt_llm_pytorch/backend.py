@@ -58,11 +58,11 @@ class TensorRtLlmPyTorchBackend(ServerBackend):
         ),
         "eagle3": None,
         "eagle": Unsupported(
-            "of EAGLE's heads its PyTorch backend reads those of EAGLE-3 alone",
+            "its PyTorch backend reads only EAGLE-3 of EAGLE's heads",
             "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: EagleDecodingConfig.spec_dec_mode",
         ),
         "medusa": Unsupported(
-            "only engines of TensorRT-LLM have Medusa, its PyTorch backend has not",
+            "engines of TensorRT-LLM have Medusa, its PyTorch backend does not",
             "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: MedusaDecodingConfig.supports_backend",
         ),
         "mtp": None,
@@ -75,11 +75,11 @@ class TensorRtLlmPyTorchBackend(ServerBackend):
             "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: SpeculativeConfig",
         ),
         "ngram_gpu": Unsupported(
-            "its PyTorch backend looks n-grams up on the CPU alone: method ngram",
+            "its PyTorch backend looks up n-grams only on the CPU: method ngram",
             "TensorRT-LLM 1.2, tensorrt_llm/_torch/speculative/ngram.py",
         ),
         "lookahead": Unsupported(
-            "only engines of TensorRT-LLM have lookahead decoding, its PyTorch backend has not",
+            "engines of TensorRT-LLM have lookahead decoding, its PyTorch backend does not",
             "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: LookaheadDecodingConfig.supports_backend",
         ),
     }

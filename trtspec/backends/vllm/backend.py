@@ -57,7 +57,7 @@ class VllmBackend(ServerBackend):
         "eagle3": None,
         "eagle": None,
         "medusa": Unsupported(
-            "vLLM has Medusa up to 0.32.0, and no more in 0.33.0",
+            "vLLM has Medusa up to 0.32.0, but not in 0.33.0",
             "vLLM 0.32.0 and 0.33.0, vllm/config/speculative.py: SpeculativeMethod",
             releases=("0.32.0",),
         ),

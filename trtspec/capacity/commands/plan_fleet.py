@@ -1,4 +1,4 @@
-"""`trtspec plan --fleet`: how many replicas a load takes, with drafts and without, and what they cost."""
+"""`trtspec plan --fleet` sizes the replicas for a load, with drafts and without, and prices them."""
 
 from __future__ import annotations
 

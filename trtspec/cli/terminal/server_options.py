@@ -1,4 +1,4 @@
-"""Options of the commands that ask a server: where it is, what it serves, and how it is asked."""
+"""Defines the options of the commands that ask a server: its address, its model and its key."""
 
 from __future__ import annotations
 

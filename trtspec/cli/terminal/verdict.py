@@ -27,7 +27,7 @@ def print_verdict(made: BuildPlan, outlook: PlanOutlook) -> None:
     out.sentence(_expected(outlook.speed) if outlook.speed else f"no forecast: {outlook.no_speed}")
     out.sentence(outlook.advice.words)
     for names, why in _as_published(made):
-        out.sentence(f"{' and '.join(names)}, reckoned as published: {why}")
+        out.sentence(f"{' and '.join(names)}, computed from published sizes: {why}")
     if not any(_problems(outlook)):
         out.result(f"next: {shlex.join(_next(made))}")
 

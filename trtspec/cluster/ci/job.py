@@ -1,4 +1,4 @@
-"""One engine build of a CI system: what is built, and the runner that it needs."""
+"""Describes one engine build of a CI system, and the runner that it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trtspec build --on`: what a store lacks, built in the jobs of a cluster."""
+"""`trtspec build --on` builds what a store lacks in the jobs of a cluster."""
 
 from __future__ import annotations
 

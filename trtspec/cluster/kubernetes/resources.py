@@ -1,4 +1,4 @@
-"""The kinds of objects that trtspec makes or looks at in a cluster: where the API server keeps them."""
+"""Lists the kinds of objects that trtspec makes or reads in a cluster, with their places in the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workloads as the API server tells of them: how many pods are wanted, and how many are there; pure."""
+"""Reads from the API server's objects how many pods of a workload are wanted and are there; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of a roll-out as this side writes it: where it stands, since when, and what was counted before."""
+"""Reads and writes the file of a roll-out: its step, its beginning, and the counts before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trtspec bench`: what drafts are worth on a deployment."""
+"""`trtspec bench` measures the speed-up that drafts bring to a deployment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trtspec verify`: whether drafts change what the target says."""
+"""`trtspec verify` tells whether drafts change the target's text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An axis of a plot: where a value lies on it, and which values it names; pure."""
+"""Places values on an axis of a plot, and chooses the values that it names; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speed: what is gained at each load, and tokens a second."""
+"""Shows the speed-up at each load, and tokens per second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file for a bug report: what was found, configurations, logs and versions, without secrets."""
+"""Writes the file for a bug report: outcomes, configurations, logs and versions, without secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process beside the engines of one build: what it loads, tries and measures there.
+"""Loads the engines of one build in a process of their own, and tries and measures them there.
 
     python3 -m trtspec.measure.selftest.engines JOB.json
 

@@ -1,4 +1,4 @@
-"""A deployment as what is verified: which API it has, and whether it decodes plainly when asked."""
+"""Finds out which API a deployment has for `verify`, and whether it decodes plainly on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A prompt of a workload: what a user says, in one turn or several."""
+"""Describes a prompt of a workload: a user's messages, in one turn or several."""
 
 from __future__ import annotations
 

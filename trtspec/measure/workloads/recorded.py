@@ -1,4 +1,4 @@
-"""Answers that a target has given, as JSONL: what drafts are measured against, and trained on.
+"""Reads a target's recorded answers from JSONL; drafts are measured and trained with them.
 
 A line is an object with `name`, `category`, `model`, `sampling`, `finish_reason`, and of prompt and answer
 the tokens (`prompt_token_ids`, `answer_token_ids`), the text (`prompt`, `text`) or both. Tokens count where

@@ -1,4 +1,4 @@
-"""The store's part in a build: what it has is pulled instead of built, what it lacks is pushed."""
+"""Pulls what a store has instead of building it, and pushes what the store lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record beside a build: what it was made of, with what, and how to check it."""
+"""Reads and writes the record beside a build: its sources, its tools, and digests to check it by."""
 
 from __future__ import annotations
 

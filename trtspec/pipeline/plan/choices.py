@@ -1,4 +1,4 @@
-"""The choice of each value of a plan: where it came from, and why.
+"""Records for each value of a plan its origin and its reason.
 
 A flag overrides the environment, the environment overrides the recipe, and the recipe overrides a default.
 """

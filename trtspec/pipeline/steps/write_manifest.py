@@ -1,4 +1,4 @@
-"""The step that writes the manifest: what everything was made of, and with what."""
+"""Makes the step that writes the manifest: the sources of everything, and its tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recipe moves to another backend: what changes in it, what is lost, and why."""
+"""Moves a recipe to another backend, with a reason for each key that changes or is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Earlier answers, in which the last tokens of a text are looked up: what is asked again is said again.
+"""Looks up the last tokens of a text in earlier answers, because a repeated question gets the same answer.
 
 A client sees by the time that an answer takes whether its tokens were guessed. So an answer is kept for the
 tenant that it was given to, and for no other; a request that names none leaves nothing and finds nothing.

@@ -1,4 +1,4 @@
-"""Drafts from the text itself: what followed its last tokens where they stood before.
+"""Drafts from the text itself: the tokens that followed its last tokens earlier.
 
 Prompt lookup decoding (https://github.com/apoorvumang/prompt-lookup-decoding) pays where an answer quotes its
 prompt or repeats itself: edits of code, summaries, tables. The index is of one text, and goes with it; what

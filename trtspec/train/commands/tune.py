@@ -1,4 +1,4 @@
-"""`trtspec tune`: which draft, which method and which K are best for one's own prompts."""
+"""`trtspec tune` finds the draft, the method and the K that are best for one's own prompts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets candidates stand against each other: what each costs, what each drafts, and who is left early."""
+"""Compares candidates by their costs and drafts, and drops the slow ones early."""
 
 from __future__ import annotations
 

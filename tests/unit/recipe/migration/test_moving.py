@@ -218,7 +218,7 @@ def test_a_method_that_the_newest_release_lacks_goes_to_one_that_has_it(tmp_path
     told = {change.key: (change.after, change.reason) for change in found.changes}
     assert told["engine.release"] == (
         "0.32.0",
-        "vllm 0.33.0 does not run medusa: vLLM has Medusa up to 0.32.0, and no more in 0.33.0",
+        "vllm 0.33.0 does not run medusa: vLLM has Medusa up to 0.32.0, but not in 0.33.0",
     )
     assert found.recipe.speculation.method.kind == "medusa"
     back = moved(found.text, "torch", tmp_path)

@@ -1,4 +1,4 @@
-"""The target of a head, frozen: what it computes for a text, which the head learns from."""
+"""Computes with the frozen target the states that a head learns from."""
 
 from __future__ import annotations
 
