@@ -13,6 +13,25 @@ PYTHON = Path(os.environ.get("TRTSPEC_VLLM_PYTHON", ROOT / ".venv-vllm/bin/pytho
 """Set up by `make test-vllm`."""
 
 
+def flags_of(server: str) -> dict[str, Any]:
+    """Each flag of a server, with the first name that it has, and how many values argparse says it takes."""
+    return read_by(server, [])[0]
+
+
+def read_by(server: str, commands: list[list[str]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What a server's own parser says of its flags, and what it reads of commands."""
+    result = subprocess.run(
+        [PYTHON, Path(__file__).with_name("ask_flags.py"), server],
+        input=json.dumps(commands),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        cwd="/",
+    )
+    flags, read = json.loads(result.stdout.splitlines()[-1])
+    return flags, read
+
+
 def ask(script: str, launches: list[Any]) -> list[dict[str, Any]]:
     """What a script of this folder says of them."""
     result = subprocess.run(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.servers.judges import PYTHON
+from tests.servers.judges import read_by
+from tests.servers.write_switches import path_of, rewritten
 from trtspec.backends.sglang import flags as sglang
 from trtspec.backends.vllm import flags as vllm
 from trtspec.recipe.loader import loads
@@ -36,29 +35,13 @@ SGLANG = [
 ]
 
 
-def ask(server: str, commands: list[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    result = subprocess.run(
-        [PYTHON, Path(__file__).with_name("ask_flags.py"), server],
-        input=json.dumps([shlex.split(command) for command in commands]),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        cwd="/",
-    )
-    flags, read = json.loads(result.stdout.splitlines()[-1])
-    return flags, read
-
-
-def check_arity(flags: dict[str, Any], syntax: Syntax) -> None:
-    """Each flag of the server has as many values as ours, and its aliases are its own."""
-    for name, (first, count) in flags.items():
-        if name in ("-h", "--help"):
-            continue
-        ours = syntax.name(name)
-        assert (count == 0) == (ours in syntax.switches), name
-        assert (count in ("+", "*")) <= (ours in syntax.lists), name
+def check(server: str, flags: dict[str, Any], syntax: Syntax) -> None:
+    """The lists of flags are what is written of the server's own parser, and aliases are its own."""
+    written = path_of(server).read_text()
+    assert rewritten(written, flags, syntax) == written
+    for name, (first, _) in flags.items():
         if name in syntax.aliases:
-            assert flags[ours][0] == first, name
+            assert flags[syntax.name(name)][0] == first, name
 
 
 def recipe(command: str) -> Recipe:
@@ -66,8 +49,8 @@ def recipe(command: str) -> Recipe:
 
 
 def test_vllm() -> None:
-    flags, read = ask("vllm", VLLM)
-    check_arity(flags, vllm.FLAGS.syntax)
+    flags, read = read_by("vllm", list(map(shlex.split, VLLM)))
+    check("vllm", flags, vllm.FLAGS.syntax)
     for command, theirs in zip(VLLM, read, strict=True):
         ours = recipe(f"python -m vllm.entrypoints.openai.api_server {command}")
         speculation = {key.replace("-", "_"): value for key, value in theirs["speculative_config"].items()}
@@ -88,8 +71,8 @@ def test_vllm() -> None:
 
 
 def test_sglang() -> None:
-    flags, read = ask("sglang", SGLANG)
-    check_arity(flags, sglang.FLAGS.syntax)
+    flags, read = read_by("sglang", list(map(shlex.split, SGLANG)))
+    check("sglang", flags, sglang.FLAGS.syntax)
     for command, theirs in zip(SGLANG, read, strict=True):
         ours = recipe(f"python -m sglang.launch_server {command}")
         assert ours.target.model == theirs["model_path"]

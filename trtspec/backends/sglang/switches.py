@@ -1,6 +1,6 @@
 """The flags of SGLang that have no value, and those that have several; any other has one.
 
-They are of release 0.5.23; so says its own parser.
+They are what the parser of release 0.5.23 says, written by `tests/servers/write_switches.py`.
 """
 
 from __future__ import annotations
@@ -53,14 +53,15 @@ SWITCHES = flag_names(
     "--enable-unified-cache-external-linker --enable-unified-memory --enable-w4a4-mxfp4-megamoe "
     "--enable-waterfill --enable-watermark --enable-weights-cpu-backup --encoder-only "
     "--enforce-disable-flashinfer-allreduce-fusion --enforce-shared-experts-fusion "
-    "--experts-shared-outer-loras --export-metrics-to-file --flashinfer-mla-disable-ragged --grpc-mode "
-    "--incremental-streaming-output --is-embedding --language-model-only --language-only --log-requests "
-    "--lora-strict-loading --lora-use-virtual-experts --mlx-enable-sampling --mm-enable-dp-encoder "
-    "--no-dcp-replicate-q-proj --no-dllm-fdfo --no-enable-decoder-swa-bounded-replay "
-    "--no-enable-dsa-fused-indexer --no-enable-fused-qk-norm-rope --no-enable-tf32-matmul "
-    "--no-enable-tp-lm-head-all-to-all --no-experts-shared-outer-loras --no-lora-strict-loading "
-    "--no-mm-enable-dp-encoder --no-ple-offload-embedding --no-speculative-enable-w4a4-mxfp4-megamoe "
-    "--ple-offload-embedding --pre-warm-nccl --prefill-only-disable-kv-cache --quantize-and-serve "
+    "--experts-shared-outer-loras --export-metrics-to-file --flashinfer-mla-disable-ragged "
+    "--grpc-mode --incremental-streaming-output --is-embedding --language-model-only --language-only "
+    "--log-requests --lora-strict-loading --lora-use-virtual-experts --mlx-enable-sampling "
+    "--mm-enable-dp-encoder --no-dcp-replicate-q-proj --no-dllm-fdfo "
+    "--no-enable-decoder-swa-bounded-replay --no-enable-dsa-fused-indexer "
+    "--no-enable-fused-qk-norm-rope --no-enable-tf32-matmul --no-enable-tp-lm-head-all-to-all "
+    "--no-experts-shared-outer-loras --no-lora-strict-loading --no-mm-enable-dp-encoder "
+    "--no-ple-offload-embedding --no-speculative-enable-w4a4-mxfp4-megamoe --ple-offload-embedding "
+    "--pre-warm-nccl --prefill-only-disable-kv-cache --quantize-and-serve "
     "--remote-instance-weight-loader-start-seed-via-transfer-engine --return-input-ids "
     "--return-output-ids --schedule-low-priority-values-first --show-time-cost --skip-server-warmup "
     "--skip-tokenizer-init --sleep-on-idle --smg-grpc-mode --speculative-adaptive "
@@ -78,8 +79,9 @@ LISTS = flag_names(
     "--bucket-time-to-first-token --cuda-graph-bs --cuda-graph-bs-decode --cuda-graph-bs-prefill "
     "--custom-weight-loader --debug-tensor-dump-layers --encoder-register-urls --encoder-urls "
     "--flashinfer-autotune-skip-ops --gc-threshold --generation-tokens-buckets --log-requests-target "
-    "--lora-paths --lora-target-modules --numa-node --prefill-delayer-forward-passes-buckets "
-    "--prefill-delayer-wait-seconds-buckets --prompt-tokens-buckets --return-aux-hidden-state-layer-ids "
+    "--lora-paths --lora-target-modules --model-checksum --numa-node "
+    "--prefill-delayer-forward-passes-buckets --prefill-delayer-wait-seconds-buckets "
+    "--prompt-tokens-buckets --return-aux-hidden-state-layer-ids "
     "--tokenizer-metrics-allowed-custom-labels --uvicorn-access-log-exclude-prefixes"
 )
 """The flags with as many values as words follow."""

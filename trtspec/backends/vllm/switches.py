@@ -1,6 +1,7 @@
 """The flags of vLLM that have no value, and those that have several; any other has one.
 
-They are of release 0.32 and of 0.6 to 0.8; so say its own parsers.
+They are what the parser of release 0.32 says, written by `tests/servers/write_switches.py`, and some that
+0.6 to 0.8 had.
 """
 
 from __future__ import annotations
@@ -8,17 +9,17 @@ from __future__ import annotations
 from trtspec.recipe.migration.command import flag_names
 
 SWITCHES = flag_names(
-    "--aggregate-engine-logging --allow-credentials --allow-deprecated-quantization --async-scheduling "
-    "--calculate-kv-scales --cohere-is-reasoning-model --cudagraph-metrics --data-parallel-external-lb "
-    "--data-parallel-hybrid-lb --data-parallel-multi-port-external-lb --dcp-q-replicate "
-    "--disable-async-output-proc --disable-cascade-attn --disable-chunked-mm-input "
+    "--aggregate-engine-logging --allow-credentials --allow-deprecated-quantization "
+    "--async-scheduling --calculate-kv-scales --cohere-is-reasoning-model --cudagraph-metrics "
+    "--data-parallel-external-lb --data-parallel-hybrid-lb --data-parallel-multi-port-external-lb "
+    "--dcp-q-replicate --disable-async-output-proc --disable-cascade-attn --disable-chunked-mm-input "
     "--disable-custom-all-reduce --disable-fastapi-docs --disable-frontend-multiprocessing "
     "--disable-hybrid-kv-cache-manager --disable-log-requests --disable-log-stats "
     "--disable-logprobs-during-spec-decoding --disable-mm-preprocessor-cache "
     "--disable-nccl-for-dp-synchronization --disable-sliding-window --disable-uvicorn-access-log "
     "--enable-auto-tool-choice --enable-batch-sharded-sampling --enable-chunked-prefill "
-    "--enable-cumem-allocator --enable-dbo --enable-elastic-ep --enable-ep-weight-filter --enable-eplb "
-    "--enable-expert-parallel --enable-fault-tolerance --enable-flash-late-interaction "
+    "--enable-cumem-allocator --enable-dbo --enable-elastic-ep --enable-ep-weight-filter "
+    "--enable-eplb --enable-expert-parallel --enable-fault-tolerance --enable-flash-late-interaction "
     "--enable-flashinfer-autotune --enable-force-include-usage --enable-hc-sp "
     "--enable-layerwise-nvtx-tracing --enable-log-deltas --enable-log-outputs --enable-log-requests "
     "--enable-logging-iteration-details --enable-lora --enable-mamba-cache-stochastic-rounding "
