@@ -4,8 +4,8 @@ PYTHONS := 3.12 3.11 3.10
 PYTHON ?= $(firstword $(foreach name,python3 $(PYTHONS:%=python%),$(shell $(name) -c \
 	'import sys; (3, 10) <= sys.version_info[:2] <= (3, 12) and print("$(name)")' 2>/dev/null)))
 BIN := .venv/bin
-# Of the tests: twice the 2 cores of a runner, since they wait for servers half of the time.
-PROCESSES ?= 4
+# Of the tests: one more than 2 cores, since they wait for servers now and then.
+PROCESSES ?= 3
 RECIPE ?= recipes/tiny/recipe.yaml
 # Of pods: `tensorrt_llm` for GPUs, or `torch`; the base of either is an argument of the Dockerfile.
 DOCKER ?= docker
@@ -41,7 +41,7 @@ $(BIN)/python:
 demo: .venv/.demo ## Build the tiny pair, serve it under Triton, stream one completion, stop
 	$(BIN)/trtspec demo
 
-test: .venv/.dev ## The test suite; no GPU, under 8 minutes on 2 cores
+test: .venv/.dev ## The test suite; no GPU, about 20 minutes on 2 cores
 	$(BIN)/python -m pytest -n $(PROCESSES)
 
 test-sweep: .venv/.dev ## Every case of what the suite tries in a few, and what is long and rarely breaks
