@@ -153,7 +153,7 @@ def test_ctrl_c_keeps_what_was_measured(server: Deploy, workload: Path, tmp_path
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert "stopped before the end" in said
+    assert "stopped early" in said
     result = read(tmp_path)
     assert result.is_partial
     assert result.levels[0].speedup is not None
