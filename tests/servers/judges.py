@@ -20,27 +20,24 @@ def flags_of(server: str) -> dict[str, Any]:
 
 def read_by(server: str, commands: list[list[str]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What a server's own parser says of its flags, and what it reads of commands."""
-    result = subprocess.run(
-        [PYTHON, Path(__file__).with_name("ask_flags.py"), server],
-        input=json.dumps(commands),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        cwd="/",
-    )
-    flags, read = json.loads(result.stdout.splitlines()[-1])
+    flags, read = _said("ask_flags.py", commands, server)
     return flags, read
 
 
 def ask(script: str, launches: list[Any]) -> list[dict[str, Any]]:
     """What a script of this folder says of them."""
+    found: list[dict[str, Any]] = _said(script, launches)
+    return found
+
+
+def _said(script: str, given: list[Any], *arguments: str) -> Any:
+    """The last line of a script of this folder, which reads `given` on stdin; both are JSON."""
     result = subprocess.run(
-        [PYTHON, Path(__file__).with_name(script)],
-        input=json.dumps(launches),
+        [PYTHON, Path(__file__).with_name(script), *arguments],
+        input=json.dumps(given),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
         cwd="/",
     )
-    found: list[dict[str, Any]] = json.loads(result.stdout.splitlines()[-1])
-    return found
+    return json.loads(result.stdout.splitlines()[-1])

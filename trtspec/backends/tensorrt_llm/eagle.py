@@ -14,14 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from trtspec.backends.tensorrt_llm.tree import choices
+from trtspec.backends.tensorrt_llm.tree_inside import TreeInside
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import Finding, errors
 from trtspec.checkpoint.blueprint import Blueprint, draw
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.inside import DraftInside
 from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.checkpoint.mapping import misfit
-from trtspec.checkpoint.placement import place
 from trtspec.methods.method import Method
 from trtspec.models.families import decoder
 from trtspec.models.families.family import FamilyTensor, Split, TensorPart
@@ -31,7 +30,6 @@ from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import head_tensors
 from trtspec.models.sizes import Sizes
 from trtspec.models.source import Source
-from trtspec.serving.executors.tensorrt_llm.choices import Choices
 from trtspec.serving.executors.tensorrt_llm.eagle import EagleTree
 
 _FAMILY = "llama"
@@ -40,32 +38,23 @@ _DEPTH = 4
 
 
 @dataclass(frozen=True, slots=True)
-class EagleInside(DraftInside):
-    """A head, and the paths of the tree that it proposes in each step."""
+class EagleInside(TreeInside):
+    """A head, and the paths of the tree that it proposes; the engine has it once for each token of a path."""
 
     mode: ClassVar[str] = "eagle"
     reason: ClassVar[str] = "the tree's nodes, as many as in NVIDIA's examples"
+    runtime: ClassVar[type[EagleTree]] = EagleTree
 
-    target: Source
     head: EagleDescription
-    choices: Choices
+    target: Source
 
     @classmethod
     def usual(cls, source: Source, method: Method, head: HeadDescription | None) -> EagleInside:
         assert head is not None, "a recipe names a head"
-        return cls(source, fitting(source, head), tuple(choices(_DEPTH)))
+        return cls(fitting(source, head), tuple(choices(_DEPTH)), source)
 
     def of_size(self, size: int) -> EagleInside:
-        return EagleInside(self.target, self.head, tuple(choices(_DEPTH, size)))
-
-    @property
-    def num_drafted(self) -> int:
-        return len(self.choices)
-
-    @property
-    def count(self) -> int:
-        """The depth of the tree, which is how often the engine has the head."""
-        return max(map(len, self.choices))
+        return replace(self, choices=tuple(choices(_DEPTH, size)))
 
     @property
     def num_reserved(self) -> int:
@@ -88,17 +77,9 @@ class EagleInside(DraftInside):
     def _layer(self) -> Mapping[str, Any]:
         return self.head.layer or {}
 
-    def digested(self) -> dict[str, Any]:
-        return {"choices": self.choices}
-
     def draw(self, source: Source, options: ConvertOptions) -> Blueprint:
         fitting(source, self.head)
-        blueprint, mapping = draw(source, options), options.mapping
-        weights = tuple(self.weights())
-        size = source.num_hidden_layers, source.head_size
-        ranks = tuple(
-            (*placed, *place(weights, *size, mapping, rank)) for rank, placed in enumerate(blueprint.ranks)
-        )
+        blueprint = draw(source, options)
         inner = {path[:-1] for path in self.choices if len(path) > 1}
         config = {
             **blueprint.config,
@@ -109,13 +90,7 @@ class EagleInside(DraftInside):
             "max_non_leaves_per_layer": max(Counter(map(len, inner)).values(), default=1),
             "eagle_net_config": self._net(blueprint.config),
         }
-        return replace(
-            blueprint,
-            config=config,
-            weights=(*blueprint.weights, *weights),
-            ranks=ranks,
-            tensors={**blueprint.tensors, **head_tensors(self.head)},
-        )
+        return self._beside(blueprint, source, options, config)
 
     def _net(self, of_target: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the configuration of the head's layers, with what it shares with the target's."""
@@ -161,10 +136,6 @@ class EagleInside(DraftInside):
                 yield FamilyTensor(name, parts)
         logits = "model.embed_tokens.weight" if target.tie_word_embeddings else "lm_head.weight"
         yield FamilyTensor(f"{net}.lm_head.weight", (TensorPart(logits, vocabulary, Split.VOCAB),))
-
-    def parameters(self, *, of_engine: bool) -> dict[str, str]:
-        tree = EagleTree(self.choices).parameters()
-        return {"decoding_mode": self.mode, **tree} if of_engine else tree
 
 
 def fitting(source: Source, head: HeadDescription) -> EagleDescription:

@@ -7,24 +7,21 @@ Names and shapes are those of NVIDIA's converter (`examples/medusa/convert_check
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 from trtspec.backends.tensorrt_llm.tree import choices
+from trtspec.backends.tensorrt_llm.tree_inside import TreeInside
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import errors
 from trtspec.checkpoint.blueprint import Blueprint, draw
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.inside import DraftInside
-from trtspec.checkpoint.placement import place
 from trtspec.methods.method import Method
 from trtspec.models.families.family import FamilyTensor, Split, TensorPart
 from trtspec.models.heads.check import check_head
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.medusa import TARGET_ARCHITECTURE, MedusaDescription
-from trtspec.models.heads.reading import head_tensors
 from trtspec.models.source import Source
-from trtspec.serving.executors.tensorrt_llm.choices import Choices
 from trtspec.serving.executors.tensorrt_llm.medusa import MedusaTree
 
 _FAMILIES = ("llama", "mistral", "qwen2")
@@ -33,16 +30,16 @@ _HEADS = "*medusa_heads*"
 
 
 @dataclass(frozen=True, slots=True)
-class MedusaInside(DraftInside):
+class MedusaInside(TreeInside):
     """Medusa's heads, and the paths of the tree that they propose in each step.
 
     A head that no path uses is left out: the runtime would ask it for no tokens at all.
     """
 
     mode: ClassVar[str] = "medusa"
+    runtime: ClassVar[type[MedusaTree]] = MedusaTree
 
     head: MedusaDescription
-    choices: Choices
 
     @classmethod
     def usual(cls, source: Source, method: Method, head: HeadDescription | None) -> MedusaInside:
@@ -62,29 +59,12 @@ class MedusaInside(DraftInside):
         return "the tree's nodes, as many as Medusa's authors use" if self.head.count > 1 else "all paths"
 
     @property
-    def num_drafted(self) -> int:
-        return len(self.choices)
-
-    @property
-    def count(self) -> int:
-        """The number of heads that the tree uses."""
-        return max(map(len, self.choices))
-
-    @property
     def title(self) -> str:
         return f"{self.count} heads of Medusa"
 
-    def digested(self) -> dict[str, Any]:
-        return {"choices": self.choices}
-
     def draw(self, source: Source, options: ConvertOptions) -> Blueprint:
         fitting(source, self.head)
-        blueprint, mapping = draw(source, options), options.mapping
-        weights = tuple(self.weights())
-        size = source.num_hidden_layers, source.head_size
-        ranks = tuple(
-            (*placed, *place(weights, *size, mapping, rank)) for rank, placed in enumerate(blueprint.ranks)
-        )
+        blueprint = draw(source, options)
         config = {
             **blueprint.config,
             "architecture": TARGET_ARCHITECTURE,
@@ -98,13 +78,7 @@ class MedusaInside(DraftInside):
             quantization = blueprint.config["quantization"]
             left_out = [*quantization["exclude_modules"], _HEADS]
             config["quantization"] = {**quantization, "exclude_modules": left_out}
-        return replace(
-            blueprint,
-            config=config,
-            weights=(*blueprint.weights, *weights),
-            ranks=ranks,
-            tensors={**blueprint.tensors, **head_tensors(self.head)},
-        )
+        return self._beside(blueprint, source, options, config)
 
     def weights(self) -> Iterator[FamilyTensor]:
         head = self.head
@@ -119,10 +93,6 @@ class MedusaInside(DraftInside):
                 yield FamilyTensor(f"{linear}.bias", (TensorPart(f"{theirs}.bias", (hidden,), Split.ROWS),))
             logits = TensorPart(f"{number}.{head.num_layers}.weight", (vocab, hidden), Split.VOCAB)
             yield FamilyTensor(f"{ours}.lm_head.weight", (logits,))
-
-    def parameters(self, *, of_engine: bool) -> dict[str, str]:
-        tree = MedusaTree(self.choices).parameters()
-        return {"decoding_mode": self.mode, **tree} if of_engine else tree
 
 
 def fitting(source: Source, head: HeadDescription) -> MedusaDescription:

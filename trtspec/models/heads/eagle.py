@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from trtspec.models.heads.eagle3 import eagle3_head
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.layer import layer_shapes, read_layer
-from trtspec.models.heads.weights import check_count, check_shapes, read_weights
+from trtspec.models.heads.weights import check_count, check_shapes, count_parameters, read_weights
 from trtspec.models.hf_config import HfConfig
 from trtspec.models.tensors import PICKLES, Tensor, read_tensors
 
@@ -78,7 +78,7 @@ def read(folder: Path, config: HfConfig) -> HeadDescription:
         hidden_size=hidden,
         vocab_size=vocab_size,
         draft_vocab_size=vocab_size,
-        parameters=sum(tensor.elements for tensor in found.values()),
+        parameters=count_parameters(found),
         layer=layer,
     )
 

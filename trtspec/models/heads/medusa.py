@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from trtspec.base.errors import ModelError
 from trtspec.models.heads.head import HeadDescription
-from trtspec.models.heads.weights import check_count, check_shapes, read_weights
+from trtspec.models.heads.weights import check_count, check_shapes, count_parameters, read_weights
 from trtspec.models.hf_config import HfConfig
 from trtspec.models.tensors import Tensor
 
@@ -95,7 +95,7 @@ def read(folder: Path, config: HfConfig) -> MedusaDescription:
         hidden_size=hidden,
         vocab_size=vocab_size,
         draft_vocab_size=vocab_size,
-        parameters=sum(tensor.elements for tensor in found.values()),
+        parameters=count_parameters(found),
         count=count,
         num_layers=blocks,
         verifier=config.get("base_model_name_or_path", str, None),

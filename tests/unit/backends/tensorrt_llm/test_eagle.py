@@ -157,7 +157,7 @@ def test_the_configuration_is_nvidias_and_that_of_the_target(target: Target, tmp
 
 def test_a_smaller_tree_has_fewer_nets(target: Target, tmp_path: Path) -> None:
     source, head = target()
-    eagle = EagleInside(source, head, ((0,), (1,), (0, 0)))
+    eagle = EagleInside(head, ((0,), (1,), (0, 0)), source)
     convert(source, ConvertOptions("float16"), tmp_path / "both", inside=eagle)
     config = json.loads((tmp_path / "both/config.json").read_text())
     assert (config["num_eagle_layers"], config["max_draft_len"]) == (2, 3)
