@@ -67,6 +67,13 @@ def test_models_and_launch_line(recipe: Path, release: str, tmp_path: Path) -> N
     golden(f"{recipe.stem}.txt", shown + "\n")
 
 
+def models_of(resolved: Resolved) -> str:
+    """The model in front, and those of the engines."""
+    spec = repository_spec(resolved)
+    texts = [config_text(spec), *map(engine_config_text, spec.engines)]
+    return "\n\n".join(summary(text_format.Parse(text, pb.ModelConfig())) for text in texts) + "\n"
+
+
 def summary(config: pb.ModelConfig) -> str:
     """All but the tensors, in few lines."""
     parameters = {key: value.string_value for key, value in config.parameters.items()}
@@ -99,10 +106,7 @@ def test_the_model_in_front_without_a_draft(layout: str, tmp_path: Path) -> None
 @pytest.mark.usefixtures("hub_cache")
 def test_the_models_of_a_draft_on_the_cpu(layout: str, tmp_path: Path) -> None:
     (path,) = (path for path in RECIPES if path.stem == "llama-3.3-70b-h200")
-    spec = repository_spec(planned(path, tmp_path, "1.2.1", layout, "device: cpu"))
-    texts = [config_text(spec), *map(engine_config_text, spec.engines)]
-    shown = "\n\n".join(summary(text_format.Parse(text, pb.ModelConfig())) for text in texts)
-    golden(f"cpu-draft_{layout}.txt", shown + "\n")
+    golden(f"cpu-draft_{layout}.txt", models_of(planned(path, tmp_path, "1.2.1", layout, "device: cpu")))
 
 
 @pytest.mark.parametrize("layout", ["in_process", "bls"])
@@ -115,10 +119,7 @@ def test_the_models_of_an_engine_with_heads(
         "name: medusa\ntarget: {model: ./target}\ndraft:\n  model: ./heads\nspeculation: {method: medusa}\n"
         "engine:\n  max_batch_size: 4\nhardware: {gpu: h200}\n"
     )
-    spec = repository_spec(planned(path, tmp_path, "1.2.1", layout))
-    texts = [config_text(spec), *map(engine_config_text, spec.engines)]
-    shown = "\n\n".join(summary(text_format.Parse(text, pb.ModelConfig())) for text in texts)
-    golden(f"medusa_{layout}.txt", shown + "\n")
+    golden(f"medusa_{layout}.txt", models_of(planned(path, tmp_path, "1.2.1", layout)))
 
 
 @pytest.mark.parametrize("layout", ["in_process", "bls"])
@@ -131,10 +132,7 @@ def test_the_models_of_an_engine_with_lookahead(
         "name: lookahead\ntarget: {model: ./target}\nspeculation: {method: lookahead}\n"
         "engine:\n  max_batch_size: 4\nhardware: {gpu: h200}\n"
     )
-    spec = repository_spec(planned(path, tmp_path, "1.2.1", layout))
-    texts = [config_text(spec), *map(engine_config_text, spec.engines)]
-    shown = "\n\n".join(summary(text_format.Parse(text, pb.ModelConfig())) for text in texts)
-    golden(f"lookahead_{layout}.txt", shown + "\n")
+    golden(f"lookahead_{layout}.txt", models_of(planned(path, tmp_path, "1.2.1", layout)))
 
 
 @pytest.mark.parametrize("layout", ["in_process", "bls"])
@@ -148,7 +146,4 @@ def test_the_models_of_an_engine_with_a_head_of_eagle(
         "speculation: {method: eagle, max_draft_len: 7}\n"
         "engine:\n  max_batch_size: 4\nhardware: {gpu: h200}\n"
     )
-    spec = repository_spec(planned(path, tmp_path, "1.2.1", layout))
-    texts = [config_text(spec), *map(engine_config_text, spec.engines)]
-    shown = "\n\n".join(summary(text_format.Parse(text, pb.ModelConfig())) for text in texts)
-    golden(f"eagle_{layout}.txt", shown + "\n")
+    golden(f"eagle_{layout}.txt", models_of(planned(path, tmp_path, "1.2.1", layout)))

@@ -78,12 +78,18 @@ def recipe(models: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def built(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """The recipe, built on a server with an H200 that has NVIDIA's image; it is not to be changed."""
-    bench = Bench(tmp_path_factory.mktemp("built"))
+    bench = bench_with(models, tmp_path_factory.mktemp("built"))
+    write(bench.folder)
+    assert bench.ran() == STEPS
+    return bench
+
+
+def bench_with(models: Path, folder: Path) -> Bench:
+    """A server with an H200 that has NVIDIA's image, and these models."""
+    bench = Bench(folder)
     shutil.copytree(models, bench.folder, dirs_exist_ok=True)
     bench.machine.gpus(H200)
     bench.machine.tensorrt_llm()
-    write(bench.folder)
-    assert bench.ran() == STEPS
     return bench
 
 
@@ -123,6 +129,29 @@ def test_a_deployment_finds_its_one_engine(built: Bench, monkeypatch: pytest.Mon
     build.check(Runtime("1.2.1", "10.14.1.48", (90,)))
 
 
+def completed(built: Bench, asked: CompletionRequest) -> list[int]:
+    """The tokens of a request to the repository of the build."""
+
+    async def main() -> list[int]:
+        pair = load(config(built.folder / "out")[1], built.folder / "out/model_repository/model")
+        try:
+            delta = await pair.coordinator().complete(asked)
+            assert delta.completion is not None
+            return delta.token_ids
+        finally:
+            pair.shutdown()
+
+    return asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def check_best(built: Bench, prompt: list[int], text: list[int]) -> None:
+    model = AutoModelForCausalLM.from_pretrained(built.folder / "target", dtype=torch.float32)
+    with torch.inference_mode():
+        logits = model(torch.tensor([prompt + text])).logits[0, len(prompt) - 1 : -1]
+    behind = logits.max(1).values - logits[range(len(text)), text]
+    assert behind.max() < 0.1, "each token is the target's best, but for near ties of float16"
+
+
 class TestServed:
     """The repository of the build, loaded with the stand-in for NVIDIA's bindings."""
 
@@ -131,16 +160,7 @@ class TestServed:
         def ask(**changes: Any) -> list[int]:
             usual = {"prompt": "one two", "max_tokens": 24, "end_id": NO_END}
 
-            async def main() -> list[int]:
-                pair = load(config(built.folder / "out")[1], built.folder / "out/model_repository/model")
-                try:
-                    delta = await pair.coordinator().complete(CompletionRequest(**{**usual, **changes}))
-                    assert delta.completion is not None
-                    return delta.token_ids
-                finally:
-                    pair.shutdown()
-
-            return asyncio.run(asyncio.wait_for(main(), 60))
+            return completed(built, CompletionRequest(**{**usual, **changes}))
 
         with stand_in():
             yield ask
@@ -149,11 +169,7 @@ class TestServed:
         prompt = [7, 30, 80]
         text = ask(prompt=None, prompt_token_ids=prompt)
         assert len(text) == 24
-        model = AutoModelForCausalLM.from_pretrained(built.folder / "target", dtype=torch.float32)
-        with torch.inference_mode():
-            logits = model(torch.tensor([prompt + text])).logits[0, len(prompt) - 1 : -1]
-        behind = logits.max(1).values - logits[range(24), text]
-        assert behind.max() < 0.1, "each token is the target's best, but for near ties of float16"
+        check_best(built, prompt, text)
 
     @pytest.mark.parametrize(
         ("changes", "field"),

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from collections.abc import Callable
@@ -13,13 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from tests.fakes.bindings import stand_in
-from tests.fakes.gpu_machine import H200
 from tests.unit.pipeline.build.test_heads import Bench
-from tests.unit.pipeline.build.test_heads_inside import config, planned
+from tests.unit.pipeline.build.test_heads_inside import bench_with, check_best, completed, config, planned
 from trtspec.base.errors import ModelError, RecipeError
 from trtspec.cli.app import app
 from trtspec.pipeline.build.plan import make_plan
@@ -28,7 +25,6 @@ from trtspec.pipeline.plan.memory import budget, engine_memory
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import SamplingConfig
-from trtspec.serving.triton.engines import load
 
 STEPS = [
     "copy tokenizer", "convert target", "verify target", "build target", "write repository", "write manifest",
@@ -68,10 +64,7 @@ def recipe(target: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def built(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """The recipe, built on a server with an H200 that has NVIDIA's image; it is not to be changed."""
-    bench = Bench(tmp_path_factory.mktemp("built"))
-    shutil.copytree(target, bench.folder / "target")
-    bench.machine.gpus(H200)
-    bench.machine.tensorrt_llm()
+    bench = bench_with(target.parent, tmp_path_factory.mktemp("built"))
     write(bench.folder)
     assert bench.ran() == STEPS
     return bench
@@ -114,25 +107,14 @@ def test_one_engine_drafts_and_verifies(built: Bench) -> None:
 def test_the_text_is_the_targets(built: Bench, changes: dict[str, object], refused: str) -> None:
     prompt = [7, 30, 80]
     asked = CompletionRequest(prompt_token_ids=prompt, max_tokens=24, end_id=NO_END, **changes)  # type: ignore[arg-type]
-
-    async def main() -> list[int]:
-        pair = load(config(built.folder / "out")[1], built.folder / "out/model_repository/model")
-        try:
-            return (await pair.coordinator().complete(asked)).token_ids
-        finally:
-            pair.shutdown()
-
     with stand_in():
         if refused:
             with pytest.raises(RequestError, match=f"^{refused} is "):
-                asyncio.run(asyncio.wait_for(main(), 60))
+                completed(built, asked)
             return
-        text = asyncio.run(asyncio.wait_for(main(), 60))
-    model = AutoModelForCausalLM.from_pretrained(built.folder / "target", dtype=torch.float32)
-    with torch.inference_mode():
-        logits = model(torch.tensor([prompt + text])).logits[0, len(prompt) - 1 : -1]
-    behind = logits.max(1).values - logits[range(24), text]
-    assert behind.max() < 0.1, "each token is the target's best, but for near ties of float16"
+        text = completed(built, asked)
+    assert len(text) == 24
+    check_best(built, prompt, text)
 
 
 def test_the_checkpoint_is_that_of_any_method(recipe: Path) -> None:
