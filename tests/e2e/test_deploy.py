@@ -6,9 +6,10 @@ import os
 import signal
 import socket
 import subprocess
+from itertools import islice
 from pathlib import Path
 
-from tests.e2e.conftest import BLS, IN_PROCESS, Deploy, Deployer, Until
+from tests.e2e.conftest import BLS, ENDLESS, IN_PROCESS, Deploy, Deployer, Until
 
 
 @IN_PROCESS
@@ -51,19 +52,21 @@ def test_the_repository_carries_the_code_that_serves(
 def test_requests_in_flight_end_before_the_server_does(
     deployer: Deployer, build_copy: Path, until: Until
 ) -> None:
-    deploy = deployer(build_copy)
+    deploy = deployer(build_copy, "--grace", "60")
     until(lambda: deploy.is_ready, "the server ready")
     client = deploy.client()
-    responses = client.generate({"text_input": "class A:\n", "max_tokens": 200, "end_id": -1, "stream": True})
-    texts = [next(responses)["text_output"]]
+    endless = {"text_input": "class A:\n", "max_tokens": ENDLESS, "end_id": -1, "stream": True}
+    responses = client.generate(endless)
+    next(responses)
 
     deploy.process.send_signal(signal.SIGTERM)
     until(lambda: deploy.post({"text_input": "a", "max_tokens": 1})[0] == 503, "no more requests")
     assert deploy.metric("front_refusals", reason="draining") == 1
-    texts += [response["text_output"] for response in responses]
+    texts = [response["text_output"] for response in islice(responses, 200)]
+    assert len("".join(texts)) > 200
+    assert deploy.process.poll() is None
     client.close()
 
-    assert len("".join(texts)) > 200
     assert deploy.ended() == 0
     assert not deploy.server_pids()
     assert [*Path("/tmp").glob(f"folder*/1/*{deploy.process.pid}")] == []
