@@ -8,20 +8,20 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from trtspec.pipeline.machine import ask_flags
+from trtspec.recipe.migration.tool import OwnParser
+
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("TRTSPEC_VLLM_PYTHON", ROOT / ".venv-vllm/bin/python"))
 """Set up by `make test-vllm`."""
 
 
-def flags_of(server: str) -> dict[str, Any]:
-    """Each flag of a server, with the first name that it has, and how many values argparse says it takes."""
-    return read_by(server, [])[0]
-
-
-def read_by(server: str, commands: list[list[str]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What a server's own parser says of its flags, and what it reads of commands."""
-    flags, read = _said("ask_flags.py", commands, server)
-    return flags, read
+def read_by(server: OwnParser, commands: list[list[str]]) -> list[dict[str, Any]]:
+    """What a server's own parser reads of commands."""
+    found: list[dict[str, Any]] = _said(
+        "ask_flags.py", commands, ask_flags.__file__, server.parser, server.adds
+    )
+    return found
 
 
 def ask(script: str, launches: list[Any]) -> list[dict[str, Any]]:

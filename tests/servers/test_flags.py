@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.servers.judges import read_by
-from tests.servers.write_switches import path_of, rewritten
+from tests.servers.judges import PYTHON, read_by
+from tests.servers.write_switches import own_parser, path_of, rewritten
 from trtspec.backends.sglang import flags as sglang
 from trtspec.backends.vllm import flags as vllm
+from trtspec.pipeline.machine.installed import flags_of
 from trtspec.recipe.loader import loads
-from trtspec.recipe.migration.command import Syntax
+from trtspec.recipe.migration.flag_table import FlagTable
 from trtspec.recipe.migration.importing import recipe_of
 from trtspec.recipe.schema import Recipe
 
@@ -35,13 +36,14 @@ SGLANG = [
 ]
 
 
-def check(server: str, flags: dict[str, Any], syntax: Syntax) -> None:
+def read_and_check(server: str, table: FlagTable, commands: list[str]) -> list[dict[str, Any]]:
     """The lists of flags are what is written of the server's own parser, and aliases are its own."""
-    written = path_of(server).read_text()
-    assert rewritten(written, flags, syntax) == written
-    for name, (first, _) in flags.items():
+    written, own, syntax = path_of(server).read_text(), flags_of(PYTHON, own_parser(server)), table.syntax
+    assert rewritten(written, own, table) == written
+    for name, (first, _) in own.items():
         if name in syntax.aliases:
-            assert flags[syntax.name(name)][0] == first, name
+            assert own[syntax.name(name)][0] == first, name
+    return read_by(own_parser(server), list(map(shlex.split, commands)))
 
 
 def recipe(command: str) -> Recipe:
@@ -49,8 +51,7 @@ def recipe(command: str) -> Recipe:
 
 
 def test_vllm() -> None:
-    flags, read = read_by("vllm", list(map(shlex.split, VLLM)))
-    check("vllm", flags, vllm.FLAGS.syntax)
+    read = read_and_check("vllm", vllm.FLAGS, VLLM)
     for command, theirs in zip(VLLM, read, strict=True):
         ours = recipe(f"python -m vllm.entrypoints.openai.api_server {command}")
         speculation = {key.replace("-", "_"): value for key, value in theirs["speculative_config"].items()}
@@ -71,8 +72,7 @@ def test_vllm() -> None:
 
 
 def test_sglang() -> None:
-    flags, read = read_by("sglang", list(map(shlex.split, SGLANG)))
-    check("sglang", flags, sglang.FLAGS.syntax)
+    read = read_and_check("sglang", sglang.FLAGS, SGLANG)
     for command, theirs in zip(SGLANG, read, strict=True):
         ours = recipe(f"python -m sglang.launch_server {command}")
         assert ours.target.model == theirs["model_path"]

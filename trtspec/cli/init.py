@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,10 @@ from trtspec.cli.terminal.output import out
 from trtspec.recipe.gpus import GPUS, NONE
 from trtspec.recipe.shipped import shipped
 from trtspec.recipe.starter import STARTER
+
+if TYPE_CHECKING:
+    from trtspec.recipe.migration.command import OwnFlags
+    from trtspec.recipe.migration.tool import MigrationTool
 
 EXAMPLES = (
     "trtspec init",
@@ -55,8 +59,9 @@ def init(
 ) -> None:
     """Write a commented recipe to start from.
 
-    With --from, init reads a command and never runs it. It names each flag that a recipe has no place for. If
-    that would lose the command's drafts, it writes nothing and ends with status 1.
+    With --from, init reads a command and never runs it. Where vLLM or SGLang is installed, init asks it for
+    its flags. It names each flag that a recipe has no place for. If that would lose the command's drafts, it
+    writes nothing and ends with status 1.
     """
     if path.is_dir():
         path = path / "recipe.yaml"
@@ -92,7 +97,7 @@ def _read(
     from trtspec.recipe.migration.importing import recipe_of
 
     text = sys.stdin.read() if command == "-" else command
-    found = recipe_of(text, path, gpu=gpu, draft=draft, backend=backend)
+    found = recipe_of(text, path, gpu=gpu, draft=draft, backend=backend, ask=_own_flags)
     for told in found.told:
         out.status(f"{told.subject}: {told.fate}")
     if found.missing and not allow_loss:
@@ -101,3 +106,16 @@ def _read(
         problem = f"would not be in the recipe: {missing.fate.removeprefix('left out: ')}"
         raise TrtspecError(missing.subject, problem, repair)
     return found.text
+
+
+def _own_flags(tool: MigrationTool) -> OwnFlags:
+    """Returns the flags that a tool's own parser says, where the tool is installed; else none."""
+    from trtspec.backends.table import backend_named
+    from trtspec.pipeline.machine.installed import flags_of, python_of
+
+    server = tool.own_parser
+    python = python_of(server, backend_named(tool.backend).packages) if server else None
+    if server is None or python is None:
+        return {}
+    with out.progress(f"ask {tool.name} for its flags"):
+        return flags_of(python, server)

@@ -29,7 +29,7 @@ from trtspec.recipe.migration.reading import (
     weights,
     whole,
 )
-from trtspec.recipe.migration.tool import MigrationTool
+from trtspec.recipe.migration.tool import MigrationTool, OwnParser
 
 _KEYS = {
     "--model-path": FlagKey("target.model"),
@@ -104,7 +104,8 @@ FLAGS = FlagTable(
 def read(words: Sequence[str], reading: FlagReading) -> None:
     """Reads the words behind `sglang.launch_server`, and what is said of drafts."""
     drafts, own = DraftFlags(reading), dict[str, Option]()
-    for item in options(with_config(words, reading), _SYNTAX):
+    flags = FLAGS.told_by(reading.own_flags)
+    for item in options(with_config(words, reading), flags.syntax):
         if isinstance(item, str):
             reading.take_model(item)
         elif item.name in (_ALGORITHM, _MODEL, _STEPS, _TOKENS):
@@ -121,7 +122,7 @@ def read(words: Sequence[str], reading: FlagReading) -> None:
             except ValueError as error:
                 reading.lose(item.written, str(error))
         else:
-            reading.take(item, FLAGS)
+            reading.take(item, flags)
     _speculate(own, drafts)
 
 
@@ -158,4 +159,9 @@ TOOL = MigrationTool(
     (("-m", "sglang.launch_server"), ("sglang", "serve")),
     read,
     serves="as many requests at once as its memory holds",
+    own_parser=OwnParser(
+        "sglang",
+        "argparse:ArgumentParser",
+        "sglang.srt.server_args:ServerArgs.add_cli_args",
+    ),
 )

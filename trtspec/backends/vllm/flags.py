@@ -12,7 +12,7 @@ from typing import Any
 from trtspec.backends.vllm.speculators import read_speculator
 from trtspec.backends.vllm.switches import LISTS, SWITCHES
 from trtspec.methods.table import METHODS
-from trtspec.recipe.migration.command import Option, Syntax, options
+from trtspec.recipe.migration.command import OFF, Option, Syntax, options
 from trtspec.recipe.migration.config_file import with_config
 from trtspec.recipe.migration.drafts import DraftFlags
 from trtspec.recipe.migration.flag_table import (
@@ -35,7 +35,7 @@ from trtspec.recipe.migration.reading import (
     weights,
     whole,
 )
-from trtspec.recipe.migration.tool import MigrationTool
+from trtspec.recipe.migration.tool import MigrationTool, OwnParser
 
 _CONFIG, _NAMES = "--speculative-config", "--served-model-name"
 _KEYS = {
@@ -128,7 +128,7 @@ _SYNTAX = Syntax(
         "-spec-draft-tp": "--speculative-draft-tensor-parallel-size",
         "--device-memory-utilization": "--gpu-memory-utilization",
     },
-    switches=SWITCHES | {flag.replace("--", "--no-", 1) for flag in SWITCHES},
+    switches=SWITCHES | {flag.replace("--", OFF, 1) for flag in SWITCHES},
     lists=LISTS,
     folds=True,
 )
@@ -139,7 +139,8 @@ FLAGS = FlagTable(_SYNTAX, _KEYS, _SET_ELSEWHERE, _LOST, of_drafts=(_CONFIG, *_S
 def read(words: Sequence[str], reading: FlagReading) -> None:
     """Reads the words behind `vllm serve`, and what is said of drafts."""
     speculative: dict[str, tuple[Any, str]] = {}
-    for item in options(with_config(words, reading), _SYNTAX):
+    flags = FLAGS.told_by(reading.own_flags)
+    for item in options(with_config(words, reading), flags.syntax):
         if isinstance(item, str):
             reading.take_model(item)
         elif item.name.partition(".")[0] == _CONFIG:
@@ -148,10 +149,10 @@ def read(words: Sequence[str], reading: FlagReading) -> None:
             _name(item, reading)
         elif key := _SPECULATIVE.get(item.name):
             _merge(speculative, {key: (item.value or "", item.written)}, reading)
-        elif item.name.startswith("--no-") and (on := f"--{item.name[5:]}") in _KEYS:
+        elif item.name.startswith(OFF) and (on := f"--{item.name.removeprefix(OFF)}") in _KEYS:
             reading.set(_KEYS[on].name, item.value == "false", item.written)
         else:
-            reading.take(item, FLAGS)
+            reading.take(item, flags)
     _drafts(speculative, reading)
 
 
@@ -233,4 +234,9 @@ TOOL = MigrationTool(
     read,
     images=("vllm/vllm-openai", "vllm-openai:"),
     serves="256 requests at once, or 1,024 on a large GPU",
+    own_parser=OwnParser(
+        "vllm",
+        "vllm.utils.argparse_utils:FlexibleArgumentParser",
+        "vllm.entrypoints.launchers.cli_args:make_arg_parser",
+    ),
 )

@@ -1,4 +1,4 @@
-"""Versions of Python packages, in this Python and in that of a command of TensorRT-LLM."""
+"""Versions of Python packages and flags of servers, in this Python and in those of other programs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
+from typing import Any
+
+from trtspec.recipe.migration.command import OwnFlags
+from trtspec.recipe.migration.tool import OwnParser
 
 COMMAND = "trtllm-build"
 """The command whose Python has TensorRT-LLM."""
 ENGINE_PACKAGES = ("tensorrt_llm", "tensorrt")
 _TIMEOUT_S = 10
+_IMPORT_S = 60
+"""Seconds for a server to be imported, with torch."""
+_ASK_FLAGS = Path(__file__).with_name("ask_flags.py")
 _ASK = """
 import json, sys
 from importlib.metadata import PackageNotFoundError, version
@@ -68,14 +76,36 @@ def installed_in(python: Path, packages: Iterable[str]) -> dict[str, str]:
     return _ask(str(python), _ASK, *packages)
 
 
-def _ask(python: str | None, script: str, *names: str) -> dict[str, str]:
+def python_of(server: OwnParser, packages: Iterable[str]) -> str | None:
+    """The Python of a server's program, or this one if it has the server's package; None without either."""
+    command = shutil.which(server.program)
+    own = sys.executable if installed(packages) else None
+    return (_interpreter(Path(command)) if command else None) or own
+
+
+def flags_of(python: str | Path, server: OwnParser, seconds: float = _IMPORT_S) -> OwnFlags:
+    """The flags of a server's own parser; none if its Python does not say them in so many seconds."""
+    said = _ask(
+        str(python), _ASK_FLAGS.read_text(encoding="utf-8"), server.parser, server.adds, seconds=seconds
+    )
+    return {flag: (first, count) for flag, (first, count) in said.items()}
+
+
+def _ask(python: str | None, script: str, *names: str, seconds: float = _TIMEOUT_S) -> dict[str, Any]:
+    """Returns the object that a script prints in its last line. It imports nothing of this folder."""
     if python is None:
         return {}
     try:
         result = subprocess.run(  # noqa: S603
-            [python, "-c", script, *names], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            [str(Path(python).absolute()), "-c", script, *names],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+            cwd="/",
         )
-        found = json.loads(result.stdout)
+        found = json.loads(result.stdout.strip().rpartition("\n")[2])
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return {}
     return found if isinstance(found, dict) else {}

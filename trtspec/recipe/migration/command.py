@@ -5,17 +5,23 @@ from __future__ import annotations
 import io
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from trtspec.base.errors import TrtspecError
 
 _SEPARATORS = frozenset({"\n", ";", "&", "&&", "|", "||"})
 _PUNCTUATION = ";&|<>\n"
 _BOOLEANS = ("true", "false")
+_SEVERAL = ("+", "*", "?")
 _CONTINUED = re.compile(r"\\[ \t]*\r?\n")
 _STREAM = re.compile(r"(?<=\s)[0-9](?=[<>])")  # The 2 of 2>&1.
 _NUMBER = re.compile(r"-\.?\d")
+OFF = "--no-"
+"""The beginning of a flag that turns another one off."""
+
+OwnFlags = Mapping[str, tuple[str, int | str | None]]
+"""The flags of a parser, each with the first name that it has, and how many values argparse says it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,22 @@ class Syntax:
             other = {"-": "_", "_": "-"}[self.dash]
             flag = "--" + flag[2:].replace(other, self.dash)
         return self.aliases.get(flag, flag) + dot + key
+
+    def told_by(self, own: OwnFlags, known: Collection[str]) -> Syntax:
+        """Returns the syntax of the tool's own parser. Flags that it does not have stay as they are here.
+
+        A flag with several names is called by the one that is `known`, else by its first.
+        """
+        firsts = {flag: first for flag, (first, _) in own.items() if not flag.startswith(OFF)}
+        called = {first: flag for flag, first in firsts.items() if flag in known}
+        aliases = {flag: called.get(first, first) for flag, first in firsts.items()}
+        told = replace(self, aliases={**aliases, **self.aliases})
+        counts = {told.name(flag): count for flag, (_, count) in own.items()}
+        return replace(
+            told,
+            switches=self.switches - counts.keys() | {flag for flag, count in counts.items() if count == 0},
+            lists=self.lists - counts.keys() | {flag for flag, count in counts.items() if count in _SEVERAL},
+        )
 
 
 def split(text: str) -> list[list[str]]:

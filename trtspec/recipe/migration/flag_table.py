@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from trtspec.recipe.migration.command import Syntax
+from trtspec.recipe.migration.command import OwnFlags, Syntax
 
 Value = str | int | bool
 Convert = Callable[[str], Value]
@@ -50,6 +50,10 @@ class FlagTable:
         """The flags that trtspec sets, with what says each in their place."""
         said = {flag: f"{key.name} says it" for flag, key in self.keys.items()}
         return {**said, **self.set_elsewhere, **dict.fromkeys(self.of_drafts, _DRAFTS)}
+
+    def told_by(self, own: OwnFlags) -> FlagTable:
+        """Returns the table with the syntax of the server's own parser."""
+        return replace(self, syntax=self.syntax.told_by(own, {*self.sets, *self.lost}))
 
     def find_loss(self, flag: str) -> str | None:
         """Returns why a flag is not in a recipe; None for one that may be."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,6 +14,7 @@ from trtspec.methods.any_method import WITHOUT_MODEL
 from trtspec.methods.table import METHODS
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.migration.command import OwnFlags
 from trtspec.recipe.migration.moving import Change, move
 from trtspec.recipe.migration.reading import FlagNote, FlagReading
 from trtspec.recipe.migration.script import read_script
@@ -47,11 +48,13 @@ def recipe_of(
     gpu: str | None = None,
     draft: str | None = None,
     backend: str | None = None,
+    ask: Callable[[MigrationTool], OwnFlags] = lambda _: {},
 ) -> Imported:
     """Returns the recipe, to be written to `path`, of a command, or of several in one text.
 
-    `gpu` and `draft` are what a command does not say, `backend` is another than the command's own. Raises
-    TrtspecError for a text without a command that is known, and RecipeError where no recipe comes of it.
+    `gpu` and `draft` are what a command does not say, `backend` is another than the command's own; `ask` asks
+    a tool's own parser for its flags. Raises TrtspecError for a text without a command that is known, and
+    RecipeError where no recipe comes of it.
     """
     tools = tuple(tool for each in backends() for tool in each.tools())
     found, called = list[MigrationTool](), ""
@@ -63,7 +66,7 @@ def recipe_of(
             if found and not (tool.is_part and found[-1].is_part):
                 problem = f"is two servers, of {found[-1].name} and of {tool.name}"
                 raise TrtspecError("the command", problem, "give one at a time")
-            reading.tool = tool.name
+            reading.tool, reading.own_flags = tool.name, ask(tool)
             for name, value in script.exported.items():
                 if f"${name}" not in command and f"${{{name}" not in command:
                     reading.pass_variable(name, value)

@@ -11,7 +11,7 @@ from typing import Any
 from trtspec.base import yaml11
 from trtspec.base.environment import is_secret
 from trtspec.base.errors import TrtspecError
-from trtspec.recipe.migration.command import Option, Syntax
+from trtspec.recipe.migration.command import Option, OwnFlags, Syntax
 from trtspec.recipe.migration.flag_table import FlagKey, FlagTable, Value
 
 _EXTRA = "engine.extra_args"
@@ -46,6 +46,8 @@ class FlagReading:
     """The notes on speculation that the command asks for, and that is not in the recipe."""
     files: Mapping[str, str] = field(default_factory=dict)
     """The texts of files that lines above the command write, by their names."""
+    own_flags: OwnFlags = field(default_factory=dict)
+    """The flags of the tool's own parser; none where it was not asked."""
 
     def set(self, key: str, value: Value | list[str], flag: str) -> None:
         """Takes a value for a key; one that only a shell knows raises TrtspecError."""

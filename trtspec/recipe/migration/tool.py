@@ -16,6 +16,18 @@ _MODELS = ("target.model", "draft.model")
 
 
 @dataclass(frozen=True, slots=True)
+class OwnParser:
+    """The parser of a server, which says its flags where the server is installed."""
+
+    program: str
+    """The program whose Python has the server."""
+    parser: str
+    """The class of the parser, `module:name`."""
+    adds: str
+    """The function that gives a parser the server's flags, `module:name`."""
+
+
+@dataclass(frozen=True, slots=True)
 class MigrationTool:
     """A program whose command is read into a recipe."""
 
@@ -33,6 +45,8 @@ class MigrationTool:
     """The words for what it serves at once where its command does not say, such as "256 requests at once"."""
     finish: Callable[[FlagReading], None] | None = None
     """Writes into the recipe what only all commands of a text tell together."""
+    own_parser: OwnParser | None = None
+    """Is asked for the flags, in place of the list that trtspec has of them."""
     is_part: bool = False
     """True if others stand beside it in a text, which are a recipe together."""
 

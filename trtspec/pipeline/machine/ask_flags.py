@@ -1,0 +1,39 @@
+"""Asks a server's own parser for its flags; a Python that has the server runs this file's text.
+
+`python -c TEXT PARSER ADDS`, both `module:name`, makes a PARSER, to which ADDS gives the server's flags. The
+last line of stdout is JSON: each flag with the first name that it has, and how many values argparse says it
+takes. The file imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from importlib import import_module
+from operator import attrgetter
+from typing import Any
+
+
+def parser(kind: str, adds: str) -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = _named(kind)()
+    _named(adds)(made)
+    return made
+
+
+def flags(made: argparse.ArgumentParser) -> dict[str, Any]:
+    return {
+        name: (action.option_strings[0], action.nargs)
+        for action in made._actions
+        for name in action.option_strings
+        if not isinstance(action, argparse._HelpAction)
+    }
+
+
+def _named(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return attrgetter(attribute)(import_module(module))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(flags(parser(*sys.argv[1:]))) + "\n")
