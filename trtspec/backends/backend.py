@@ -112,6 +112,10 @@ class Backend(ABC):
         return loaded.recipe.serving.model_name
 
     @abstractmethod
+    def num_tokens(self, gpu: str) -> str:
+        """Returns the tokens of an iteration on a GPU where a recipe names none, for people."""
+
+    @abstractmethod
     def image(self, recipe: Recipe) -> str:
         """Returns the vendor's image that serves a recipe's build."""
 

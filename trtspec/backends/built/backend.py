@@ -17,6 +17,7 @@ from trtspec.pipeline.engine.engine_options import Default, EngineKind
 from trtspec.pipeline.machine.devices import apart
 from trtspec.pipeline.plan.choices import Chooser
 from trtspec.pipeline.plan.facts import PlanFacts
+from trtspec.pipeline.plan.iteration import MAX_NUM_TOKENS
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import calibrate, convert, copy_tokenizer, pull, verify, write_repository
@@ -44,6 +45,9 @@ class EngineBackend(Backend):
         if method not in self.methods and not (METHODS[method].is_head or METHODS[method].of_servers):
             return None
         return super().refusal(method, release)
+
+    def num_tokens(self, gpu: str) -> str:
+        return f"{MAX_NUM_TOKENS:,}" + ", or more where memory allows" * self.compiles
 
     def image(self, recipe: Recipe) -> str:
         return releases.release_of(recipe.engine.release).image

@@ -12,7 +12,7 @@ from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.inputs import LaunchInputs
 from trtspec.backends.served.mtp import MtpSupport
 from trtspec.backends.served.releases import ServerRelease
-from trtspec.backends.served.resolve import resolve_server
+from trtspec.backends.served.resolve import MAX_NUM_TOKENS, MAX_NUM_TOKENS_CPU, resolve_server
 from trtspec.backends.served.rules import contradictions, lacking_on_clusters, passed_on
 from trtspec.backends.served.steps import steps_before_the_manifest
 from trtspec.base.findings import Finding
@@ -24,6 +24,7 @@ from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps.pull import StoredEngine
+from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.migration.command import Syntax
 from trtspec.recipe.migration.flag_table import FlagTable
@@ -74,6 +75,9 @@ class ServerBackend(Backend):
         """Returns the recipe's name for clients, else the model as the server's own command has it."""
         serving, has_none = loaded.recipe.serving, loaded.recipe.written("serving.model_name") is None
         return loaded.recipe.target.model if has_none and serving.layout is None else serving.model_name
+
+    def num_tokens(self, gpu: str) -> str:
+        return f"{MAX_NUM_TOKENS_CPU if gpu == gpus.NONE else MAX_NUM_TOKENS:,}"
 
     def image(self, recipe: Recipe) -> str:
         return self.release_of(recipe.engine.release).image

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from trtspec.backends.sglang.launch import METHODS
 from trtspec.backends.sglang.switches import LISTS, SWITCHES
+from trtspec.recipe.gpus import GpuProduct
 from trtspec.recipe.migration.command import Option, Syntax, options
 from trtspec.recipe.migration.config_file import with_config
 from trtspec.recipe.migration.drafts import DraftFlags
@@ -153,12 +154,19 @@ def _speculate(own: dict[str, Option], drafts: DraftFlags) -> None:
     drafts.carry()
 
 
+def _num_tokens(gpu: GpuProduct | None) -> int:
+    """Returns what 0.5.23 has (`ServerArgs._handle_gpu_memory_settings`) on a GPU with so many GiB."""
+    memory = gpu.memory_gib if gpu else 0
+    return next((tokens for least, tokens in ((160, 16384), (60, 8192), (35, 4096)) if memory >= least), 2048)
+
+
 TOOL = MigrationTool(
     "SGLang",
     "sglang",
     (("-m", "sglang.launch_server"), ("sglang", "serve")),
     read,
     serves="as many requests at once as its memory holds",
+    num_tokens=_num_tokens,
     own_parser=OwnParser(
         "sglang",
         "argparse:ArgumentParser",

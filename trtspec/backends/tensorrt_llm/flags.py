@@ -225,6 +225,7 @@ def tools() -> tuple[MigrationTool, ...]:
             (("trtllm-build",), ("-m", "tensorrt_llm.commands.build")),
             engines.read_build,
             serves="2,048 requests at once",
+            num_tokens=lambda _: 8192,
             finish=engines.carry,
             is_part=True,
         ),

@@ -160,4 +160,5 @@ TOOL = MigrationTool(
     (("trtllm-serve",), ("-m", "tensorrt_llm.commands.serve")),
     read,
     serves="2,048 requests at once",
+    num_tokens=lambda _: 8192,
 )

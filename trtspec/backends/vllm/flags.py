@@ -12,6 +12,7 @@ from typing import Any
 from trtspec.backends.vllm.speculators import read_speculator
 from trtspec.backends.vllm.switches import LISTS, SWITCHES
 from trtspec.methods.table import METHODS
+from trtspec.recipe.gpus import GpuProduct
 from trtspec.recipe.migration.command import OFF, Option, Syntax, options
 from trtspec.recipe.migration.config_file import with_config
 from trtspec.recipe.migration.drafts import DraftFlags
@@ -227,6 +228,11 @@ def _other(drafts: DraftFlags, option: Option, key: FlagKey) -> None:
         drafts.reading.lose(option.written, str(error))
 
 
+def _num_tokens(gpu: GpuProduct | None) -> int:
+    """Returns what 0.32's server has (`EngineArgs.get_batch_defaults`), which is less on an A100."""
+    return 8192 if gpu and gpu.memory_gib >= 70 and not gpu.name.startswith("a100") else 2048
+
+
 TOOL = MigrationTool(
     "vLLM",
     "vllm",
@@ -234,6 +240,7 @@ TOOL = MigrationTool(
     read,
     images=("vllm/vllm-openai", "vllm-openai:"),
     serves="256 requests at once, or 1,024 on a large GPU",
+    num_tokens=_num_tokens,
     own_parser=OwnParser(
         "vllm",
         "vllm.utils.argparse_utils:FlexibleArgumentParser",

@@ -25,7 +25,7 @@ from trtspec.recipe.migration.writing import recipe_text
 _DEFAULT_GPU = "h100"
 _SPECULATION = ("speculation.method", "speculation.max_draft_len", "draft", "draft.model")
 """The keys without which drafts are other than the command has them."""
-_BATCH, _SERVED = "engine.max_batch_size", "serving.model_name"
+_BATCH, _TOKENS, _SERVED = "engine.max_batch_size", "engine.max_num_tokens", "serving.model_name"
 _SECRET = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -120,6 +120,7 @@ def _recipe(
     _draft(draft, reading)
     if _BATCH not in values and tool.serves:
         reading.say(_BATCH, f"not in the command: {tool.name} serves {tool.serves}, a recipe 16 if left out")
+    _tell_num_tokens(tool, reading)
     for role in ("target", "draft"):
         if values.get(key := f"{role}.quantization.weights") == "fp8":
             reading.say(key, backend_named(str(values["engine.backend"])).fp8)
@@ -136,6 +137,17 @@ def _recipe(
         if finding.subject == "engine.release":
             reading.say(finding.subject, f"{loaded.recipe.engine.release}, since {finding.problem}")
     return text, loaded
+
+
+def _tell_num_tokens(tool: MigrationTool, reading: FlagReading) -> None:
+    """Says how large an iteration is, where the command's server has another default than a recipe."""
+    if _TOKENS in reading.values or tool.num_tokens is None:
+        return
+    gpu = str(reading.values["hardware.gpu"])
+    theirs = f"{tool.num_tokens(gpus.GPUS.get(gpu)):,}"
+    ours = backend_named(str(reading.values["engine.backend"])).num_tokens(gpu)
+    if theirs != ours:
+        reading.say(_TOKENS, f"not in the command: by default {tool.name} has {theirs}, a recipe {ours}")
 
 
 def _tell_name(called: str, reading: FlagReading, loaded: LoadedRecipe) -> None:

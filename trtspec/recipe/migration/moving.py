@@ -17,7 +17,8 @@ from trtspec.recipe.places import places
 from trtspec.recipe.schema import Recipe
 from trtspec.recipe.yaml_reader import read
 
-_LONGEST, _TEXTS, _NAME = "speculation.max_draft_len", "engine.max_seq_len", "serving.model_name"
+_LONGEST, _NAME = "speculation.max_draft_len", "serving.model_name"
+_TEXTS, _TOKENS = "engine.max_seq_len", "engine.max_num_tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,9 @@ def _consequences(before: Recipe, after: Recipe) -> Iterator[Change]:
     had, has = (backend_named(name).longest_text for name in (old, new))
     if had != has and after.written(_TEXTS) is None:
         yield Change(_TEXTS, had, has, "the recipe names no length")
+    had, has = (each.runner.num_tokens(each.hardware.gpu) for each in (before, after))
+    if had != has and after.written(_TOKENS) is None:
+        yield Change(_TOKENS, had, has, "the recipe names no number")
     if was_built != is_built:
         reason = "clients of OpenAI's API go on"
         if was_built:

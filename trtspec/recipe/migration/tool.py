@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from trtspec.recipe.gpus import GpuProduct
 from trtspec.recipe.migration.reading import FlagReading
 from trtspec.recipe.migration.script import ASSIGNMENT
 
@@ -43,6 +44,8 @@ class MigrationTool:
     """The names of container images that run the program, and that its command may begin with."""
     serves: str | None = None
     """The words for what it serves at once where its command does not say, such as "256 requests at once"."""
+    num_tokens: Callable[[GpuProduct | None], int] | None = None
+    """Returns the tokens of an iteration on a GPU, or without any, where its command does not say."""
     finish: Callable[[FlagReading], None] | None = None
     """Writes into the recipe what only all commands of a text tell together."""
     own_parser: OwnParser | None = None

@@ -91,6 +91,28 @@ def test_every_flag_is_in_the_recipe_or_told(tool: str) -> None:
     holds()
 
 
+@pytest.mark.parametrize(
+    ("command", "gpu", "theirs"),
+    [
+        ("vllm serve org/big", "h100", None),
+        ("vllm serve org/big", "a100", "2,048"),
+        ("vllm serve org/big", "none", None),
+        ("vllm serve org/big --max-num-batched-tokens 2048", "a100", None),
+        ("sglang serve --model-path org/big", "b200", "16,384"),
+        ("sglang serve --model-path org/big", "h200", None),
+        ("sglang serve --model-path org/big", "l40s", "4,096"),
+        ("sglang serve --model-path org/big", "l4", "2,048"),
+        ("trtllm-serve org/big", "l4", None),
+    ],
+)
+def test_another_default_of_the_tokens_of_an_iteration_is_told(
+    command: str, gpu: str, theirs: str | None
+) -> None:
+    fate = told(recipe_of(command, HERE, gpu=gpu)).get("engine.max_num_tokens")
+    assert bool(fate) is bool(theirs)
+    assert theirs is None or (fate and f"has {theirs}, a recipe 8,192" in fate)
+
+
 def test_a_secret_is_nowhere_in_what_is_said() -> None:
     command = (
         "HF_TOKEN=hf_secret docker run -e KEY=sk-secret vllm/vllm-openai --api-key sk-secret --model a/b"

@@ -172,6 +172,22 @@ def test_the_longest_text_is_told_where_the_recipe_names_none(tmp_path: Path) ->
         assert [(each.before, each.after) for each in changes] == told
 
 
+def test_the_tokens_of_an_iteration_are_told_where_the_recipe_names_none(tmp_path: Path) -> None:
+    text = "name: pair\ntarget: {model: org/big}\nspeculation: {method: ngram}\n"
+    engine = "8,192, or more where memory allows"
+    for backend, gpu, to, tokens, told in (
+        ("vllm", "h100", "tensorrt_llm", "", [("8,192", engine)]),
+        ("torch", "none", "vllm", "", [("8,192", "2,048")]),
+        ("vllm", "h100", "sglang", "", []),
+        ("vllm", "h100", "tensorrt_llm", ", max_num_tokens: 4096", []),
+    ):
+        own = f"hardware: {{gpu: {gpu}}}\nengine: {{backend: {backend}{tokens}}}\n"
+        changes = [
+            each for each in moved(text + own, to, tmp_path).changes if each.key == "engine.max_num_tokens"
+        ]
+        assert [(each.before, each.after) for each in changes] == told
+
+
 def test_back_from_a_server_nothing_is_lost(tmp_path: Path) -> None:
     text = "name: pair-vllm\ntarget: {model: a/b}\nspeculation: {method: ngram, max_draft_len: 4}\n"
     text += "engine: {backend: vllm, release: 0.33.0}\nhardware: {gpu: h100}\n"
