@@ -332,6 +332,7 @@ def test_a_stream_that_is_asked_of_generate_is_an_error(server: Deploy) -> None:
     assert "generate_stream" in answer["error"]
 
 
+@pytest.mark.sweep
 def test_a_huge_max_tokens_ends_where_the_engine_does(server: Deploy) -> None:
     long = {"input_ids": [300] * (ENDLESS - 200), "max_tokens": 2**31 - 1, "end_id": -1}
     _, answer = server.post({**long, "return_num_output_tokens": True})

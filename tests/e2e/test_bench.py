@@ -163,6 +163,7 @@ def test_ctrl_c_keeps_what_was_measured(server: Deploy, workload: Path, tmp_path
     wait_until(lambda: server.metric("num_requests_running") == 0, "an idle server")
 
 
+@pytest.mark.sweep
 @IN_PROCESS
 def test_at_a_rate_latency_is_compared(server: Deploy, workload: Path, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{server.ports[0]}"
@@ -182,6 +183,7 @@ def _ratio_of_latencies(pairs: tuple[tuple[float, float], ...]) -> Interval:
     return found
 
 
+@pytest.mark.sweep
 @IN_PROCESS
 def test_a_server_without_plain_decoding_needs_a_baseline(
     server: Deploy, workload: Path, tmp_path: Path

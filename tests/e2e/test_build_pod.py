@@ -22,6 +22,8 @@ from trtspec.cluster.kubernetes import visible
 from trtspec.pipeline.store.store import Store
 from trtspec.pipeline.store.verify import verify
 
+pytestmark = pytest.mark.sweep
+
 NODE = "/var/lib/builds"
 SECTION = f"""
 kubernetes:

@@ -45,7 +45,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield deploy
 
 
-@pytest.mark.parametrize("length", [1, 3])
+@pytest.mark.parametrize("length", [pytest.param(1, marks=pytest.mark.sweep), 3])
 def test_greedy_text_is_the_target_alone(served: Deploy, request: pytest.FixtureRequest, length: int) -> None:
     before = served.metric("spec_decode_num_draft_tokens")
     for prompt in PROMPTS:

@@ -65,6 +65,7 @@ def test_requests_in_flight_end_before_the_server_does(
     texts = [response["text_output"] for response in islice(responses, 200)]
     assert len("".join(texts)) > 200
     assert deploy.process.poll() is None
+    responses.close()
     client.close()
 
     assert deploy.ended() == 0

@@ -164,6 +164,7 @@ def test_a_watchdog_that_dies_alone_is_replaced(deployer: Deployer, build_copy: 
     assert ": was killed by SIGKILL\n" in deploy.said.read_text()
 
 
+@pytest.mark.sweep
 @BLS
 def test_an_engine_that_dies_unwatched_is_noticed(deployer: Deployer, build_copy: Path, until: Until) -> None:
     deploy = started(deployer, build_copy, until)
@@ -286,6 +287,7 @@ def test_requests_that_outlive_the_grace_end_with_an_error(
     assert not deploy.server_pids()
 
 
+@pytest.mark.sweep
 @BLS
 def test_regions_of_a_deploy_that_was_killed_are_removed_by_the_next(
     deployer: Deployer, build_copy: Path, until: Until
@@ -303,6 +305,7 @@ def test_regions_of_a_deploy_that_was_killed_are_removed_by_the_next(
     assert not regions()
 
 
+@pytest.mark.sweep
 @BLS
 def test_a_deploy_that_was_killed_can_be_started_again_at_once(
     deployer: Deployer, build_copy: Path, tmp_path: Path, until: Until
@@ -320,6 +323,7 @@ def test_a_deploy_that_was_killed_can_be_started_again_at_once(
     assert second.stop() == 0
 
 
+@pytest.mark.sweep
 @IN_PROCESS
 def test_the_log_of_a_crash_is_kept(deployer: Deployer, build_copy: Path, until: Until) -> None:
     first = started(deployer, build_copy, until)
@@ -343,6 +347,7 @@ def keeps_cores() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_CORE, before)
 
 
+@pytest.mark.sweep
 @BLS
 @pytest.mark.usefixtures("keeps_cores")
 def test_no_process_crashes_as_it_ends(deployer: Deployer, build_copy: Path, until: Until) -> None:

@@ -138,6 +138,7 @@ def test_one_that_is_left_running_is_started_again_when_its_engines_die(
     assert docker.names() == []
 
 
+@pytest.mark.sweep
 @IN_PROCESS
 def test_one_whose_engines_die_says_so_and_is_started_again_if_asked(
     docker: Docker, deploy: Deploying, until: Until
@@ -307,6 +308,7 @@ class TestRefusals:
         assert docker.names() == []
 
 
+@pytest.mark.sweep
 def test_engines_of_tensorrt_llm_are_built_and_served_in_containers(
     docker: Docker, deployer: Deployer, tmp_path: Path, until: Until
 ) -> None:

@@ -17,6 +17,8 @@ from tests.e2e.in_docker import Deploying, Docker
 from tests.e2e.openai_requests import complete
 from tests.processes import command_lines
 
+pytestmark = pytest.mark.sweep
+
 
 @IN_PROCESS
 def test_one_whose_api_hangs_or_is_gone_says_how_to_start_it(

@@ -28,6 +28,7 @@ def docker(tmp_path: Path) -> Iterator[Docker]:
         subprocess.run([podman.daemon.client, "rm", "--force", "--time", "0", name], env=podman.environment)
 
 
+@pytest.mark.sweep
 @IN_PROCESS
 def test_one_that_is_left_running_is_seen_started_again_and_stopped(
     docker: Docker, deploy: Deploying, until: Until
@@ -57,6 +58,7 @@ def test_one_that_is_left_running_is_seen_started_again_and_stopped(
     assert "nothing is deployed here, nor in podman" in docker.trtspec("deploy", "status").stderr
 
 
+@pytest.mark.sweep
 @IN_PROCESS
 def test_one_that_dies_while_it_starts_is_not_waited_for(
     docker: Docker, deploy: Deploying, build_copy: Path

@@ -85,7 +85,8 @@ def over_grpc(server: Deploy) -> Outcome:
 
 
 @pytest.mark.parametrize(
-    "ask", [over_http, pytest.param(streamed_over_http, marks=pytest.mark.sweep), over_grpc]
+    "ask",
+    [over_http, *(pytest.param(ask, marks=pytest.mark.sweep) for ask in (streamed_over_http, over_grpc))],
 )
 def test_a_full_queue_refuses_at_once(
     busy_server: Deploy, ask: Callable[[Deploy], Outcome], until: Until

@@ -26,6 +26,8 @@ from tests.processes import command_line
 from tests.prometheus import Prometheus
 from trtspec.client.scrape import parse
 
+pytestmark = pytest.mark.sweep
+
 NODE = "/var/lib/trtspec"
 SECTION = f"""
 kubernetes:

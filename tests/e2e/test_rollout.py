@@ -26,6 +26,8 @@ from trtspec.deployment.rollout import standing
 from trtspec.deployment.rollout.steps import STEPS, name_of
 from trtspec.serving.rollout.state import ARMS
 
+pytestmark = pytest.mark.sweep
+
 USERS, STREAMS = 48, 4
 PROMPTS = ("def fib(n):\n", "class Stack:\n", "import os\n", "for line in file:\n")
 

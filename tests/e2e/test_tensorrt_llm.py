@@ -64,7 +64,9 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path / "machine", H200)
 
 
-@pytest.fixture(params=["", ", device: cpu"], ids=["both", "draft on the CPU"])
+@pytest.fixture(
+    params=["", pytest.param(", device: cpu", marks=pytest.mark.sweep)], ids=["both", "draft on the CPU"]
+)
 def recipe(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return write_recipe(tmp_path, "gpu: h200", "release: 1.2.1", request.param)
 

@@ -62,7 +62,11 @@ def state(api: OpenAi) -> str:
     ("number", "how"),
     [
         (signal.SIGKILL, "was killed by SIGKILL"),
-        (signal.SIGSTOP, f"has not answered {openai._MOST_OWED} times in a row"),
+        pytest.param(
+            signal.SIGSTOP,
+            f"has not answered {openai._MOST_OWED} times in a row",
+            marks=pytest.mark.sweep,
+        ),
     ],
 )
 def test_another_process_begins(api: OpenAi, tmp_path: Path, number: int, how: str) -> None:

@@ -238,6 +238,7 @@ def _interrupted_step(cli: Cli, emulator: Emulator, weights: Callable[[], dict[s
     assert weights() == {"llama-stable": 950, "llama-canary": 50}
 
 
+@pytest.mark.sweep
 def test_a_gateway_has_weights(cli: Cli, emulator: Emulator) -> None:
     emulator.groups.add("gateway.networking.k8s.io")
     gateway = "  gateway: {name: public}\n"

@@ -31,7 +31,7 @@ def start(*args: object) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.sweep)])
 def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue("s3_url") if request.param == "s3" else tmp_path / "store")
 

@@ -313,7 +313,7 @@ class TestManyProcesses:
         [
             ("folder", "create"),
             pytest.param("folder", "names", marks=pytest.mark.sweep),
-            ("s3", "create"),
+            pytest.param("s3", "create", marks=pytest.mark.sweep),
         ],
     )
     def test_one_builds_at_a_time_whoever_is_killed(
