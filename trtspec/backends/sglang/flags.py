@@ -155,9 +155,10 @@ def _speculate(own: dict[str, Option], drafts: DraftFlags) -> None:
 
 
 def _num_tokens(gpu: GpuProduct | None) -> int:
-    """Returns what 0.5.23 has (`ServerArgs._handle_gpu_memory_settings`) on a GPU with so many GiB."""
-    memory = gpu.memory_gib if gpu else 0
-    return next((tokens for least, tokens in ((160, 16384), (60, 8192), (35, 4096)) if memory >= least), 2048)
+    """Returns what 0.5.23 has (`arg_groups/memory_hook.py`)."""
+    if gpu is None or gpu.memory_gib < 60:
+        return 4096
+    return 8192 if gpu.memory_gib < 160 else 16384
 
 
 TOOL = MigrationTool(

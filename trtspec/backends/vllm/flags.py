@@ -230,7 +230,9 @@ def _other(drafts: DraftFlags, option: Option, key: FlagKey) -> None:
 
 def _num_tokens(gpu: GpuProduct | None) -> int:
     """Returns what 0.32's server has (`EngineArgs.get_batch_defaults`), which is less on an A100."""
-    return 8192 if gpu and gpu.memory_gib >= 70 and not gpu.name.startswith("a100") else 2048
+    if gpu is None or gpu.memory_gib < 70 or gpu.name.startswith("a100"):
+        return 2048
+    return 8192 if gpu.memory_gib < 160 else 16384
 
 
 TOOL = MigrationTool(

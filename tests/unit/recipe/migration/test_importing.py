@@ -96,12 +96,14 @@ def test_every_flag_is_in_the_recipe_or_told(tool: str) -> None:
     [
         ("vllm serve org/big", "h100", None),
         ("vllm serve org/big", "a100", "2,048"),
+        ("vllm serve org/big", "l40s", "2,048"),
+        ("vllm serve org/big", "b200", "16,384"),
         ("vllm serve org/big", "none", None),
         ("vllm serve org/big --max-num-batched-tokens 2048", "a100", None),
         ("sglang serve --model-path org/big", "b200", "16,384"),
         ("sglang serve --model-path org/big", "h200", None),
         ("sglang serve --model-path org/big", "l40s", "4,096"),
-        ("sglang serve --model-path org/big", "l4", "2,048"),
+        ("sglang serve --model-path org/big", "l4", "4,096"),
         ("trtllm-serve org/big", "l4", None),
     ],
 )
