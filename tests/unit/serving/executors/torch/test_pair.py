@@ -114,8 +114,15 @@ def loaded(folders: Sequence[Path], draft_device: str | None = None) -> Iterator
             executor.shutdown()
 
 
-def running() -> int:
-    return [thread.name for thread in threading.enumerate()].count("trtspec-steps")
+@pytest.fixture
+def running() -> Callable[[], int]:
+    """Counts the threads of steps that this test has begun; a test before it may have left one that hangs."""
+    others = {*threading.enumerate()}
+
+    def count() -> int:
+        return sum(thread.name == "trtspec-steps" for thread in {*threading.enumerate()} - others)
+
+    return count
 
 
 def threads_of(executor: Executor) -> int:
@@ -125,7 +132,9 @@ def threads_of(executor: Executor) -> int:
 
 
 @pytest.mark.usefixtures("two_devices")
-def test_each_has_a_thread_and_a_memory_of_its_own(folders: tuple[Path, Path]) -> None:
+def test_each_has_a_thread_and_a_memory_of_its_own(
+    folders: tuple[Path, Path], running: Callable[[], int]
+) -> None:
     """The draft computes on all processors but one; the thread of the GPU has no helpers beside it."""
 
     async def main() -> None:
@@ -171,7 +180,9 @@ def test_their_steps_do_not_wait_for_each_other(
     asyncio.run(main())
 
 
-def test_the_same_device_is_one_thread_and_one_memory(folders: tuple[Path, Path]) -> None:
+def test_the_same_device_is_one_thread_and_one_memory(
+    folders: tuple[Path, Path], running: Callable[[], int]
+) -> None:
     async def main() -> None:
         with loaded(folders, device.CPU) as (target, draft):
             assert running() == 1
@@ -180,7 +191,9 @@ def test_the_same_device_is_one_thread_and_one_memory(folders: tuple[Path, Path]
     asyncio.run(main())
 
 
-def test_a_target_that_does_not_load_takes_the_draft_with_it(folders: tuple[Path, Path]) -> None:
+def test_a_target_that_does_not_load_takes_the_draft_with_it(
+    folders: tuple[Path, Path], running: Callable[[], int]
+) -> None:
     def load() -> list[Executor]:
         assert running() == 1
         raise EngineLoadError("GPU 0", "is busy")
