@@ -154,6 +154,7 @@ def test_a_draft_model_that_proposes_all_at_once(
 
 SCALINGS: tuple[dict[str, object], ...] = (
     {},
+    {"model_max_length": 4096},
     {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
     {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
     {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 1024}},
@@ -170,15 +171,24 @@ SCALINGS: tuple[dict[str, object], ...] = (
 )
 
 
+TOLD: tuple[dict[str, object], ...] = (
+    {"max_position_embeddings": 8192},
+    {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}},
+    {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}},
+)
+"""Keys of `--hf-overrides`."""
+
+
 def test_the_longest_text_is_vllms_own(
     launched: Callable[..., ServerLaunch], llama_folder: Callable[..., Path]
 ) -> None:
     asked, ours = [], []
-    for number, keys in enumerate(SCALINGS):
+    cases = [*((keys, None) for keys in SCALINGS), *(({}, keys) for keys in TOLD)]
+    for number, (keys, told) in enumerate(cases):
         target = llama_folder(f"target{number}", **{**TARGET, "max_position_embeddings": 2048, **keys})
-        found = launched(
-            "vllm", target=f"{{model: {target}}}", draft=None, speculation=NGRAM, engine="{backend: vllm}"
-        )
+        extra = json.dumps(["--hf-overrides", json.dumps(told)] if told else [])
+        engine = f"{{backend: vllm, extra_args: {extra}}}"
+        found = launched("vllm", target=f"{{model: {target}}}", draft=None, speculation=NGRAM, engine=engine)
         words = list(found.arguments)
         place = words.index("--max-model-len")
         ours.append(int(words[place + 1]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,6 +148,10 @@ class Backend(ABC):
     def lacking_on_clusters(self, recipe: Recipe) -> Iterator[Finding]:
         """Finds keys of `kubernetes` that it does not have; they are no part of a build."""
         return iter(())
+
+    def overrides(self, recipe: Recipe) -> Mapping[str, Any]:
+        """Returns the keys of the target's `config.json` that a recipe tells it otherwise."""
+        return {}
 
     def tools(self) -> tuple[MigrationTool, ...]:
         """Returns the programs whose commands are read into recipes for it."""

@@ -7,9 +7,10 @@ tokens with another meaning, a target beyond its trained length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trtspec.backends.table import backend_named
 from trtspec.base.errors import ModelError, PairError
@@ -32,25 +33,27 @@ class Member:
     tokenizer: TokenizerTraits
     family: str
     """Hugging Face's `model_type`."""
-
-    @property
-    def max_position(self) -> int:
-        return self.source.max_position
+    max_position: int
+    """The longest text that the model was made for, in tokens."""
 
 
-def read_member(folder: Path, *, for_engines: bool = True) -> Member:
+def read_member(
+    folder: Path, *, for_engines: bool = True, overrides: Mapping[str, Any] | None = None
+) -> Member:
     """Reads a Hugging Face folder, without the data of its weights; raises ModelError or TensorError.
 
-    `for_engines` refuses what trtspec builds no engine of, which other servers may load.
+    `for_engines` refuses what trtspec builds no engine of, which other servers may load; `overrides` are keys
+    of `config.json` that a server is told otherwise.
     """
     if is_head(folder):
         method = read_head(folder).method
         repair = f"name it as the draft, with speculation.method: {method}"
         raise ModelError(folder, f"is a head of method {method}, no model", repair)
-    source = read_source(folder)
+    source = read_source(folder).overridden(overrides or {})
     if for_engines:
         family_of(source)
-    return Member(source, read_tokenizer(folder), source.model_type)
+    longest = source.max_position if for_engines else source.served_length
+    return Member(source, read_tokenizer(folder), source.model_type, longest)
 
 
 def compare(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +18,7 @@ DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 YARN = "yarn"  # whose factor multiplies the length that the model was trained with before
 STRETCHED = ("linear", "dynamic")  # rope types whose factor multiplies max_position_embeddings
 TIED = ("gemma2", "gemma3_text")  # types whose head transformers ties unless their config says otherwise
+_OVERRIDES = Path("engine.extra_args")
 _ROPE = ("rope_scaling", "rope_parameters")
 
 
@@ -83,12 +84,57 @@ class Source(Sizes):
         A `yarn` that does not say how long texts were before had all positions then, as in transformers.
         Raises ModelError for numbers of a scaling that are none.
         """
-        scaling, longest = HfConfig(self.config.file, self.rotary_scaling or {}), self.max_position_embeddings
-        kind = scaling.content.get("rope_type", scaling.content.get("type"))
-        if kind not in (YARN, *STRETCHED):
+        longest = self.max_position_embeddings
+        if self.rope_type != YARN:
+            return self._stretched(longest)
+        before = self._rotation.number("original_max_position_embeddings", longest)
+        return int(min(max(before * self._rotation.number("factor", 1.0), longest), LARGEST))
+
+    @property
+    def served_length(self) -> int:
+        """The longest text that a server of others takes of the model, in tokens.
+
+        Where positions turn by `yarn`, and in Gemma 3, the length in `config.json` is the stretched one
+        already. Command R has a `model_max_length`, which counts in place of its positions. Raises ModelError
+        for numbers of a scaling that are none.
+        """
+        named = self.config.content.get("model_max_length")
+        longest = min(named, LARGEST) if type(named) is int and named > 0 else self.max_position_embeddings
+        return longest if self.model_type.startswith("gemma3") else self._stretched(longest)
+
+    def _stretched(self, longest: int) -> int:
+        if self.rope_type not in STRETCHED:
             return longest
-        before = scaling.number("original_max_position_embeddings", longest) if kind == YARN else longest
-        return int(min(max(before * scaling.number("factor", 1.0), longest), LARGEST))
+        return int(min(max(longest * self._rotation.number("factor", 1.0), longest), LARGEST))
+
+    @property
+    def rope_type(self) -> object:
+        """The type of the rotary scaling; None for the default type."""
+        return self._rotation.content.get("rope_type", self._rotation.content.get("type"))
+
+    @property
+    def _rotation(self) -> HfConfig:
+        return HfConfig(self.config.file, self.rotary_scaling or {})
+
+    def overridden(self, keys: Mapping[str, Any]) -> Source:
+        """Returns the model with other keys of `config.json`, as far as the length of its texts needs them.
+
+        The keys are those of a recipe's `engine.extra_args`. A scaling that names its type replaces the
+        model's own, and else adds to it. Raises ModelError.
+        """
+        keys = {**keys, **HfConfig(_OVERRIDES, keys).section("text_config").content}
+        config, scaling = HfConfig(_OVERRIDES, {**self.config.content, **keys}), self.rotary_scaling
+        for key in (key for key in _ROPE if key in keys):
+            section = config.section(key)
+            is_whole = not section.content or not section.content.keys().isdisjoint(("rope_type", "type"))
+            own = {} if is_whole else scaling or {}
+            scaling = _scaling(HfConfig(_OVERRIDES, {**own, **section.content}))
+        return replace(
+            self,
+            config=replace(config, file=self.config.file),
+            max_position_embeddings=config.size("max_position_embeddings"),
+            rotary_scaling=scaling,
+        )
 
     @property
     def files(self) -> tuple[Path, ...]:

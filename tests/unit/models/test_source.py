@@ -143,6 +143,47 @@ def test_the_longest_text(llama_folder: Callable[..., Path], scaling: dict[str, 
     assert read_source(folder).max_position == longest
 
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
+
+
+@pytest.mark.parametrize(
+    ("keys", "overrides", "longest"),
+    [
+        ({}, {}, 256),
+        ({"rope_scaling": YARN}, {}, 256),
+        ({"model_max_length": 2048}, {}, 2048),
+        ({"model_max_length": 128}, {}, 128),
+        ({"model_max_length": 10**30}, {}, 2**31 - 1),
+        ({"model_max_length": None}, {}, 256),
+        ({"model_max_length": 2048, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}, {}, 4096),
+        ({}, {"max_position_embeddings": 1024, "rope_scaling": YARN}, 1024),
+        ({}, {"text_config": {"max_position_embeddings": 1024}}, 1024),
+        ({}, {"model_max_length": 1024}, 1024),
+        ({}, {"rope_parameters": {"rope_type": "dynamic", "factor": 3.0, "rope_theta": 7.0}}, 768),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, {"rope_scaling": {"factor": 3.0}}, 768),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, {"rope_scaling": YARN}, 256),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, {"rope_scaling": None}, 256),
+    ],
+)
+def test_the_longest_text_of_a_server(
+    llama_folder: Callable[..., Path], keys: dict[str, Any], overrides: dict[str, Any], longest: int
+) -> None:
+    folder = llama_folder()
+    edit(folder, **keys)
+    assert read_source(folder).overridden(overrides).served_length == longest
+
+
+@pytest.mark.parametrize(
+    "overrides", [{"max_position_embeddings": "x"}, {"text_config": 1}, {"rope_scaling": []}]
+)
+def test_a_key_that_is_told_wrong_is_named_where_it_is(
+    llama_folder: Callable[..., Path], overrides: dict[str, Any]
+) -> None:
+    with pytest.raises(ModelError, match="must be") as caught:
+        read_source(llama_folder()).overridden(overrides)
+    assert caught.value.subject == "engine.extra_args"
+
+
 @pytest.mark.parametrize("factor", ["x", float("inf"), 10**400, [2.0]])
 def test_the_longest_text_of_a_scaling_by_no_number(llama_folder: Callable[..., Path], factor: Any) -> None:
     folder = llama_folder()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from trtspec.backends.backend import Backend
 from trtspec.backends.launch import ServerLaunch
@@ -26,8 +26,9 @@ from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps.pull import StoredEngine
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.migration.command import Syntax
+from trtspec.recipe.migration.command import Option, Syntax, options
 from trtspec.recipe.migration.flag_table import FlagTable
+from trtspec.recipe.migration.reading import object_of
 from trtspec.recipe.schema import Recipe
 
 ONE_SOURCE = "drafts come from one source for the whole server, which the configuration names"
@@ -47,6 +48,8 @@ class ServerBackend(Backend):
     """The releases that serve a recipe, the default first."""
     lacking: ClassVar[Mapping[str, str]] = {}
     """The keys of a recipe that it has not and others have, by what it does instead."""
+    override: ClassVar[str | None] = None
+    """The flag with keys of `config.json` that the server is told otherwise; None if it has none."""
     longer_than_head: ClassVar[str | None] = None
     """The variable without which it does not start for longer texts than a head was made for; None where it
     does.
@@ -97,6 +100,17 @@ class ServerBackend(Backend):
         if speculation.method.in_target:
             yield from self.mtp.check(target, speculation.num_draft_tokens or speculation.max_draft_len)
 
+    def overrides(self, recipe: Recipe) -> Mapping[str, Any]:
+        """Returns the keys of the flag's JSON, and those that stand behind its dots, as vLLM reads them."""
+        found: dict[str, Any] = {}
+        for item in options(recipe.engine.extra_args, self.flags.syntax):
+            if isinstance(item, Option) and item.name.partition(".")[0] == self.override:
+                text = item.value or ""
+                for part in reversed(item.name.split(".")[1:]):
+                    text = f'{{"{part}": {text}}}'
+                found = _merged(found, object_of(text) or {})
+        return found
+
     def lacking_on_clusters(self, recipe: Recipe) -> Iterator[Finding]:
         return lacking_on_clusters(recipe)
 
@@ -113,3 +127,12 @@ class ServerBackend(Backend):
     @abstractmethod
     def launch(self, inputs: LaunchInputs) -> ServerLaunch:
         """Returns how the server is started; pure."""
+
+
+def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the keys of both; what `other` says counts."""
+    found = dict(one)
+    for key, value in other.items():
+        own = found.get(key)
+        found[key] = _merged(own, value) if isinstance(own, dict) and isinstance(value, dict) else value
+    return found

@@ -52,7 +52,8 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
     )
     for found in errors(list(backend.misfits(recipe, facts.target.source))):
         raise choose.error("speculation.method", f"{found.subject}: {found.problem}", found.repair)
-    engines = {Role.TARGET: _target(choose, backend, facts.target, _sizes(choose, facts))}
+    served = replace(facts.target, source=facts.target.source.overridden(backend.overrides(recipe)))
+    engines = {Role.TARGET: _target(choose, backend, served, _sizes(choose, facts))}
     if draft := facts.models.get(Role.DRAFT):
         engines[Role.DRAFT] = _draft(choose, backend, draft, engines[Role.TARGET])
         engines = depending(choose, engines, None)

@@ -12,7 +12,6 @@ from dataclasses import replace
 from trtspec.base.roles import Role
 from trtspec.models.families import longrope
 from trtspec.models.heads.head import HeadDescription
-from trtspec.models.source import YARN, Source
 from trtspec.pipeline.plan.choices import Chooser
 from trtspec.pipeline.plan.memory import are_reckoned, budget_of
 from trtspec.pipeline.plan.resolved import EnginePlan
@@ -33,7 +32,7 @@ def with_texts(
 
     Raises RecipeError for longer texts than a server takes of the target, or than its iterations read.
     """
-    own = {role: longest_text(engine.model.source) for role, engine in engines.items()}
+    own = {role: engine.model.source.served_length for role, engine in engines.items()}
     target = engines[Role.TARGET]
     longest = choose_max_seq_len(choose, own, [*_of_head(choose, head, variable), *_bounds(choose, engines)])
     options = replace(target.options, max_input_len=longest - 1, max_seq_len=longest)
@@ -42,16 +41,6 @@ def with_texts(
         repair = f"at least {longest}, or enable_chunked_context: true"
         raise choose.error("engine.max_num_tokens", problem, repair)
     return {role: replace(engine, options=options) for role, engine in engines.items()}
-
-
-def longest_text(source: Source) -> int:
-    """Returns the tokens of the longest text that a server takes of a model.
-
-    Where positions turn by `yarn`, and in Gemma 3, max_position_embeddings is the stretched length already.
-    Raises ModelError for numbers of a scaling that are none.
-    """
-    is_stretched = _kind(source) == YARN or source.model_type.startswith("gemma3")
-    return source.max_position_embeddings if is_stretched else source.max_position
 
 
 def _of_head(choose: Chooser, head: HeadDescription | None, variable: str | None) -> Iterator[TextBound]:
@@ -64,7 +53,7 @@ def _bounds(choose: Chooser, engines: Mapping[Role, EnginePlan]) -> list[TextBou
     """Returns what bounds the length that a server has where a recipe names none."""
     hardware, target = choose.loaded.recipe.hardware, engines[Role.TARGET].model.source
     found = []
-    if _kind(target) == longrope.KIND and (original := longrope.original(target)):
+    if target.rope_type == longrope.KIND and (original := longrope.original(target)):
         found.append(TextBound(original, "vLLM's own: beyond it longrope reads short texts worse"))
     gpu = gpus.GPUS.get(hardware.gpu)
     if gpu is None:
@@ -72,12 +61,7 @@ def _bounds(choose: Chooser, engines: Mapping[Role, EnginePlan]) -> list[TextBou
     if are_reckoned(engines):
         held = budget_of(gpu, engines, hardware.count).tokens - engines[Role.TARGET].options.max_draft_len
         if held >= _ROUND:
-            own = longest_text(target)
+            own = target.served_length
             reason = f"what the KV cache of {gpu.label} holds, of {own:,} that the target was made for"
             found.append(TextBound(held // _ROUND * _ROUND, reason))
     return found
-
-
-def _kind(source: Source) -> object:
-    scaling = source.rotary_scaling or {}
-    return scaling.get("rope_type", scaling.get("type"))

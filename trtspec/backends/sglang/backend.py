@@ -32,6 +32,7 @@ class SglangBackend(ServerBackend):
     needs_gpu = "SGLang's releases for a CPU are built from source"
     releases = (ServerRelease("0.5.23", "lmsysorg/sglang:v0.5.23"),)
     flags = FLAGS
+    override = "--json-model-override-args"
     longer_than_head = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"  # srt/configs/model_config.py
     methods: ClassVar[Mapping[str, Unsupported | None]] = {
         "draft_model": None,

@@ -46,6 +46,7 @@ class VllmBackend(ServerBackend):
     layouts = ("triton",)
     mtp = MTP
     flags = FLAGS
+    override = "--hf-overrides"
     methods: ClassVar[Mapping[str, Unsupported | None]] = {
         "draft_model": None,
         "ngram": None,

@@ -59,7 +59,8 @@ def inspect_pair(loaded: LoadedRecipe) -> PairReport:
             if role is Role.DRAFT and method.is_head:
                 head = read_head(folder)
                 continue
-            sides[role] = read_member(folder, for_engines=backend.builds_engines)
+            overrides = backend.overrides(loaded.recipe) if role is Role.TARGET else {}
+            sides[role] = read_member(folder, for_engines=backend.builds_engines, overrides=overrides)
             if isinstance(model, Draft):
                 sides[role] = replace(sides[role], source=draft_of(sides[role].source, model))
         except ModelError as error:

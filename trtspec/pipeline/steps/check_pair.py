@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from trtspec.backends.table import backend_named
 from trtspec.base.progress import Advance
@@ -21,6 +23,7 @@ def step(resolved: Resolved, facts: PlanFacts) -> Step:
     target, draft, longest = facts.target, facts.models[Role.DRAFT], resolved.target.options.max_seq_len
     translates, backend = resolved.translates, resolved.backend
     version, recipe = facts.host.versions.get("trtspec"), resolved.loaded.path
+    overrides = backend_named(backend).overrides(resolved.loaded.recipe)
     return Step(
         kind=KIND,
         summary="target and draft fit together",
@@ -28,15 +31,22 @@ def step(resolved: Resolved, facts: PlanFacts) -> Step:
         output=None,
         command=("trtspec", "check", str(recipe)),
         digest=digest_of_files(
-            is_config, target, draft, version=version, max_seq_len=longest, translates=translates
+            is_config,
+            target,
+            draft,
+            version=version,
+            max_seq_len=longest,
+            translates=translates,
+            overrides=overrides,
         ),
-        action=partial(run, recipe, (target.source, draft.source), longest, translates, backend),
+        action=partial(run, recipe, (target.source, draft.source), overrides, longest, translates, backend),
     )
 
 
 def run(
     recipe: Path,
     models: tuple[Source, Source],
+    overrides: Mapping[str, Any],
     max_seq_len: int,
     translates: bool,
     backend: str,
@@ -46,5 +56,8 @@ def run(
     from trtspec.models.pair import compare, read_member, refuse
 
     is_built = backend_named(backend).builds_engines
-    target, draft = (read_member(source.folder, for_engines=is_built) for source in models)
+    target, draft = (
+        read_member(source.folder, for_engines=is_built, overrides=own)
+        for source, own in zip(models, (overrides, None), strict=True)
+    )
     refuse(str(recipe), compare(target, draft, max_seq_len, translates=translates), backend)

@@ -58,6 +58,20 @@ def test_a_build_and_then_nothing_to_do(recipe: Path) -> None:
     assert not list(output.rglob("*.safetensors"))
 
 
+def test_a_text_is_as_long_as_the_server_is_told(recipe: Path) -> None:
+    text = recipe.read_text().replace("tensorrt_llm_pytorch", "vllm, max_seq_len: 4096, extra_args: []")
+    recipe.write_text(text)
+    for command in ("check", "build"):
+        refused = run(command, recipe)
+        assert refused.exit_code == 1, command
+        assert "the target was made for" in refused.output + str(refused.exception)
+    told = """[--hf-overrides, '{"max_position_embeddings": 4096}']"""
+    recipe.write_text(text.replace("[]", told))
+    for command in ("check", "build"):
+        done = run(command, recipe)
+        assert done.exit_code == 0, done.output
+
+
 def test_a_change_is_written_and_nothing_else(recipe: Path) -> None:
     output = recipe.parent / "build"
     run("build", recipe, "--output", output)

@@ -64,6 +64,21 @@ class TestTheLongestText:
                 **{**ALONE, "engine": f"{{backend: vllm, max_seq_len: {longest + 1}}}"},
             )
 
+    @pytest.mark.parametrize(
+        "flag",
+        [
+            """vllm, extra_args: [--hf_overrides, '{"max_position_embeddings": 32768}']""",
+            """vllm, extra_args: ['--hf-overrides={"rope_scaling": {"rope_type": "linear", "factor": 2}}']""",
+            "vllm, extra_args: [--hf-overrides.rope_scaling.rope_type, linear, "
+            "--hf-overrides.rope_scaling.factor, '2.0']",
+            """sglang, extra_args: [--json-model-override-args, '{"model_max_length": 32768}']""",
+        ],
+    )
+    def test_is_the_one_that_the_server_is_told(self, planned: Planned, flag: str) -> None:
+        found = planned(**ALONE, engine=f"{{backend: {flag}}}")
+        assert length(found) == (32768, "model", "the longest text that the target was made for")
+        assert length(planned(engine=f"{{backend: {flag}}}"))[0] == 16384  # The draft's own.
+
     def test_is_that_of_a_draft_that_has_less(
         self, planned: Planned, llama_folder: Callable[..., Path]
     ) -> None:
