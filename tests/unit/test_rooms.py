@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,9 +44,15 @@ MOST_SLIPS = 77
 """The slips of paper that were left when this was counted; fewer is better."""
 
 
+@cache
+def parsed(file: Path) -> ast.Module:
+    """The tree of a module, which nobody changes."""
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
 def imports(file: Path) -> Iterator[str]:
     """The rooms that a module imports from, wherever it does so."""
-    yield from _rooms(ast.parse(file.read_text(encoding="utf-8")))
+    yield from _rooms(parsed(file))
 
 
 def _rooms(tree: ast.Module) -> Iterator[str]:
@@ -133,7 +140,7 @@ def test_nothing_compares_the_name_of_a_backend() -> None:
     """A backend answers what it is like; an `if` on its name would have to know of each new one."""
     wrong = []
     for file in HOUSE.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(file)):
             named = isinstance(node, ast.Compare | ast.MatchValue) and any(
                 isinstance(part, ast.Constant) and part.value in NAMES for part in ast.walk(node)
             )
@@ -146,7 +153,7 @@ def test_a_class_name_stands_for_one_thing() -> None:
     names = Counter(
         node.name
         for file in HOUSE.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(file))
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     # Triton asks each of its models for a class of this name.
@@ -160,7 +167,7 @@ def test_docstrings_are_sentences() -> None:
     assert [
         f"{file.relative_to(HOUSE)}:{getattr(node, 'lineno', 1)}"
         for file in HOUSE.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(file))
         if isinstance(node, documented) and clause.match(ast.get_docstring(node) or "")
     ] == []
 
@@ -182,7 +189,7 @@ def slips() -> list[str]:
     }
     importers: dict[str, set[Path]] = {name: set() for name in names}
     for file in HOUSE.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(file)):
             if isinstance(node, ast.ImportFrom) and node.module:
                 for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
                     importers.get(name, set()).add(file)
@@ -207,7 +214,7 @@ def test_no_function_is_long() -> None:
     assert [
         f"{file.relative_to(HOUSE)}:{node.lineno} {node.name}"
         for file in HOUSE.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(file))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or 0) - node.lineno >= MOST_LINES_OF_A_FUNCTION
     ] == []
