@@ -13,10 +13,11 @@ from pydantic import ValidationError
 from trtspec.backends import table
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
+from trtspec.base.roles import Role
 from trtspec.recipe.limits import contradictions, contradictions_of_any_backend
 from trtspec.recipe.problems import problems_of
-from trtspec.recipe.schema import Recipe, RecipeModel
-from trtspec.recipe.yaml_reader import MAX_BYTES, Unreadable, line_of, read
+from trtspec.recipe.schema import Recipe
+from trtspec.recipe.yaml_reader import MAX_BYTES, Unreadable, read
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?\Z")
 
@@ -37,14 +38,16 @@ class LoadedRecipe:
 
     def problem(self, key: str, problem: str, repair: str | None = None) -> Finding:
         """A finding at a dotted key, with the line of the key or of the section that should have it."""
-        return Finding(key, problem, repair, line=line_of(key, self.lines))
+        return _with_line(Finding(key, problem, repair), self.lines)
 
-    def model_location(self, model: RecipeModel) -> Path | str:
-        """The model's folder, which may not exist, or its Hub id.
+    @property
+    def locations(self) -> dict[Role, Path | str]:
+        """The models' folders, which may not exist, or their Hub ids.
 
         A folder is what exists relative to the recipe's folder, or what starts with `./`, `../`, `/` or `~`.
         """
-        return model_location(model.model, self.path.parent)
+        models, folder = self.recipe.models, self.path.parent
+        return {role: model_location(model.model, folder) for role, model in models.items()}
 
 
 def model_location(value: str, folder: Path) -> Path | str:
@@ -60,7 +63,8 @@ def load(path: str | Path, backend: str | None = None) -> LoadedRecipe:
 
     `backend` is what a flag or the environment asks for instead of the recipe's own; its rules hold then.
     """
-    return _judged(parse(Path(path)), backend)
+    parsed = parse(Path(path))
+    return _judged(parsed, backend)
 
 
 def loads(data: bytes, path: Path) -> LoadedRecipe:
@@ -71,9 +75,13 @@ def loads(data: bytes, path: Path) -> LoadedRecipe:
 def parse(path: Path) -> LoadedRecipe:
     """Reads a recipe by the schema alone, without the rules between its keys; raises RecipeError."""
     try:
-        data = _bytes(path)
-    except Unreadable as error:
-        raise RecipeError(path, error.findings) from None
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        problem = Finding("", "no such file", f"`trtspec init {path}` writes a starter recipe")
+        raise RecipeError(path, [problem]) from None
+    except OSError as error:
+        raise RecipeError(path, [Finding("", f"cannot be read: {error.strerror}")]) from None
     return _parsed(data, path)
 
 
@@ -88,7 +96,8 @@ def _parsed(data: bytes, path: Path) -> LoadedRecipe:
     except ValidationError as error:
         # A value that the reader refused is None here; pydantic would complain about it a second time.
         told = {finding.subject for finding in findings}
-        findings += [finding for finding in problems_of(error, document) if finding.subject not in told]
+        problems = (found for found in problems_of(error, document.written) if found.subject not in told)
+        findings += [_with_line(found, document.lines) for found in problems]
     if recipe is None or findings:
         raise RecipeError(path, findings)
     return LoadedRecipe(recipe, path, document.lines, recipe.digest)
@@ -103,23 +112,9 @@ def _judged(parsed: LoadedRecipe, backend: str | None) -> LoadedRecipe:
     loaded = parsed
     if backend and backend != parsed.recipe.backend:
         loaded = replace(parsed, recipe=parsed.recipe.on(backend), asked=backend)
-    findings = [
-        replace(found, line=line_of(found.subject, loaded.lines))
-        for found in (*_contradictions(loaded), *_locations(loaded))
-    ]
-    if findings:
-        raise RecipeError(loaded.path, findings)
+    if findings := [*_contradictions(loaded), *_locations(loaded)]:
+        raise RecipeError(loaded.path, [_with_line(found, loaded.lines) for found in findings])
     return loaded
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise Unreadable("no such file", f"`trtspec init {path}` writes a starter recipe") from None
-    except OSError as error:
-        raise Unreadable(f"cannot be read: {error.strerror}") from None
 
 
 def _contradictions(loaded: LoadedRecipe) -> Iterator[Finding]:
@@ -128,18 +123,24 @@ def _contradictions(loaded: LoadedRecipe) -> Iterator[Finding]:
         return
     move = f"trtspec migrate {loaded.path} --to {loaded.asked} writes a recipe for it"
     repairs = {"engine.backend": "name a GPU in hardware.gpu, or another backend"}
-    takes_any = table.backend_named(loaded.asked).takes_any_recipe
-    find = contradictions_of_any_backend if takes_any else contradictions
+    find = contradictions_of_any_backend if loaded.recipe.runner.takes_any_recipe else contradictions
     for found in find(loaded.recipe):
         yield replace(found, repair=repairs.get(found.subject, move))
 
 
 def _locations(loaded: LoadedRecipe) -> Iterator[Finding]:
-    for role, model in loaded.recipe.models.items():
-        location = loaded.model_location(model)
+    for role, location in loaded.locations.items():
         if isinstance(location, str) and not _HUB_ID.match(location):
             problem = f"found {location!r:.80}, which is neither a folder nor a Hub id"
             yield Finding(f"{role}.model", problem, "write owner/name, or ./folder")
-        if isinstance(location, Path) and model.revision:
+        if isinstance(location, Path) and loaded.recipe.models[role].revision:
             problem = "a folder has no revisions; only a Hub model has"
             yield Finding(f"{role}.revision", problem, "remove this line")
+
+
+def _with_line(found: Finding, lines: Mapping[str, int]) -> Finding:
+    """Returns a finding with the line of its key, or of the nearest section around it that the file has."""
+    key = found.subject
+    while key and key not in lines:
+        key = key.rpartition(".")[0]
+    return replace(found, line=lines.get(key))

@@ -21,11 +21,10 @@ def written(location: Path | str, folder: Path | None) -> str:
 def places(loaded: LoadedRecipe, folder: Path | None) -> dict[str, str]:
     """Returns the keys of a recipe that name files, with how a recipe in `folder` names them."""
     here, found = loaded.path.parent, dict[str, str]()
-    for role, model in loaded.recipe.models.items():
-        location = loaded.model_location(model)
+    for role, location in loaded.locations.items():
         if isinstance(location, Path):
             found[f"{role}.model"] = written(location, folder)
-        calibration = model.quantization.calibration
+        calibration = loaded.recipe.models[role].quantization.calibration
         if calibration and (here / calibration.dataset).exists():
             found[f"{role}.quantization.calibration.dataset"] = written(here / calibration.dataset, folder)
     return found

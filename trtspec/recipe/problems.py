@@ -1,4 +1,4 @@
-"""Turns pydantic's errors about a recipe into findings: key, line, what was found, what is allowed."""
+"""Turns pydantic's errors about a recipe into findings: key, what was found, what is allowed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from trtspec.base.findings import Finding
 from trtspec.recipe import kubernetes, slurm
 from trtspec.recipe.schema import Recipe
 from trtspec.recipe.serving import SERVED_NAME
-from trtspec.recipe.yaml_reader import Document, line_of
 
 _LOWER = "lower-case letters, digits and, between these, dashes"
 _REST = "digits, and after the first of these dots, dashes"
@@ -51,8 +50,11 @@ _WANTED = {
 _SCIENTIFIC = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+\Z")
 
 
-def problems_of(error: ValidationError, document: Document) -> list[Finding]:
-    """One finding for each key, even where pydantic reports one for each type that the key may have."""
+def problems_of(error: ValidationError, written: Mapping[str, str]) -> list[Finding]:
+    """One finding for each key, even where pydantic reports one for each type that the key may have.
+
+    `written` has the text of each scalar that is not quoted, by its key.
+    """
     found: dict[str, Finding] = {}
     for entry in error.errors(include_url=False):
         place = list(map(str, entry["loc"]))
@@ -66,8 +68,8 @@ def problems_of(error: ValidationError, document: Document) -> list[Finding]:
         if options and entry["type"] != "value_error":
             problem, repair = _option(entry["input"], _OPTIONS[options])
         else:
-            problem, repair = _explain(entry, key, place, document)
-        found[key] = Finding(key, problem, repair, line=line_of(key, document.lines))
+            problem, repair = _explain(entry, place, written.get(key))
+        found[key] = Finding(key, problem, repair)
     return list(found.values())
 
 
@@ -79,10 +81,8 @@ def _path(place: list[str]) -> list[str]:
     return [part for number, part in enumerate(place) if not _kinds(place[:number]) and part != "[key]"]
 
 
-def _explain(
-    entry: Mapping[str, Any], key: str, place: list[str], document: Document
-) -> tuple[str, str | None]:
-    """Returns the problem and its repair; `place` is where pydantic found it."""
+def _explain(entry: Mapping[str, Any], place: list[str], written: str | None) -> tuple[str, str | None]:
+    """Returns the problem and its repair; `place` is where pydantic found it, `written` as in `_retype`."""
     kind, value, context = entry["type"], entry["input"], entry.get("ctx", {})
     if kind == "extra_forbidden":
         return "unknown key", _nearest_key(place)
@@ -93,7 +93,7 @@ def _explain(
         return problem, repair
     if kind in _WANTED:
         problem = "has no value" if value is None else f"found {_found(value)}"
-        return f"{problem}, but {_WANTED[kind]} is wanted", _retype(kind, value, document.written.get(key))
+        return f"{problem}, but {_WANTED[kind]} is wanted", _retype(kind, value, written)
     if kinds := _kinds(place):
         return _kind_problem(value, kinds)
     if kind == "literal_error":

@@ -7,7 +7,6 @@ so the values are made from its nodes here.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,13 +41,6 @@ class Document:
     written: dict[str, str] = field(default_factory=dict)
     """The text of each scalar that is not quoted."""
     findings: list[Finding] = field(default_factory=list)
-
-
-def line_of(key: str, lines: Mapping[str, int]) -> int | None:
-    """The line of a dotted key, or of the nearest section around it; None if the file has neither."""
-    while key and key not in lines:
-        key = key.rpartition(".")[0]
-    return lines.get(key)
 
 
 def read(data: bytes) -> Document:

@@ -8,6 +8,7 @@ import yaml
 
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
+from trtspec.base.roles import Role
 from trtspec.methods.table import METHODS
 from trtspec.recipe.loader import load, model_location
 from trtspec.recipe.schema import Recipe
@@ -57,7 +58,7 @@ def test_the_recipe_of_the_repository_is_valid() -> None:
     tiny = Path(__file__).parents[3] / "recipes/tiny/recipe.yaml"
     loaded = load(tiny)
     assert loaded.recipe.backend == "torch"
-    assert loaded.model_location(loaded.recipe.target) == tiny.parent / "target"
+    assert loaded.locations[Role.TARGET] == tiny.parent / "target"
 
 
 class TestUnknownKeys:

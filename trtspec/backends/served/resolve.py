@@ -232,7 +232,7 @@ def _served(choose: Chooser, role: Role, engine: EnginePlan, output: Path) -> La
 
 
 def _place(choose: Chooser, role: Role) -> str:
-    location = choose.loaded.model_location(choose.loaded.recipe.models[role])
+    location = choose.loaded.locations[role]
     return str(location.absolute()) if isinstance(location, Path) else location
 
 

@@ -19,6 +19,7 @@ from trtspec.backends.served.releases import ServerRelease
 from trtspec.backends.tensorrt_llm_pytorch.flags import FLAGS, TOOL
 from trtspec.backends.tensorrt_llm_pytorch.launch import launch
 from trtspec.backends.tensorrt_llm_pytorch.mtp import MTP
+from trtspec.base.roles import Role
 from trtspec.methods.method import AT_ONCE, TRANSLATES
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.migration.tool import MigrationTool
@@ -93,7 +94,7 @@ class TensorRtLlmPyTorchBackend(ServerBackend):
     }
 
     def served_name(self, loaded: LoadedRecipe) -> str:
-        location = loaded.model_location(loaded.recipe.target)
+        location = loaded.locations[Role.TARGET]
         return location.name if isinstance(location, Path) else location
 
     def launch(self, inputs: LaunchInputs) -> ServerLaunch:

@@ -69,7 +69,7 @@ def write_recipe(model: Path | str, choices: ModelChoices) -> Path:
         out.status(f"wrote {path}, the recipe, which may be edited: the same command uses it again")
         return path
     known = load(path)
-    if _resolved(known.model_location(known.recipe.models[Role.TARGET])) != _resolved(model):
+    if _resolved(known.locations[Role.TARGET]) != _resolved(model):
         raise UnavailableError(path, f"is there already, and is not for {model}", f"trtspec deploy {path}")
     out.status(f"{path} is there already, and is used")
     if path.read_text(encoding="utf-8") != text and choices != ModelChoices():

@@ -55,10 +55,8 @@ def has_pair(entries: Iterable[Entry], loaded: LoadedRecipe, commits: Mapping[st
 
 
 def _commits(loaded: LoadedRecipe) -> dict[str, str]:
-    models = loaded.recipe.models
-    places = {role: loaded.model_location(model) for role, model in models.items()}
     return {
-        role: find_commit(place, models[role].revision, _HUB_TIMEOUT_S)
-        for role, place in places.items()
-        if isinstance(place, str)
+        role: find_commit(location, loaded.recipe.models[role].revision, _HUB_TIMEOUT_S)
+        for role, location in loaded.locations.items()
+        if isinstance(location, str)
     }

@@ -106,7 +106,7 @@ def _unseen(loaded: LoadedRecipe, launch: ServerLaunch) -> Iterator[Finding]:
     """Finds folders of this machine that are on no volume of the pods, at the same path."""
     volume = loaded.recipe.kubernetes.cache
     places = f"below {pod.MODELS} on a claim of kubernetes.cache, or below the path of a host_path"
-    locations = {role: loaded.model_location(model) for role, model in loaded.recipe.models.items()}
+    locations = loaded.locations
     named = {str(location.absolute()) for location in locations.values() if isinstance(location, Path)}
     for role, location in locations.items():
         model = loaded.recipe.models[role]

@@ -24,8 +24,8 @@ def check_visible(loaded: LoadedRecipe, store: str) -> None:
 
 
 def _unseen(loaded: LoadedRecipe) -> Iterator[Finding]:
-    for role, model in loaded.recipe.models.items():
-        location = loaded.model_location(model)
+    for role, location in loaded.locations.items():
+        model = loaded.recipe.models[role]
         if isinstance(location, Path) and not _is_mounted(loaded, model.model):
             yield _finding(loaded, f"{role}.model", location, "a model of the Hub")
         calibration = loaded.recipe.calibration(model)

@@ -246,7 +246,7 @@ def _built(recipe: Path, output: str | None) -> _Built:
     build = find_build(recipe, output)
     loaded = build.loaded
     folder, target = build.folder, loaded.recipe.models[Role.TARGET]
-    model, revision = str(loaded.model_location(target)), target.revision
+    model, revision = str(loaded.locations[Role.TARGET]), target.revision
     if launch := build.find_launch():
         told = dict(zip(launch.arguments, launch.arguments[1:], strict=False))
         dtype = told.get("--dtype", "bfloat16")

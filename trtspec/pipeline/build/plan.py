@@ -90,8 +90,9 @@ def make_plan(
     """
     request = request_of(output, backend, layout, container=container, only=only)
     loaded, folder = read_request(recipe, request)
+    host = find_builder(loaded, request)
     reads = to_run or store is not None or has_records(folder)
-    made = outline(loaded, find_builder(loaded, request), request, progress, offline=not reads)
+    made = outline(loaded, host, request, progress, offline=not reads)
     return with_files(made, store, progress, to_run=to_run) if reads else made
 
 

@@ -49,8 +49,8 @@ def inspect_pair(loaded: LoadedRecipe) -> PairReport:
     method = loaded.recipe.speculation.method
     backend = loaded.recipe.runner
     sides, unseen, head = dict[Role, Member](), dict[Role, str](), None
-    for role, model in loaded.recipe.models.items():
-        location = loaded.model_location(model)
+    for role, location in loaded.locations.items():
+        model = loaded.recipe.models[role]
         folder = location if isinstance(location, Path) else cached_folder(location, model.revision)
         if folder is None:
             unseen[role] = f"{location} is on the Hub and not on this machine"

@@ -21,7 +21,6 @@ from trtspec.pipeline.machine.devices import Gpu, find_gpus
 from trtspec.pipeline.machine.disk import Disk, find_disk
 from trtspec.pipeline.machine.installed import COMMAND, engine_versions, installed
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.schema import RecipeModel
 
 _HUB_TIMEOUT_S = 1.5
 _TRITON = Path("/opt/tritonserver")
@@ -75,10 +74,9 @@ def look(loaded: LoadedRecipe | None, output: Path, wheel: TrtspecError | None) 
 
     `wheel` becomes part of the result.
     """
-    recipe = loaded.recipe if loaded else None
-    roles = recipe.models if recipe else {}
+    roles = loaded.recipe.models if loaded else {}
     with ThreadPoolExecutor(8) as pool:
-        models = {role: pool.submit(_model, loaded, model) for role, model in roles.items() if loaded}
+        models = {role: pool.submit(_model, loaded, role) for role in roles if loaded}
         gpus, containers, versions = (
             pool.submit(find_gpus),
             pool.submit(find_engine),
@@ -107,8 +105,8 @@ def look(loaded: LoadedRecipe | None, output: Path, wheel: TrtspecError | None) 
         )
 
 
-def _model(loaded: LoadedRecipe, model: RecipeModel) -> ModelState:
-    location = loaded.model_location(model)
+def _model(loaded: LoadedRecipe, role: Role) -> ModelState:
+    location, model = loaded.locations[role], loaded.recipe.models[role]
     folder = location if isinstance(location, Path) else cached_folder(location, model.revision)
     try:
         if folder is not None:

@@ -46,9 +46,8 @@ class TrainingPair:
 
 def read_target(loaded: LoadedRecipe, watch: Progress) -> TrainingPair:
     """Reads the target, with its weights, for which a head is trained."""
-    model = loaded.recipe.target
-    location = loaded.model_location(model)
-    folder = location if isinstance(location, Path) else fetch(location, model.revision, watch)
+    location, revision = loaded.locations[Role.TARGET], loaded.recipe.target.revision
+    folder = location if isinstance(location, Path) else fetch(location, revision, watch)
     return _pair(loaded, read_member(folder).source, None)
 
 
@@ -70,9 +69,9 @@ def read_pair(loaded: LoadedRecipe, watch: Progress) -> TrainingPair:
         problem = "its draft is layers of the target, which are not to be changed"
         raise ModelError(loaded.path, problem, "train a model of its own: `trtspec tune --layers` writes one")
     folders: dict[Role, Path] = {}
-    for role, model in models.items():
-        location, bring = loaded.model_location(model), fetch if role is Role.DRAFT else fetch_headers
-        folders[role] = location if isinstance(location, Path) else bring(location, model.revision, watch)
+    for role, location in loaded.locations.items():
+        bring, revision = fetch if role is Role.DRAFT else fetch_headers, models[role].revision
+        folders[role] = location if isinstance(location, Path) else bring(location, revision, watch)
     target, draft = read_member(folders[Role.TARGET]), read_member(folders[Role.DRAFT])
     refuse(str(loaded.path), compare(target, draft, loaded.recipe.engine.max_seq_len), loaded.recipe.backend)
     check_trainable(draft.source)

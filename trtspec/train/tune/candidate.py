@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from trtspec.base.roles import Role
 from trtspec.methods.table import METHODS
 from trtspec.recipe.loader import LoadedRecipe, model_location
 from trtspec.recipe.places import written
@@ -103,7 +104,8 @@ def candidates(
     recipe = loaded.recipe
     runner, release = recipe.runner, recipe.engine.release
     wanted = methods or [name for name in tuned_methods() if not runner.refusal(name, release)]
-    own = [CandidateDraft(loaded.model_location(recipe.draft), is_own=True)] if recipe.draft else []
+    location = loaded.locations.get(Role.DRAFT)
+    own = [CandidateDraft(location, is_own=True)] if location else []
     models = [
         replace(draft, precision=precision)
         for draft in (*own, *drafts)

@@ -68,7 +68,7 @@ def test_a_recipe_without_a_gpu_moves_where_a_cpu_serves(tmp_path: Path) -> None
     loaded, path = load(tiny), tmp_path / "moved.yaml"
     found = move(tiny.read_text(), loaded, "vllm", path)
     there = loads(found.text.encode(), path)
-    assert there.model_location(there.recipe.target) == loaded.model_location(loaded.recipe.target)
+    assert there.locations == loaded.locations
     with pytest.raises(RecipeError, match="needs a GPU"):
         move(tiny.read_text(), loaded, "tensorrt_llm_pytorch", path)
 

@@ -14,6 +14,7 @@ from transformers import LlamaConfig
 
 from trtspec.base.errors import ModelError
 from trtspec.base.progress import Advance
+from trtspec.base.roles import Role
 from trtspec.models.families import longrope
 from trtspec.models.heads.eagle3 import default_aux_layers
 from trtspec.models.heads.reading import head_tensors, read_head
@@ -87,8 +88,8 @@ class HeadStudent:
     def write(self, module: nn.Module, folder: Path) -> None:
         assert isinstance(module, Learner)
         tensors, pair = module.head.state_dict(), self._pair
-        recipe, location = pair.loaded.recipe, pair.loaded.model_location(pair.loaded.recipe.target)
-        verifier = str(location.resolve()) if isinstance(location, Path) else recipe.target.model
+        location = pair.loaded.locations[Role.TARGET]
+        verifier = str(location.resolve()) if isinstance(location, Path) else location
         if self._settings.method == "medusa":
             count = self._settings.medusa_heads
             write_medusa(tensors, folder, count=count, target=pair.target, verifier=verifier)
