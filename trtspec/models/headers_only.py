@@ -21,7 +21,7 @@ from trtspec.base.locks import locked
 from trtspec.base.progress import Progress
 from trtspec.base.threads import in_threads
 from trtspec.models.download import begin, published
-from trtspec.models.hub import cached_folder, fetch, is_whole, whole
+from trtspec.models.hub import fetch, is_whole, whole
 from trtspec.models.hub_errors import explained
 from trtspec.models.source import Source
 
@@ -68,10 +68,9 @@ def fetch_headers(repo_id: str, revision: str | None, watch: Progress) -> Path:
     return made
 
 
-def has_headers(repo_id: str, revision: str | None) -> bool:
-    """Says whether this machine has the headers of a model; the network is not used."""
-    folder = cached_folder(repo_id, revision)
-    return folder is not None and (_place(folder).is_dir() or is_whole(folder))
+def has_headers(snapshot: Path) -> bool:
+    """Says whether this machine has the headers of a model, of which the Hub's cache has a snapshot."""
+    return _place(snapshot).is_dir() or is_whole(snapshot)
 
 
 def _place(snapshot: Path) -> Path:

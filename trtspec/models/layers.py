@@ -9,14 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from types import MappingProxyType
 from typing import TypeVar
 
+import numpy as np
+
 from trtspec.base.errors import ModelError
+from trtspec.models.headers_only import is_headers_only
 from trtspec.models.hf_config import HfConfig
 from trtspec.models.source import Source
 from trtspec.recipe.layers import usual_count
 from trtspec.recipe.schema import Draft
+from trtspec.serving.executors.torch.alike import Bytes, Read, alike
 
 T = TypeVar("T")
 
@@ -81,3 +86,28 @@ def renumbered(named: Mapping[str, T], layers: Sequence[int]) -> dict[str, T]:
             places = [new for new, old in enumerate(layers) if old == int(match[2])]
             kept |= {f"{match[1]}{new}{match[3]}": value for new in places}
     return kept
+
+
+def num_common(target: Source, draft: Source) -> int:
+    """Returns how many numbers of the draft's matrices the target has too; 0 where weights are not here.
+
+    It looks at a few kilobytes of each.
+    """
+    if target.folder != draft.folder and (is_headers_only(target) or is_headers_only(draft)):
+        return 0
+    common = alike(_forms(draft), _reader(draft), _forms(target), _reader(target), whole=False)
+    return sum(draft.tensors[name].elements for name in common)
+
+
+def _forms(source: Source) -> dict[str, tuple[str, tuple[int, ...]]]:
+    tensors = source.tensors.items()
+    return {name: (tensor.dtype, tensor.shape) for name, tensor in tensors if len(tensor.shape) > 1}
+
+
+def _reader(source: Source) -> Read:
+    @cache
+    def read(name: str) -> Bytes:
+        tensor = source.tensors[name]
+        return np.memmap(tensor.file, np.uint8, "r", tensor.start, (tensor.end - tensor.start,))
+
+    return read

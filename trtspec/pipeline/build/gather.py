@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +15,10 @@ from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
 from trtspec.checkpoint.calibrate.dataset import Dataset, find_dataset
-from trtspec.models.common import num_common
 from trtspec.models.headers_only import digests_of_blobs, digests_of_weights, fetch_headers, has_headers
 from trtspec.models.heads.reading import head_tensors, read_head
 from trtspec.models.hub import cached_folder, check_access, fetch
-from trtspec.models.layers import draft_of
+from trtspec.models.layers import draft_of, num_common
 from trtspec.models.published import published
 from trtspec.models.source import Source, read_source
 from trtspec.models.tokenizer import TOKENIZER_FILES
@@ -28,9 +27,8 @@ from trtspec.pipeline.plan.facts import DatasetFacts, HeadFacts, ModelFacts, Pla
 from trtspec.pipeline.run.digests import FileDigests
 from trtspec.recipe.layers import AUTO
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.schema import Draft, RecipeModel
+from trtspec.recipe.schema import Draft, Recipe, RecipeModel
 
-Bring = Callable[["str", "str | None", Progress], Path]
 _HUB_TIMEOUT_S = 1.5
 
 
@@ -51,45 +49,58 @@ def gather(
     ModelError, TensorError or DatasetError for what cannot be read, and UnavailableError for a disk without
     room.
     """
-    has_head, models = loaded.recipe.speculation.method.is_head, dict[Role, ModelFacts]()
-    not_given = refused(loaded, offline=offline)
-    for role, model in loaded.recipe.models.items():
-        known = published(model.model, model.revision) if offline and role in not_given else None
-        if known:
-            models[role] = _of_table(loaded, model, known, not_given[role])
-        elif role in not_given and not isinstance(not_given[role], UnavailableError):
-            raise not_given[role]
-        elif role is Role.TARGET or not has_head:
-            bring = fetch if role in weights else fetch_headers
-            models[role] = _model(loaded, model, digests, bring, watch)
-    draft, head = loaded.recipe.draft, None
-    if draft and has_head:
-        head = _head(loaded, draft, models[Role.TARGET].source, digests, watch)
-    elif draft:
-        facts = _of_layers(loaded, draft, models[Role.DRAFT], digests)
-        is_read = not (models[Role.TARGET].not_read or facts.not_read)
-        common = num_common(models[Role.TARGET].source, facts.source) if is_read else 0
-        models[Role.DRAFT] = replace(facts, num_common=common)
+    recipe, here, has_head = loaded.recipe, loaded.path.parent, loaded.recipe.speculation.method.is_head
+    known = _published(recipe) if offline else {}
+    not_given = refused(loaded, known)
+    models, head = dict[Role, ModelFacts](), None
+    for role, location in loaded.locations.items():
+        model, error, is_head = recipe.models[role], not_given.get(role), has_head and role is Role.DRAFT
+        calibration = recipe.calibration(model)
+        texts = calibration.dataset if calibration else None
+        if error and role in known:
+            models[role] = _of_table(model.model, known[role], texts, error)
+            continue
+        if error and not isinstance(error, UnavailableError):
+            raise error
+        # A head is downloaded whole: it is small, and which tokens it knows is among its tensors.
+        bring = fetch if role in weights or is_head else fetch_headers
+        folder = location if isinstance(location, Path) else bring(location, model.revision, watch)
+        commit = None if folder == location else folder.name
+        if is_head:
+            head = _head(model.model, commit, folder, models[Role.TARGET].source, digests)
+            continue
+        # A server of others gets a model of the Hub by its commit: nothing here reads its weights.
+        is_told = commit is not None and not recipe.runner.builds_engines
+        facts = _model(model.model, commit, folder, digests, is_told=is_told)
+        dataset = None if facts.source.scheme else _dataset(texts, here, digests)
+        models[role] = replace(facts, dataset=dataset)
+    if recipe.draft and not has_head:
+        models[Role.DRAFT] = _draft(recipe, recipe.draft, models, here, digests)
     return PlanFacts(models, host, _serving_code(), head)
 
 
-def refused(loaded: LoadedRecipe, *, offline: bool = False) -> dict[Role, TrtspecError]:
-    """Returns why the Hub does not give those models that this machine lacks; it is asked for all at once."""
-    lacking = {
-        role: model
-        for role, model in loaded.recipe.models.items()
-        if isinstance(loaded.model_location(model), str) and _is_lacking(model, offline=offline)
-    }
+def _published(recipe: Recipe) -> dict[Role, Source]:
+    """Returns those of the recipe's models that trtspec's table has, without their files."""
+    found = {role: published(model.model, model.revision) for role, model in recipe.models.items()}
+    return {role: source for role, source in found.items() if source}
+
+
+def refused(loaded: LoadedRecipe, known: Collection[Role] = ()) -> dict[Role, TrtspecError]:
+    """Returns why the Hub does not give those models that this machine lacks; it is asked for all at once.
+
+    A model that is `known` is lacking too where only some of its files are here.
+    """
+    models = loaded.recipe.models
+    on_hub = [role for role, location in loaded.locations.items() if isinstance(location, str)]
+    lacking = [role for role in on_hub if _is_lacking(models[role], is_known=role in known)]
     with ThreadPoolExecutor(len(Role)) as pool:
-        found = {role: pool.submit(_refusal, model) for role, model in lacking.items()}
+        found = {role: pool.submit(_refusal, models[role]) for role in lacking}
         return {role: error for role, future in found.items() if (error := future.result())}
 
 
-def _is_lacking(model: RecipeModel, *, offline: bool) -> bool:
-    if cached_folder(model.model, model.revision) is None:
-        return True
-    known = offline and published(model.model, model.revision)
-    return bool(known) and not has_headers(model.model, model.revision)
+def _is_lacking(model: RecipeModel, *, is_known: bool) -> bool:
+    folder = cached_folder(model.model, model.revision)
+    return folder is None or (is_known and not has_headers(folder))
 
 
 def _refusal(model: RecipeModel) -> TrtspecError | None:
@@ -100,53 +111,27 @@ def _refusal(model: RecipeModel) -> TrtspecError | None:
     return None
 
 
-def _of_table(loaded: LoadedRecipe, model: RecipeModel, source: Source, error: TrtspecError) -> ModelFacts:
+def _of_table(name: str, source: Source, texts: str | None, error: TrtspecError) -> ModelFacts:
     """Returns the facts about a published model that cannot be had; its texts are not asked for either."""
-    calibration = None if source.scheme else loaded.recipe.calibration(model)
-    texts = Dataset(calibration.dataset, Path(calibration.dataset), None) if calibration else None
-    dataset = DatasetFacts(texts, None) if texts else None
-    return ModelFacts(model.model, None, source, None, dataset, not_read=error)
+    is_calibrated = texts and not source.scheme
+    dataset = DatasetFacts(Dataset(texts, Path(texts), None), None) if is_calibrated else None
+    return ModelFacts(name, None, source, None, dataset, not_read=error)
 
 
 def _model(
-    loaded: LoadedRecipe, model: RecipeModel, digests: FileDigests | None, bring: Bring, watch: Progress
+    name: str, commit: str | None, folder: Path, digests: FileDigests | None, *, is_told: bool
 ) -> ModelFacts:
-    location = loaded.model_location(model)
-    folder = location if isinstance(location, Path) else bring(location, model.revision, watch)
+    """Returns the facts about a model, without its texts; with `is_told` its digests are those of the Hub."""
     source = read_source(folder)
     names = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
-    # A server of others gets a model of the Hub by its commit: nothing here reads its weights.
-    is_told = folder != location and not loaded.recipe.runner.builds_engines
     told = {**digests_of_weights(folder), **(digests_of_blobs(folder) if is_told else {})}
-    found = _digests(model.model, (*source.files, *names), digests, told)
-    dataset = None if source.scheme else _dataset(loaded, model, digests)
-    return ModelFacts(model.model, None if folder == location else folder.name, source, found, dataset)
-
-
-def _digests(
-    name: str, files: Iterable[Path], digests: FileDigests | None, known: Mapping[str, str]
-) -> dict[str, str] | None:
-    """Returns the digests of a model's files by their names; `known` are those that need no reading."""
-    if digests is None:
-        return None
-    named = {file.name: file for file in files}
-    read = digests.of_all([file for each, file in named.items() if each not in known], name)
-    return {each: known[each] if each in known else read[file] for each, file in named.items()}
+    return ModelFacts(name, commit, source, _digests(name, (*source.files, *names), digests, told))
 
 
 def _head(
-    loaded: LoadedRecipe,
-    draft: Draft,
-    target: Source,
-    digests: FileDigests | None,
-    watch: Progress,
+    name: str, commit: str | None, folder: Path, target: Source, digests: FileDigests | None
 ) -> HeadFacts:
-    """Returns the facts of a head, which goes on with the target's states: its sizes are the target's.
-
-    It is downloaded whole: it is small, and which tokens it knows is among its tensors.
-    """
-    location = loaded.model_location(draft)
-    folder = location if isinstance(location, Path) else fetch(location, draft.revision, watch)
+    """Returns the facts of a head, which goes on with the target's states: its sizes are the target's."""
     head = read_head(folder)
     tensors, layer = head_tensors(head), head.layer or {"num_hidden_layers": 0}
     source = replace(
@@ -161,28 +146,41 @@ def _head(
         tensors=tensors,
     )
     files = {folder / "config.json", *(tensor.file for tensor in tensors.values())}
-    found = _digests(draft.model, sorted(files), digests, {})
-    return HeadFacts(draft.model, None if folder == location else folder.name, head, source, found)
+    return HeadFacts(name, commit, head, source, _digests(name, sorted(files), digests, {}))
 
 
-def _of_layers(
-    loaded: LoadedRecipe, draft: Draft, facts: ModelFacts, digests: FileDigests | None
-) -> ModelFacts:
-    """Returns the facts of the layers of the target that the draft is, if it is."""
-    kept = replace(facts, source=draft_of(facts.source, draft))
-    if draft.layers_of_target != AUTO:
-        return kept
-    texts = loaded.recipe.layer_texts
-    dataset = find_dataset(texts, loaded.path.parent) if texts else None
-    digest = digests.of(dataset.file) if digests and dataset else None
-    return replace(kept, search=SearchFacts(DatasetFacts(dataset, digest) if dataset else None))
-
-
-def _dataset(loaded: LoadedRecipe, model: RecipeModel, digests: FileDigests | None) -> DatasetFacts | None:
-    calibration = loaded.recipe.calibration(model)
-    if calibration is None:
+def _digests(
+    name: str, files: Iterable[Path], digests: FileDigests | None, known: Mapping[str, str]
+) -> dict[str, str] | None:
+    """Returns the digests of a model's files by their names; `known` are those that need no reading."""
+    if digests is None:
         return None
-    dataset = find_dataset(calibration.dataset, loaded.path.parent)
+    named = {file.name: file for file in files}
+    read = digests.of_all([file for each, file in named.items() if each not in known], name)
+    return {each: known[each] if each in known else read[file] for each, file in named.items()}
+
+
+def _draft(
+    recipe: Recipe,
+    draft: Draft,
+    models: Mapping[Role, ModelFacts],
+    here: Path,
+    digests: FileDigests | None,
+) -> ModelFacts:
+    """Returns the facts of the draft beside its target: the layers of it that it is, and what both share."""
+    target, facts = models[Role.TARGET], models[Role.DRAFT]
+    source = draft_of(facts.source, draft)
+    is_searched = draft.layers_of_target == AUTO
+    search = SearchFacts(_dataset(recipe.layer_texts, here, digests)) if is_searched else None
+    common = 0 if target.not_read or facts.not_read else num_common(target.source, source)
+    return replace(facts, source=source, search=search, num_common=common)
+
+
+def _dataset(texts: str | None, here: Path, digests: FileDigests | None) -> DatasetFacts | None:
+    """Returns the facts about the file of texts that the recipe in the folder `here` names, if any."""
+    if texts is None:
+        return None
+    dataset = find_dataset(texts, here)
     return DatasetFacts(dataset, digests.of(dataset.file) if digests else None)
 
 

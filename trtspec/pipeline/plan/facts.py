@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from trtspec.base.errors import TrtspecError
 from trtspec.base.roles import Role
@@ -88,3 +89,8 @@ class PlanFacts:
     @property
     def target(self) -> ModelFacts:
         return self.models[Role.TARGET]
+
+
+def portable_name(name: str) -> str:
+    """Returns a name of a model or a dataset for every machine: of an absolute path, only the last part."""
+    return Path(name).name if Path(name).is_absolute() or name.startswith("~") else name

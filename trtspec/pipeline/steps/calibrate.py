@@ -18,12 +18,11 @@ from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.layers.chosen import with_layers
 from trtspec.models.headers_only import check_weights
 from trtspec.models.source import Source
-from trtspec.pipeline.plan.facts import PlanFacts
+from trtspec.pipeline.plan.facts import PlanFacts, portable_name
 from trtspec.pipeline.plan.obstacles import calibrate_obstacle
 from trtspec.pipeline.plan.resolved import CalibrationPlan, Resolved
 from trtspec.pipeline.run.step import Step, name_of
 from trtspec.pipeline.steps import choose_layers
-from trtspec.pipeline.steps.portable import portable_name
 from trtspec.pipeline.steps.reads import digest_of_files, is_safetensors, is_weight_or_tokenizer
 
 KIND = "calibrate"

@@ -16,13 +16,12 @@ from trtspec.pipeline.containers.images import image_digest
 from trtspec.pipeline.containers.program import Program
 from trtspec.pipeline.engine import manifest
 from trtspec.pipeline.machine.installed import all_packages
-from trtspec.pipeline.plan.facts import PlanFacts
+from trtspec.pipeline.plan.choices import Choice
+from trtspec.pipeline.plan.facts import PlanFacts, portable_name
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.records import read_records
 from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps import choose_layers
-from trtspec.pipeline.steps.calibrate import scales
-from trtspec.pipeline.steps.portable import portable_command, portable_name, portable_value
+from trtspec.pipeline.steps import calibrate, choose_layers
 from trtspec.pipeline.steps.pull import StoredEngine, provenance, recorded
 
 KIND = "write manifest"
@@ -33,21 +32,14 @@ def step(
     resolved: Resolved, facts: PlanFacts, steps: Sequence[Step], found: Mapping[Role, StoredEngine]
 ) -> Step:
     """Returns the step; `steps` are all before this one, `found` are the engines that were pulled."""
-    made = {step.role for step in steps} - set(found)
-    calibrations = {
-        role: file for role in resolved.engines if role in made and (file := scales(resolved, role)[0])
-    }
-    chosen = {
-        role: file
-        for role in resolved.engines
-        if role in made and (file := choose_layers.chosen(resolved, role)[0])
-    }
+    calibrations = _files_of(calibrate.KIND, steps, resolved.output)
+    chosen = _files_of(choose_layers.KIND, steps, resolved.output)
     host, names = facts.host, tuple(step.name for step in steps)
     content = manifest.Manifest(
         name=resolved.loaded.recipe.name,
         recipe=resolved.loaded.digest,
         backend=resolved.backend,
-        values={choice.key: portable_value(choice) for choice in resolved.choices if choice.key != "output"},
+        values={choice.key: _value(choice) for choice in resolved.choices if choice.key != "output"},
         models={
             role: {
                 "model": portable_name(model.name),
@@ -79,11 +71,25 @@ def step(
     )
 
 
+def _files_of(kind: str, steps: Sequence[Step], build: Path) -> dict[Role, Path]:
+    """Returns the files that steps of a kind make, by role."""
+    return {
+        step.role: build / step.output for step in steps if step.kind == kind and step.role and step.output
+    }
+
+
+def _value(choice: Choice) -> bool | int | float | str:
+    value = choice.value
+    return portable_name(value) if choice.key.endswith(".dataset") and isinstance(value, str) else value
+
+
 def _commands(resolved: Resolved, steps: Sequence[Step]) -> dict[str, list[str]]:
     """Returns the command lines by step, as if run in the build directory: the same on every machine."""
-    recipe, output = resolved.loaded.path, resolved.output
+    recipe, build = resolved.loaded.path, resolved.output
+    places = {str(recipe): recipe.name, str(build): "."}
     return {
-        step.name: list(step.portable) or portable_command(step.command, recipe, output)
+        step.name: list(step.portable)
+        or [places.get(word, word.removeprefix(f"{build}/")) for word in step.command]
         for step in steps
         if step.command
     }
