@@ -1,4 +1,9 @@
-"""Downloads a model from the Hub: configs and tokenizer, then the weights that they name, nothing else."""
+"""Brings models of the Hugging Face Hub into folders of this machine: only safetensors, and no code.
+
+Configs and tokenizer come first, then the weights that they name. `huggingface_hub` does the transfer: it
+knows `HF_HOME`, `HF_TOKEN`, `HF_ENDPOINT` and `HF_HUB_OFFLINE`, and resumes a file where an earlier download
+broke off.
+"""
 
 from __future__ import annotations
 
@@ -10,35 +15,91 @@ from threading import Event, Thread
 from typing import Any
 
 from trtspec.base.errors import ModelError, UnavailableError
-from trtspec.base.progress import Advance, Progress
+from trtspec.base.progress import Advance, Progress, no_progress
 from trtspec.base.units import mb_or_gb
-from trtspec.models.hub_errors import explained
-from trtspec.models.tensors import INDEX, SINGLE, read_index, refuse_pickles
+from trtspec.models.headers_only import fetch_headers
+from trtspec.models.hub import COMMIT, explained, find_files
+from trtspec.models.tensors import INDEX, SINGLE, read_index, read_tensors
 
 _CONFIGS = ("*.json", "*.jinja")
 _ELSEWHERE = "*/*"  # folders hold other formats of the same model: original/, onnx/, gguf/
 _INTERVAL_S = 0.5
 
 
-def download(repo_id: str, revision: str | None, watch: Progress) -> Path:
-    """Downloads what the cache lacks of a snapshot, and returns the snapshot's folder.
+def fetch(
+    location: Path | str, revision: str | None = None, watch: Progress = no_progress, *, weights: bool = True
+) -> Path:
+    """Returns a model's folder; that of a model of the Hub is named after its commit.
 
-    Raises ModelError, or UnavailableError if the disk has no room for it.
+    What this machine lacks of it is downloaded; without `weights` only their headers are, unless they are so
+    small that the Hub has no SHA-256 of them. Raises ModelError, TensorError, or UnavailableError if the disk
+    has no room for it.
     """
-    from huggingface_hub import snapshot_download
-
-    with explained(repo_id, revision):
-        folder, names = begin(repo_id, revision)
+    if isinstance(location, Path):
+        return location
+    if folder := _whole(location, revision):
+        return folder
+    with explained(location, revision):
+        folder, names = _begin(location, revision)
         if all((folder / name).is_file() for name in names):
             return folder
-        blobs = _blobs(folder, published(repo_id, folder.name, names))
-        _check_space(repo_id, folder, blobs)
-        with watch(f"download {repo_id}", sum(blobs.values())) as advance, _counted(blobs, advance):
-            snapshot_download(repo_id, revision=folder.name, allow_patterns=names)
+        if not weights and (made := fetch_headers(location, folder, names, watch)):
+            return made
+        _download(location, folder, names, watch)
     return folder
 
 
-def begin(repo_id: str, revision: str | None) -> tuple[Path, list[str]]:
+def _download(repo_id: str, folder: Path, names: Sequence[str], watch: Progress) -> None:
+    from huggingface_hub import snapshot_download
+
+    blobs = _blobs(folder, find_files(repo_id, folder.name, names))
+    _check_space(repo_id, folder, blobs)
+    with watch(f"download {repo_id}", sum(blobs.values())) as advance, _counted(blobs, advance):
+        snapshot_download(repo_id, revision=folder.name, allow_patterns=names)
+
+
+def _whole(repo_id: str, revision: str | None) -> Path | None:
+    """The folder of a snapshot that is complete in the cache and may be used without asking the Hub, or None.
+
+    A commit never changes, so the Hub need not be asked. A branch or tag can change, and the cached one is
+    used only if `HF_HUB_OFFLINE` is set.
+    """
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    settled = HF_HUB_OFFLINE or COMMIT.fullmatch(revision or "")
+    cached = cached_folder(repo_id, revision) if settled else None
+    return cached if cached and is_whole(cached) else None
+
+
+def cached_folder(location: Path | str, revision: str | None = None) -> Path | None:
+    """Returns a model's folder; that of a model of the Hub is its snapshot in the cache, complete or not.
+
+    None if the cache has none. The network is not used.
+    """
+    if isinstance(location, Path):
+        return location
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        config = try_to_load_from_cache(location, "config.json", revision=revision)
+    except HFValidationError:
+        return None
+    return Path(config).parent if isinstance(config, str) else None
+
+
+def is_whole(folder: Path) -> bool:
+    """Returns True if all weights and the tokenizer are there; an interrupted download leaves some files
+    out.
+    """
+    try:
+        read_tensors(folder)
+    except ModelError:
+        return False
+    return (folder / "tokenizer.json").is_file()
+
+
+def _begin(repo_id: str, revision: str | None) -> tuple[Path, list[str]]:
     """Downloads configs and tokenizer; returns their folder and the names of the model's weight files."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -51,22 +112,6 @@ def begin(repo_id: str, revision: str | None) -> tuple[Path, list[str]]:
     )
     index = folder / INDEX
     return folder, sorted(set(read_index(index).values())) if index.is_file() else [SINGLE]
-
-
-def published(repo_id: str, commit: str, names: Sequence[str]) -> Sequence[Any]:
-    """The Hub's metadata of these files, huggingface_hub's `RepoFile`; raises ModelError if it lacks one."""
-    from huggingface_hub import HfApi
-
-    found = HfApi().get_paths_info(repo_id, list(names), revision=commit)
-    if {file.path for file in found} != set(names):
-        _refuse_what_is_missing(repo_id, names, HfApi().list_repo_files(repo_id, revision=commit))
-    return found
-
-
-def _refuse_what_is_missing(repo_id: str, names: Sequence[str], files: Sequence[str]) -> None:
-    refuse_pickles(repo_id, files)
-    missing = next(name for name in names if name not in files)
-    raise ModelError(repo_id, f"has no {missing}", "choose a model that is published as safetensors")
 
 
 def _blobs(folder: Path, files: Sequence[Any]) -> Mapping[Path, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,9 +20,7 @@ from trtspec.base.errors import ModelError, TensorError
 from trtspec.base.locks import locked
 from trtspec.base.progress import Progress
 from trtspec.base.threads import in_threads
-from trtspec.models.download import begin, published
-from trtspec.models.hub import fetch, is_whole, whole
-from trtspec.models.hub_errors import explained
+from trtspec.models.hub import find_files
 from trtspec.models.source import Source
 
 _DIGESTS = ".sha256.json"
@@ -30,47 +28,40 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 _THREADS = 8  # not limited by processors: a request mostly waits for the network
 
 
-def fetch_headers(repo_id: str, revision: str | None, watch: Progress) -> Path:
-    """Returns a folder of the snapshot, named after its commit, without a download of the weights.
+def fetch_headers(repo_id: str, snapshot: Path, names: Sequence[str], watch: Progress) -> Path | None:
+    """Returns a folder that has a snapshot's files, and in place of the weights in `names` their headers.
 
-    If this machine has the weights, it is the snapshot itself. Else each weight file is its header, followed
-    by a hole as long as the data. Small weights of which the Hub has no SHA-256 are downloaded. Raises
-    ModelError, TensorError or UnavailableError.
+    Each header is followed by a hole as long as the data. Returns None for small weights, of which the Hub
+    has no SHA-256. Raises ModelError or TensorError.
     """
-    if folder := whole(repo_id, revision):
-        return folder
-    with explained(repo_id, revision):
-        folder, names = begin(repo_id, revision)
-        if all((folder / name).is_file() for name in names):
-            return folder
-        made = _place(folder)
-        if made.is_dir():
+    made = _place(snapshot)
+    if made.is_dir():
+        return made
+    weights = find_files(repo_id, snapshot.name, names)
+    if not all(file.lfs for file in weights):
+        return None
+    made.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        locked(made.with_name(f".{made.name}.lock"), lambda: None),
+        TemporaryDirectory(dir=made.parent, prefix=".", ignore_cleanup_errors=True) as temporary,
+    ):
+        if made.is_dir():  # Another process has made it meanwhile.
             return made
-        weights = published(repo_id, folder.name, names)
-        if not all(file.lfs for file in weights):  # The Hub has no SHA-256 of small files.
-            return fetch(repo_id, folder.name, watch)
-        made.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            locked(made.with_name(f".{made.name}.lock"), lambda: None),
-            TemporaryDirectory(dir=made.parent, prefix=".", ignore_cleanup_errors=True) as temporary,
-        ):
-            if made.is_dir():  # Another process has made it meanwhile.
-                return made
-            new = Path(temporary, folder.name)
-            new.mkdir()
-            for file in folder.iterdir():
-                if file.is_file():
-                    (new / file.name).write_bytes(file.read_bytes())
-            (new / _DIGESTS).write_text(json.dumps({file.path: file.lfs.sha256 for file in weights}))
-            with watch(f"read the headers of {repo_id}", None) as advance:
-                in_threads(partial(_outline, repo_id, new), names, advance, _THREADS)
-            publish(new, made)
+        new = Path(temporary, snapshot.name)
+        new.mkdir()
+        for file in snapshot.iterdir():
+            if file.is_file():
+                (new / file.name).write_bytes(file.read_bytes())
+        (new / _DIGESTS).write_text(json.dumps({file.path: file.lfs.sha256 for file in weights}))
+        with watch(f"read the headers of {repo_id}", None) as advance:
+            in_threads(partial(_outline, repo_id, new), names, advance, _THREADS)
+        publish(new, made)
     return made
 
 
 def has_headers(snapshot: Path) -> bool:
-    """Says whether this machine has the headers of a model, of which the Hub's cache has a snapshot."""
-    return _place(snapshot).is_dir() or is_whole(snapshot)
+    """Says whether this machine has the headers of a snapshot's weights."""
+    return _place(snapshot).is_dir()
 
 
 def _place(snapshot: Path) -> Path:

@@ -1,70 +1,37 @@
-"""Brings models of the Hugging Face Hub into folders of this machine: only safetensors, and no code.
-
-`huggingface_hub` does the transfer: it knows `HF_HOME`, `HF_TOKEN`, `HF_ENDPOINT` and `HF_HUB_OFFLINE`, and
-resumes a file where an earlier download broke off.
-"""
+"""Asks the Hugging Face Hub, and turns what `huggingface_hub` raises into errors of one clear line."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
 
-from trtspec.base.errors import ModelError, UnavailableError
-from trtspec.base.progress import Progress, no_progress
-from trtspec.models.download import download
-from trtspec.models.hub_errors import explained
-from trtspec.models.tensors import read_tensors
+from trtspec.base.errors import DatasetError, ModelError, TrtspecError, UnavailableError
+from trtspec.models.tensors import refuse_pickles
 
-_COMMIT = re.compile("[0-9a-f]{40}")
-
-
-def cached_folder(repo_id: str, revision: str | None = None) -> Path | None:
-    """The folder of the snapshot in this machine's cache, complete or not; None if there is none.
-
-    The network is not used.
-    """
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        config = try_to_load_from_cache(repo_id, "config.json", revision=revision)
-    except HFValidationError:
-        return None
-    return Path(config).parent if isinstance(config, str) else None
+COMMIT = re.compile("[0-9a-f]{40}")
+_TRANSPORTS = ("requests", "urllib3", "httpx", "httpcore")
+_NETWORK = "check the network, its proxy and HF_ENDPOINT"
+_LOG_IN = "hf auth login, or set HF_TOKEN"
 
 
-def fetch(repo_id: str, revision: str | None = None, watch: Progress = no_progress) -> Path:
-    """Returns the snapshot's folder, which is named after its commit, and downloads what is missing.
+@dataclass(frozen=True, slots=True)
+class HubKind:
+    """A kind of thing on the Hub."""
 
-    Raises ModelError, or UnavailableError if the disk has no room for it.
-    """
-    return whole(repo_id, revision) or download(repo_id, revision, watch)
-
-
-def whole(repo_id: str, revision: str | None) -> Path | None:
-    """The folder of a snapshot that is complete in the cache and may be used without asking the Hub, or None.
-
-    A commit never changes, so the Hub need not be asked. A branch or tag can change, and the cached one is
-    used only if `HF_HUB_OFFLINE` is set.
-    """
-    from huggingface_hub.constants import HF_HUB_OFFLINE
-
-    settled = HF_HUB_OFFLINE or _COMMIT.fullmatch(revision or "")
-    cached = cached_folder(repo_id, revision) if settled else None
-    return cached if cached and is_whole(cached) else None
+    name: str
+    local: str
+    """The word for what it is on this machine."""
+    path: str
+    """Its prefix in the Hub's URLs."""
+    error: type[TrtspecError]
+    """Raised if it cannot be had."""
 
 
-def is_whole(folder: Path) -> bool:
-    """Returns True if all weights and the tokenizer are there; an interrupted download leaves some files
-    out.
-    """
-    try:
-        read_tensors(folder)
-    except ModelError:
-        return False
-    return (folder / "tokenizer.json").is_file()
+MODEL = HubKind("model", "folder", "", ModelError)
+DATASET = HubKind("dataset", "file", "datasets/", DatasetError)
 
 
 def find_commit(repo_id: str, revision: str | None, timeout: float) -> str:
@@ -74,10 +41,26 @@ def find_commit(repo_id: str, revision: str | None, timeout: float) -> str:
     """
     from huggingface_hub import HfApi
 
-    if revision and _COMMIT.fullmatch(revision):
+    if revision and COMMIT.fullmatch(revision):
         return revision
     with explained(repo_id, revision), _answering(timeout):
         return str(HfApi().model_info(repo_id, revision=revision, timeout=timeout).sha)
+
+
+def find_files(repo_id: str, commit: str, names: Sequence[str]) -> Sequence[Any]:
+    """The Hub's metadata of these files, huggingface_hub's `RepoFile`; raises ModelError if it lacks one."""
+    from huggingface_hub import HfApi
+
+    found = HfApi().get_paths_info(repo_id, list(names), revision=commit)
+    if {file.path for file in found} != set(names):
+        _refuse_what_is_missing(repo_id, names, HfApi().list_repo_files(repo_id, revision=commit))
+    return found
+
+
+def _refuse_what_is_missing(repo_id: str, names: Sequence[str], files: Sequence[str]) -> None:
+    refuse_pickles(repo_id, files)
+    missing = next(name for name in names if name not in files)
+    raise ModelError(repo_id, f"has no {missing}", "choose a model that is published as safetensors")
 
 
 def check_access(repo_id: str, revision: str | None, timeout: float) -> None:
@@ -120,4 +103,76 @@ def _answering(timeout: float) -> Iterator[None]:
         raise UnavailableError("the Hub", problem, _NETWORK) from error
 
 
-_NETWORK = "check the network, its proxy and HF_ENDPOINT"
+@contextmanager
+def explained(repo_id: str, revision: str | None, kind: HubKind = MODEL) -> Iterator[None]:
+    """Turns what calls of the library raise within this context into the kind's error."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        yield
+    except HFValidationError as error:
+        problem = f"is neither a {kind.local} nor the name of a {kind.name} on the Hugging Face Hub"
+        repair = f"write owner/name, or a {kind.local} relative to the recipe"
+        raise kind.error(repo_id, problem, repair) from error
+    except GatedRepoError as error:
+        repair = f"accept its terms at https://huggingface.co/{kind.path}{repo_id}, then: {_LOG_IN}"
+        problem = f"is a gated {kind.name}, and this machine has no access to it"
+        raise kind.error(repo_id, problem, repair) from error
+    except RepositoryNotFoundError as error:
+        raise _not_found(repo_id, kind) from error
+    except RevisionNotFoundError as error:
+        problem = f"has no revision {revision}"
+        raise kind.error(repo_id, problem, "name a commit, tag or branch of it") from error
+    except (LocalEntryNotFoundError, HfHubHTTPError) as error:
+        raise _not_reached(repo_id, kind, error.__cause__ or error) from error
+    except OfflineModeIsEnabled as error:
+        raise _not_reached(repo_id, kind, error) from error
+    except Exception as error:
+        is_transfer = type(error) is OSError and error.errno is None  # raised for a file of the wrong size
+        if not is_transfer and type(error).__module__.partition(".")[0] not in _TRANSPORTS:
+            raise
+        if "Connect" in type(error).__name__:
+            raise _not_reached(repo_id, kind, error) from error
+        problem = f"the download broke off ({type(error).__name__})"
+        raise kind.error(repo_id, problem, "run the command again; it goes on where it stopped") from error
+
+
+def _not_found(repo_id: str, kind: HubKind) -> TrtspecError:
+    from huggingface_hub import get_token
+
+    problem = f"is neither a {kind.local} nor a {kind.name} of the Hugging Face Hub that this machine may see"
+    private = (
+        f"for a private {kind.name}, take a token that may read it"
+        if get_token()
+        else f"for a private {kind.name}: {_LOG_IN}"
+    )
+    return kind.error(
+        repo_id, problem, f"check the spelling; a {kind.local} is written ./{repo_id}; {private}"
+    )
+
+
+def _not_reached(repo_id: str, kind: HubKind, error: BaseException) -> TrtspecError:
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    if isinstance(error, OfflineModeIsEnabled):
+        problem = "is not complete on this machine, and HF_HUB_OFFLINE is set"
+        return kind.error(repo_id, problem, "unset HF_HUB_OFFLINE once, to download it")
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status == 401:
+        return kind.error(repo_id, "the Hub does not accept the token of this machine", _LOG_IN)
+    if status == 403:
+        return kind.error(
+            repo_id, f"the token of this machine may not read this {kind.name}", "take one that may"
+        )
+    if status is not None:
+        return kind.error(repo_id, f"the Hub answered with status {status}", "try again later")
+    repair = f"check the network and HF_ENDPOINT; a {kind.local} here is written ./{kind.local}"
+    return kind.error(repo_id, "is not complete on this machine, and the Hub cannot be reached", repair)

@@ -8,6 +8,7 @@ dtypes of the weights follow from them by the model's family.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -138,8 +139,7 @@ def published(repo_id: str, revision: str | None = None) -> Source | None:
     quantized = QUANTIZED.get(repo_id)
     written = {"quantization": quantized} if quantized else None
     outline = source_of(folder, config, config, written, {})
-    tensors = _tensors(outline, folder / SINGLE)
-    return source_of(folder, config, config, written, tensors)
+    return replace(outline, tensors=_tensors(outline, folder / SINGLE))
 
 
 def _tensors(outline: Source, file: Path) -> Mapping[str, Tensor]:

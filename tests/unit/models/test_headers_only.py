@@ -81,7 +81,7 @@ def test_of_two_who_plan_at_once_one_makes_the_outline(
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_text("{}")
 
-    def published(*_: object) -> list[SimpleNamespace]:
+    def find_files(*_: object) -> list[SimpleNamespace]:
         both.wait(60)
         return [SimpleNamespace(path="model.safetensors", lfs=SimpleNamespace(sha256="0" * 64))]
 
@@ -91,13 +91,12 @@ def test_of_two_who_plan_at_once_one_makes_the_outline(
         return 0
 
     monkeypatch.setenv("TRTSPEC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(headers_only, "whole", lambda *_: None)
-    monkeypatch.setattr(headers_only, "begin", lambda *_: (snapshot, ["model.safetensors"]))
-    monkeypatch.setattr(headers_only, "published", published)
+    monkeypatch.setattr(headers_only, "find_files", find_files)
     monkeypatch.setattr(headers_only, "_outline", outline)
     with ThreadPoolExecutor(2) as pool:
-        plans = [pool.submit(headers_only.fetch_headers, "owner/model", None, no_progress) for _ in range(2)]
-    folders = {plan.result() for plan in plans}
+        asked = "owner/model", snapshot, ["model.safetensors"], no_progress
+        plans = [pool.submit(headers_only.fetch_headers, *asked) for _ in range(2)]
+    folders = {plan.result() or snapshot for plan in plans}
     assert made == ["model.safetensors"]
     assert [folder.name for folder in folders] == [COMMIT]
     assert os.listdir(folders.pop().parent) == [COMMIT]

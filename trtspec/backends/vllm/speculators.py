@@ -10,7 +10,7 @@ from pathlib import Path
 from trtspec.base.errors import ModelError, TrtspecError, UnavailableError
 from trtspec.models.heads.speculators import KIND
 from trtspec.models.hf_config import HfConfig, read_hf_config
-from trtspec.models.hub_errors import explained
+from trtspec.models.hub import explained
 from trtspec.recipe.migration.drafts import DraftFlags
 
 _IN_NAMES = "speculator"

@@ -10,7 +10,7 @@ from pathlib import Path
 from trtspec.base.errors import DatasetError
 from trtspec.checkpoint.calibrate.texts import is_text_file
 from trtspec.checkpoint.calibration import FILE
-from trtspec.models.hub_errors import DATASET, explained
+from trtspec.models.hub import DATASET, explained
 
 _ON_HUB = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?(/(?P<path>.+))?")
 _SHOWN = 5

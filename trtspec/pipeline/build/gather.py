@@ -15,9 +15,10 @@ from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
 from trtspec.checkpoint.calibrate.dataset import Dataset, find_dataset
-from trtspec.models.headers_only import digests_of_blobs, digests_of_weights, fetch_headers, has_headers
+from trtspec.models.download import cached_folder, fetch, is_whole
+from trtspec.models.headers_only import digests_of_blobs, digests_of_weights, has_headers
 from trtspec.models.heads.reading import head_tensors, read_head
-from trtspec.models.hub import cached_folder, check_access, fetch
+from trtspec.models.hub import check_access
 from trtspec.models.layers import draft_of, num_common
 from trtspec.models.published import published
 from trtspec.models.source import Source, read_source
@@ -63,8 +64,7 @@ def gather(
         if error and not isinstance(error, UnavailableError):
             raise error
         # A head is downloaded whole: it is small, and which tokens it knows is among its tensors.
-        bring = fetch if role in weights or is_head else fetch_headers
-        folder = location if isinstance(location, Path) else bring(location, model.revision, watch)
+        folder = fetch(location, model.revision, watch, weights=role in weights or is_head)
         commit = None if folder == location else folder.name
         if is_head:
             head = _head(model.model, commit, folder, models[Role.TARGET].source, digests)
@@ -100,7 +100,7 @@ def refused(loaded: LoadedRecipe, known: Collection[Role] = ()) -> dict[Role, Tr
 
 def _is_lacking(model: RecipeModel, *, is_known: bool) -> bool:
     folder = cached_folder(model.model, model.revision)
-    return folder is None or (is_known and not has_headers(folder))
+    return folder is None or (is_known and not has_headers(folder) and not is_whole(folder))
 
 
 def _refusal(model: RecipeModel) -> TrtspecError | None:

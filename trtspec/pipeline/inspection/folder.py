@@ -7,10 +7,10 @@ from pathlib import Path
 
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import Finding, errors, ok
+from trtspec.models.download import cached_folder
 from trtspec.models.heads.check import check_head
 from trtspec.models.heads.reading import is_head, read_head
 from trtspec.models.hf_config import read_json
-from trtspec.models.hub import cached_folder
 from trtspec.models.pair import compare, read_member
 from trtspec.models.source import read_source
 from trtspec.pipeline.engine.manifest import read_manifest

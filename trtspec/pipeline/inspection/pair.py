@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
+from trtspec.models.download import cached_folder
 from trtspec.models.heads.check import check_head
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_head
-from trtspec.models.hub import cached_folder
 from trtspec.models.layers import draft_of
 from trtspec.models.masked import check_parallel
 from trtspec.models.mtp import MtpLayers, mtp_layers
@@ -51,7 +50,7 @@ def inspect_pair(loaded: LoadedRecipe) -> PairReport:
     sides, unseen, head = dict[Role, Member](), dict[Role, str](), None
     for role, location in loaded.locations.items():
         model = loaded.recipe.models[role]
-        folder = location if isinstance(location, Path) else cached_folder(location, model.revision)
+        folder = cached_folder(location, model.revision)
         if folder is None:
             unseen[role] = f"{location} is on the Hub and not on this machine"
             continue

@@ -14,7 +14,8 @@ from pathlib import Path
 from trtspec.backends.table import backends
 from trtspec.base.errors import TrtspecError
 from trtspec.base.roles import Role
-from trtspec.models.hub import cached_folder, check_access, check_connection
+from trtspec.models.download import cached_folder
+from trtspec.models.hub import check_access, check_connection
 from trtspec.models.source import read_source
 from trtspec.pipeline.containers.engine import ContainerEngine, find_engine
 from trtspec.pipeline.machine.devices import Gpu, find_gpus
@@ -107,7 +108,7 @@ def look(loaded: LoadedRecipe | None, output: Path, wheel: TrtspecError | None) 
 
 def _model(loaded: LoadedRecipe, role: Role) -> ModelState:
     location, model = loaded.locations[role], loaded.recipe.models[role]
-    folder = location if isinstance(location, Path) else cached_folder(location, model.revision)
+    folder = cached_folder(location, model.revision)
     try:
         if folder is not None:
             return ModelState(model.model, here=True, parameters=read_source(folder).parameters)

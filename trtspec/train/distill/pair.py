@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from trtspec.base.errors import EngineError, ModelError, RecipeError
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
 from trtspec.methods.method import TRANSLATES
-from trtspec.models.headers_only import fetch_headers
-from trtspec.models.hub import fetch
+from trtspec.models.download import fetch
 from trtspec.models.pair import compare, read_member, refuse
 from trtspec.models.source import Source
 from trtspec.pipeline.plan.resolved import MAX_DRAFT_LEN
@@ -47,8 +45,8 @@ class TrainingPair:
 def read_target(loaded: LoadedRecipe, watch: Progress) -> TrainingPair:
     """Reads the target, with its weights, for which a head is trained."""
     location, revision = loaded.locations[Role.TARGET], loaded.recipe.target.revision
-    folder = location if isinstance(location, Path) else fetch(location, revision, watch)
-    return _pair(loaded, read_member(folder).source, None)
+    target = read_member(fetch(location, revision, watch))
+    return _pair(loaded, target.source, None)
 
 
 def read_pair(loaded: LoadedRecipe, watch: Progress) -> TrainingPair:
@@ -68,10 +66,10 @@ def read_pair(loaded: LoadedRecipe, watch: Progress) -> TrainingPair:
     if loaded.recipe.draft and loaded.recipe.draft.layers_of_target:
         problem = "its draft is layers of the target, which are not to be changed"
         raise ModelError(loaded.path, problem, "train a model of its own: `trtspec tune --layers` writes one")
-    folders: dict[Role, Path] = {}
-    for role, location in loaded.locations.items():
-        bring, revision = fetch if role is Role.DRAFT else fetch_headers, models[role].revision
-        folders[role] = location if isinstance(location, Path) else bring(location, revision, watch)
+    folders = {
+        role: fetch(location, models[role].revision, watch, weights=role is Role.DRAFT)
+        for role, location in loaded.locations.items()
+    }
     target, draft = read_member(folders[Role.TARGET]), read_member(folders[Role.DRAFT])
     refuse(str(loaded.path), compare(target, draft, loaded.recipe.engine.max_seq_len), loaded.recipe.backend)
     check_trainable(draft.source)

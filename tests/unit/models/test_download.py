@@ -15,7 +15,7 @@ from tests.fakes.hub import COMMIT, Hub
 FETCH = """
 import sys
 from contextlib import contextmanager
-from trtspec.models.hub import fetch
+from trtspec.models.download import fetch
 from trtspec.base.errors import TrtspecError
 
 @contextmanager
