@@ -58,7 +58,7 @@ def gather(
         model, error, is_head = recipe.models[role], not_given.get(role), has_head and role is Role.DRAFT
         calibration = recipe.calibration(model)
         texts = calibration.dataset if calibration else None
-        if error and role in known:
+        if error and role in known and not is_head:
             models[role] = _of_table(model.model, known[role], texts, error)
             continue
         if error and not isinstance(error, UnavailableError):
