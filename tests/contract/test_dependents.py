@@ -21,7 +21,7 @@ from tests.fakes.clock import until
 from tests.fakes.drafting import random_head, said, tiny_target, trained_head
 from tests.fakes.engine_dir import write_engine
 from trtspec.backends.torch.dependent_builder import build_head, build_layers
-from trtspec.models.heads.reading import head_tensors, read_head
+from trtspec.models.heads.reading import read_head
 from trtspec.serving.completion import NO_END, Completion, CompletionRequest, Delta
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import SamplingConfig
@@ -55,7 +55,7 @@ class Build:
         heads = [trained_head(folder / "eagle3-head", self.target, texts, steps=60)]
         heads += [random_head(folder / f"{name}-head", name) for name in ("eagle", "medusa")]
         for head in map(read_head, heads):
-            build_head(head, head_tensors(head), engine, folder / head.method)
+            build_head(head, engine, folder / head.method)
         build_layers([0, 6], engine, folder / "layers")
 
     def run(self, method: str, use: Use, policy: Policy = "fixed") -> Any:

@@ -32,7 +32,7 @@ from safetensors.torch import load_file
 from tests.perf.pair import TINY, built, machine
 from trtspec.backends.torch.dependent_builder import build_head
 from trtspec.forecast.roofline import BatchLoad, Chip, Network, step
-from trtspec.models.heads.reading import head_tensors, read_head
+from trtspec.models.heads.reading import read_head
 from trtspec.models.source import read_source
 from trtspec.pipeline.plan.speed import chip
 from trtspec.recipe.gpus import GPUS
@@ -220,7 +220,7 @@ def measured(folder: Path, head_folder: Path, options: argparse.Namespace) -> tu
     head, cpu = read_head(head_folder), torch.device("cpu")
     engine, draft = built(folder, "float32") / "target/engine", folder / "build/head"
     if not draft.exists():
-        build_head(head, head_tensors(head), engine, draft)
+        build_head(head, engine, draft)
     config, own = read_config(engine), read_config(draft)
     cache = Cache(config, cpu)
     target = Decoder(config, read_tensors(engine, config, cpu), cache, cpu)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from trtspec.base.progress import Advance
 from trtspec.models.heads.head import HeadDescription
-from trtspec.models.heads.reading import head_tensors
 from trtspec.models.hf_config import read_hf_config
 from trtspec.models.tensors import INDEX
 from trtspec.pipeline.plan.facts import HeadFacts
@@ -39,7 +38,7 @@ def run(head: HeadDescription, output: Path, advance: Advance) -> None:
     output.mkdir(parents=True)
     config = {**read_hf_config(head.folder / _CONFIG).content, **head.unsaid}
     (output / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    files = {tensor.file for tensor in head_tensors(head).values()}
+    files = {tensor.file for tensor in head.tensors.values()}
     if (index := head.folder / INDEX).is_file():
         files.add(index)
     for file in sorted(files):

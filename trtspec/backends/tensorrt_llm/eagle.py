@@ -27,7 +27,6 @@ from trtspec.models.families.family import FamilyTensor, Split, TensorPart
 from trtspec.models.heads.check import check_head
 from trtspec.models.heads.eagle import TARGET_ARCHITECTURE, EagleDescription
 from trtspec.models.heads.head import HeadDescription
-from trtspec.models.heads.reading import head_tensors
 from trtspec.models.sizes import Sizes
 from trtspec.models.source import Source
 from trtspec.serving.executors.tensorrt_llm.eagle import EagleTree
@@ -121,7 +120,7 @@ class EagleInside(TreeInside):
         """Yields the tensors of one of the heads, which are the same in all."""
         target, hidden, drafter = self.target, self.target.hidden_size, f"{net}.drafter"
         vocabulary = target.vocab_size, hidden
-        own = "embed_tokens.weight" in head_tensors(self.head)
+        own = "embed_tokens.weight" in self.head.tensors
         embedding = "embed_tokens.weight" if own else "model.embed_tokens.weight"
         embedded = TensorPart(embedding, vocabulary, Split.VOCAB)
         yield FamilyTensor(f"{drafter}.vocab_embedding.weight", (embedded,))
@@ -150,7 +149,7 @@ def fitting(source: Source, head: HeadDescription) -> EagleDescription:
     if source.scheme:
         problem = "is FP8, and TensorRT-LLM's engines have EAGLE in float16 and bfloat16"
         raise ModelError(source.folder / "config.json", problem, "take the model that it was made of")
-    if "fc.bias" not in head_tensors(head):
+    if "fc.bias" not in head.tensors:
         problem = (
             "has no fc.bias, and the layer of TensorRT-LLM's EAGLE has one (fc of models/llama/model.py)"
         )

@@ -10,7 +10,6 @@ from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.inside import DraftInside
 from trtspec.checkpoint.placement import place
 from trtspec.models.heads.head import HeadDescription
-from trtspec.models.heads.reading import head_tensors
 from trtspec.models.source import Source
 from trtspec.serving.executors.tensorrt_llm.choices import Choices, ChoicesTree
 
@@ -55,5 +54,5 @@ class TreeInside(DraftInside):
             config=config,
             weights=(*target.weights, *weights),
             ranks=ranks,
-            tensors={**target.tensors, **head_tensors(self.head)},
+            tensors={**target.tensors, **self.head.tensors},
         )

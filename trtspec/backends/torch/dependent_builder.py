@@ -42,25 +42,23 @@ _STACKED = {
 """A decoder layer's tensors by TensorRT-LLM's names, and those that each is made of, one below the other."""
 
 
-def build_head(
-    head: HeadDescription, tensors: Mapping[str, Tensor], target_engine: Path, output: Path
-) -> None:
-    """Makes the engine directory `output`, which must not exist, of a head and its tensors.
+def build_head(head: HeadDescription, target_engine: Path, output: Path) -> None:
+    """Makes the engine directory `output`, which must not exist, of a head.
 
-    The tensors have the names that `models.heads.reading.head_tensors` gives them; the target's embedding and
-    output stand for those that are missing. Raises EngineError for a head that does not fit the target.
+    The target's embedding and output stand for those that it lacks. Raises EngineError for a head that does
+    not fit the target.
     """
     target = _read(target_engine)
     model = target["pretrained_config"]
-    flaw = _misfit(head, tensors, model)
+    flaw = _misfit(head, model)
     if flaw is not None:
         raise EngineError(target_engine, flaw, _OTHER_HEAD)
-    config = _config(head, tensors, model)
-    parts = {name: [tensor] for name, tensor in tensors.items() if name not in _MAPPINGS}
+    config = _config(head, model)
+    parts = {name: [tensor] for name, tensor in head.tensors.items() if name not in _MAPPINGS}
     if head.layer is not None:
         parts = _renamed(parts, head.layer["num_hidden_layers"], keeps_norm=head.has_first_norm)
     if head.draft_vocab_size < head.vocab_size:
-        parts["d2t"] = [tensors["d2t"]]
+        parts["d2t"] = [head.tensors["d2t"]]
     _write(output, target, config, parts)
 
 
@@ -84,7 +82,7 @@ def _read(folder: Path) -> dict[str, Any]:
     return content
 
 
-def _misfit(head: HeadDescription, tensors: Mapping[str, Tensor], model: Mapping[str, Any]) -> str | None:
+def _misfit(head: HeadDescription, model: Mapping[str, Any]) -> str | None:
     """Returns why the head cannot be computed on the target, None if it can."""
     for name, own in (("hidden_size", head.hidden_size), ("vocab_size", head.vocab_size)):
         if own != model[name]:
@@ -93,7 +91,7 @@ def _misfit(head: HeadDescription, tensors: Mapping[str, Tensor], model: Mapping
         return None
     if head.layer["hidden_act"] != "silu":
         return f"has a head whose hidden_act is {head.layer['hidden_act']}; the torch backend runs only silu"
-    if head.layer["hidden_size"] != head.hidden_size and "embed_tokens.weight" not in tensors:
+    if head.layer["hidden_size"] != head.hidden_size and "embed_tokens.weight" not in head.tensors:
         width = head.layer["hidden_size"]
         return (
             f"has an embedding that is {head.hidden_size} wide, and the head, {width} wide, none of its own"
@@ -102,7 +100,7 @@ def _misfit(head: HeadDescription, tensors: Mapping[str, Tensor], model: Mapping
     return f"is no target of it: {lacking.problem}" if lacking else None
 
 
-def _config(head: HeadDescription, tensors: Mapping[str, Tensor], model: Mapping[str, Any]) -> dict[str, Any]:
+def _config(head: HeadDescription, model: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the configuration of a head, and the target's where they share it."""
     return {
         "architecture": head.architecture,
@@ -113,7 +111,7 @@ def _config(head: HeadDescription, tensors: Mapping[str, Tensor], model: Mapping
         "hidden_act": "silu",
         "position_embedding_type": "rope_gpt_neox",
         "quantization": {"quant_algo": None, "kv_cache_quant_algo": None},
-        "draft": {"method": head.method, **head.engine_draft(tensors, model["num_hidden_layers"])},
+        "draft": {"method": head.method, **head.engine_draft(model["num_hidden_layers"])},
         **(_unlayered(model) if head.layer is None else _layered(head.layer)),
     }
 

@@ -12,7 +12,6 @@ from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.checkpoint.layers.chosen import with_layers
 from trtspec.models.heads.head import HeadDescription
-from trtspec.models.heads.reading import head_tensors
 from trtspec.models.source import Source
 from trtspec.pipeline.engine import torch_builder
 from trtspec.pipeline.plan.facts import PlanFacts
@@ -57,7 +56,7 @@ def _dependent(step: Step, resolved: Resolved, role: Role) -> Step:
 
 
 def run_head(head: HeadDescription, target: Path, output: Path, advance: Advance) -> None:
-    build_head(head, head_tensors(head), target, output)
+    build_head(head, target, output)
 
 
 def run_layers(source: Source, chosen: Path | None, target: Path, output: Path, advance: Advance) -> None:

@@ -14,7 +14,6 @@ import numpy as np
 
 from trtspec.base.findings import Finding, Severity, note
 from trtspec.models.heads.head import TRAINED_FOR_IT, HeadDescription
-from trtspec.models.heads.reading import head_tensors
 from trtspec.models.source import DTYPES, Source
 
 
@@ -43,14 +42,14 @@ def _sizes(head: HeadDescription, target: Source) -> Iterator[Finding]:
         problem = f"{head.vocab_size} tokens in the head's target, {target.vocab_size} in this one"
         yield Finding("vocabulary", problem, TRAINED_FOR_IT, effect="their tokens are not the same")
     own = head.layer and head.layer["hidden_size"]
-    if own and own != target.hidden_size and "embed_tokens.weight" not in head_tensors(head):
+    if own and own != target.hidden_size and "embed_tokens.weight" not in head.tensors:
         problem = f"the head has none of its own, and is {own} wide; the target's is {target.hidden_size}"
         yield Finding("embedding", problem, TRAINED_FOR_IT, effect="the head cannot read its tokens")
 
 
 def _vocabulary(head: HeadDescription) -> Iterator[Finding]:
     """Holds both mappings against each other: token i of the head is i + d2t[i] of the target."""
-    tensors = head_tensors(head)
+    tensors = head.tensors
     if "d2t" not in tensors:
         return
     to_target = np.arange(head.draft_vocab_size) + np.frombuffer(tensors["d2t"].read(), "<i8")
@@ -73,7 +72,7 @@ def _vocabulary(head: HeadDescription) -> Iterator[Finding]:
 
 
 def _dtype(head: HeadDescription, target: Source) -> Iterator[Finding]:
-    dtypes = {DTYPES[tensor.dtype] for tensor in head_tensors(head).values() if tensor.dtype in DTYPES}
+    dtypes = {DTYPES[tensor.dtype] for tensor in head.tensors.values() if tensor.dtype in DTYPES}
     for dtype in sorted(dtypes - {target.dtype}):
         effect = "it is rounded to the target's, or computed beside it; somewhat fewer drafts may be accepted"
         yield note("dtype", f"the head is stored in {dtype}, the target in {target.dtype}", effect=effect)

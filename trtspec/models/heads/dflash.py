@@ -21,7 +21,7 @@ from trtspec.base.errors import ModelError, TensorError
 from trtspec.base.findings import Finding
 from trtspec.models.heads.head import TRAINED_FOR_IT, Form, HeadDescription
 from trtspec.models.heads.layer import layer_values
-from trtspec.models.heads.weights import check_count, check_shape, count_parameters, read_weights
+from trtspec.models.heads.weights import check_count, check_shape, read_weights
 from trtspec.models.hf_config import DOWNLOAD_AGAIN, SAME_REVISION, HfConfig
 from trtspec.models.masked import mask_token
 from trtspec.models.tensors import Tensor
@@ -59,7 +59,7 @@ class DFlashDescription(HeadDescription):
             problem = f"the head reads the states behind layer {beyond[0]}, counted from 0, of {num_layers}"
             yield Finding("auxiliary layers", problem, TRAINED_FOR_IT, effect="the head cannot read them")
 
-    def engine_draft(self, tensors: Mapping[str, Tensor], num_layers: int) -> dict[str, Any]:
+    def engine_draft(self, num_layers: int) -> dict[str, Any]:
         problem = f"is a head of {self.method}, of which trtspec builds no engine"
         raise ModelError(self.folder, problem, "serve it with vLLM or SGLang")
 
@@ -93,7 +93,7 @@ def read(folder: Path, config: HfConfig) -> HeadDescription:
         found,
         "dflash",
         config,
-        tensors(folder),
+        _tensors(folder),
         block=at.size(f"{prefix}block_size"),
         draws_first=section.get("sample_from_anchor", bool, config.get("sample_from_anchor", bool, first)),
         target_hidden_size=config.get("target_hidden_size", int, None),
@@ -103,7 +103,7 @@ def read(folder: Path, config: HfConfig) -> HeadDescription:
     )
 
 
-def tensors(folder: Path) -> dict[str, Tensor]:
+def _tensors(folder: Path) -> dict[str, Tensor]:
     """Returns the head's tensors by their own names, without what stands before all."""
     return {name.removeprefix("model."): tensor for name, tensor in read_weights(folder).items()}
 
@@ -137,7 +137,7 @@ def block_head(
         hidden_size=target_hidden_size or values["hidden_size"],
         vocab_size=vocab_size,
         draft_vocab_size=draft_vocab_size or vocab_size,
-        parameters=count_parameters(found),
+        tensors=found,
         layer=values,
         verifier=verifier,
         block=block,
@@ -146,7 +146,7 @@ def block_head(
         mask=mask,
     )
     check_count(folder, "num_hidden_layers", values["num_hidden_layers"], found)
-    _check_tensors(head, found)
+    _check_tensors(head)
     return head
 
 
@@ -156,10 +156,10 @@ def _kind(config: Mapping[str, Any]) -> type[DFlashDescription] | None:
     return next((BLOCKS[kind] for kind in ("dspark", "dflash") if any(kind in name for name in names)), None)
 
 
-def _check_tensors(head: DFlashDescription, found: Mapping[str, Tensor]) -> None:
+def _check_tensors(head: DFlashDescription) -> None:
     """Raises TensorError for a head without the parts that all have, whatever else its kind has."""
     assert head.layer is not None
-    hidden = head.layer["hidden_size"]
+    hidden, found = head.layer["hidden_size"], head.tensors
     shapes = {
         "fc.weight": (hidden, len(head.aux_layers) * head.hidden_size),
         "hidden_norm.weight": (hidden,),

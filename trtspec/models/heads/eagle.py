@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from trtspec.models.heads.eagle3 import eagle3_head
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.layer import layer_shapes, read_layer
-from trtspec.models.heads.weights import check_count, check_shapes, count_parameters, read_weights
+from trtspec.models.heads.weights import check_count, check_shapes, read_weights
 from trtspec.models.hf_config import HfConfig
 from trtspec.models.tensors import PICKLES, Tensor, read_tensors
 
@@ -32,8 +32,9 @@ class EagleDescription(HeadDescription):
     method: ClassVar[str] = "eagle"
     architecture: ClassVar[str] = "EagleLlamaForCausalLM"
 
-    def engine_draft(self, tensors: Mapping[str, Tensor], num_layers: int) -> dict[str, Any]:
-        return {"own_embedding": "embed_tokens.weight" in tensors, "fc_bias": "fc.bias" in tensors}
+    def engine_draft(self, num_layers: int) -> dict[str, Any]:
+        own_embedding = "embed_tokens.weight" in self.tensors
+        return {"own_embedding": own_embedding, "fc_bias": "fc.bias" in self.tensors}
 
 
 def recognises(folder: Path, config: Mapping[str, Any]) -> bool:
@@ -48,7 +49,7 @@ def recognises(folder: Path, config: Mapping[str, Any]) -> bool:
 
 
 def read(folder: Path, config: HfConfig) -> HeadDescription:
-    layer, vocab_size, found = read_layer(config), config.size("vocab_size"), tensors(folder)
+    layer, vocab_size, found = read_layer(config), config.size("vocab_size"), _tensors(folder)
     if config.content.get("draft_vocab_size"):
         return eagle3_head(
             folder,
@@ -78,11 +79,11 @@ def read(folder: Path, config: HfConfig) -> HeadDescription:
         hidden_size=hidden,
         vocab_size=vocab_size,
         draft_vocab_size=vocab_size,
-        parameters=count_parameters(found),
+        tensors=found,
         layer=layer,
     )
 
 
-def tensors(folder: Path) -> dict[str, Tensor]:
+def _tensors(folder: Path) -> dict[str, Tensor]:
     """Returns the head's tensors under Speculators' names."""
     return {name.replace("midlayer.", "layers.0."): tensor for name, tensor in read_weights(folder).items()}

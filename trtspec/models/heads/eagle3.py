@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from trtspec.base.findings import Finding, note
 from trtspec.models.heads.head import TRAINED_FOR_IT, Form, HeadDescription
 from trtspec.models.heads.layer import layer_shapes
-from trtspec.models.heads.weights import MAPPING, check_count, check_shapes, count_parameters
+from trtspec.models.heads.weights import MAPPING, check_count, check_shapes
 from trtspec.models.tensors import Tensor
 
 NUM_AUX = 3
@@ -75,13 +75,13 @@ class Eagle3Description(HeadDescription):
             )
             yield Finding("auxiliary layers", problem, repair, effect="the head cannot read them")
 
-    def engine_draft(self, tensors: Mapping[str, Tensor], num_layers: int) -> dict[str, Any]:
+    def engine_draft(self, num_layers: int) -> dict[str, Any]:
         return {
-            "own_embedding": "embed_tokens.weight" in tensors,
+            "own_embedding": "embed_tokens.weight" in self.tensors,
             "aux_layers": sorted(self.aux_layers or default_aux_layers(num_layers)),
             "target_hidden_size": self.hidden_size,
             "vocab_size": self.draft_vocab_size,
-            "own_lm_head": "lm_head.weight" in tensors,
+            "own_lm_head": "lm_head.weight" in self.tensors,
             "norm_before_residual": self.norm_before_residual,
             "extra_norms": list(self.extra_norms),
         }
@@ -108,7 +108,7 @@ def eagle3_head(
         hidden_size=hidden_size or layer["hidden_size"],
         vocab_size=vocab_size,
         draft_vocab_size=draft_vocab_size,
-        parameters=count_parameters(tensors),
+        tensors=tensors,
         aux_layers=aux_layers,
         norm_before_residual=norm_before_residual,
         extra_norms=extra_norms,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from trtspec.base.findings import Finding
+from trtspec.models.heads.weights import MAPPING
 from trtspec.models.tensors import Tensor
 
 Form = Literal["speculators", "specforge", "dflash", "eagle", "medusa"]
@@ -37,7 +38,11 @@ class HeadDescription(ABC):
     """The size of the head's own vocabulary. Where it is smaller than the target's, `d2t` maps its tokens to
     the target's.
     """
-    parameters: int
+    tensors: Mapping[str, Tensor] = field(repr=False)
+    """The places of its tensors, under Speculators' names; Medusa's keep their own. `embed_tokens.weight` and
+    `lm_head.weight` are missing where the target's are used, `d2t` and `t2d` where the head has the target's
+    vocabulary.
+    """
     layer: Mapping[str, Any] | None = None
     """The configuration of the head's decoder layers in transformers' names; None for a head without any. It
     has each of model_type, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads,
@@ -48,6 +53,11 @@ class HeadDescription(ABC):
     """The target that the head was trained for, if it says so."""
     unsaid: Mapping[str, Any] = field(default_factory=dict)
     """The keys that vLLM needs to read the whole head, and that `config.json` lacks or has otherwise."""
+
+    @property
+    def parameters(self) -> int:
+        """The number of parameters; the tables of its vocabulary are none."""
+        return sum(tensor.elements for name, tensor in self.tensors.items() if name not in MAPPING)
 
     @property
     def longest(self) -> int | None:
@@ -67,5 +77,5 @@ class HeadDescription(ABC):
         yield from ()
 
     @abstractmethod
-    def engine_draft(self, tensors: Mapping[str, Tensor], num_layers: int) -> dict[str, Any]:
+    def engine_draft(self, num_layers: int) -> dict[str, Any]:
         """Returns what an engine of the head must say of it, on a target with so many layers."""

@@ -16,9 +16,8 @@ from typing import Any, ClassVar
 
 from trtspec.base.errors import ModelError
 from trtspec.models.heads.head import HeadDescription
-from trtspec.models.heads.weights import check_count, check_shapes, count_parameters, read_weights
+from trtspec.models.heads.weights import check_count, check_shapes, read_weights
 from trtspec.models.hf_config import HfConfig
-from trtspec.models.tensors import Tensor
 
 WEIGHTS = "medusa_lm_head.safetensors"
 TARGET_ARCHITECTURE = "MedusaForCausalLM"
@@ -44,7 +43,7 @@ class MedusaDescription(HeadDescription):
     def facts(self) -> dict[str, Any]:
         return {"num_heads": self.count, "num_layers": self.num_layers}
 
-    def engine_draft(self, tensors: Mapping[str, Tensor], num_layers: int) -> dict[str, Any]:
+    def engine_draft(self, num_layers: int) -> dict[str, Any]:
         return {"count": self.count, "num_layers": self.num_layers}
 
 
@@ -72,7 +71,7 @@ def read(folder: Path, config: HfConfig) -> MedusaDescription:
     count, blocks, found = (
         config.size("medusa_num_heads"),
         config.size("medusa_num_layers", 1),
-        tensors(folder),
+        read_weights(folder, WEIGHTS),
     )
     if (logits := found.get(f"0.{blocks}.weight")) is None:
         problem = f"0.{blocks}.weight: is missing: the heads take their target's logits (Medusa's version 2)"
@@ -95,7 +94,7 @@ def read(folder: Path, config: HfConfig) -> MedusaDescription:
         hidden_size=hidden,
         vocab_size=vocab_size,
         draft_vocab_size=vocab_size,
-        parameters=count_parameters(found),
+        tensors=found,
         count=count,
         num_layers=blocks,
         verifier=config.get("base_model_name_or_path", str, None),
@@ -105,8 +104,3 @@ def read(folder: Path, config: HfConfig) -> MedusaDescription:
             if config.content.get(key) != value
         },
     )
-
-
-def tensors(folder: Path) -> dict[str, Tensor]:
-    """Returns the heads' tensors under these names, Medusa's."""
-    return read_weights(folder, WEIGHTS)

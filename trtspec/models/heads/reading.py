@@ -5,15 +5,14 @@ A format is a module with `recognises`, `read` and `tensors`, and a line in `FOR
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from trtspec.base.errors import ModelError
 from trtspec.models.heads import dflash, eagle, medusa, specforge, speculators
-from trtspec.models.heads.head import Form, HeadDescription
+from trtspec.models.heads.head import HeadDescription
 from trtspec.models.hf_config import HfConfig, read_hf_config
-from trtspec.models.tensors import Tensor
 
 
 class _Format(Protocol):
@@ -23,17 +22,8 @@ class _Format(Protocol):
     def read(self, folder: Path, config: HfConfig) -> HeadDescription:
         """Reads the head; raises ModelError or TensorError."""
 
-    def tensors(self, folder: Path) -> dict[str, Tensor]:
-        """Returns the tensors of the head under Speculators' names."""
 
-
-FORMATS: Mapping[Form, _Format] = {
-    "speculators": speculators,
-    "specforge": specforge,
-    "dflash": dflash,
-    "medusa": medusa,
-    "eagle": eagle,
-}
+FORMATS: Sequence[_Format] = (speculators, specforge, dflash, medusa, eagle)
 """In the order in which a folder is held against them."""
 
 
@@ -54,17 +44,8 @@ def read_head(folder: Path) -> HeadDescription:
         problem = "is no head: neither of Speculators, of SpecForge, nor of the own repository of a method"
         repair = "name the folder of a head, of any of these methods, or write method: draft_model"
         raise ModelError(folder, problem, repair)
-    return FORMATS[found].read(folder, config)
+    return found.read(folder, config)
 
 
-def head_tensors(head: HeadDescription) -> dict[str, Tensor]:
-    """Returns where a head's tensors are, under Speculators' names; Medusa's keep their own.
-
-    `embed_tokens.weight` and `lm_head.weight` are missing where the target's are used, `d2t` and `t2d` where
-    the head has the target's vocabulary.
-    """
-    return FORMATS[head.form].tensors(head.folder)
-
-
-def _format(folder: Path, config: HfConfig) -> Form | None:
-    return next((form for form, at in FORMATS.items() if at.recognises(folder, config.content)), None)
+def _format(folder: Path, config: HfConfig) -> _Format | None:
+    return next((form for form in FORMATS if form.recognises(folder, config.content)), None)

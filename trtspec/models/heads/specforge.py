@@ -36,7 +36,7 @@ def read(folder: Path, config: HfConfig) -> HeadDescription:
         folder,
         "specforge",
         read_layer(config),
-        tensors(folder),
+        _tensors(folder),
         hidden_size=config.get("target_hidden_size", int, None),
         vocab_size=vocab_size,
         draft_vocab_size=config.size("draft_vocab_size", vocab_size),
@@ -45,6 +45,6 @@ def read(folder: Path, config: HfConfig) -> HeadDescription:
     )
 
 
-def tensors(folder: Path) -> dict[str, Tensor]:
+def _tensors(folder: Path) -> dict[str, Tensor]:
     """Returns the head's tensors under Speculators' names."""
     return {name.replace("midlayer.", "layers.0."): tensor for name, tensor in read_weights(folder).items()}

@@ -17,7 +17,6 @@ from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.layer import read_layer
 from trtspec.models.heads.weights import read_weights
 from trtspec.models.hf_config import HfConfig
-from trtspec.models.tensors import Tensor
 
 KIND = "speculators_model_type"
 _NO_METHOD = "proposes all tokens at once in a way that no method of a recipe has"
@@ -50,7 +49,7 @@ def read(folder: Path, config: HfConfig) -> HeadDescription:
         folder,
         "speculators",
         read_layer(layer),
-        tensors(folder),
+        read_weights(folder),
         hidden_size=config.get("target_hidden_size", int, None),
         vocab_size=layer.size("vocab_size"),
         draft_vocab_size=config.size("draft_vocab_size", 32000),
@@ -69,7 +68,7 @@ def _block(folder: Path, kind: type[DFlashDescription], config: HfConfig) -> Hea
         kind,
         "speculators",
         layer,
-        tensors(folder),
+        read_weights(folder),
         block=config.size("block_size"),
         draws_first=config.get("sample_from_anchor", bool, False),
         target_hidden_size=config.get("target_hidden_size", int, None),
@@ -78,8 +77,3 @@ def _block(folder: Path, kind: type[DFlashDescription], config: HfConfig) -> Hea
         mask=config.token("mask_token_id"),
         verifier=config.section("speculators_config").section("verifier").get("name_or_path", str, None),
     )
-
-
-def tensors(folder: Path) -> dict[str, Tensor]:
-    """Returns the head's tensors under these names, its own."""
-    return read_weights(folder)

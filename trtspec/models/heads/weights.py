@@ -31,11 +31,6 @@ def read_weights(folder: Path, single: str = SINGLE) -> dict[str, Tensor]:
     raise ModelError(folder, f"holds no {single}", DOWNLOAD_AGAIN)
 
 
-def count_parameters(tensors: Mapping[str, Tensor]) -> int:
-    """Returns the number of a head's parameters; the tables of its vocabulary are none."""
-    return sum(tensor.elements for name, tensor in tensors.items() if name not in MAPPING)
-
-
 def check_count(folder: Path, what: str, count: int, tensors: Mapping[str, Tensor]) -> None:
     """Raises ModelError for more of a head's parts than it has tensors, of which each has some."""
     if count > len(tensors):

@@ -17,7 +17,7 @@ from trtspec.base.roles import Role
 from trtspec.checkpoint.calibrate.dataset import Dataset, find_dataset
 from trtspec.models.download import cached_folder, fetch, is_whole
 from trtspec.models.headers_only import digests_of_blobs, digests_of_weights, has_headers
-from trtspec.models.heads.reading import head_tensors, read_head
+from trtspec.models.heads.reading import read_head
 from trtspec.models.hub import check_access
 from trtspec.models.layers import draft_of, num_common
 from trtspec.models.published import published
@@ -133,7 +133,7 @@ def _head(
 ) -> HeadFacts:
     """Returns the facts of a head, which goes on with the target's states: its sizes are the target's."""
     head = read_head(folder)
-    tensors, layer = head_tensors(head), head.layer or {"num_hidden_layers": 0}
+    tensors, layer = head.tensors, head.layer or {"num_hidden_layers": 0}
     source = replace(
         target,
         folder=folder,

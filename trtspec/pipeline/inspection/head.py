@@ -9,7 +9,7 @@ from typing import Any
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import Finding, Severity, note
 from trtspec.models.heads.head import HeadDescription
-from trtspec.models.heads.reading import head_tensors, read_head
+from trtspec.models.heads.reading import read_head
 from trtspec.models.tensors import PICKLES
 from trtspec.pipeline.inspection.report import Report, finding, stored
 
@@ -33,7 +33,7 @@ def inspect_head(folder: Path) -> Report:
     except ModelError as error:
         facts: dict[str, Any] = {"method": None}
         return Report(folder, "head", facts, {}, (config,), (finding(error, folder, Severity.ERROR),))
-    tensors = head_tensors(head).values()
+    tensors = head.tensors.values()
     files = {config, *(tensor.file for tensor in tensors)}
     return Report(folder, "head", _facts(head), stored(tensors), tuple(sorted(files)), tuple(_oddities(head)))
 
@@ -56,11 +56,11 @@ def _facts(head: HeadDescription) -> dict[str, Any]:
 
 
 def _oddities(head: HeadDescription) -> Iterator[Finding]:
-    names = set(head_tensors(head))
+    names = set(head.tensors)
     yield from head.oddities()
     if head.layer is not None and "embed_tokens.weight" not in names:
         yield note("embed_tokens.weight", "is missing; the target's is used")
-    read = {tensor.file for tensor in head_tensors(head).values()}
+    read = {tensor.file for tensor in head.tensors.values()}
     for path in sorted(head.folder.iterdir()):
         if path.suffix in PICKLES and path not in read:
             yield note(path.name, "is pickle, which can run code when read; trtspec never opens it")

@@ -100,7 +100,7 @@ def test_beside_its_target(tmp_path: Path, llama_folder: Callable[..., Path]) ->
 
 def test_no_engine_is_built_of_one(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="of which trtspec builds no engine"):
-        read_head(write_head(tmp_path / "head", "dspark")).engine_draft({}, 8)
+        read_head(write_head(tmp_path / "head", "dspark")).engine_draft(8)
 
 
 def test_names_as_transformers_saves_a_whole_model(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.fakes.heads import write_head, written
 from trtspec.base.errors import ModelError, TensorError
 from trtspec.models.heads.eagle3 import Eagle3Description
 from trtspec.models.heads.medusa import MedusaDescription
-from trtspec.models.heads.reading import head_tensors, is_head, read_head
+from trtspec.models.heads.reading import is_head, read_head
 
 WRITTEN = {
     "speculators": ("speculators", "eagle3"),
@@ -74,8 +74,8 @@ def test_specforge_counts_the_targets_layers_from_0(tmp_path: Path) -> None:
 def test_tensors_have_the_names_of_speculators(tmp_path: Path, name: str) -> None:
     theirs = read_head(write_head(tmp_path / "theirs", "speculators"))
     other = read_head(write_head(tmp_path / "other", name))
-    found = {name: tensor.shape for name, tensor in head_tensors(other).items()}
-    expected = {name: tensor.shape for name, tensor in head_tensors(theirs).items()}
+    found = {name: tensor.shape for name, tensor in other.tensors.items()}
+    expected = {name: tensor.shape for name, tensor in theirs.tensors.items()}
     if name == "specforge":
         del expected["embed_tokens.weight"]  # its exporter leaves it out: it is the target's
     assert found == expected
@@ -133,7 +133,7 @@ def test_weights_that_are_not_its_own(
 def test_whole_vocabulary_needs_no_mapping_and_no_logits_of_its_own(tmp_path: Path) -> None:
     folder = write_head(tmp_path / "head", "speculators_qwen3")
     change(folder, lm_head_weight=None, embed_tokens_weight=None)
-    assert "lm_head.weight" not in head_tensors(read_head(folder))
+    assert "lm_head.weight" not in read_head(folder).tensors
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.models.families import longrope
 from trtspec.models.heads.eagle3 import default_aux_layers
-from trtspec.models.heads.reading import head_tensors, read_head
+from trtspec.models.heads.reading import read_head
 from trtspec.models.source import Source
 from trtspec.train.distill.examples import Example
 from trtspec.train.distill.heads.eagle3 import Eagle3Student
@@ -76,7 +76,7 @@ class HeadStudent:
     ) -> list[Sequence[Choices]]:
         net = self._new()
         if folder:
-            (file,) = {tensor.file for tensor in head_tensors(read_head(folder)).values()}
+            (file,) = {tensor.file for tensor in read_head(folder).tensors.values()}
             net.load_state_dict(load_file(file))
         net.eval().to(self._teacher.device)
         said = []

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from tests.fakes.drafting import random_head, reference, said, tiny_target, trained_head
 from tests.fakes.engine_dir import GEMMAS, case, write_engine
 from trtspec.backends.torch.dependent_builder import build_head
-from trtspec.models.heads.reading import head_tensors, read_head
+from trtspec.models.heads.reading import read_head
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.executor import Executor, Request
 from trtspec.serving.executors.torch.pair import load_engines
@@ -36,7 +36,7 @@ def engines(folder: Path, target: PreTrainedModel, head: Path, **build: Any) -> 
         gather_generation_logits=False,
         **build,
     )
-    build_head(found, head_tensors(found), engine, folder / "draft")
+    build_head(found, engine, folder / "draft")
     return [engine, folder / "draft"]
 
 

@@ -15,7 +15,7 @@ from tests.fakes.drafting import random_head, tiny_target
 from tests.unit.serving.executors.torch.dependents.test_heads import engines
 from trtspec.backends.torch.dependent_builder import build_head
 from trtspec.base.errors import EngineError
-from trtspec.models.heads.reading import head_tensors, read_head
+from trtspec.models.heads.reading import read_head
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.torch import memory
 from trtspec.serving.executors.torch.engine import read_config
@@ -101,7 +101,7 @@ def test_a_tensor_that_is_missing(tmp_path: Path) -> None:
 def test_its_config_names_its_method_and_the_targets_limits(tmp_path: Path) -> None:
     head = read_head(random_head(tmp_path / "head", "speculators_qwen3"))
     target = engines(tmp_path, tiny_target(), tmp_path / "head", max_draft_len=6, max_seq_len=134)[0]
-    build_head(head, head_tensors(head), target, tmp_path / "again")
+    build_head(head, target, tmp_path / "again")
     content = json.loads((tmp_path / "again/config.json").read_text())
     assert content == json.loads((tmp_path / "draft/config.json").read_text())
     draft, build = content["pretrained_config"]["draft"], content["build_config"]
