@@ -1,6 +1,6 @@
 """Reads a head of any of the published formats, without the data of its weights.
 
-A format is a module with `recognises`, `read` and `tensors`, and a line in `FORMATS`.
+A format is a module with `recognises` and `read`, and its name in `FORMATS`.
 """
 
 from __future__ import annotations
