@@ -113,8 +113,9 @@ def _refusal(model: RecipeModel) -> TrtspecError | None:
 
 def _of_table(name: str, source: Source, texts: str | None, error: TrtspecError) -> ModelFacts:
     """Returns the facts about a published model that cannot be had; its texts are not asked for either."""
-    is_calibrated = texts and not source.scheme
-    dataset = DatasetFacts(Dataset(texts, Path(texts), None), None) if is_calibrated else None
+    dataset = None
+    if texts and not source.scheme:
+        dataset = DatasetFacts(Dataset(texts, Path(texts), None), None)
     return ModelFacts(name, None, source, None, dataset, not_read=error)
 
 
