@@ -49,7 +49,7 @@ def fetch(
     return folder
 
 
-def _download(repo_id: str, folder: Path, names: Sequence[str], watch: Progress) -> None:
+def _download(repo_id: str, folder: Path, names: list[str], watch: Progress) -> None:
     from huggingface_hub import snapshot_download
 
     blobs = _blobs(folder, find_files(repo_id, folder.name, names))
