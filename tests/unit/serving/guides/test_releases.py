@@ -16,10 +16,7 @@ RELEASES = {"0.1.21": "TensorRT-LLM 1.0", "0.1.25": "TensorRT-LLM 1.1 and 1.2", 
 
 @pytest.mark.parametrize(
     "version",
-    [
-        version if version != "0.1.25" else pytest.param(version, marks=pytest.mark.sweep)
-        for version in RELEASES
-    ],
+    [pytest.param(version, marks=pytest.mark.sweep) if version else version for version in RELEASES],
     ids=lambda version: version or "installed",
 )
 def test_every_kind_of_guide_is_followed(version: str, pytestconfig: pytest.Config) -> None:

@@ -111,7 +111,9 @@ def outcome(counted: dict[str, SpeculationCounts]) -> dict[str, tuple[int, int, 
     }
 
 
-@pytest.mark.parametrize("case", ["greedy", "sampled", "ended"])
+@pytest.mark.parametrize(
+    "case", ["greedy", *(pytest.param(case, marks=pytest.mark.sweep) for case in ("sampled", "ended"))]
+)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_replay_counts_what_speculative_decoding_counts(pair: Pair, method: str, case: str) -> None:
     sampling = SamplingConfig(temperature=0.8, top_p=0.9, seed=5) if case == "sampled" else SamplingConfig()
