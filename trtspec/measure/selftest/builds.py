@@ -11,6 +11,8 @@ from typing import Any
 
 from trtspec.base.atomic import write_atomically
 from trtspec.base.own_prompts import OWN
+from trtspec.models.heads.layer import layer_shapes, read_layer
+from trtspec.models.hf_config import read_hf_config
 from trtspec.recipe import gpus
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -27,6 +29,11 @@ class TinyBuild:
     layout: str
     values: dict[str, Any]
     """The recipe."""
+
+    @property
+    def drafts_inside(self) -> bool:
+        """True if the target's engine drafts by itself."""
+        return "method" in self.values["speculation"]
 
     def write(self, folder: Path) -> Path:
         """Writes the recipe, which is JSON and so YAML too, and returns its path."""
@@ -63,14 +70,17 @@ class TinyPair:
             self._build("bf16-bls", "bfloat16", "bls"),
             self._build("bf16-chunked", "bfloat16", "in_process", engine=short),
         ]
+        plain = [self._build("lookahead", "bfloat16", "in_process")]
         if self.gpu.fp8:
             calibrated = {"dataset": str(calibration), "samples": len(PROMPTS), "max_length": 256}
             fp8 = {"weights": "fp8", "kv_cache": "fp8", "calibration": calibrated}
             made.append(self._build("fp8", "fp8", "in_process", quantization=fp8))
+            plain.append(self._build("lookahead-fp8", "fp8", "in_process", quantization=fp8))
+        made += [_inside(build, "lookahead") for build in plain]
+        head = write_eagle_head(self.folder / "target", calibration.with_name("eagle-head"))
+        made.append(_inside(self._build("eagle", "bfloat16", "in_process"), "eagle", head))
         if self.heads is not None:
-            medusa = self._build("medusa", "bfloat16", "in_process")
-            changes = {"draft": {"model": str(self.heads)}, "speculation": {"method": "medusa"}}
-            made.append(replace(medusa, values=medusa.values | changes))
+            made.append(_inside(self._build("medusa", "bfloat16", "in_process"), "medusa", self.heads))
         return made
 
     def _build(
@@ -97,3 +107,33 @@ class TinyPair:
             "serving": {"layout": layout},
         }
         return TinyBuild(name, numbers, layout, values)
+
+
+def _inside(build: TinyBuild, method: str, head: Path | None = None) -> TinyBuild:
+    """Returns the build with an engine that drafts by itself in place of the draft's."""
+    values = {**build.values, "speculation": {"method": method}, "draft": {"model": str(head)}}
+    if head is None:
+        del values["draft"]
+    return replace(build, values=values)
+
+
+def write_eagle_head(target: Path, folder: Path) -> Path:
+    """Writes an EAGLE head of the target, and returns its folder.
+
+    Its layer adds nothing to the target's last states, so that it proposes each token once more: nothing has
+    to be trained, and such a draft is right now and then.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    config = read_hf_config(target / "config.json")
+    layer, hidden = read_layer(config), config.size("hidden_size")
+    tensors = {name: torch.zeros(shape) for name, shape in layer_shapes(layer, 0, hidden).items()}
+    tensors["layers.0.post_attention_layernorm.weight"] = torch.ones(hidden)
+    tensors["fc.weight"] = torch.cat([torch.zeros(hidden, hidden), torch.eye(hidden)], 1)
+    tensors["fc.bias"] = torch.zeros(hidden)
+    folder.mkdir(exist_ok=True)
+    save_file({name: tensor.bfloat16() for name, tensor in tensors.items()}, folder / "model.safetensors")
+    head = {**config.content, "num_hidden_layers": 1}
+    write_atomically(folder / "config.json", json.dumps(head, indent=2) + "\n")
+    return folder

@@ -47,6 +47,18 @@ async def end_token(trial: Trial) -> str:
     return f"{len(set(text))} end tokens"
 
 
+@check("end by max_tokens", "batch_manager/llmRequest.cpp", of_drafts=False)
+async def end_by_max_tokens(trial: Trial) -> str:
+    """A text ends at max_tokens, though a step of an engine that drafts would say more."""
+    question = trial.questions[0]
+    requests = [Request(question.prompt, length) for length in range(1, len(question.text) + 1)]
+    for request, answer in zip(requests, await trial.ask(*requests), strict=True):
+        found = answer.token_ids, answer.finish_reason
+        right = list(question.text[: request.max_tokens]), FinishReason.LENGTH
+        expect(found, right, f"text with max_tokens {request.max_tokens}")
+    return f"1 to {len(question.text)}"
+
+
 @check("many at once", "rule 8: batch_manager/microBatchScheduler.cpp", of_drafts=False)
 async def many_at_once(trial: Trial) -> str:
     """Plain requests and verifications share iterations, and each is served as if alone."""
@@ -169,6 +181,7 @@ DECODINGS = (
     plain_decoding,
     streaming,
     end_token,
+    end_by_max_tokens,
     many_at_once,
     cancellation,
     block_reuse,

@@ -153,10 +153,12 @@ def _decoder(pair: EnginePair) -> Any:
 
 
 def _of_pair(pair: EnginePair, loaded: str) -> tuple[Rule, ...]:
+    """Returns what is tried of two engines, or of one that drafts by itself."""
+    if (of_draft := pair.draft) is None:
+        return (_DRAFTS_INSIDE,)
+
     async def together(trial: Trial) -> str:
-        if pair.draft is None:
-            raise NotTried("the target's engine drafts by itself")
-        draft = replace(trial, executor=pair.draft)
+        draft = replace(trial, executor=of_draft)
         alone, asked = [], [Request(question.prompt, 16) for question in trial.questions]
         for request in asked:
             alone.append(await draft.tokens(request))
@@ -171,6 +173,27 @@ def _of_pair(pair: EnginePair, loaded: str) -> tuple[Rule, ...]:
 
     rule = "Two engines run in one process and on one GPU, each in its own cache."
     return (Rule("two engines", rule, "§6.6, end: leader mode, one rank each", together, of_drafts=False),)
+
+
+async def _drafts_inside(trial: Trial) -> str:
+    steps = tokens = 0
+    for question in trial.questions:
+        most = min(_LOOKED_AT, trial.executor.limits.max_seq_len - len(question.prompt))
+        heard = await trial.hear(Request(question.prompt, most, streaming=True))
+        said = [len(response.token_ids) for response in heard if response.token_ids]
+        steps, tokens = steps + len(said), tokens + sum(said)
+    if steps == tokens:
+        raise Differs(f"{tokens} tokens took as many steps: no draft was accepted")
+    return f"{tokens} tokens in {steps} steps"
+
+
+_DRAFTS_INSIDE = Rule(
+    "drafts inside",
+    "An engine that drafts by itself says more tokens than it takes steps.",
+    "batch_manager/trtGptModelInflightBatching.cpp, updateRequests",
+    _drafts_inside,
+    of_drafts=False,
+)
 
 
 def _last(job: TrialJob, pair: EnginePair, free: int) -> tuple[Rule, ...]:

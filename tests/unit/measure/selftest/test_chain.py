@@ -53,7 +53,8 @@ def only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 
 
 def test_what_is_installed_here(machine: GpuMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    only(monkeypatch, "reference", "bf16-chunked", "fp8")
+    inside = ("lookahead", "eagle")
+    only(monkeypatch, "reference", "bf16-chunked", "fp8", *inside)
     machine.tensorrt_llm()
     (machine.folder / "packages/tensorrt_llm").symlink_to(BINDINGS / "tensorrt_llm")
     bundle = tmp_path / "selftest.zip"
@@ -72,6 +73,11 @@ def test_what_is_installed_here(machine: GpuMachine, tmp_path: Path, monkeypatch
         assert by_name.pop(name)[0] == "not tried"
     assert {name: said for name, said in by_name.items() if said[0] != "ok"} == {}
     assert {"release", "requests", "memory as planned", "two engines", "sampled drafts"} <= by_name.keys()
+    for build in inside:
+        by_name = outcomes(found, build)
+        assert by_name.pop("in_process")[0] == "differs"
+        assert by_name["drafts inside"][0] == by_name["plain decoding"][0] == "ok"
+        assert {state for state, _ in by_name.values()} == {"ok", "not tried"}, by_name
     with zipfile.ZipFile(bundle) as file:
         names = set(file.namelist())
         text = "".join(file.read(name).decode() for name in names)

@@ -187,6 +187,7 @@ WRONG: Mapping[str, type[Misbehaving]] = {
     "plain decoding": asking(lambda asked: {"max_tokens": max(1, asked.max_tokens - 1)}, of_drafts=False),
     "streaming": saying(lambda asked, said: said * 2 if asked.streaming else said, of_drafts=False),
     "end of a plain text": SaysTheEnd,
+    "end by max_tokens": saying(lambda _, said: [*said, *[7] * (-len(said) % 3)], of_drafts=False),
     "many at once": Muddled,
     "cancellation": GoesOn,
     "block reuse": FindsNothing,
@@ -322,6 +323,38 @@ class TestThePair:
         kinds[role] = Muddled if role == 0 else Drifting
         found = pair_checks(*kinds, 72.0)["two engines"]
         assert (found.state, "while the" in found.found) == (Ruling.DIFFERS, True)
+
+
+class InPairs(Misbehaving):
+    """Says two tokens in a step, as an engine whose draft was accepted."""
+
+    def enqueue_request(self, request: Request, listener: Listener) -> int:
+        held: list[int] = []
+
+        def hear(said: Response) -> None:
+            held.extend(said.token_ids)
+            if said.is_final or len(held) > 1:
+                listener(replace(said, token_ids=list(held)))
+                held.clear()
+
+        return super().enqueue_request(request, hear)
+
+
+@pytest.mark.parametrize(("kind", "state"), [(InPairs, Ruling.OK), (Misbehaving, Ruling.DIFFERS)])
+def test_an_engine_that_drafts_by_itself_saves_steps(
+    engine: Torch, kind: type[Misbehaving], state: Ruling
+) -> None:
+    asked = [Question(tuple(prompt), tuple(_continue(engine, prompt, 24))) for prompt in PROMPTS]
+
+    async def main() -> Outcome:
+        loaded, tokenizer = kind(engine.untrimmed()), SimpleNamespace(end_ids=())
+        (rule,) = engines._of_pair(EnginePair(loaded, None, tokenizer), "")  # type: ignore[arg-type]
+        return await rule.outcome(Trial(loaded, asked, None, 0))  # type: ignore[arg-type]
+
+    found = asyncio.run(main())
+    engine.close()
+    assert (found.check, found.state) == ("drafts inside", state), found.found
+    assert "Error" not in found.found
 
 
 class Drifting(Misbehaving):
