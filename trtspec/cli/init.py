@@ -118,4 +118,7 @@ def _own_flags(tool: MigrationTool) -> OwnFlags:
     if server is None or python is None:
         return {}
     with out.progress(f"ask {tool.name} for its flags"):
-        return flags_of(python, server)
+        flags = flags_of(python, server)
+    if not flags:
+        out.status(f"{tool.name} did not say its flags: those that trtspec knows count")
+    return flags

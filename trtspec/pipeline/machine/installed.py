@@ -19,7 +19,7 @@ COMMAND = "trtllm-build"
 """The command whose Python has TensorRT-LLM."""
 ENGINE_PACKAGES = ("tensorrt_llm", "tensorrt")
 _TIMEOUT_S = 10
-_IMPORT_S = 60
+_IMPORT_S = 120
 """Seconds for a server to be imported, with torch."""
 _ASK_FLAGS = Path(__file__).with_name("ask_flags.py")
 _ASK = """

@@ -102,6 +102,14 @@ def test_a_parser_that_does_not_answer_leaves_the_list(site: Path, text: str) ->
     assert FLAGS.told_by({}) == FLAGS
 
 
+def test_a_parser_that_does_not_answer_is_told(site: Path) -> None:
+    (site / "vllm/entrypoints/launchers/cli_args.py").unlink()
+    result = CliRunner().invoke(app, ["init", "--from", "vllm serve --enforce-eager org/big"])
+    assert result.exit_code == 0, result.output
+    assert "vLLM did not say its flags: those that trtspec knows count" in result.stderr
+    assert load(Path("recipe.yaml")).recipe.engine.extra_args == ["--enforce-eager"]
+
+
 def test_nothing_is_asked_where_nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     for tool in (VLLM, SGLANG):
