@@ -101,6 +101,14 @@ def test_a_calibration_that_is_ready(recipe: Path) -> None:
     assert (folder / "target/checkpoint/rank0.safetensors").read_bytes() == before
 
 
+def test_layers_in_the_targets_engine_need_no_calibration(recipe: Path) -> None:
+    draft = "draft: {model: ./draft, quantization: {weights: fp8}}"
+    recipe.write_text(recipe.read_text().replace(draft, "draft: {layers_of_target: [0]}"))
+    assert [step for step in ran(recipe) if step.startswith("calibrate")] == ["calibrate target"]
+    manifest = json.loads((recipe.parent / "build/manifest.json").read_text())
+    assert list(manifest["calibration"]) == ["target"]
+
+
 def other_weights(folder: Path) -> None:
     tensors = load_file(folder / "target/model.safetensors")
     tensors["model.norm.weight"] += 1
