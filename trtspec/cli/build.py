@@ -25,7 +25,7 @@ from trtspec.cli.terminal.options import (
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.signals import ended_by_sigterm
 from trtspec.cli.terminal.steps import print_steps, print_steps_run, steps_as_json
-from trtspec.pipeline.build.keys import check_key
+from trtspec.pipeline.build.stored import check_key
 
 EXAMPLES = (
     "trtspec build recipe.yaml",

@@ -10,8 +10,8 @@ from trtspec.base.errors import StoreError
 from trtspec.base.progress import no_progress
 from trtspec.base.roles import Role
 from trtspec.cluster.jobs.job import Product
-from trtspec.pipeline.build.keys import key_of, platform_for
 from trtspec.pipeline.build.plan import BuildPlan
+from trtspec.pipeline.build.stored import key_of, platform_for
 from trtspec.pipeline.run.digests import FileDigests
 from trtspec.pipeline.run.records import FOLDER, pending
 from trtspec.pipeline.run.step import name_of

@@ -11,11 +11,10 @@ from typing import Literal
 
 from trtspec.base.progress import Progress, no_progress
 from trtspec.base.roles import Role
-from trtspec.pipeline.build.keys import check_key
 from trtspec.pipeline.build.leases import leased_plan
 from trtspec.pipeline.build.plan import BuildPlan, request_of, with_files
 from trtspec.pipeline.build.preflight import look_ahead
-from trtspec.pipeline.build.stored import push_build
+from trtspec.pipeline.build.stored import check_key, push_build
 from trtspec.pipeline.report.recorder import recorded
 from trtspec.pipeline.run.runner import run
 from trtspec.pipeline.run.step import Step

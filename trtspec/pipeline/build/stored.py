@@ -1,4 +1,4 @@
-"""Pulls what a store has instead of building it, and pushes what the store lacks."""
+"""Finds by its key what a store has, to pull it instead of building it, and pushes what the store lacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtspec.base.digest import digest_of
-from trtspec.base.errors import StoreError
+from trtspec.base.errors import StoreError, UnavailableError
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
 from trtspec.pipeline.plan.resolved import Resolved
@@ -67,7 +67,7 @@ def _push_held(
         for role in roles
     ]
     if only is None:
-        whole = pair_key(steps, resolved)
+        whole = _pair_key(steps, resolved)
         things.append(("pair", platforms[Role.TARGET], whole, folder, _served(resolved)))
     pushed = []
     for content, platform, key, path, paths in things:
@@ -98,7 +98,26 @@ def _served(resolved: Resolved) -> tuple[str, ...]:
     return (*tokenizers, *engines, write_repository.OUTPUT, write_manifest.OUTPUT)
 
 
-def pair_key(steps: Sequence[Step], resolved: Resolved) -> str:
+def key_of(made: BuildPlan, only: Role | None) -> str | None:
+    """Returns the key of one engine or else of the pair; None where the models' files have not been read."""
+    return engine_key(made.own_steps, only) if only else _pair_key(made.own_steps, made.resolved)
+
+
+def platform_for(made: BuildPlan, only: Role | None) -> Platform:
+    """Returns the platform of one engine or else of the pair, as the release's image builds it."""
+    return engine_platform(made.resolved, only or Role.TARGET, None)
+
+
+def check_key(made: BuildPlan, only: Role | None, asked: str) -> None:
+    """Raises UnavailableError if the plan makes something else than what has been asked for by its key."""
+    if key_of(made, only) != asked:
+        what, recipe = only or "pair", made.resolved.loaded.path
+        problem = f"makes another {what} than the one that was asked for, {asked[:12]}"
+        repair = "the recipe, a model or trtspec is not as it was when the job was planned: plan it again"
+        raise UnavailableError(recipe, problem, repair)
+
+
+def _pair_key(steps: Sequence[Step], resolved: Resolved) -> str:
     """Returns the key of a build, which is the same whether the engines were built or pulled."""
     made = (*copy_tokenizer.outputs(resolved), write_repository.OUTPUT)
     own = [step.digest for step in steps if step.output in made]

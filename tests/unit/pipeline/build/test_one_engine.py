@@ -11,8 +11,8 @@ import pytest
 from tests.command_line import trtspec
 from tests.fakes.gpu_machine import GpuMachine
 from trtspec.base.roles import Role
-from trtspec.pipeline.build.keys import key_of
 from trtspec.pipeline.build.plan import make_plan
+from trtspec.pipeline.build.stored import key_of
 from trtspec.pipeline.store.store import Store
 
 
