@@ -17,7 +17,7 @@ from typing import Any
 from trtspec.base.errors import ModelError, UnavailableError
 from trtspec.base.progress import Advance, Progress, no_progress
 from trtspec.base.units import mb_or_gb
-from trtspec.models.headers_only import fetch_headers
+from trtspec.models.headers_only import fetch_headers, headers_of
 from trtspec.models.hub import COMMIT, explained, find_files
 from trtspec.models.tensors import INDEX, SINGLE, read_index, read_tensors
 
@@ -43,16 +43,19 @@ def fetch(
         folder, names = _begin(location, revision)
         if all((folder / name).is_file() for name in names):
             return folder
-        if not weights and (made := fetch_headers(location, folder, names, watch)):
-            return made
-        _download(location, folder, names, watch)
+        if not weights and (headers := headers_of(folder)).is_dir():
+            return headers
+        files = find_files(location, folder.name, names)
+        if not weights and all(file.lfs for file in files):
+            return fetch_headers(location, folder, files, watch)
+        _download(location, folder, files, watch)
     return folder
 
 
-def _download(repo_id: str, folder: Path, names: list[str], watch: Progress) -> None:
+def _download(repo_id: str, folder: Path, files: Sequence[Any], watch: Progress) -> None:
     from huggingface_hub import snapshot_download
 
-    blobs = _blobs(folder, find_files(repo_id, folder.name, names))
+    blobs, names = _blobs(folder, files), [file.path for file in files]
     _check_space(repo_id, folder, blobs)
     with watch(f"download {repo_id}", sum(blobs.values())) as advance, _counted(blobs, advance):
         snapshot_download(repo_id, revision=folder.name, allow_patterns=names)

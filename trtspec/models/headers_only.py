@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from trtspec.base.atomic import publish
 from trtspec.base.cache import cache_folder
@@ -20,7 +21,6 @@ from trtspec.base.errors import ModelError, TensorError
 from trtspec.base.locks import locked
 from trtspec.base.progress import Progress
 from trtspec.base.threads import in_threads
-from trtspec.models.hub import find_files
 from trtspec.models.source import Source
 
 _DIGESTS = ".sha256.json"
@@ -28,18 +28,13 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 _THREADS = 8  # not limited by processors: a request mostly waits for the network
 
 
-def fetch_headers(repo_id: str, snapshot: Path, names: Sequence[str], watch: Progress) -> Path | None:
-    """Returns a folder that has a snapshot's files, and in place of the weights in `names` their headers.
+def fetch_headers(repo_id: str, snapshot: Path, weights: Sequence[Any], watch: Progress) -> Path:
+    """Returns a folder that has a snapshot's files, and in place of its weights their headers.
 
-    Each header is followed by a hole as long as the data. Returns None for small weights, of which the Hub
-    has no SHA-256. Raises ModelError or TensorError.
+    Each header is followed by a hole as long as the data. `weights` are those that `find_files` finds, of all
+    of which the Hub has the SHA-256. Raises TensorError.
     """
-    made = _place(snapshot)
-    if made.is_dir():
-        return made
-    weights = find_files(repo_id, snapshot.name, names)
-    if not all(file.lfs for file in weights):
-        return None
+    made = headers_of(snapshot)
     made.parent.mkdir(parents=True, exist_ok=True)
     with (
         locked(made.with_name(f".{made.name}.lock"), lambda: None),
@@ -54,18 +49,13 @@ def fetch_headers(repo_id: str, snapshot: Path, names: Sequence[str], watch: Pro
                 (new / file.name).write_bytes(file.read_bytes())
         (new / _DIGESTS).write_text(json.dumps({file.path: file.lfs.sha256 for file in weights}))
         with watch(f"read the headers of {repo_id}", None) as advance:
-            in_threads(partial(_outline, repo_id, new), names, advance, _THREADS)
+            in_threads(partial(_outline, repo_id, new), [file.path for file in weights], advance, _THREADS)
         publish(new, made)
     return made
 
 
-def has_headers(snapshot: Path) -> bool:
-    """Says whether this machine has the headers of a snapshot's weights."""
-    return _place(snapshot).is_dir()
-
-
-def _place(snapshot: Path) -> Path:
-    """Returns the folder of what is kept of a snapshot whose weights are not here."""
+def headers_of(snapshot: Path) -> Path:
+    """Returns the folder that has a snapshot with the headers of its weights, if this machine has them."""
     return cache_folder() / "outlines" / snapshot.parent.parent.name / snapshot.name
 
 

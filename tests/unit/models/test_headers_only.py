@@ -81,9 +81,10 @@ def test_of_two_who_plan_at_once_one_makes_the_outline(
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_text("{}")
 
-    def find_files(*_: object) -> list[SimpleNamespace]:
+    def plan() -> Path:
+        weights = SimpleNamespace(path="model.safetensors", lfs=SimpleNamespace(sha256="0" * 64))
         both.wait(60)
-        return [SimpleNamespace(path="model.safetensors", lfs=SimpleNamespace(sha256="0" * 64))]
+        return headers_only.fetch_headers("owner/model", snapshot, [weights], no_progress)
 
     def outline(repo_id: str, folder: Path, name: str) -> int:
         made.append(name)
@@ -91,12 +92,10 @@ def test_of_two_who_plan_at_once_one_makes_the_outline(
         return 0
 
     monkeypatch.setenv("TRTSPEC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(headers_only, "find_files", find_files)
     monkeypatch.setattr(headers_only, "_outline", outline)
     with ThreadPoolExecutor(2) as pool:
-        asked = "owner/model", snapshot, ["model.safetensors"], no_progress
-        plans = [pool.submit(headers_only.fetch_headers, *asked) for _ in range(2)]
-    folders = {plan.result() or snapshot for plan in plans}
+        plans = [pool.submit(plan) for _ in range(2)]
+    folders = {each.result() for each in plans}
     assert made == ["model.safetensors"]
     assert [folder.name for folder in folders] == [COMMIT]
     assert os.listdir(folders.pop().parent) == [COMMIT]

@@ -16,7 +16,7 @@ from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
 from trtspec.checkpoint.calibrate.dataset import Dataset, find_dataset
 from trtspec.models.download import cached_folder, fetch, is_whole
-from trtspec.models.headers_only import digests_of_blobs, digests_of_weights, has_headers
+from trtspec.models.headers_only import digests_of_blobs, digests_of_weights, headers_of
 from trtspec.models.heads.reading import read_head
 from trtspec.models.hub import check_access
 from trtspec.models.layers import draft_of, num_common
@@ -100,7 +100,7 @@ def refused(loaded: LoadedRecipe, known: Collection[Role] = ()) -> dict[Role, Tr
 
 def _is_lacking(model: RecipeModel, *, is_known: bool) -> bool:
     folder = cached_folder(model.model, model.revision)
-    return folder is None or (is_known and not has_headers(folder) and not is_whole(folder))
+    return folder is None or (is_known and not headers_of(folder).is_dir() and not is_whole(folder))
 
 
 def _refusal(model: RecipeModel) -> TrtspecError | None:
