@@ -224,7 +224,7 @@ def until() -> Until:
 
 @pytest.fixture(scope="session", params=LAYOUTS)
 def tiny_recipe(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny recipe in one of the layouts, with room for endless texts.
+    """The tiny recipe in one of the layouts, with room for endless texts and drafts of four tokens.
 
     Where the draft is a model of its own, it is told its device.
     """
@@ -234,6 +234,7 @@ def tiny_recipe(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
         positions = {"max_position_embeddings": ENDLESS + 192}
         config.write_text(json.dumps(json.loads(config.read_text()) | positions))
     text = replaced(text, "max_seq_len: 1024", f"max_seq_len: {ENDLESS + 192}")
+    text = replaced(text, "\nspeculation:\n", "\nspeculation:\n  num_draft_tokens: 4\n")
     if request.param == "bls":
         text = replaced(text, "\ndraft:\n", "\ndraft:\n  device: cpu\n")
     recipe = folder / "recipe.yaml"

@@ -31,6 +31,7 @@ def test_it_shows_a_completion_its_acceptance_and_the_same_text(tmp_path: Path) 
     assert re.search(
         r"^120 tokens, \d+ tokens/s, \d+ of \d+ draft tokens accepted", said.stderr, re.MULTILINE
     )
+    assert re.search(r"^the policy .* chose [1-8]\.\d tokens on average$", said.stderr, re.MULTILINE)
     assert re.search(r"the same text: 120 tokens, \d+ tokens/s, nothing drafted$", said.stderr, re.MULTILINE)
     assert said.stderr.endswith("stopping Triton\n")
 

@@ -23,10 +23,10 @@ def changed_lines(before: str, after: str) -> list[str]:
 
 
 def test_a_value_changes_and_its_comment_stays() -> None:
-    after = edit(TINY, {"speculation.num_draft_tokens": 6}, HERE)
+    after = edit(TINY, {"engine.max_seq_len": 512}, HERE)
     assert changed_lines(TINY, after) == [
-        "-   num_draft_tokens: 4   # what pays on a CPU, where drafting is not free",
-        "+   num_draft_tokens: 6   # what pays on a CPU, where drafting is not free",
+        "-   max_seq_len: 1024     # what the pair was trained for",
+        "+   max_seq_len: 512     # what the pair was trained for",
     ]
 
 

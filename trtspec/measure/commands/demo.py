@@ -40,6 +40,9 @@ def demo() -> None:
             both = client.generate(PROMPT, max_tokens=_TOKENS, hear=out.data)
             out.data("\n")
             out.status(summary(both))
+            if both.drafts and both.drafts.verifications:
+                mean = both.drafts.drafted / both.drafts.verifications
+                out.status(f"the policy measures what drafts cost, and chose {mean:.1f} tokens on average")
             alone = client.generate(PROMPT, max_tokens=_TOKENS, num_draft_tokens=0)
             if alone.text != both.text:
                 raise ServerError(server.url, "the target alone says another text", "please report it")
