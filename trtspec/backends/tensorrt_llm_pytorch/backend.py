@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from trtspec.backends.backend import Unsupported
 from trtspec.backends.launch import ServerLaunch
@@ -23,6 +23,7 @@ from trtspec.base.roles import Role
 from trtspec.methods.method import AT_ONCE, TRANSLATES
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.migration.tool import MigrationTool
+from trtspec.recipe.schema import Recipe
 
 _ONE_NAME = "up to 1.2 clients call a model by its Hub id, or by its folder's name"
 
@@ -96,6 +97,10 @@ class TensorRtLlmPyTorchBackend(ServerBackend):
     def served_name(self, loaded: LoadedRecipe) -> str:
         location = loaded.locations[Role.TARGET]
         return location.name if isinstance(location, Path) else location
+
+    def overrides(self, recipe: Recipe) -> Mapping[str, Any]:
+        """Returns that no `model_max_length` counts: `infer_max_seq_len` (modeling_utils.py) reads none."""
+        return {"model_max_length": None}
 
     def launch(self, inputs: LaunchInputs) -> ServerLaunch:
         return launch(inputs)

@@ -65,6 +65,18 @@ class TestTheLongestText:
             )
 
     @pytest.mark.parametrize(
+        ("backend", "longest"), [("vllm", 65536), ("sglang", 65536), ("tensorrt_llm_pytorch", 16384)]
+    )
+    def test_is_that_of_command_r_where_the_server_knows_its_key(
+        self, planned: Planned, llama_folder: Callable[..., Path], backend: str, longest: int
+    ) -> None:
+        made = {"hidden_size": 64, "max_position_embeddings": 16384, "model_max_length": 65536}
+        found = planned(
+            change=lambda: llama_folder("target", **made), **ALONE, engine=f"{{backend: {backend}}}"
+        )
+        assert length(found)[0] == longest
+
+    @pytest.mark.parametrize(
         "flag",
         [
             """vllm, extra_args: [--hf_overrides, '{"max_position_embeddings": 32768}']""",
