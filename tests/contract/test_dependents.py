@@ -272,7 +272,7 @@ def test_beside_texts_that_the_target_says_alone(build: Build) -> None:
 
 def test_a_draft_on_another_device(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_pair, "find_device", lambda named: named or "cuda:0")
-    with pytest.raises(EngineLoadError, match="lives in its target: on cuda:0, not on cpu"):
+    with pytest.raises(EngineLoadError, match="is inside its target's engine: on cuda:0, not on cpu"):
         torch_pair.load_engines([build.folder / "target", build.folder / "eagle3"], "cpu")
-    with pytest.raises(EngineLoadError, match="eagle3: lives in a target, and there is none"):
+    with pytest.raises(EngineLoadError, match="eagle3: runs inside a target's engine, and there is none"):
         TorchExecutor(build.folder / "eagle3")

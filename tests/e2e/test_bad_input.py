@@ -303,7 +303,7 @@ def memory(status: Path) -> int:
 def test_brackets_in_brackets_are_refused(server: Deploy, body: bytes) -> None:
     status, answer = server.post(body)
 
-    assert (status, answer) == (400, {"error": "the JSON has too many brackets in brackets"})
+    assert (status, answer) == (400, {"error": "the JSON is nested too deeply"})
     assert server.generate(PROMPT, max_tokens=2)
 
 

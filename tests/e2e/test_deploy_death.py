@@ -208,9 +208,8 @@ def test_a_model_whose_process_cannot_begin_is_told_at_once(
     deploy = deployer(build_copy, environment={**os.environ, "TRTSPEC_CACHE": str(tmp_path)})
 
     assert deploy.ended() == 1
-    how = (
-        "a model's process ended with status 127 before it began: Triton's Python backend lacks libpython3.so"
-    )
+    lacks = "Triton's Python backend lacks libpython3.so"
+    how = f"a model's process ended with status 127 before it started: {lacks}"
     assert f"error: tritonserver: {how}\n" in deploy.said.read_text()
     assert not deploy.server_pids()
 

@@ -196,7 +196,7 @@ def test_a_container_of_the_same_name_that_is_not_ours_is_left_alone(
     deployed = deploy()
 
     assert deployed.ended() == 1
-    assert f"error: {name}: a container of this name is not ours" in deployed.said.read_text()
+    assert f"error: {name}: a container of this name was not started by trtspec" in deployed.said.read_text()
     assert docker.names() == [name]
 
 
@@ -340,7 +340,7 @@ def test_engines_of_another_gpu_are_refused(docker: Docker, deployer: Deployer, 
     deployed = deployer(build, "--container", recipe=recipe, environment=docker.environment)
 
     assert deployed.ended() == 1
-    assert "was built for SM 90, and this GPU has SM 89" in deployed.said.read_text()
+    assert "was built for SM 90, but this GPU has SM 89" in deployed.said.read_text()
 
 
 @pytest.mark.parametrize(

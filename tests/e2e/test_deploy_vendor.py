@@ -197,7 +197,7 @@ def test_another_release_is_told_and_a_python_is_found_from_where_one_stands(
     (tmp_path / "python").symlink_to(sys.executable)
     deploy = vendor(build, "--python", os.path.relpath(tmp_path / "python"))
     until(lambda: deploy.is_ready, "the server ready")
-    said = "vLLM 0.33.0 is installed, and the build is for 0.32.0: write release: 0.33.0, and build again"
+    said = "vLLM 0.33.0 is installed, but the build is for 0.32.0: write release: 0.33.0, and build again"
     assert said in " ".join(deploy.said.read_text().split())
 
 
@@ -339,9 +339,12 @@ def test_vllm_under_triton(tmp_path: Path, docker: Docker) -> None:
 
     of_build = ("--output", build)
     for options, said in (
-        (of_build, "is for NVIDIA's image of Triton with vLLM"),
+        (of_build, "needs NVIDIA's image of Triton with vLLM"),
         ((*of_build, "--api-keys", "keys"), "Triton has no API of OpenAI's in front of vLLM"),
-        ((*of_build, "--kubernetes"), "in Triton, vLLM is not deployed on a cluster: its own server is"),
+        (
+            (*of_build, "--kubernetes"),
+            "vLLM inside Triton cannot be deployed on a cluster; vLLM's own server can",
+        ),
     ):
         refused = docker.trtspec("deploy", recipe, *options)
         assert refused.returncode in (1, 2)

@@ -18,7 +18,7 @@ from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Deploy, Deployer, Until, w
 RUNNING, WAITING, REFUSED = 16, 4, 44
 ATTEMPTS = 3
 PROMPT, TOKENS = "def insort(items, item):\n", 600
-SAID = "16 completions are at work and 4 wait already; try again later"
+SAID = "16 completions are running and 4 wait already; try again later"
 
 
 @pytest.fixture(scope="module")

@@ -149,7 +149,7 @@ def test_engines_that_are_models_of_their_own_decode_alone_and_the_answer_says_s
         assert answer["speculation"] == "off: guided_decoding_guide_type"
     for change, problem in (
         ({"guided_decoding_guide": "("}, "parenthesis is not closed"),
-        ({"min_tokens": 3}, "min_tokens is given beside a guide"),
+        ({"min_tokens": 3}, "min_tokens is given together with a guide"),
         ({"guided_decoding_guide_type": "structural_tag"}, "guided_decoding_guide_type is structural_tag"),
     ):
         status, answer = server.post({**body, **change})

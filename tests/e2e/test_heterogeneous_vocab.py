@@ -101,10 +101,7 @@ def test_with_it_the_cost_is_told(recipe: Path) -> None:
     result = trtspec("check", recipe, "--json")
     assert result.returncode == 0, result.stderr
     found = {finding["subject"]: finding for finding in json.loads(result.stdout)["findings"]}
-    assert (
-        found["vocabularies"]["problem"]
-        == "2048 of 2048 tokens of the target are the draft's too, which has 2048"
-    )
+    assert found["vocabularies"]["problem"] == "2048 of the target's 2048 tokens are among the draft's 2048"
     assert "translated" in found["vocabularies"]["effect"]
     assert {finding["severity"] for finding in found.values()} == {"note"}
 

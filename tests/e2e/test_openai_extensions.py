@@ -140,7 +140,7 @@ def test_a_response_has_the_form_of_its_schema(client: openai.OpenAI, tiny_build
 
 
 def test_responses_are_not_kept(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError, match="keeps no responses"):
+    with pytest.raises(openai.NotFoundError, match="stores no responses"):
         client.responses.retrieve("resp_1")
-    with pytest.raises(openai.BadRequestError, match="keeps no responses"):
+    with pytest.raises(openai.BadRequestError, match="stores no responses"):
         client.responses.create(model=MODEL, input="a", previous_response_id="resp_1")

@@ -177,7 +177,7 @@ def test_a_template_that_makes_too_much_spoils_its_own_chats_alone(
             found, _, said = ask(port, ROUTES[1], body)
             assert found == status, said
             if status == 400:
-                assert "too much of these messages" in error_of(said)["message"]
+                assert "too long a prompt of these messages" in error_of(said)["message"]
         assert ask(port, ROUTES[0], json.dumps(GOOD).encode())[0] == 200
         assert ask(port, "/health", None, "GET")[0] == 200
 

@@ -231,7 +231,7 @@ def test_docker_that_speaks_to_podman_is_refused(podman: RealPodman, until: Unti
     podman.environment |= {"DOCKER_HOST": f"unix://{socket}", "TRTSPEC_CONTAINERS": "docker"}
     try:
         ask = "from trtspec.pipeline.containers.engine import find_engine as f; print(f().obstacle)"
-        assert "its command line speaks to podman here" in podman.python(ask)
+        assert "its command line talks to podman here" in podman.python(ask)
     finally:
         podman.environment |= {"TRTSPEC_CONTAINERS": "podman"}
         del podman.environment["DOCKER_HOST"]

@@ -163,7 +163,7 @@ def refuses_without_evidence(cli: Cli) -> None:
     cli("next")
     said = cli("next", status=1)
     assert "no step to 5 % yet" in said
-    assert "more requests tell" in said
+    assert "more requests will decide" in said
     assert "[shadow]" in cli("status")
 
 

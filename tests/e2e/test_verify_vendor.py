@@ -43,7 +43,7 @@ def test_both_sides_take_turns(build: Path) -> None:
         "starting vLLM with drafts",
     ]
     assert "vllm-project/vllm#55005" in done.stderr
-    assert done.stdout.splitlines()[-1].startswith("lossless: all 4 greedy answers with drafts are those")
+    assert done.stdout.splitlines()[-1].startswith("lossless: all 4 greedy answers with drafts are the same")
     assert sorted(file.name for file in build.glob(".trtspec/served/*.log")) == ["vllm-plain.log", "vllm.log"]
     assert not [line for _, line in command_lines() if str(build) in " ".join(line)]
 
@@ -64,7 +64,7 @@ def test_a_difference_is_held_against_the_plain_one_again(tmp_path: Path, owner:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--num-draft-tokens", 3), "vllm drafts as much as it is started to"),
+        (("--num-draft-tokens", 3), "vllm takes K at its start only"),
         (("--python", "/no/python"), "/no/python: is no program"),
     ],
 )

@@ -217,7 +217,7 @@ def test_a_job_that_is_cancelled_or_requeued_by_others(
         build.hears("stored target: build: runs on ")
         build.hears("stored draft: build: runs on ")
         slurm("scontrol", "requeue", build.id_of("stored target: build"))
-        build.hears("stored target: build: waits: is requeued, and begins in a moment")
+        build.hears("stored target: build: waits: is requeued, and starts soon")
         slurm("scancel", build.id_of("stored draft: build"))
         build.hears("stored draft: build: cancelled")
         build.hears("stored pair: cancelled: needs stored draft: build, which was cancelled")
@@ -243,7 +243,7 @@ def test_a_gpu_is_held_by_what_needs_one(slurm: RealSlurm, h200_recipe: Path, tm
     h200_recipe.write_text(h200_recipe.read_text().replace("gpu: h200", "gpu: l40s").replace("pair", "other"))
     refused = Call(h200_recipe.parent, environment, *words)
     refused.ends(1)
-    assert "error: sbatch: no node of the partition has what is asked for" in refused.said
+    assert "error: sbatch: no node of the partition has what the job requests" in refused.said
     slurm("scancel", "--user", os.environ.get("USER", "root"))
 
 

@@ -1,9 +1,10 @@
-"""Kubernetes' HorizontalPodAutoscaler on the requests that replicas have, at work and in line; no clock.
+"""Models Kubernetes' HorizontalPodAutoscaler by the replicas' running and waiting requests; no clock.
 
-The numbers are Kubernetes' defaults (https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale,
-"Algorithm details" and "Default behavior"): it looks every 15 s, leaves a ratio within a tenth of 1 alone,
-at most doubles the replicas or adds four each 15 s, whichever is more, and takes away only what was too much
-for five minutes. Metrics are as old as the last scrape of Prometheus, here every 15 s too.
+The numbers are Kubernetes' defaults
+(https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale, "Algorithm details" and "Default
+behavior"). It checks every 15 s, and ignores a ratio within a tenth of 1. Each 15 s it at most doubles the
+replicas or adds four, whichever is more. It removes only replicas that were too many for five minutes.
+Metrics are as old as Prometheus' last scrape, which is every 15 s too.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ class ReplicaScaling:
     """The options of an autoscaler; times are in seconds."""
 
     target: float
-    """The mean number of requests that each replica is to have."""
+    """The target for the mean number of requests of a replica."""
     least: int
-    """The least number of replicas."""
+    """The smallest number of replicas."""
     most: int
     """The largest number of replicas."""
     start_s: float
@@ -34,17 +35,17 @@ class ReplicaScaling:
 
 
 class Autoscaler:
-    """Says how many replicas there should be."""
+    """Computes the desired number of replicas."""
 
     def __init__(self, scaling: ReplicaScaling) -> None:
         self._scaling = scaling
         self._recommended: deque[tuple[float, int]] = deque()
 
     def wanted(self, present: int, ready: int, replicas: int, now: float) -> int:
-        """Returns how many replicas there should be, of which `ready` have `present` requests as scraped.
+        """Returns the desired number of replicas.
 
-        More are wanted only if there are too few with those that are not ready yet, without load, and fewer
-        only if there are too many without them.
+        The `ready` ones have `present` requests by the last scrape. It rises only if there are too few
+        replicas even when starting ones count as idle. It falls only if the ready ones alone are too many.
         """
         scaling = self._scaling
         ratio = present / (scaling.target * replicas)

@@ -1,6 +1,6 @@
 """Checks sized replicas by a simulation: at the usual rate, and in bursts.
 
-Many replicas are alike, so a few stand for all, with their part of the requests.
+Since replicas are alike, it simulates only a few of many, with their part of the requests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trtspec.measure.bench.result import Percentiles
 from trtspec.measure.bench.statistics import percentiles
 
 REQUESTS = 3000
-"""How many requests are simulated of each case, about."""
+"""The approximate number of simulated requests in each case."""
 MOST_REPLICAS = 6
 LEAD_S = 60.0
 _WARM_UP = 0.1
@@ -40,7 +40,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class InBurst:
-    """The requests that came during a burst, for each of three ways to bear it."""
+    """The requests that came during a burst, with three different numbers of replicas."""
 
     usual: Seen
     """With as many replicas as usual."""
@@ -49,15 +49,15 @@ class InBurst:
     peak: Seen
     """With enough replicas for the burst."""
     ready_after: float | None
-    """The time from the burst's beginning until the first replica that it called for was ready, in seconds.
+    """The seconds from the start of the burst until its first additional replica was ready:
 
-    It is the mean of the simulated runs in which there was one. None where none was ready before the burst
-    was over and all requests were answered.
+    the mean of the simulated runs that had one. None if none was ready before the burst was over and all
+    requests were answered.
     """
 
 
 def at_usual_rate(replica: Replica, sized: Sized, demand: Demand, seed: int, advance: Advance) -> Seen:
-    """Returns what requests meet between two bursts, without those of the first tenth of the time."""
+    """Returns the latencies between two bursts, without the first tenth of the time."""
     share, replicas = _part(sized.replicas)
     usual = replace(demand.of(share), burst=None)
     seconds = REQUESTS / usual.rate
@@ -75,9 +75,9 @@ def in_burst(
     seed: int,
     advance: Advance,
 ) -> InBurst | None:
-    """Returns what requests meet that come during a burst, once for each way to bear it; None if none come.
+    """Returns the latencies of requests that come during a burst, for each number of replicas.
 
-    The autoscaler adds a replica where requests take more than this share of the `places`.
+    None if no requests come. The autoscaler's target is the share `places` of the slots.
     """
     assert demand.burst is not None
     share, least = _part(usual.replicas)
@@ -110,7 +110,7 @@ def in_burst(
 
 
 def _part(replicas: int) -> tuple[float, int]:
-    """Returns the share of a fleet that is simulated, and its replicas."""
+    """Returns the simulated share of a fleet, and its number of replicas."""
     part = min(replicas, MOST_REPLICAS)
     return part / replicas, part
 

@@ -15,7 +15,7 @@ Pair = tuple[int, int]
 """The tokens of a prompt, and of its answer."""
 
 STRATA = 512
-"""How many lengths stand for a distribution."""
+"""How many lengths represent a distribution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class SimulatedRequest:
 
 @dataclass(frozen=True, slots=True)
 class DemandBurst:
-    """A burst of requests, which comes again and again."""
+    """A periodic burst of requests."""
 
     factor: float
-    """The rate of the burst over the usual rate."""
+    """The rate of the burst divided by the usual rate."""
     seconds: float
-    """The duration of a burst."""
+    """The duration of a burst, in seconds."""
     every: float
     """The seconds from the beginning of a burst to the beginning of the next."""
 
@@ -58,7 +58,8 @@ class Lengths:
 
     @property
     def context(self) -> float:
-        """The mean tokens of a text at work: its prompt and half of its answer, longer ones for longer."""
+        """The mean tokens of a running sequence: its prompt and half of its answer, weighted by the answer's
+        length."""
         whole = sum(pair[1] for pair in self.pairs)
         return sum(given * (asked + given / 2) for asked, given in self.pairs) / whole
 
@@ -69,7 +70,7 @@ class Lengths:
         return (pstdev(answers) / fmean(answers)) ** 2
 
     def prompts(self, parts: int) -> list[float]:
-        """Returns the mean tokens of a prompt in each of so many equal parts, from the shortest on."""
+        """Returns the mean prompt length in each of this number of equal parts, the shortest first."""
         ordered = sorted(pair[0] for pair in self.pairs)
         parts = min(parts, len(ordered))
         edges = [round(part * len(ordered) / parts) for part in range(parts + 1)]
@@ -81,7 +82,7 @@ class Demand:
     """The load of a fleet or of a part of it."""
 
     rate: float
-    """The usual number of requests a second."""
+    """The usual number of requests per second."""
     lengths: Lengths
     burstiness: float = 1.0
     """As in `trtspec.measure.workloads.arrivals`."""
@@ -89,13 +90,13 @@ class Demand:
 
     @property
     def peak(self) -> float:
-        """The requests a second of a burst, or as usual where there is none."""
+        """The requests per second in a burst, or the usual rate without bursts."""
         return self.rate * (self.burst.factor if self.burst else 1.0)
 
     def of(self, share: float) -> Demand:
-        """Returns what a part of the fleet gets of it where each request goes anywhere with equal chance.
+        """Returns the demand on a part of the fleet if requests go to any replica with equal probability.
 
-        Of a renewal process of which each event is kept with probability p, gaps have the squared coefficient
+        If each event of a renewal process is kept with probability p, the gaps have the squared coefficient
         of variation `1 + p (c - 1)` (Whitt, "The queueing network analyzer", 1983, section 4.4).
         """
         burstiness = 1 + min(share, 1.0) * (self.burstiness - 1)
@@ -103,9 +104,9 @@ class Demand:
 
 
 def lognormal(input_tokens: float, output_tokens: float, spread: float, seed: int = 0) -> Lengths:
-    """Returns lengths with these means, whose standard deviation is `spread` times them.
+    """Returns lengths with these means and `spread` times them as standard deviations.
 
-    They are the middles of equally likely parts of two lognormal distributions, paired by chance.
+    They are the middles of equally likely parts of two lognormal distributions, paired at random.
     """
     inputs, outputs = (_strata(mean, spread) for mean in (input_tokens, output_tokens))
     random.Random(seed).shuffle(outputs)  # noqa: S311
@@ -122,17 +123,17 @@ def _strata(mean: float, spread: float) -> list[int]:
 
 
 def jobs(demand: Demand, seconds: float, seed: int) -> list[SimulatedRequest]:
-    """Returns the requests of so many seconds, which begin between two bursts."""
-    # Of a seed of its own: what is drawn elsewhere with this one must say nothing of lengths.
+    """Returns the requests of this many seconds; the time starts between two bursts."""
+    # Lengths need a seed of their own, independent of other draws with this seed.
     dice = random.Random(f"lengths {seed}")  # noqa: S311
     pairs: Sequence[Pair] = demand.lengths.pairs
     return [SimulatedRequest(time, *dice.choice(pairs)) for time in _times(demand, seconds, seed)]
 
 
 def _times(demand: Demand, seconds: float, seed: int) -> Iterator[float]:
-    """Yields when requests come: a process of unit rate, on a clock that runs faster during bursts."""
+    """Yields the times of requests: a process of unit rate, on a clock that runs faster in bursts."""
     whole = requests_in(demand, seconds)
-    # Half as many again as are to be expected, and never too few where they come in bunches.
+    # 1.5 times the expected number, and more for bursty arrivals.
     count = int(1.5 * whole + 10 * math.sqrt((1 + demand.burstiness) * whole)) + 100
     for unit in arrivals(1.0, count, demand.burstiness, seed):
         if unit >= whole:
@@ -141,7 +142,7 @@ def _times(demand: Demand, seconds: float, seed: int) -> Iterator[float]:
 
 
 def requests_in(demand: Demand, seconds: float) -> float:
-    """Returns how many requests are expected from 0 to then."""
+    """Returns the expected number of requests from 0 to a time."""
     burst = demand.burst
     if burst is None:
         return demand.rate * seconds
@@ -152,7 +153,7 @@ def requests_in(demand: Demand, seconds: float) -> float:
 
 
 def _moment(demand: Demand, requests: float) -> float:
-    """Returns when so many requests are expected to have come."""
+    """Returns the time by which this number of requests is expected."""
     burst = demand.burst
     if burst is None:
         return requests / demand.rate

@@ -1,4 +1,4 @@
-"""A fleet on paper: the same load borne with drafts and without; pure."""
+"""Plans a fleet for the same load with drafts and without; pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOUR, _MILLION = 3600, 10**6
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of a fleet; money is None where no price is known."""
+    """The cost of a fleet; money is None if no price is known."""
 
     gpu_hours: float
     """GPU hours for a million tokens of answers."""
@@ -31,7 +31,7 @@ class Cost:
 
 
 def cost(gpus: int, demand: Demand, price: float | None) -> Cost:
-    """Returns what `gpus` cost that serve the usual rate; a `price` is of an hour of one."""
+    """Returns the cost of `gpus` that serve the usual rate; `price` is for one GPU's hour."""
     tokens = demand.rate * demand.lengths.output * _HOUR
     gpu_hours = gpus / tokens * _MILLION
     if price is None:
@@ -44,15 +44,15 @@ _TRIES, _STEP, _CHANCE = 10, 1.04, 1.05
 
 @dataclass(frozen=True, slots=True)
 class FleetRequirements:
-    """The load of a fleet, and the bounds that it must keep."""
+    """The load of a fleet, and the bounds that it must meet."""
 
     demand: Demand
     bounds: LatencyBounds
     rates: Rates
     places: float = 0.8
-    """The share of the slots that the autoscaler has requests take."""
+    """The autoscaler's target: the share of the slots in use."""
     price: float | None = None
-    """The price of a GPU's hour; None where it is not known."""
+    """The price of a GPU's hour; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +62,18 @@ class FleetArm:
     replica: Replica
     weight: EngineBytes
     each: float
-    """The requests a second that one replica bears."""
+    """The requests per second that one replica can serve."""
     usual: Sized | None = None
     """The fleet for the usual rate."""
     peak: Sized | None = None
-    """The fleet for a burst; the usual one where there is no burst."""
+    """The fleet for a burst; the usual one without bursts."""
     start: ColdStart | None = None
     """The start of the whole usual fleet at once."""
     one_more: ColdStart | None = None
     """The start of a single replica."""
     cost: Cost | None = None
     problem: str | None = None
-    """The reason why no number of replicas keeps the bounds. The other optional fields are None then."""
+    """The reason why no number of replicas meets the bounds; then the other optional fields are None."""
     seen: Seen | None = None
     burst: InBurst | None = None
 
@@ -84,17 +84,17 @@ class FleetResult:
 
     question: FleetRequirements
     plain: FleetArm | None
-    """None where nothing is known of it."""
+    """The plain arm; None if it was not measured."""
     drafts: FleetArm
     break_even: float | None
-    """The acceptance from which a replica with drafts bears more requests than one without.
+    """The acceptance from which a replica with drafts serves more requests than one without.
 
-    None where it never does, or where the acceptance was measured with the rest.
+    None if it never does, or if the acceptance itself was measured.
     """
 
 
 def arm(question: FleetRequirements, replica: Replica, weight: EngineBytes) -> FleetArm:
-    """Returns how many of these replicas there must be."""
+    """Returns the arm with the number of these replicas that the load needs."""
     demand, bounds = question.demand, question.bounds
     found = FleetArm(replica, weight, capacity(replica, demand, bounds))
     usual = size(replica, demand, bounds)
@@ -105,7 +105,7 @@ def arm(question: FleetRequirements, replica: Replica, weight: EngineBytes) -> F
 
 
 def _filled(question: FleetRequirements, found: FleetArm) -> FleetArm:
-    """Returns an arm with what follows from the number of its replicas."""
+    """Returns the arm with the values that follow from its number of replicas."""
     assert found.usual is not None
     pulled, loaded, replicas = found.weight.whole, found.weight.fullest, found.usual.replicas
     return replace(
@@ -122,7 +122,7 @@ def reckon(
     drafts: FleetArm,
     tempo: Callable[[float], Tempo] | None,
 ) -> FleetResult:
-    """Returns both arms beside each other; `tempo` has the times with drafts at any acceptance."""
+    """Returns both arms; `tempo` gives the times with drafts at any acceptance."""
     even = None
     if plain is not None and tempo is not None:
         even = break_even(drafts.replica, tempo, plain.each, question.demand, question.bounds)
@@ -130,7 +130,7 @@ def reckon(
 
 
 def checked(question: FleetRequirements, found: FleetArm, seed: int, advance: Advance) -> FleetArm:
-    """Returns the arm with what a simulation of it saw, and with more replicas where that misses a bound."""
+    """Returns the arm with its simulation, and with more replicas if that misses a bound."""
     demand = question.demand
     for more_tries in reversed(range(_TRIES)):
         if found.usual is None or found.peak is None:
@@ -148,7 +148,7 @@ def checked(question: FleetRequirements, found: FleetArm, seed: int, advance: Ad
 
 
 def misses(found: FleetArm, bounds: LatencyBounds) -> bool:
-    """Says whether 95 of 100 that were simulated took longer than they may, by more than chance."""
+    """Says whether the simulated 95th percentile exceeds its bound by more than chance."""
     if found.seen is None:
         return False
     first, token = found.seen.time_to_first_token.p95, found.seen.inter_token

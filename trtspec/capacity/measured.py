@@ -1,8 +1,7 @@
-"""The times of engines as `trtspec bench` has measured them, with so many streams at once; pure.
+"""Takes the times of engines from `trtspec bench`, by the number of streams; pure.
 
-What a closed loop of n streams does is taken for what a replica does whenever n texts are at work, as in
-Chandy, Herzog, Woo, "Parametric analysis of queuing networks" (1975), who put such a server in the place of a
-whole network.
+A replica with n running sequences is taken to work like a closed loop of n streams. Chandy, Herzog, Woo,
+"Parametric analysis of queuing networks" (1975) replace a whole network by such a server.
 """
 
 from __future__ import annotations
@@ -16,12 +15,15 @@ from trtspec.base.errors import MeasureError
 from trtspec.capacity.tempo import Turn
 from trtspec.measure.bench.result import ArmFigures, BenchResult, LoadResult
 
-_REPAIR = "measure with trtspec bench --streams 1,4,16: a replica is timed by how many texts are at work"
+_REPAIR = (
+    "measure with trtspec bench --streams 1,4,16: a replica's speed depends on the number of running "
+    "sequences"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyPoint:
-    """The turn that so many texts at once were seen to take."""
+    """The measured iteration at one number of sequences."""
 
     texts: int
     turn: Turn
@@ -29,14 +31,14 @@ class LatencyPoint:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLatency:
-    """A line through the measured points, from the fewest to the most sequences.
+    """Lines between the measured points, from the fewest to the most sequences.
 
-    Beyond the last point it goes on with its last slope.
+    Beyond the last point the last slope continues.
     """
 
     points: tuple[LatencyPoint, ...]
     prompt_token_s: float
-    """The time of one token of a prompt. It includes the request's own way to the engines."""
+    """The time of one token of a prompt, including the request's way to the engines."""
 
     def turn(self, texts: int, context: float) -> Turn:
         points = self.points
@@ -61,7 +63,7 @@ def _between(low: Turn, high: Turn, share: float) -> tuple[float, ...]:
 
 
 def measured(result: BenchResult, path: Path, *, has_drafts: bool) -> MeasuredLatency | None:
-    """Returns the times of one arm; None where it was never asked without drafts.
+    """Returns the times of one arm; None if there is no plain arm.
 
     Raises `MeasureError` for a result without levels of streams that were answered.
     """
@@ -75,7 +77,7 @@ def measured(result: BenchResult, path: Path, *, has_drafts: bool) -> MeasuredLa
 
 
 def asked(result: BenchResult) -> tuple[float, float]:
-    """Returns the mean tokens of the prompts and of the answers that were measured; 0.0 for none."""
+    """Returns the mean tokens of the measured prompts and answers; 0.0 for none."""
     seen = [level.arms.speculative for level in result.levels]
     answered = sum(figures.requests - figures.failed for figures in seen) or 1
     totals = (sum(figures.input_tokens for figures in seen), sum(figures.output_tokens for figures in seen))
@@ -83,13 +85,13 @@ def asked(result: BenchResult) -> tuple[float, float]:
 
 
 def of_levels(levels: Sequence[LoadResult], *, has_drafts: bool) -> MeasuredLatency | None:
-    """Returns the times of one arm of levels of streams; None where it has no answers."""
+    """Returns the times of one arm from its levels of streams; None if it has no answers."""
     ordered = sorted(levels, key=lambda level: level.load.value)
     seen = [(round(level.load.value), _arm(level, has_drafts)) for level in ordered]
     cycles = [_cycle(texts, figures) for texts, figures in seen if figures and figures.inter_token]
     if not cycles:
         return None
-    # The quietest level tells: whatever else goes on can only add to it.
+    # The level with the smallest value is right: other work can only add to it.
     token_s = min(cycle.prompt_token_s for cycle in cycles)
     return MeasuredLatency(tuple(cycle.point(token_s) for cycle in cycles), token_s)
 
@@ -125,22 +127,22 @@ class _Cycle:
         return max(self.first_s - turn_s, 0.0) / self.prompt if self.prompt else 0.0
 
     def point(self, prompt_token_s: float) -> LatencyPoint:
-        """In a cycle each stream's prompt is read once, and all wait for that."""
+        """In a cycle each stream's prompt is read once, and all streams wait for that."""
         prompts_s = min(self.texts * prompt_token_s * self.prompt, self.seconds / 2)
         turn_s = (self.seconds - prompts_s) / self.turns
         return LatencyPoint(self.texts, Turn(turn_s, self.survival, self.drafting * turn_s))
 
 
 def _cycle(texts: int, figures: ArmFigures) -> _Cycle:
-    """Returns the mean of what tokens a second say and what single answers say.
+    """Returns the mean of two estimates: from tokens per second, and from single answers.
 
-    In a short block both are a little wrong: a window that is full ends amid answers whose prompts were read
-    in it, and the last answers have fewer beside them.
+    In a short block both are slightly wrong. The full window ends in the middle of answers whose prompts were
+    read in it, and the last answers have fewer neighbours.
     """
     assert figures.inter_token is not None
     survival, answer = _survival(figures), _per_request(figures.output_tokens, figures)
     tokens = 1 + sum(survival)
-    # The last turn gives more than is wanted, by half of what drafts add.
+    # The last iteration gives more tokens than needed, by half of what drafts add.
     turns = (answer + (tokens - 1) / 2) / tokens
     first_s = figures.time_to_first_token.p50 if figures.time_to_first_token else 0.0
     by_tokens = texts * answer / figures.tokens_per_second.value
@@ -151,7 +153,7 @@ def _cycle(texts: int, figures: ArmFigures) -> _Cycle:
 
 
 def _drafting(figures: ArmFigures) -> float:
-    """Returns the share of a round that its draft takes; 0.0 where the server's metrics were not there."""
+    """Returns the share of a round that its draft takes; 0.0 without the server's metrics."""
     times = figures.inside.round_times
     return times.draft / (times.draft + times.verify + times.overhead) if times else 0.0
 

@@ -47,5 +47,5 @@ class FleetOutcome:
         return fmean(one.end_to_end for one in self.done)
 
     def between(self, begin: float, end: float) -> tuple[Done, ...]:
-        """Returns those that came from one moment to another."""
+        """Returns the requests that came between two times."""
         return tuple(one for one in self.done if begin <= one.job.arrival < end)

@@ -1,4 +1,4 @@
-"""The times of engines that were not built yet, by the roofline of `trtspec.forecast`; pure."""
+"""Computes the times of engines before they are built, by the roofline of `trtspec.forecast`; pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from trtspec.forecast.roofline import BatchLoad, Network, round_costs, step
 from trtspec.forecast.speedup import tokens_per_round
 
 _BLOCK = 64
-"""Contexts are told apart by so many tokens."""
+"""Contexts are rounded to multiples of this many tokens."""
 
 
 class Planned:
-    """The engines of a pair, whose drafts are accepted as `acceptance` says, by position; empty for none.
+    """The engines of a pair.
 
-    With a `length` all drafts have it. Without, each turn has the one with the largest goodput at its load,
-    or none, which is what the adaptive policy learns (`trtspec.serving.adaptive`).
+    `acceptance` has the probability of each draft position; it is empty without drafts. With `length` all
+    drafts have this length. Without it each iteration uses the length with the largest goodput at its load,
+    which may be 0. The adaptive policy learns that too (`trtspec.serving.adaptive`).
     """
 
     def __init__(
@@ -40,10 +41,9 @@ class Planned:
         return self._turns[key]
 
     def prompt_s(self, tokens: float, has_drafts: bool) -> float:
-        """Reading shares the weights with the step that goes on meanwhile, so only its products are added.
+        """Reading a prompt shares the weights with the running step, so only its multiplications are added.
 
-        That leaves out that a step which waits for the memory multiplies for nothing, so it errs on the slow
-        side.
+        In fact a step that waits for memory has multiplications to spare, so this is rather too slow.
         """
         pair, rows = self._pair, max(round(tokens), 1)
         readers = [pair.target, *([pair.draft] if pair.draft and has_drafts else [])]
@@ -64,7 +64,8 @@ class Planned:
 
 
 def _reading_s(network: Network, pair: ForecastPair, rows: int) -> float:
-    """Returns what the rows of a prompt multiply, and what its ranks send, beside that of one row."""
+    """Returns the seconds of a prompt's multiplications, and of its ranks' communication, beyond those of one
+    row."""
     load = BatchLoad(1, rows // 2)
     whole, one = (step(network, pair.chip, load, count) for count in (rows, 1))
     return whole.multiplying_s + whole.rest_s - one.rest_s

@@ -1,11 +1,11 @@
-"""A queue in front of places whose speed depends on how many are taken; pure.
+"""Computes a queue in front of slots whose speed depends on how many are in use; pure.
 
-Requests of one replica are a birth and death process: they come at a rate, and where n are at work they end
-at the rate `service[n - 1]`. Its states have the product form of M/M/k (Kleinrock, "Queueing systems" I,
-section 3.1), of which M/M/k is the case where the rate grows with n (section 3.5). While all have places
-they share the engines equally, and then the states depend on the mean length of answers alone and not on
-their distribution (Kelly, "Reversibility and stochastic networks", 1979, section 3.3). With a line in front
-of the places that no longer holds; `stretched` corrects the wait as Allen and Cunneen do for G/G/k (Allen,
+Requests of one replica are a birth and death process: they come at a rate, and with n running they end at the
+rate `service[n - 1]`. Its states have the product form of M/M/k (Kleinrock, "Queueing systems" I, section
+3.1), of which M/M/k is the case where the rate grows with n (section 3.5). While all requests have slots they
+share the engines equally. Then the states depend only on the mean length of answers, not on their
+distribution (Kelly, "Reversibility and stochastic networks", 1979, section 3.3). With a queue in front of the
+slots that no longer holds; `stretched` corrects the wait as Allen and Cunneen do for G/G/k (Allen,
 "Probability, statistics, and queueing theory", 1990, section 5.3.6), which is exact for M/M/k and M/G/1.
 """
 
@@ -25,34 +25,36 @@ class QueueStates:
     shares: tuple[float, ...]
     """Item n is the probability of n requests, for each n below the number of slots."""
     full: float
-    """The probability that all slots are taken.
+    """The probability that all slots are in use.
 
-    It is also that of having to wait: arrivals of a Poisson process see time averages.
+    It is also the probability of a wait: arrivals of a Poisson process see time averages.
     """
     drain: float
-    """The rate at which the line gets shorter."""
+    """The rate at which the queue gets shorter."""
     use: float
-    """The requests that come over those that the replica could bear."""
+    """The rate of arriving requests divided by the replica's capacity."""
 
     @property
     def mean_wait(self) -> float:
-        """The mean seconds in line, of all requests, those that did not wait among them."""
+        """The mean seconds in the queue of all requests, including those that did not wait."""
         return self.full / self.drain
 
     @property
     def mean_present(self) -> float:
-        """The mean number of requests, those in line among them."""
+        """The mean number of requests, including those in the queue."""
         places = len(self.shares)
         working = sum(number * share for number, share in enumerate(self.shares))
         return working + self.full * (places + self.use / (1 - self.use))
 
     def waits_longer(self, seconds: float, stretched: float = 1.0) -> float:
-        """Returns how likely a wait of more than so many seconds is, with waits `stretched` so many times."""
+        """Returns the probability of a wait of more than this many seconds, with waits multiplied by
+        `stretched`."""
         return self.full * math.exp(-self.drain / stretched * seconds) if stretched else 0.0
 
 
 def states(rate: float, service: Sequence[float]) -> QueueStates | None:
-    """Returns the states of a replica that gets `rate` requests a second; None where its line never ends."""
+    """Returns the states of a replica that gets `rate` requests per second; None if its queue grows without
+    end."""
     use = rate / service[-1]
     if use >= 1:
         return None
@@ -65,8 +67,8 @@ def states(rate: float, service: Sequence[float]) -> QueueStates | None:
 
 
 def stretch(arrivals: float, service: float) -> float:
-    """Returns how much longer waits are than with exponential gaps and lengths, by Allen and Cunneen.
+    """Returns the factor of waits compared with exponential gaps and lengths, by Allen and Cunneen.
 
-    Both are squared coefficients of variation.
+    Both arguments are squared coefficients of variation.
     """
     return (arrivals + service) / 2

@@ -1,4 +1,5 @@
-"""The replicas of a plan, with drafts and without, as the plan's own forecast or a measurement times them."""
+"""Makes the replicas of a plan, with drafts and without. Their times come from the plan's forecast or a
+measurement."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ from trtspec.recipe import gpus
 
 @dataclass(frozen=True, slots=True)
 class EngineBytes:
-    """Bytes of the engines: of all of them, and of those on the GPU that has most."""
+    """Bytes of the engines: of all, and of those on the fullest GPU."""
 
     whole: int
     fullest: int
 
 
 def replica(resolved: Resolved, tempo: Tempo, *, has_drafts: bool) -> Replica:
-    """Returns a server of a plan; one without drafts has the draft's memory and GPUs for itself."""
+    """Returns a server of a plan; one without drafts can use the draft's memory and GPUs."""
     engines, options = _engines(resolved, has_drafts), resolved.target.options
     placed = resolved.placement
     used = {*placed.target, *(placed.draft if has_drafts else ())}
@@ -37,7 +38,7 @@ def replica(resolved: Resolved, tempo: Tempo, *, has_drafts: bool) -> Replica:
 
 
 def weight(resolved: Resolved, *, has_drafts: bool) -> EngineBytes:
-    """Returns the bytes of the engines, which are those of their checkpoints but for a little."""
+    """Returns the bytes of the engines, which are nearly those of their checkpoints."""
     sizes: dict[int, int] = {}
     for role, engine in _engines(resolved, has_drafts).items():
         ranks = rank_sizes(engine.model.source, engine.checkpoint, engine.draft_inside)
@@ -55,7 +56,8 @@ def _engines(resolved: Resolved, has_drafts: bool) -> dict[Role, EnginePlan]:
 
 
 def _kv_tokens(resolved: Resolved, engines: dict[Role, EnginePlan]) -> int | None:
-    """Returns the tokens that the KV caches hold; None for a replica on a CPU, which is not reckoned."""
+    """Returns the tokens that the KV caches hold; None for a replica on a CPU, which has no plan of
+    memory."""
     hardware = resolved.loaded.recipe.hardware
     gpu = gpus.GPUS.get(hardware.gpu)
     if resolved.target.runner.is_embedded or gpu is None:

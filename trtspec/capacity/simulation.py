@@ -1,7 +1,7 @@
-"""A fleet simulated event by event: arrivals, turns of the engines, scrapes, the autoscaler, cold starts.
+"""Simulates a fleet event by event: arrivals, iterations, scrapes, the autoscaler, and cold starts.
 
-The same seed gives the same numbers. Nothing is measured here: what a turn takes comes from the replica's
-`Tempo`, when requests come from `trtspec.capacity.demand`.
+The same seed gives the same numbers. Nothing is measured here: the time of an iteration comes from the
+replica's `Tempo`, and arrivals come from `trtspec.capacity.demand`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from trtspec.capacity.tempo import Replica
 from trtspec.capacity.worker import Done, Worker
 
 Routing = Literal["random", "round_robin", "least_requests"]
-"""`random` is what a Service of Kubernetes does with connections (kube-proxy with iptables); `least_requests`
-what gateways do that count."""
+"""`random` is how a Kubernetes Service routes connections (kube-proxy with iptables). `least_requests` is how
+gateways route that count requests."""
 
 
 class Router:
@@ -39,7 +39,7 @@ class Router:
         turn = self._next % len(ready)
         if self._routing == "round_robin":
             return ready[turn]
-        # Of those with as few, the next in turn.
+        # Among replicas with equally few requests it takes the next one.
         return min((*ready[turn:], *ready[:turn]), key=lambda worker: worker.present)
 
 
@@ -56,17 +56,17 @@ class Setup:
     """The number of replicas at the beginning."""
     routing: Routing = "random"
     scaling: ReplicaScaling | None = None
-    """None keeps the number of replicas."""
+    """The autoscaler's options; None keeps the number of replicas."""
     most_waiting: int = MOST_WAITING
-    """The number of requests that may wait at each replica. Further ones are refused."""
+    """The number of requests that may wait at each replica; further ones are refused."""
 
 
 def simulate(
     setup: Setup, jobs: Sequence[SimulatedRequest], seed: int, advance: Advance | None = None
 ) -> FleetOutcome:
-    """Returns what becomes of requests, which are in the order of their arrival.
+    """Returns the outcome of requests, which are in order of arrival.
 
-    `advance` is told of each hundred that have come.
+    `advance` is called after each hundred arrivals.
     """
     return _Simulation(setup, jobs, seed, advance).run()
 
@@ -98,7 +98,8 @@ class _Simulation:
         self._await_job()
         if scaling := self._setup.scaling:
             self._push(scaling.scrape_s, _SCRAPE)
-            # The two look on clocks of their own; half a period apart is the usual case.
+            # Prometheus and the autoscaler run on clocks of their own; on average they are half a period
+            # apart.
             self._push(1.5 * scaling.sync_s, _SYNC)
         while self._next < len(self._jobs) or self._present:
             time, _, kind, worker, version = heapq.heappop(self._events)
@@ -174,7 +175,7 @@ class _Simulation:
             self._push(end, _TURN, worker)
 
     def _serve(self) -> None:
-        """A replica is ready; one that nobody wants any more ends at once."""
+        """Makes a replica ready; if it is no longer needed, it ends at once."""
         self._starting -= 1
         if self._leaving:
             self._leaving -= 1
@@ -205,7 +206,7 @@ class _Simulation:
         self._push(self._now + scaling.sync_s, _SYNC)
 
     def _give_up(self) -> None:
-        """Ends a replica: one that is not ready yet, or else the newest, which first answers what it has."""
+        """Ends a replica: a starting one, or else the newest, which first answers its requests."""
         if self._starting > self._leaving:
             self._leaving += 1
             return

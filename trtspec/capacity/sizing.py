@@ -1,4 +1,4 @@
-"""Computes how many replicas a load takes; pure."""
+"""Computes how many replicas a load needs; pure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from trtspec.capacity.steady import LatencyBounds, Steady, keeps, pace, steady
 from trtspec.capacity.tempo import Replica, Tempo
 
 MOST = 10**6
-"""More replicas than that are not looked for."""
+"""The largest number of replicas that is tried."""
 _HALVINGS, _FINE = 8, 14
 
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A fleet that bears a load."""
+    """A fleet that can serve a load."""
 
     rate: float
-    """Requests a second."""
+    """Requests per second."""
     replicas: int
     """The number of replicas."""
     steady: Steady
@@ -27,7 +27,8 @@ class Sized:
 
 
 def size(replica: Replica, demand: Demand, bounds: LatencyBounds) -> Sized | None:
-    """Returns the least replicas that bear the usual rate within the bounds; None where none do."""
+    """Returns the smallest number of replicas that serve the rate within the bounds; None if no number
+    does."""
     found = pace(replica, demand.lengths)
 
     def bears(replicas: int) -> bool:
@@ -46,15 +47,15 @@ def size(replica: Replica, demand: Demand, bounds: LatencyBounds) -> Sized | Non
 
 
 def of_size(replica: Replica, demand: Demand, replicas: int) -> Sized | None:
-    """Returns what so many replicas do; None where they do not bear the rate."""
+    """Returns a fleet of this many replicas; None if they cannot serve the rate."""
     one = steady(pace(replica, demand.lengths), demand.of(1 / replicas))
     return Sized(demand.rate, replicas, one) if one else None
 
 
 def capacity(replica: Replica, demand: Demand, bounds: LatencyBounds) -> float:
-    """Returns the requests a second that one replica bears within the bounds; 0.0 where it bears none.
+    """Returns the requests per second that one replica serves within the bounds; 0.0 if none.
 
-    They come one by one (Poisson), as they do at each of many replicas.
+    Requests come as a Poisson process, as they do at each of many replicas.
     """
     found = pace(replica, demand.lengths)
     high = bounds.use * found.most
@@ -72,7 +73,7 @@ def capacity(replica: Replica, demand: Demand, bounds: LatencyBounds) -> float:
 
 
 def obstacle(replica: Replica, demand: Demand, bounds: LatencyBounds) -> str:
-    """Returns in words why no number of replicas keeps the bounds: what a request takes all by itself."""
+    """Returns in words why no number of replicas meets the bounds: a single request alone takes too long."""
     found = pace(replica, demand.lengths)
     alone = steady(found, replace(demand, rate=found.most / 10**4, burstiness=1.0))
     assert alone is not None
@@ -87,9 +88,9 @@ def obstacle(replica: Replica, demand: Demand, bounds: LatencyBounds) -> str:
 def break_even(
     replica: Replica, tempo: Callable[[float], Tempo], plain: float, demand: Demand, bounds: LatencyBounds
 ) -> float | None:
-    """Returns the acceptance from which a replica with drafts bears more than `plain` requests a second.
+    """Returns the acceptance from which a replica with drafts serves more than `plain` requests per second.
 
-    `tempo` has its times at an acceptance. None where it never does.
+    None if it never does. `tempo` gives its times at an acceptance.
     """
 
     def gains(acceptance: float) -> bool:
@@ -105,4 +106,4 @@ def break_even(
 
 
 def _longer(what: str, seconds: float, bound: float) -> str:
-    return f"{what} takes {seconds * 1000:.1f} ms of a request alone, and the bound is {bound * 1000:g} ms"
+    return f"for a request alone, {what} takes {seconds * 1000:.1f} ms, and the bound is {bound * 1000:g} ms"

@@ -1,4 +1,4 @@
-"""Computes how long new replicas take to start, and from which reads and waits; pure."""
+"""Computes the time that new replicas take to start, by its phases; pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trtspec.base.units import three_digits
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Rates in bytes a second, and times in seconds, as `trtspec.recipe.fleet.Start` describes them."""
+    """Rates in bytes per second, and times in seconds, as `trtspec.recipe.fleet.Start` describes them."""
 
     node_s: float
     image_bytes: float
@@ -17,14 +17,14 @@ class Rates:
     pull: float
     store: float
     verify: float
-    """The rate of all cores together that read what is pulled."""
+    """The rate at which all cores together verify pulled files."""
     load: float
     warm_up_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class StartPhase:
-    """One thing that a start waits for, and what its seconds follow from."""
+    """One phase of a start, and the origin of its seconds."""
 
     name: str
     seconds: float
@@ -52,11 +52,10 @@ class ColdStart:
 
 
 def cold_start(rates: Rates, pulled: float, loaded: float, replicas: int) -> ColdStart:
-    """Returns the start of so many replicas on nodes without image or engines.
+    """Returns the start of this many replicas on nodes without image or engines.
 
-    `pulled` are the bytes of what is served, `loaded` those that the GPU with most of them takes; the GPUs
-    of a replica load side by side. What is pulled is verified piece by piece as it comes, so that only what
-    this takes longer is waited for.
+    `pulled` is the bytes of the build, and `loaded` those of the fullest GPU; the GPUs of a replica load in
+    parallel. Pieces are verified as they arrive, so only the extra time of that counts.
     """
     each = min(rates.pull, rates.store / max(replicas, 1))
     shared = "" if each == rates.pull else f", which {replicas:,} share"

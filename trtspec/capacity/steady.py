@@ -1,9 +1,8 @@
-"""Computes how long requests wait in a replica whose load does not change; pure.
+"""Computes how long requests wait in a replica under constant load; pure.
 
-What is approximate: as many texts are at work for the whole time of one as at the moment that is looked at,
-prompts come as evenly as their rate says, and a request comes anywhere within a turn. Beside a simulation of
-the same, means are within a few per cent; where one of twenty waits in line, so that the 95th percentile is
-about to rise, that may be half as long again.
+Three approximations: the number of running sequences stays constant while one runs, prompts come evenly, and
+a request comes at any moment of an iteration. Means are within a few per cent of a simulation. Near the load
+where one of twenty requests waits in the queue, the 95th percentile may be off by half.
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ from trtspec.capacity.queueing import QueueStates, states, stretch
 from trtspec.capacity.tempo import Replica
 
 SHARE = 0.95
-"""Of requests that keep a bound."""
+"""The share of requests that must meet a bound."""
 _PARTS = 8
 _DEVIATIONS = NormalDist().inv_cdf(SHARE)
 _HALVINGS = 30
 _OTHERS = 5
-"""So many prompts that are read together are told apart; more hardly come within a turn."""
+"""The largest number of prompts read in one iteration; more hardly ever come together."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyBounds:
-    """Bounds that a replica must keep."""
+    """Bounds that a replica must meet."""
 
     time_to_first_token: float | None = None
-    """Seconds to the first token, for 95 of 100 requests."""
+    """Seconds to the first token, at the 95th percentile."""
     inter_token: float | None = None
-    """Seconds for each token after the first, for 95 of 100."""
+    """Seconds for each token after the first, at the 95th percentile."""
     use: float = 0.85
-    """The largest share of what a replica could bear that may be asked of it, whatever the latencies."""
+    """The largest allowed share of a replica's capacity, for any latencies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +44,15 @@ class Steady:
     """The state of a replica at one rate; times are in seconds."""
 
     use: float
-    """The share of what the replica could bear."""
+    """The used share of the replica's capacity."""
     texts: float
-    """The mean number of sequences at work."""
+    """The mean number of running sequences."""
     waiting: float
-    """The mean number of requests in line."""
+    """The mean number of requests in the queue."""
     time_to_first_token: float
-    """For 95 of 100 requests it is at most this."""
+    """The 95th percentile over requests."""
     inter_token: float
-    """For 95 of 100 sequences at work it is at most this."""
+    """The 95th percentile over running sequences."""
     end_to_end: float
     """The mean."""
     draft_length: int
@@ -64,14 +63,14 @@ class Steady:
 class ReplicaLatency:
     """The times of a replica with requests of given lengths, in seconds.
 
-    Item n - 1 of a field is for n sequences at work, up to the number of slots, unless the field says
+    Item n - 1 of a field is for n running sequences, up to the number of slots, unless the field says
     otherwise.
     """
 
     answers_s: tuple[float, ...]
-    """The time of a whole answer, without the waits for prompts of others."""
+    """The time of a whole answer, without waits for other prompts."""
     reads_s: tuple[float, ...]
-    """The wait for each prompt."""
+    """The wait of all sequences for one prompt."""
     turns_s: tuple[float, ...]
     """The time of an iteration."""
     lengths: tuple[int, ...]
@@ -79,7 +78,8 @@ class ReplicaLatency:
     prompts_s: tuple[float, ...]
     """The times of prompts, from short to long ones. Each is as likely as the others."""
     unlucky: tuple[float, ...]
-    """The factor by which 95 of 100 answers are at most slower than the mean because less was accepted."""
+    """The factor by which answers are slower than the mean through lower acceptance, at the 95th
+    percentile."""
     variability: float
     """The squared coefficient of variation of an answer's tokens."""
 
@@ -89,30 +89,30 @@ class ReplicaLatency:
 
     @property
     def most(self) -> float:
-        """The requests a second that a full replica answers: each of its texts waits for every prompt."""
+        """The requests per second that a full replica answers: each sequence waits for every prompt."""
         return self.places / (self.answers_s[-1] + self.places * self.reads_s[-1])
 
     def slower(self, rate: float) -> list[float]:
-        """Returns how much longer turns take by the prompts in between, by the texts at work.
+        """Returns the factor by which prompts slow iterations down, by the number of running sequences.
 
-        Those come at `rate` while there are places, and from the line at the rate of the answers.
+        Prompts come at `rate` while slots are free, and from the queue at the rate of the answers.
         """
         below = [1 / max(1 - rate * read_s, 1e-9) for read_s in self.reads_s[:-1]]
         return [*below, 1 + self.places * self.reads_s[-1] / self.answers_s[-1]]
 
     def service(self, rate: float) -> list[float]:
-        """Returns how many requests end in a second, by the texts at work."""
+        """Returns the requests that end per second, by the number of running sequences."""
         each = zip(self.answers_s, self.slower(rate), strict=True)
         return [number / (answer_s * slower) for number, (answer_s, slower) in enumerate(each, 1)]
 
 
 def pace(replica: Replica, lengths: Lengths) -> ReplicaLatency:
-    """Returns how a replica works."""
+    """Returns the latencies of a replica."""
     places = replica.places_for(lengths.input + lengths.output)
     answers, reads, turns, drafted, unlucky = [], [], [], [], []
     for texts in range(1, places + 1):
         turn = replica.tempo.turn(texts, lengths.context)
-        # The last turn gives more tokens than are wanted, by half of what drafts add.
+        # The last iteration gives more tokens than needed, by half of what drafts add.
         rounds = (lengths.output + (turn.tokens - 1) / 2) / turn.tokens
         answers.append(rounds * turn.seconds)
         reads.append(replica.tempo.prompt_s(lengths.input, bool(turn.survival)))
@@ -132,7 +132,7 @@ def pace(replica: Replica, lengths: Lengths) -> ReplicaLatency:
 
 
 def steady(found: ReplicaLatency, demand: Demand) -> Steady | None:
-    """Returns what a replica does that gets this `demand`; None where its line never ends."""
+    """Returns the steady state of a replica under this `demand`; None if its queue grows without end."""
     queue = states(demand.rate, found.service(demand.rate))
     if queue is None:
         return None
@@ -157,7 +157,7 @@ def steady(found: ReplicaLatency, demand: Demand) -> Steady | None:
 
 
 def keeps(found: ReplicaLatency, demand: Demand, bounds: LatencyBounds) -> bool:
-    """Says whether a replica that gets this `demand` keeps the bounds."""
+    """Says whether a replica under this `demand` meets the bounds."""
     queue = states(demand.rate, found.service(demand.rate))
     if queue is None or queue.use > bounds.use:
         return False
@@ -170,7 +170,7 @@ def keeps(found: ReplicaLatency, demand: Demand, bounds: LatencyBounds) -> bool:
 
 
 def _working(queue: QueueStates) -> list[float]:
-    """Returns how many texts are at work with 1, 2, … of them, on average over time."""
+    """Returns the mean number of running sequences in each state: with 1, 2, … of them."""
     below = [number * share for number, share in enumerate(queue.shares)][1:]
     return [*below, len(queue.shares) * queue.full]
 
@@ -178,15 +178,15 @@ def _working(queue: QueueStates) -> list[float]:
 def _first_later(
     found: ReplicaLatency, queue: QueueStates, rate: float, waits: float, seconds: float
 ) -> float:
-    """Returns how likely a first token comes later than that.
+    """Returns the probability that a first token comes later than this time.
 
-    With a place free, a request waits for the rest of the turn that goes on, in which prompts may be read,
-    and then its prompt is read in the next one, with those that came meanwhile. Without, it waits in line
-    before that.
+    With a free slot, a request waits for the rest of the current iteration, which may read prompts. The next
+    iteration reads its prompt, with others that came meanwhile. Without a free slot it first waits in the
+    queue.
     """
     turns, prompts, shares = np.asarray(found.turns_s), np.asarray(found.prompts_s), np.asarray(queue.shares)
     reads = np.asarray(found.reads_s)
-    # Of the time until now, so much was spent in turns that read a prompt; before the first text in none.
+    # The share of time spent in iterations that read a prompt; none before the first sequence.
     before = np.concatenate([[0.0], turns[:-1]])
     reading = np.concatenate([[0.0], np.minimum(rate * (reads + turns), 1.0)[:-1]])
     least = turns[:, None] + prompts[None, :]
@@ -205,7 +205,7 @@ def _first_later(
 
 
 def _token_quantile(found: ReplicaLatency, queue: QueueStates, demand: Demand) -> float:
-    """Returns the time of a token that 95 of 100 keep, of texts at work at any moment."""
+    """Returns the 95th percentile of a token's time over running sequences."""
     working = _working(queue)
     each = zip(working, found.answers_s, found.slower(demand.rate), found.unlucky, strict=True)
     reached, seconds = 0.0, 0.0
@@ -218,7 +218,7 @@ def _token_quantile(found: ReplicaLatency, queue: QueueStates, demand: Demand) -
 
 
 def _quantile(later: Callable[[float], float], scale: float) -> float:
-    """Returns the seconds after which one of twenty is still to come."""
+    """Returns the seconds after which 5 % are still to come."""
     low, high = 0.0, max(scale, 1e-3)
     while later(high) > 1 - SHARE:
         low, high = high, 2 * high

@@ -1,4 +1,4 @@
-"""Models how fast one replica works: all that the arithmetic and the simulation know of its engines."""
+"""Models the speed of one replica: all that the arithmetic and the simulation know about its engines."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class Turn:
     survival: tuple[float, ...] = ()
     """Item i is the probability that more than i draft tokens are accepted. It never grows with i."""
     drafting_s: float = 0.0
-    """The seconds of drafts, with which the iteration begins. A sequence that comes in them still gets
+    """The seconds of drafting at the start of the iteration. A sequence that arrives in this time still gets
     drafts.
     """
 
     @property
     def tokens(self) -> float:
-        """The tokens that each text gets, on average."""
+        """The mean number of tokens that each sequence gets."""
         return 1 + sum(self.survival)
 
     @property
     def variability(self) -> float:
-        """The squared coefficient of variation of these tokens."""
+        """The squared coefficient of variation of that number."""
         accepted = self.tokens - 1
         squares = sum((2 * place + 1) * share for place, share in enumerate(self.survival))
         return (squares - accepted**2) / self.tokens**2
@@ -38,13 +38,13 @@ class Tempo(Protocol):
     """The times of a replica's engines, in seconds."""
 
     def turn(self, texts: int, context: float) -> Turn:
-        """Returns what `texts` at once do in one go, which have `context` tokens each on average."""
+        """Returns one iteration of `texts` sequences with `context` tokens each on average."""
         ...
 
     def prompt_s(self, tokens: float, has_drafts: bool) -> float:
-        """Returns by how much reading so many tokens of a prompt prolongs a turn for all.
+        """Returns the seconds by which reading this many prompt tokens prolongs an iteration.
 
-        With drafts, their engine reads them too.
+        With drafts, the draft engine reads them too.
         """
         ...
 
@@ -57,18 +57,17 @@ class Replica:
     places: int
     """The number of slots for sequences."""
     kv_tokens: int | None
-    """The tokens of all sequences that the KV cache holds. None where that is not known, and then not
-    counted.
+    """The tokens of all sequences that the KV cache holds; None if unknown, which means no limit.
     """
     longest_draft: int
-    """The tokens that are reserved behind each sequence."""
+    """The tokens reserved after each sequence."""
     most_rows: int
-    """The most tokens of prompts that an iteration reads."""
+    """The largest number of prompt tokens that an iteration reads."""
     gpus: int
     """The number of GPUs."""
 
     def places_for(self, tokens: float) -> int:
-        """Returns how many texts of so many tokens are at work at most, and at least one."""
+        """Returns the largest number of running sequences of this many tokens; at least one."""
         if self.kv_tokens is None:
             return self.places
         return max(1, min(self.places, int(self.kv_tokens / (tokens + self.longest_draft))))

@@ -1,4 +1,4 @@
-"""One replica of the simulation: its line, its places, and the turns of the texts that have one."""
+"""Simulates one replica: its queue, its slots, and the iterations of the running sequences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trtspec.capacity.tempo import Replica, Turn
 from trtspec.serving.admission import Admission, Ticket
 
 _STEPS = 32
-"""The most steps without drafts that go on before texts are looked at again, which grow meanwhile."""
+"""The largest number of steps without drafts before the growing contexts are updated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Done:
     first: float
     ended: float
     refused: bool = False
-    """True if the request found the line full."""
+    """True if the request found the queue full."""
 
     @property
     def time_to_first_token(self) -> float:
@@ -35,7 +35,7 @@ class Done:
 
     @property
     def inter_token(self) -> float | None:
-        """The mean time of a token after the first text; None for fewer than two."""
+        """The mean time of a token after the first text; None for fewer than two tokens."""
         return (self.ended - self.first) / (self.job.output - 1) if self.job.output > 1 else None
 
 
@@ -67,11 +67,12 @@ class _Run:
 
 
 class Worker:
-    """Serves requests as the coordinator does: admission is its own, and all texts at work share each turn.
+    """Serves requests as the coordinator does: it admits them, and all running sequences share each
+    iteration.
 
-    A prompt is read within a turn of the others, up to the replica's `most_rows` tokens a turn, and gives
-    its first tokens at the end of the one that finishes it. A text that comes while steps go on joins behind
-    the step that is going on; one that comes while drafts are proposed has its own before all are verified.
+    An iteration also reads prompts, up to the replica's `most_rows` tokens; a prompt gives its first tokens
+    at the end of the iteration that finishes it. A sequence that arrives during steps joins after the current
+    step. One that arrives during drafting gets a draft before all are verified.
     """
 
     def __init__(self, replica: Replica, most_waiting: int, seed: str) -> None:
@@ -86,7 +87,7 @@ class Worker:
 
     @property
     def present(self) -> int:
-        """The requests that it has, those in line among them."""
+        """The number of its requests, including those in the queue."""
         return len(self._texts)
 
     @property
@@ -95,11 +96,11 @@ class Worker:
 
     @property
     def end(self) -> float | None:
-        """When what goes on ends; None while nothing does."""
+        """The end of the current iterations; None while idle."""
         return self._run.end if self._run else None
 
     def take(self, job: SimulatedRequest, now: float) -> bool:
-        """Takes a request, and says whether it could; `end` may be earlier then."""
+        """Takes a request, and returns whether it could. That may make `end` earlier."""
         ticket = Ticket(job.input + job.output + self._replica.longest_draft)
         answer = self._admission.arrive(ticket)
         if answer is None:
@@ -111,7 +112,7 @@ class Worker:
         return True
 
     def finish(self, now: float) -> list[Done]:
-        """Ends what goes on, which ends now, and begins the next turn; returns what was answered."""
+        """Finishes the current iterations, and starts the next one; returns the answered requests."""
         run = self._run
         assert run is not None
         self.busy_s += run.steps * run.seconds
@@ -133,22 +134,22 @@ class Worker:
         return done
 
     def _tokens(self, run: _Run) -> int:
-        """Returns how many tokens a text gets: the target's own, and the drafted ones that are accepted."""
+        """Returns how many tokens a sequence gets: the target's own, and the accepted draft tokens."""
         survival = run.turn.survival
         if not survival:
             return run.steps
-        # Survival falls with the place; the first place that is not above the number has not survived.
+        # Survival falls with the position; the first position not above the random number is not accepted.
         return 1 + bisect_left(survival, -self._dice.random(), key=lambda share: -share)
 
     def _join(self, text: _Text, now: float) -> None:
-        """Ends the steps that go on with the one that goes on, or begins where nothing does."""
+        """Ends the running steps with the current one, or starts if nothing runs."""
         run = self._run
         if run is None:
             self._begin(now)
             return
         drafted_s = now - run.begin
         if drafted_s < run.turn.drafting_s and text.unread <= self._replica.most_rows:
-            # All wait for its prompt, and for its draft, which is as long as theirs.
+            # All wait for its prompt, and for its draft, which has the length of theirs.
             more_s = max(drafted_s + run.turn.drafting_s - run.drafting_s, 0.0)
             more_s += self._replica.tempo.prompt_s(text.unread, has_drafts=True)
             text.unread = 0

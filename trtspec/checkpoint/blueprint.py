@@ -87,7 +87,7 @@ class Blueprint:
     """The Hugging Face tensors of the weights, by name."""
     stored_scales: Mapping[str, float]
     """The scales of the weights that are FP8 already, by module. A stored number times its scale is the real
-    one.
+    number.
     """
     dtype: str
     """The safetensors name for all weights that are not FP8 and have no dtype of their own."""

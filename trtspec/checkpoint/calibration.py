@@ -14,7 +14,7 @@ from trtspec.models.layers import renumbered
 
 FORMAT = 1
 FILE = "calibration.json"
-_CALIBRATE_AGAIN = "calibrate again, or take an unchanged copy of the file"
+_CALIBRATE_AGAIN = "calibrate again, or use an unchanged copy of the file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class CalibratedRanges:
     both. Empty if the KV cache is not quantized.
     """
     provenance: Mapping[str, Any]
-    """Says what the calibration was made of."""
+    """The inputs of the calibration."""
     quality: Quality | None = None
     """None if it was not measured."""
 
@@ -103,4 +103,4 @@ def check_amax(subject: str | Path, calibration: CalibratedRanges, repair: str) 
     numbers |= {f"{name}, output": amax for name, amax in calibration.kv.items()}
     for name, amax in numbers.items():
         if not (isinstance(amax, float) and math.isfinite(amax) and amax > 0):
-            raise ModelError(subject, f"{name}: {amax!r} is no largest absolute value", repair)
+            raise ModelError(subject, f"{name}: {amax!r} is not a valid largest absolute value", repair)

@@ -118,7 +118,7 @@ def rank_sizes(source: Source, options: ConvertOptions, inside: DraftInside | No
 def _check_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
-        problem = f"the disk is full: {mb_or_gb(needed)} are needed and {mb_or_gb(free)} free"
+        problem = f"the disk is full: {mb_or_gb(needed)} are needed, but {mb_or_gb(free)} are free"
         raise UnavailableError(folder.parent, problem, "free some space, or choose another --output")
 
 

@@ -64,7 +64,10 @@ def check_tied_head(source: Source) -> None:
         )
     if not same:
         problem = f"{HEAD}: is not the embedding, although tie_word_embeddings is true"
-        repair = "if the head is right, write tie_word_embeddings: false in config.json; else remove it"
+        repair = (
+            "if this lm_head is right, write tie_word_embeddings: false in config.json; else remove the "
+            "tensor"
+        )
         raise TensorError(head.file, problem, repair)
 
 
@@ -74,7 +77,7 @@ def _check_tensor(tensor: Tensor, shape: tuple[int, ...], *, quantized: bool) ->
         problem = f"{tensor.name}: has dtype {tensor.dtype}, expected one of {', '.join(allowed)}"
         raise TensorError(tensor.file, problem, QUANTIZE_IT if tensor.dtype == FP8 else None)
     if tensor.shape != shape:
-        problem = f"{tensor.name}: has shape {list(tensor.shape)}, config.json demands {list(shape)}"
+        problem = f"{tensor.name}: has shape {list(tensor.shape)}, but config.json demands {list(shape)}"
         raise TensorError(tensor.file, problem, SAME_REVISION)
 
 

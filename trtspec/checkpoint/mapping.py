@@ -43,7 +43,7 @@ def misfit(sizes: Sizes, mapping: Mapping, *, fp8: bool) -> Finding | None:
     layers = sizes.num_hidden_layers
     most = layers if FAMILIES[sizes.architecture].pipelines else 1
     if mapping.pp_size > most:
-        problem = f"{mapping.pp_size} pipeline ranks are more than the model's {layers} layers"
+        problem = f"{mapping.pp_size} pipeline ranks exceed the model's {layers} layers"
         if most == 1:
             problem = f"TensorRT-LLM's {sizes.architecture} has no pipeline ranks"
         return Finding("parallel.pipeline", problem, f"at most {most}")
@@ -57,7 +57,7 @@ def misfit(sizes: Sizes, mapping: Mapping, *, fp8: bool) -> Finding | None:
         return Finding("parallel.tensor", flaw, f"use {' or '.join(filter(None, [some, fitting[-1]]))}")
     if any(_flaw(sizes, size, fp8=False) is None for size in all_sizes):
         return Finding("quantization.weights", flaw, "leave quantization out")
-    return Finding("model", flaw, "take another model")
+    return Finding("model", flaw, "use another model")
 
 
 def _divisors(number: int) -> list[int]:
@@ -68,19 +68,19 @@ def _divisors(number: int) -> list[int]:
 def _flaw(sizes: Sizes, tp_size: int, *, fp8: bool) -> str | None:
     heads, kv_heads = sizes.num_attention_heads, sizes.num_key_value_heads
     if heads % tp_size:
-        return f"{heads} attention heads do not divide among {tp_size} ranks"
+        return f"{heads} attention heads cannot be divided among {tp_size} ranks"
     if kv_heads % tp_size and tp_size % kv_heads:
         return (
             f"{kv_heads} key-value heads do not divide among {tp_size} ranks, nor {tp_size} ranks among them"
         )
     for name, width in sizes.mlps.items():
         if width % tp_size:
-            return f"{name} {width} does not divide among {tp_size} ranks"
+            return f"{name} {width} cannot be divided among {tp_size} ranks"
     own, own_kv = heads // tp_size, max(kv_heads // tp_size, 1)
     if own == own_kv and FAMILIES[sizes.architecture].norms_heads:
         # `Attention` of TensorRT-LLM's layers/attention.py then takes q, k and v as if they were interleaved.
         alike = f"a rank has as many query heads as key-value heads, {own}"
-        return f"{alike}, which TensorRT-LLM mixes up where it normalizes q and k"
+        return f"{alike}, which TensorRT-LLM confuses when it normalizes q and k"
     rows = {
         "hidden_size": sizes.hidden_size,
         "the query rows of a rank": own * sizes.head_size,
@@ -89,5 +89,5 @@ def _flaw(sizes: Sizes, tp_size: int, *, fp8: bool) -> str | None:
     }
     odd = next((name for name, size in rows.items() if size % _FP8_UNIT), None)
     if fp8 and odd:
-        return f"{odd}: {rows[odd]} is not a multiple of {_FP8_UNIT}, as FP8 products demand"
+        return f"{odd}: {rows[odd]} is not a multiple of {_FP8_UNIT}, which FP8 matrix products need"
     return None

@@ -64,7 +64,7 @@ def read_prequantized(source: Source) -> Prequantized | None:
             linears[module] = Amax(weight=stored[module] * FP8_MAX, input=inputs * FP8_MAX)
             reader.check_zero_points(module)
         elif name in products:
-            problem = f"{name}: is {tensor.dtype}; the config says FP8, which must then be all linear layers"
+            problem = f"{name}: is {tensor.dtype}; the config says FP8, so all linear layers must be FP8"
             raise TensorError(tensor.file, problem, QUANTIZE_IT)
     scales = _cache_scales(source, reader)
     provenance = {"method": source.scheme.method, "scales": "stored in the model"}
@@ -113,11 +113,11 @@ class _Reader:
         self.read.add(name)
         tensor = self._tensors[name]
         if tensor.elements != 1:
-            problem = f"{name}: has {tensor.elements} scales; TensorRT-LLM's FP8 has one a tensor"
+            problem = f"{name}: has {tensor.elements} scales; TensorRT-LLM's FP8 has one per tensor"
             raise TensorError(tensor.file, problem, QUANTIZE_IT)
         number = _number(tensor)
         if not (math.isfinite(number) and number > 0):
-            raise TensorError(tensor.file, f"{name}: is {number}, which is no scale", DOWNLOAD_AGAIN)
+            raise TensorError(tensor.file, f"{name}: is {number}, which is not a valid scale", DOWNLOAD_AGAIN)
         return number
 
     def check_zero_points(self, module: str) -> None:
@@ -136,4 +136,4 @@ def _number(tensor: Tensor) -> float:
         return float(np.frombuffer(data, "<f2")[0])
     if tensor.dtype == "BF16":
         return float(np.frombuffer(b"\0\0" + data, "<f4")[0])
-    raise TensorError(tensor.file, f"{tensor.name}: a scale of dtype {tensor.dtype}", QUANTIZE_IT)
+    raise TensorError(tensor.file, f"{tensor.name}: is a scale of dtype {tensor.dtype}", QUANTIZE_IT)

@@ -107,5 +107,5 @@ def _cache_scales(
 
 def _find(found: Mapping[str, T], module: str) -> T:
     if module not in found:
-        raise ModelError("the calibration", f"has nothing of {module}", "calibrate this model again")
+        raise ModelError("the calibration", f"has no values for {module}", "calibrate this model again")
     return found[module]

@@ -107,7 +107,7 @@ class _Ranks:
         """Raises TensorError for a tensor that was not taken: it is none of the model's."""
         for file, tensors in zip(self._files, self._left, strict=True):
             if tensors:
-                problem = f"{next(iter(tensors))}: this tensor is none of the model's"
+                problem = f"{next(iter(tensors))}: the model has no such tensor"
                 raise TensorError(file, problem, CONVERT_AGAIN)
 
 

@@ -294,7 +294,7 @@ def _serve(
     if asked.logs and asked.json_logs and not dry_run:
         out.log_as_json()
     if stale := build.staleness:
-        out.warning(f"{stale}, which is served as it is")
+        out.warning(f"{stale}, which is served unchanged")
     if dry_run:
         out.result(site.command_line)
         return

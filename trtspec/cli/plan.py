@@ -155,7 +155,7 @@ def _measured(file: Path | None, recipe: str) -> MeasuredRun | None:
         return None
     result = read(file)
     if result.model.recipe not in (None, recipe):
-        out.warning(f"{file} was measured of the recipe {result.model.recipe}, this one is {recipe}")
+        out.warning(f"{file} was measured for the recipe {result.model.recipe}, but this one is {recipe}")
     return measured(result)
 
 

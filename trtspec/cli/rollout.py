@@ -189,6 +189,6 @@ def _show(view: RolloutView, recipe: Path) -> None:
         out.hint(f"trtspec rollout back {recipe}")
     elif view.verdict is BoundState.OPEN:
         needed = max(check.needed for check in view.checks)
-        out.status(f"about {needed} more requests tell")
+        out.status(f"about {needed} more requests will decide")
     elif after := steps.after(state):
         out.hint(f"trtspec rollout next {recipe}    # {after.name}")

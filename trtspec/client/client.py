@@ -176,7 +176,7 @@ class Client:
             if chat and endpoint.api != "openai":
                 raise ServerError(endpoint.url, _NO_CHAT, _NAME_API)
             if request.num_draft_tokens is not None and not endpoint.plain_per_request:
-                problem = "drafts as its start says, whatever a request says"
+                problem = "takes K at its start only, not in a request"
                 repair = "leave --num-draft-tokens out; trtspec deploy RECIPE --plain serves the target alone"
                 raise ServerError(endpoint.url, problem, repair)
             before = None if endpoint.plain_per_request else _looked(endpoint)

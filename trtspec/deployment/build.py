@@ -1,4 +1,4 @@
-"""A build that is to be served."""
+"""Describes a build to be served."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trtspec.recipe.schema import Recipe
 
 @dataclass(frozen=True, slots=True)
 class DeployedBuild:
-    """A build directory and the recipe that it is served by."""
+    """A build directory and its recipe."""
 
     folder: Path
     loaded: LoadedRecipe
@@ -46,15 +46,15 @@ class DeployedBuild:
 
     @property
     def staleness(self) -> str | None:
-        """Says that the recipe has changed since the build; None if it has not."""
+        """A message that the recipe has changed since the build; None if it has not."""
         if self.is_current:
             return None
         return f"{self.loaded.path} has changed since {self.folder} was built from it"
 
     def find_launch(self) -> ServerLaunch | None:
-        """Returns how another engine's server is started for it; None for a build with engines.
+        """Returns the launch configuration of another engine's server; None for a build with engines.
 
-        Raises `UnavailableError` for a file that says nothing of use.
+        Raises `UnavailableError` for an invalid file.
         """
         if not self.is_of_server:
             return None
@@ -62,7 +62,7 @@ class DeployedBuild:
             launch = read_launch(self.folder)
             kind_of(launch.backend)
         except (OSError, ValueError, TypeError, KeyError) as error:
-            problem = f"does not say how a server is started: {error}"
+            problem = f"has no valid launch configuration: {error}"
             raise UnavailableError(self.folder / FILE, problem, "trtspec build RECIPE") from error
         return launch
 
@@ -88,14 +88,16 @@ class DeployedBuild:
 
     @property
     def max_model_len(self) -> int | None:
-        """The most tokens of a prompt and its answer; None where another engine's server has the models."""
+        """The largest number of tokens of a prompt and its answer; None if another engine's server has the
+        models."""
         if self.is_of_server:
             return None
         return read_engine(self.folder / "target/engine").longest
 
     @property
     def image(self) -> str:
-        """The image that has what it needs: the release of its engines, vLLM's backend, or the vendor's."""
+        """The image that can serve it: that of its engines' release, the one with vLLM's backend, or the
+        vendor's."""
         launch = None if self.is_for_triton else self.find_launch()
         return launch.image if launch else self.recipe.runner.image(self.recipe)
 
@@ -107,7 +109,7 @@ class DeployedBuild:
 
     @property
     def doubt(self) -> str | None:
-        """The fault that its server is known to have with drafts; None without one."""
+        """The known fault of its server with drafts; None without one."""
         launch = self.find_launch()
         return launch.runner.doubt(self.recipe.hardware.gpu) if launch else None
 
@@ -119,7 +121,7 @@ class DeployedBuild:
 
     @property
     def backend(self) -> str | None:
-        """The backend that it was built for, by its manifest; None where that does not say."""
+        """The backend that it was built for, by its manifest; None if that does not say."""
         return backend_of(self._manifest)
 
     @property
@@ -128,10 +130,8 @@ class DeployedBuild:
         return recipe_of(self._manifest) in (None, self.loaded.digest)
 
     def check(self, runtime: Runtime) -> None:
-        """Raises at once what would fail after minutes of loading.
-
-        That is EngineError, ModelError for the tokenizer, or UnavailableError for the settings of a GPU.
-        """
+        """Raises at once the errors that loading would raise after minutes: EngineError, ModelError for the
+        tokenizer, or UnavailableError for the settings of a GPU."""
         recipe, folder, roles = self.recipe, self.folder.resolve(), self._roles
         gpus = place(recipe.ranks, recipe.hardware.count, recipe.draft_gpus)
         check_unchanged(folder)
@@ -152,7 +152,7 @@ class DeployedBuild:
 
     @property
     def _roles(self) -> tuple[Role, ...]:
-        """The models that have an engine here: no draft has, where the target's engine has it inside."""
+        """The models that have an engine here; a draft inside the target's engine has none."""
         target = read_engine(self.folder / Role.TARGET / "engine")
         return (Role.TARGET,) if target.drafts_inside else tuple(self.recipe.models)
 
@@ -164,7 +164,7 @@ class DeployedBuild:
 def find_build(recipe: Path | str, output: Path | str | None = None) -> DeployedBuild:
     """Returns the build of a recipe in `output`, or in the usual folder.
 
-    The rules of the backend that it was built for hold, which `build --backend` may have named. Raises
+    The rules are those of the backend that it was built for, which `build --backend` may have named. Raises
     RecipeError, and UnavailableError where there is no build.
     """
     path = Path(recipe)

@@ -1,4 +1,4 @@
-"""One container of docker or podman that serves: run, followed, left, removed."""
+"""Runs, follows, detaches from and removes one serving container of docker or podman."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ LABEL = "trtspec.deployment"
 _RESTART = "on-failure:5"
 _LOOK_S = 5.0
 _LAST_WORDS_S = 2.0
-# A command that fails at once is not started again before.
+# A command that fails at once is not restarted earlier.
 _AGAIN_S = 5.0
 
 
 def words(made: Container, engine: ContainerEngine, *, detach: bool) -> tuple[str, ...]:
-    """Returns the words of the line that starts the container; pure.
+    """Returns the arguments of the command that starts the container; pure.
 
-    One that will be left is started again when it fails, of which podman must know from the start.
+    A detached container is restarted when it fails, which podman must know from the start.
     """
     restart = detach and not engine.program.dialect.restarts_later
     return made.run(engine, "--detach", *(("--restart", _RESTART) if restart else ()))
@@ -42,19 +42,22 @@ def published(host: str, ports: tuple[int, ...]) -> tuple[str, ...]:
 
 
 def remove_last(program: Program, name: str, build: Path) -> None:
-    """Removes what an earlier run has left; raises `UnavailableError` where that runs, or is not ours."""
+    """Removes the container of an earlier run; raises `UnavailableError` if it still runs, or trtspec did not
+    start it."""
     state = find_state(program, name)
     if state is None:
         return
     if state.is_running:
         raise UnavailableError(name, "is running already", f"trtspec deploy stop {name}")
     if state.labels.get(f"{LABEL}.build") != str(build):
-        raise UnavailableError(name, "a container of this name is not ours", f"{program.name} rename it")
+        raise UnavailableError(
+            name, "a container of this name was not started by trtspec", f"{program.name} rename it"
+        )
     remove(program, state.id)
 
 
 class ContainerLog:
-    """Copies what a container says to the end of `file`, from its beginning on, while this process runs."""
+    """Appends a container's whole output to `file`, while this process runs."""
 
     def __init__(self, program: Program, container_id: str, file: Path) -> None:
         self._program, self._id, self._file = program, container_id, file
@@ -62,14 +65,14 @@ class ContainerLog:
 
     @property
     def is_at_work(self) -> bool:
-        """True while it waits for more; it ends with the container, and when the daemon restarts."""
+        """True while it waits for more output; it ends with the container, and when the daemon restarts."""
         if self._process.poll() is not None:
             return False
         self._seen = time.time()
         return True
 
     def go_on(self) -> None:
-        """Starts it again where it has ended; what was said in the moment of that may be there twice."""
+        """Restarts it if it has ended; lines of that moment may appear twice."""
         if not self.is_at_work and time.monotonic() > self._begin + _AGAIN_S:
             self._process = self._start("--since", f"{self._seen:.3f}")
 
@@ -87,7 +90,7 @@ class ContainerLog:
 
 
 class ContainerProcess:
-    """The first process of a container; `log` is the copy of what it says, where there is one."""
+    """The first process of a container; `log` is the copy of its output, if there is one."""
 
     def __init__(self, program: Program, container_id: str, log: ContainerLog | None = None) -> None:
         self._program, self._id, self._log = program, container_id, log
@@ -97,14 +100,14 @@ class ContainerProcess:
         """Returns its exit status, negative for a signal; None while it runs."""
         if self._log and self._log.is_at_work and time.monotonic() < self._next_look:
             return None
-        # A copy that came too late for the end of the container (podman's, to 4.3) waits for ever.
+        # A copy that starts after the container's end (podman's, up to 4.3) waits for ever.
         self._next_look = time.monotonic() + _LOOK_S
         try:
             state = find_state(self._program, self._id)
         except UnavailableError:
             # A daemon that does not answer leaves its containers running.
             return None
-        # Podman may have started it again before it was left; how the run before ended is forgotten then.
+        # Podman may have restarted it before trtspec detached; then the end of the run before is unknown.
         is_another = bool(self._log and state and state.restarts)
         if state and state.is_running and not is_another:
             if self._log:
@@ -117,11 +120,11 @@ class ContainerProcess:
         return 1 if state.is_running else state.status
 
     def run(self, line: str) -> None:
-        """Runs a line of a shell beside it, in the container."""
+        """Runs a shell command in the container."""
         self._program.run_if_there("exec", self._id, "sh", "-c", line)
 
     def stop(self, seconds: float) -> None:
-        """Tells it to end, and waits so many seconds for that."""
+        """Tells it to stop, and waits this many seconds for its end."""
         self._program.run_if_there("stop", "-t", f"{seconds:.0f}", self._id)
 
 
@@ -146,7 +149,7 @@ class OneContainer:
         try:
             self.container_id = self.program.run(*self.words, secrets=self.secrets).strip()
         except UnavailableError:
-            # One that could not be started was made all the same.
+            # A container that could not start has been created nevertheless.
             with suppress(UnavailableError):
                 remove_last(self.program, self.name, self.build)
             raise

@@ -1,4 +1,4 @@
-"""A build that is served for the time of a block."""
+"""Serves a build for the time of a block."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def deploy(
     """Serves the build of a recipe, and stops the server at the end of the block; yields its addresses.
 
     The build is in `output`, or in the usual folder. It is served by what is installed here, or with
-    `container` in NVIDIA's or the vendor's image. The block begins when the server is ready. `progress` is
-    told of what is fetched before, and `warn` of what does no harm.
+    `container` in NVIDIA's or the vendor's image. The block begins when the server is ready. `progress`
+    reports downloads before that, and `warn` gets harmless problems.
 
-    Raises RecipeError, UnavailableError where there is no build, or nothing that could serve it, and
-    ServerError for a server that does not become ready.
+    Raises RecipeError, UnavailableError if there is no build or nothing that could serve it, and ServerError
+    for a server that does not become ready.
     """
     build = find_build(recipe, output)
     if stale := build.staleness:
-        warn(f"{stale}, which is served as it is")
+        warn(f"{stale}; trtspec serves the build as it is")
     wanted = options or DeployOptions()
     site = in_container(build, wanted, detach=False) if container else here(build, wanted)
     site.prepare(progress)
@@ -63,7 +63,7 @@ def running(site: Site) -> Iterator[None]:
 
 
 def _ready(start: Callable[[], RunningServer]) -> RunningServer:
-    """Returns a server that is ready; a start that got stuck in Triton is tried again."""
+    """Returns a server that is ready; repeats a start that hangs in Triton."""
     for is_last in (False, False, True):
         server = start()
         try:

@@ -1,4 +1,4 @@
-"""Servers that `trtspec deploy --container` has started and that are still there."""
+"""Finds and stops servers that `trtspec deploy --container` has started."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from trtspec.gateway.ports import Ports, listens
 from trtspec.pipeline.containers.program import Program
 from trtspec.pipeline.containers.state import State, find_states, remove
 
-# The label that tells the containers of another engine's server from Triton's: the backend.
+# The label that only containers of another engine's server have: the backend.
 _VENDOR = f"{LABEL}.vendor"
 _END_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class DeployedContainer:
-    """One such server: the deployment that its container's labels describe, and the container's state."""
+    """A server in a container: the deployment from its labels, and the container's state."""
 
     deployment: Deployment
     state: State
@@ -45,10 +45,10 @@ class DeployedContainer:
 
     @property
     def api_flaw(self) -> str:
-        """The state of OpenAI's API in front of Triton that is amiss, such as "not running"; empty for none.
+        """The problem of OpenAI's API in front of Triton, such as "not running"; empty for none.
 
-        It is a process of this machine, which nobody starts again when the machine was. `deploy` asks it
-        whether it lives only as long as it runs itself.
+        It is a process of this machine, which nothing restarts after a reboot. `deploy` checks it only as
+        long as `deploy` itself runs.
         """
         deployment, port = self.deployment, self.deployment.ports.openai
         if not deployment.is_triton or port is None or not self.state.is_running:
@@ -59,12 +59,14 @@ class DeployedContainer:
 
 
 def find_deployed(program: Program) -> list[DeployedContainer]:
-    """Returns the servers, ended ones too; raises `UnavailableError` where the program cannot be asked."""
+    """Returns the servers, including ended ones; raises `UnavailableError` if docker or podman does not
+    answer."""
     return [DeployedContainer(_deployment(state.labels), state) for state in find_states(program, LABEL)]
 
 
 def stop(program: Program, deployed: DeployedContainer) -> None:
-    """Ends a server when its requests have ended or their grace is over, and removes its container."""
+    """Stops a server when its requests have ended or their grace period is over, and removes its
+    container."""
     state, deployment = deployed.state, deployed.deployment
     if state.is_running and not state.is_restarting:
         running_in(ContainerProcess(program, state.id), deployment).stop()
@@ -75,7 +77,7 @@ def stop(program: Program, deployed: DeployedContainer) -> None:
 
 
 def running_in(process: ContainerProcess, deployment: Deployment, *doors: Door) -> RunningServer:
-    """Returns the server of a container, in front of which the doors stand."""
+    """Returns the server of a container, with the processes in front of it."""
     if not deployment.is_triton:
         return RunningServer(deployment, process)
     tell = f"echo {deployment.grace_s} > {stopping_file(deployment)}"
@@ -102,7 +104,7 @@ def labels_of(deployment: Deployment) -> dict[str, str]:
         labels[f"{LABEL}.api_keys"] = str(deployment.api_keys.resolve())
     if ports.openai:
         labels[f"{LABEL}.card"] = deployment.card.to_json()
-    # The key is among the server's options too, and whoever may ask for it may do anything.
+    # The key is among the server's options too, and those who may read them may do anything.
     return {**labels, f"{LABEL}.key": deployment.key}
 
 
@@ -126,7 +128,7 @@ def _deployment(labels: Mapping[str, str]) -> Deployment:
 
 
 def _wait_for_end(host: str, port: int) -> None:
-    """Waits until nobody listens on the port, since OpenAI's API ends when it misses its container."""
+    """Waits until the port is free: OpenAI's API ends once it finds its container gone."""
     deadline = time.monotonic() + _END_S
     while time.monotonic() < deadline and listens(host, port):
         time.sleep(0.1)

@@ -20,11 +20,11 @@ from trtspec.gateway.openai.settings import ModelCard
 from trtspec.gateway.ports import Ports
 
 GRACE_S = 10.0
-"""The seconds that requests in flight have to end in, when the server is told to end."""
+"""The seconds in which requests in flight must finish when the server is told to stop."""
 
 
 def rollout_file(build: Path) -> Path:
-    """Returns the file that says where a build's roll-out stands; its servers see it at the same path."""
+    """Returns the file with the state of a build's roll-out; its servers see it at the same path."""
     return build / "rollout.json"
 
 
@@ -38,11 +38,11 @@ class Deployment:
     kind: ServerKind = TRITON
     host: str = LOOPBACK
     ports: Ports = field(default_factory=Ports)
-    """Another engine's own server has that of OpenAI's API alone."""
+    """The ports; another engine's own server has only that of OpenAI's API."""
     start_s: float = with_engines(()).seconds
     """The seconds that the server has to be ready."""
     grace_s: float = GRACE_S
-    """The seconds that requests in flight have to end in."""
+    """The seconds in which requests in flight must finish."""
     is_plain: bool = False
     """True for another engine's own server that is started without drafts."""
     json_logs: bool = False
@@ -52,7 +52,7 @@ class Deployment:
     logs: Path | None = None
     """The folder of the logs; they are in the build if this is None."""
     card: ModelCard = field(default_factory=ModelCard)
-    """What OpenAI's API in front of Triton tells of the model."""
+    """The settings of OpenAI's API in front of Triton."""
     key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     """Opens the APIs that change Triton."""
 
@@ -67,7 +67,7 @@ class Deployment:
 
     @property
     def repository(self) -> Path:
-        """The model repository, which Triton alone has."""
+        """The model repository, which only Triton has."""
         return self.build / "model_repository"
 
     @property
@@ -76,7 +76,7 @@ class Deployment:
 
     @property
     def api_log(self) -> Path:
-        """The log of the process of OpenAI's API, which stands in front of Triton."""
+        """The log of the process of OpenAI's API in front of Triton."""
         return (self.logs or self.build) / "openai.log"
 
     @property
@@ -104,7 +104,7 @@ class Deployment:
         """The ports of the server itself, by the names that their options have."""
         if self.is_triton:
             return {"http": self.ports.http, "grpc": self.ports.grpc, "metrics": self.ports.metrics}
-        assert self.ports.openai is not None, "another engine's server has OpenAI's API"
+        assert self.ports.openai is not None, "another engine's server has only OpenAI's API"
         return {"openai": self.ports.openai}
 
     @property
@@ -114,7 +114,7 @@ class Deployment:
 
     @property
     def asked_port(self) -> int:
-        """The port at which the server says that it is ready."""
+        """The port for asking whether the server is ready."""
         return next(iter(self.own_ports.values()))
 
     @property
@@ -137,9 +137,9 @@ class Deployment:
 
     @property
     def exposure(self) -> str | None:
-        """A warning for the user who lets other machines reach it; None if there is nothing to say.
+        """A warning for the user who lets other machines reach it; None if there is none.
 
-        vLLM's key guards /v1 and its like, as its page on security says.
+        vLLM's key protects only /v1 and similar paths, as its page on security says.
         """
         if not self.is_public or not self.ports.openai:
             return None
@@ -147,9 +147,9 @@ class Deployment:
             open_to_all = "everybody who reaches OpenAI's API may use it; --api-keys FILE requires keys"
             return None if self.api_keys else open_to_all
         if self.api_keys:
-            return f"{self.software} asks for the key under /v1 alone; what else it serves is open"
-        keys = "; --api-keys FILE asks for a key" if self.kind.key_variable else ""
-        return f"whoever reaches {self.software} may use it{keys}"
+            return f"{self.software} requires the key only under /v1; its other paths are open"
+        keys = "; --api-keys FILE requires a key" if self.kind.key_variable else ""
+        return f"everybody who reaches {self.software} may use it{keys}"
 
     @property
     def software(self) -> str:
@@ -179,7 +179,7 @@ class Deployment:
         return f"curl -sN {self.url}/completions {key}-H 'Content-Type: application/json' -d '{body}'"
 
     def as_local(self, container: str | None) -> LocalServer:
-        """Returns what clients on this machine are told of it; `container` is the one that it is left in."""
+        """Returns its description for clients on this machine; `container` is the detached one."""
         process = None if container else os.getpid()
         return LocalServer(
             name=container or f"{self.container_name}-{process}",
@@ -197,7 +197,7 @@ class Deployment:
     def is_ready(self) -> bool:
         """Says whether the server takes requests for the model.
 
-        One that asks for an API key tells its models to nobody else, and is taken at its word.
+        A server with an API key does not list its models without it, so its readiness is trusted.
         """
         for path in self.kind.ready:
             if self.ask(self.asked_port, path.format(self.model_name))[0] != 200:
@@ -215,9 +215,9 @@ class Deployment:
         body: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, str]:
-        """Returns the status and the body of an answer; asks no proxies of the environment.
+        """Returns the status and the body of an answer, without the environment's proxies.
 
-        The status is 0 where there is no answer within five seconds.
+        The status is 0 without an answer within five seconds.
         """
         with closing(http.client.HTTPConnection(self.client_host, port, timeout=5)) as connection:
             try:

@@ -1,4 +1,4 @@
-"""A server in the foreground: started, watched, started again, stopped."""
+"""Runs a server in the foreground: starts, watches, restarts and stops it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from trtspec.base.tail import Tail
 from trtspec.deployment.logs import last_lines
 from trtspec.deployment.server import RunningServer
 
-# Triton's own ports: those of HTTP and of the metrics are behind the front, on others than clients use.
+# Triton's own ports: those of HTTP and metrics are behind the front, so they differ from the clients' ports.
 _OPENS = re.compile(r"Started \w+ ?Service at ")
 _FIRST_S, _LONGEST_S = 1.0, 30.0
 _STABLE_S = 60.0
-# The most starts in a row of which none was ready.
+# The largest number of consecutive starts without a ready server.
 _MOST = 5
 _MOST_STUCK = 3
 
@@ -31,14 +31,14 @@ class Interrupted(Exception):
 
 
 class Restarts:
-    """Decides when a deployment starts again; a start that got stuck is repeated even without `is_wanted`."""
+    """Decides when a deployment restarts; a start that hangs is repeated even without `is_wanted`."""
 
     def __init__(self, *, is_wanted: bool) -> None:
         self._is_wanted = is_wanted
         self._delay, self._in_vain, self._stuck = _FIRST_S, 0, 0
 
     def delay(self, error: ServerError, ready_s: float) -> float | None:
-        """Returns the seconds to wait before the next start; None when there is to be none.
+        """Returns the seconds to wait before the next start; None for no further start.
 
         `ready_s` is how many seconds the server was ready, below 0 if it never was.
         """
@@ -56,7 +56,7 @@ class Restarts:
 
 
 class ServerListener(Protocol):
-    """Is told, by `serve`, what becomes of the server."""
+    """Is notified of the server's progress by `serve`."""
 
     def starting(self) -> AbstractContextManager[Callable[[str], None]]:
         """Returns a context to enter while the server starts; it yields a function to call with progress."""
@@ -69,7 +69,7 @@ class ServerListener(Protocol):
         ...
 
     def failed(self, error: ServerError, delay: float) -> None:
-        """Called when the server has ended by itself, and is started again after `delay` seconds."""
+        """Called when the server has ended unexpectedly, and restarts after `delay` seconds."""
         ...
 
     def stopping(self) -> None: ...
@@ -85,8 +85,8 @@ def serve(
 ) -> None:
     """Serves until Ctrl-C or SIGTERM; with `leave`, only until the server is ready.
 
-    `serving` yields a function that starts a server. Raises `Interrupted` when told to stop before the server
-    is ready, and the last `ServerError` of a server that is not started again.
+    `serving` yields a function that starts a server. Raises `Interrupted` if it is stopped before the server
+    is ready, and the last `ServerError` if the server is not restarted.
     """
     with _told_to_stop() as stop, serving as start:
         tail = Tail(log)
@@ -143,6 +143,6 @@ def _wait_until_ready(
             if stop.wait(0.1):
                 raise Interrupted
             if lines := [line for line in tail.lines() if not _OPENS.search(line)]:
-                # Behind the time and the place in the code, where a line begins with them.
+                # The message follows the time and the place in the code, if the line begins with them.
                 does((lines[-1].partition("] ")[2] or lines[-1]).strip('" \t')[:60])
     tail.lines()

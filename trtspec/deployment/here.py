@@ -1,4 +1,4 @@
-"""A server on this machine, which may be a container of NVIDIA's or the vendor's image."""
+"""Serves on this machine, which may be a container of NVIDIA's or the vendor's image."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ _END_S = 5.0
 def here(build: DeployedBuild, options: DeployOptions) -> Site:
     """Returns this machine as the place to serve a build.
 
-    Its Triton is that of NVIDIA's image, if this is one, or the one that is installed; another engine's
-    server is that of a Python, or of PATH. Raises `UnavailableError` where there is none.
+    Triton is that of NVIDIA's image, if this is one, or the installed one. Another engine's server is that of
+    a Python, or of PATH. Raises `UnavailableError` if there is none.
     """
     deployment, launch = deployment_of(build, options)
     if isinstance(launch, VendorLaunch):
@@ -60,7 +60,7 @@ def here(build: DeployedBuild, options: DeployOptions) -> Site:
             difference(launch.launch, command.argv),
         )
     if launch.models:
-        raise UnavailableError(build.folder, "is for NVIDIA's image of Triton with vLLM", "--container")
+        raise UnavailableError(build.folder, "needs NVIDIA's image of Triton with vLLM", "--container")
     triton, gpus = find_triton(), len(find_gpus())
     command = launch.here(replace(deployment, key=HIDDEN), triton, gpus)
 
@@ -78,9 +78,9 @@ def here(build: DeployedBuild, options: DeployOptions) -> Site:
 
 
 def wait_for_ports(deployment: Deployment, watch: Progress) -> None:
-    """Waits while the ports are taken and the server of a deploy that was killed may be ending.
+    """Waits while the ports are taken, since the server of a killed deploy may still be ending.
 
-    That is as long as Triton may take to end; whoever has the ports then is another.
+    It waits as long as Triton may take to end; after that the ports belong to another program.
     """
     deadline = time.monotonic() + deployment.grace_s + _END_S
     host, ports = deployment.host, deployment.all_ports
@@ -126,9 +126,9 @@ def serve_vendor(
 ) -> Iterator[Callable[[], RunningServer]]:
     """Yields a function that starts another engine's server; each call first ends the last one.
 
-    It gets this process's environment without what looks like a secret, and the variables that the Hub asks
-    for. The last server is ended at the end of the block. Raises `UnavailableError` before anything starts
-    when the port is taken.
+    It gets this process's environment without apparent secrets, and the variables for the Hub. The last
+    server is ended at the end of the block. Raises `UnavailableError` before anything starts when the port is
+    taken.
     """
     check_free(deployment.host, deployment.all_ports)
     begin_log(deployment.log)
@@ -151,15 +151,15 @@ def serve_triton(
     """Yields a function that starts a Triton; each call first ends the last one.
 
     It is behind a front, on ports of its own each time. The last one is ended at the end of the block. Raises
-    `UnavailableError` before anything starts when a port is taken, a path cannot be served from, or there is
-    no mpirun for engines that need it.
+    `UnavailableError` before anything starts if a port is taken, a path is not allowed, or engines need
+    mpirun and it is missing.
     """
     for path in filter(None, (deployment.repository, triton.backends)):
         check_path(path)
     check_free(deployment.host, deployment.all_ports)
     command = launch.here(deployment, triton, gpus).argv[0]
     if shutil.which(command, path=triton.environment().get("PATH")) is None:
-        problem = "is not on PATH, and starts engines of several ranks"
+        problem = "is not on PATH, but engines of several ranks need it"
         raise UnavailableError(command, problem, "NVIDIA's image has it: trtspec deploy --container")
     remove_abandoned()
     begin_log(deployment.log)
@@ -169,13 +169,13 @@ def serve_triton(
         regions, reserved, last = Regions(), ExitStack(), _Last(deployment)
         for ends in (regions.close, reserved.close, last.end):
             stack.callback(ends)
-        # Triton would wait for requests and connections, with its ports taken, though its front is gone. Its
-        # stubs end with it; the processes of mpirun do only if that is told to end.
+        # Triton would keep its ports and wait for requests and connections, although its front is gone. Its
+        # stubs end with it. The processes of mpirun end only if mpirun is told to stop.
         orphaned = signal.SIGKILL if launch.ranks == 1 else signal.SIGTERM
 
         def start() -> TritonServer:
             last.end()
-            # A server that is killed leaves the memory that it shared with its processes.
+            # A killed server leaves the memory that it shared with its processes.
             regions.remove()
             reserved.close()
             ports = Ports(*reserved.enter_context(reserved_ports(3)))
@@ -189,7 +189,8 @@ def serve_triton(
 
 
 def _doors(deployment: Deployment, stack: ExitStack) -> Iterator[Door]:
-    """Opens what stands before a Triton on this machine: its front, and OpenAI's API if it is served."""
+    """Opens the processes in front of a Triton on this machine: its front, and OpenAI's API if it is
+    served."""
     api_url = URL(deployment.api_url).origin() if deployment.api_url else None
     front = Front(deployment.host, deployment.ports, deployment.model_name, api_url)
     front.start()
@@ -203,10 +204,10 @@ def _doors(deployment: Deployment, stack: ExitStack) -> Iterator[Door]:
 
 
 def check_path(path: Path) -> None:
-    """Raises UnavailableError for a path with characters that mean something to a shell.
+    """Raises UnavailableError for a path with characters that are special in a shell.
 
     Triton's Python backend starts its processes with these paths, unquoted, in a line for the shell.
     """
     if shlex.quote(str(path)) != str(path):
-        repair = "have the build, and TRTSPEC_CACHE, in folders with plain names"
+        repair = "put the build and TRTSPEC_CACHE into folders with plain names"
         raise UnavailableError(path, "Triton cannot serve from a path with special characters", repair)

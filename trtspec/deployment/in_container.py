@@ -1,4 +1,4 @@
-"""A server in a container of docker or podman, of NVIDIA's or the vendor's image."""
+"""Serves in a container of docker or podman, with NVIDIA's or the vendor's image."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from trtspec.pipeline.containers.images import ensure_image
 from trtspec.pipeline.containers.oddities import logout
 from trtspec.pipeline.machine.devices import container_gpus, find_gpus
 
-# Python asks, since the images certainly have it.
+# The check runs in Python, which all images have.
 _READY = "python3 -c 'import urllib.request as u; u.urlopen(\"http://127.0.0.1:{}{}\", timeout=4)'"
 
 
 def in_container(build: DeployedBuild, options: DeployOptions, *, detach: bool) -> Site:
     """Returns a container with the recipe's GPUs as the place to serve a build; `detach` leaves it running.
 
-    Raises `UnavailableError` where neither docker nor podman can be asked.
+    Raises `UnavailableError` if neither docker nor podman answers.
     """
     deployment, launch = deployment_of(build, options)
     engine, image, hardware = find_engine(), build.image, build.recipe.hardware
@@ -60,16 +60,16 @@ def in_container(build: DeployedBuild, options: DeployOptions, *, detach: bool) 
         shlex.join(words(hidden, engine, detach=detach)),
         prepare,
         partial(serve, deployment, launch, made, engine, detach=detach),
-        f"{ends.problem}; {ends.repair} has them stay" if ends else None,
+        f"{ends.problem}; {ends.repair} keeps them running" if ends else None,
         made.name if detach else None,
     )
 
 
 def container(deployment: Deployment, launch: Launch, image: str, gpus: tuple[str, ...]) -> Container:
-    """Returns the container of a deployment, in which the build and the models can only be read; pure.
+    """Returns the container of a deployment; the build and the models are read-only in it; pure.
 
-    `gpus` are those of `Container`. Of another engine's image the entry point is not used: vLLM's is
-    `vllm serve`, and others have none.
+    `gpus` are those of `Container`. The entry point of another engine's image is not used: vLLM's is `vllm
+    serve`, and others have none.
     """
     command, build = launch.in_container(deployment, len(gpus)), deployment.build
     first, *rest = command.argv
@@ -84,7 +84,7 @@ def container(deployment: Deployment, launch: Launch, image: str, gpus: tuple[st
         environment={"PYTHONDONTWRITEBYTECODE": "1", **command.environment},
         secrets=tuple(command.secrets),
         labels=labels_of(deployment),
-        # The server listens on every address of the container's network; this says what is seen outside.
+        # The server listens on every address of the container's network; this limits the addresses outside.
         publish=published(address_of(deployment.host), tuple(deployment.own_ports.values())),
         health=Health(_READY.format(deployment.asked_port, deployment.kind.ready[0]), deployment.start_s),
     )
@@ -98,10 +98,9 @@ def serve(
     """Yields a function that starts the container, which may not be ready yet, after removing the last.
 
     The last container is removed at the end. With `detach` it is left running instead, unless an exception
-    ends the block, and is started again when it fails. Raises `UnavailableError` before anything starts
-    when a port is taken, Triton cannot serve from the path, the same build is served already, or a container
-    that is not ours has the name. OpenAI's API in front of Triton is a process of this machine, which ends
-    with the container.
+    ends the block, and is started again when it fails. Raises `UnavailableError` before anything starts if a
+    port is taken, Triton cannot serve from the path, the same build is served already, or a foreign container
+    has the name. OpenAI's API in front of Triton is a process of this machine, which ends with the container.
     """
     if deployment.is_triton:
         check_path(deployment.repository)

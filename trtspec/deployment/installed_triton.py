@@ -1,4 +1,4 @@
-"""The tritonserver of this machine: that of NVIDIA's image, of PATH, or of the `nvidia-pytriton` wheel.
+"""Finds the tritonserver of this machine: of NVIDIA's image, of PATH, or of the `nvidia-pytriton` wheel.
 
 The wheel's own Python API is not used.
 """
@@ -26,10 +26,10 @@ IN_IMAGE = "/opt/tritonserver/bin/tritonserver"
 """The path of tritonserver in NVIDIA's image."""
 
 _INSTALL = f"{how_to_install('triton')} (Linux on x86-64, Python 3.10 to 3.12)"
-_CACHE = "name a folder that can be written, with room for 3 MB: TRTSPEC_CACHE=DIR"
+_CACHE = "name a writable folder with 3 MB of space: TRTSPEC_CACHE=DIR"
 _AGE = (
-    "nvidia-pytriton has Triton 2.51 of October 2024, to which clients can do harm: NVIDIA has fixed "
-    "CVE-2025-23310, -23311, -23319, -23320 and -23334 in 25.07; serve a network from NVIDIA's image, with "
+    "nvidia-pytriton has Triton 2.51 of October 2024, which clients can attack: NVIDIA has fixed "
+    "CVE-2025-23310, -23311, -23319, -23320 and -23334 in 25.07; to serve a network, use NVIDIA's image: "
     "trtspec deploy --container"
 )
 
@@ -48,9 +48,9 @@ class TritonInstall:
     """The reason why other machines should not reach it; None if they may."""
 
     def environment(self) -> dict[str, str]:
-        """Returns the environment to start it in: that of this process without secrets, and `variables`.
+        """Returns the environment for its start: this process's without secrets, and `variables`.
 
-        Python writes no compiled files, so that a build stays as it was built.
+        Python writes no compiled files, so that a build stays unchanged.
         """
         return {**without_secrets(os.environ), **self.variables, "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -74,7 +74,7 @@ def find_wheel() -> TritonInstall:
     """
     spec = find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
-        raise UnavailableError("nvidia-pytriton", "not installed; it has the Triton server", _INSTALL)
+        raise UnavailableError("nvidia-pytriton", "not installed; it contains the Triton server", _INSTALL)
     package = Path(spec.submodule_search_locations[0])
     root = package / "tritonserver"
     server = root / "bin" / "tritonserver"
@@ -95,14 +95,14 @@ def find_wheel() -> TritonInstall:
 def _check_numpy() -> None:
     """Raises `UnavailableError` for numpy 2.
 
-    The stubs of the wheel are built for numpy 1, and die of the first text with numpy 2.
+    The stubs of the wheel are built for numpy 1, and crash at the first text with numpy 2.
     """
     if sys.version_info >= (3, 13):
-        problem = f"its Python backend needs numpy 1, which there is not for Python {_python_version()}"
+        problem = f"its Python backend needs numpy 1, which does not exist for Python {_python_version()}"
         raise UnavailableError("nvidia-pytriton", problem, "use Python 3.10 to 3.12")
     found = version("numpy")
     if not found.startswith("1."):
-        problem = f"its Python backend needs numpy 1, and numpy {found} is installed"
+        problem = f"its Python backend needs numpy 1, but numpy {found} is installed"
         raise UnavailableError("nvidia-pytriton", problem, "pip install 'numpy<2'")
 
 
@@ -133,6 +133,6 @@ def _backends(source: Path, stub: Path) -> Path:
     except OSError as error:
         # Another deploy may have been faster.
         if not destination.is_dir():
-            problem = f"Triton's backends cannot be kept there: {error.strerror}"
+            problem = f"cannot store Triton's backends: {error.strerror}"
             raise UnavailableError(destination.parent, problem, _CACHE) from error
     return destination

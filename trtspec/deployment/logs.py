@@ -1,4 +1,4 @@
-"""The files to which a server's output goes, and who passes on what they say."""
+"""Writes a server's output to files, and follows them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEPT = 4 << 20
 """So many bytes at the end of a log stay, to say why a server has ended."""
 
 _OF_MEASUREMENTS = Path(".trtspec", "served")
-# The bytes of which the last lines are taken.
+# The last lines come from this many bytes.
 _LAST = 1 << 16
 _LOOK_S = 0.2
 _STEP = 1 << 20
@@ -23,14 +23,14 @@ _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 
 
 def begin_log(log: Path) -> None:
-    """Begins an empty log; an earlier deployment's is kept beside it, since it may tell of a crash."""
+    """Starts an empty log; keeps the earlier deployment's log beside it, since it may explain a crash."""
     if log.exists():
         log.replace(log.with_suffix(".log.1"))
     log.touch()
 
 
 def logs_of_measurement(build: Path) -> Path:
-    """Returns the folder, which is made, for the logs of a server that is only there to be measured.
+    """Creates and returns the folder for the logs of a server that only serves a measurement.
 
     A deployment of the same build may run beside it, and writes its own into the build.
     """
@@ -46,10 +46,10 @@ def last_lines(log: Path, count: int = 12) -> list[str]:
 
 
 class LogFollower:
-    """A context in which `say` is called, on a thread of its own, with who says it and each line of the logs.
+    """A context in which a thread calls `say` with each line of the logs and its source.
 
-    `logs` names the files, which need not be there yet. What has been passed on is freed on the disk: a
-    pod has no room for a log that grows for ever. The files keep their size, and have zeros at the beginning.
+    `logs` names the files, which need not exist yet. Lines that were passed on are freed on the disk: a pod
+    has no room for a log that grows for ever. The files keep their size, with zeros at the beginning.
     """
 
     def __init__(self, logs: Mapping[str, Path], say: Callable[[str, str], None]) -> None:
@@ -81,7 +81,8 @@ class LogFollower:
 
 
 def free(file: Path, end: int) -> None:
-    """Frees the blocks of a file up to `end`, which then reads as zeros; where that cannot be, they stay."""
+    """Frees the blocks of a file up to `end`, which then reads as zeros; if the file system cannot do that,
+    they stay."""
     libc = ctypes.CDLL(None)
     libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
     descriptor = os.open(file, os.O_WRONLY)

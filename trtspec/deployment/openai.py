@@ -1,4 +1,4 @@
-"""The process of OpenAI's API in front of a server, on this machine or in a container."""
+"""Runs the process of OpenAI's API in front of a server, on this machine or in a container."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trtspec.gateway.ports import Ports, listen
 
 _END_S = 10.0
 _AGAIN_S = 1.0
-# So often the process is asked whether it lives, and so many answers it may owe.
+# The seconds between two checks of the process, and the number of answers that it may miss.
 _ASK_S = 5.0
 _MOST_OWED = 6
 # The variables that tell docker's command line, which the process asks, where the daemon is. Podman's are no
@@ -31,10 +31,10 @@ _DOCKERS = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH"
 
 
 class OpenAi:
-    """Listens from `start` to `close`; requests go to the model from `open` to `shut`.
+    """Listens from `start` to `close`; passes requests to the model from `open` to `shut`.
 
-    A process that ends by itself, or does not answer for half a minute, is followed by another one; clients
-    that come meanwhile wait.
+    A process that ends unexpectedly, or does not answer for half a minute, is replaced; new clients wait
+    meanwhile.
     """
 
     def __init__(self, deployment: Deployment, url_host: str) -> None:
@@ -55,7 +55,7 @@ class OpenAi:
         self._said = shut("starting")
 
     def start(self) -> None:
-        """Begins to listen; raises `UnavailableError` where it cannot."""
+        """Starts to listen; raises `UnavailableError` if it cannot."""
         assert self._port is not None, "a deployment without a port for OpenAI's API has none"
         self._listener = listen(self._host, self._port, "openai")
         self._log.unlink(missing_ok=True)
@@ -64,15 +64,15 @@ class OpenAi:
         self._thread.start()
 
     def open(self, ports: Ports) -> None:
-        """Has requests passed, from now on, to the HTTP port of a server."""
+        """Passes requests to the HTTP port of a server from now on."""
         self._say(opened(f"http://{self._url_host}:{ports.http}"))
 
     def shut(self, state: str, *, is_alive: bool = True) -> None:
-        """Has new requests refused, from now on; `state` says why."""
+        """Refuses new requests from now on; `state` says why."""
         self._say(shut(state))
 
     def leave(self, container: str) -> None:
-        """Lets the process go on alone, until the container with this id is removed."""
+        """Detaches the process, which runs until the container with this id is removed."""
         self._say(left(container))
         self._let_go()
         self._listener.close()
@@ -115,9 +115,10 @@ class OpenAi:
 
 
 class _Process:
-    """One process of the API, which hears lines on its standard input, a socket, and answers questions there.
+    """One process of the API.
 
-    It listens on the socket with the given number.
+    It reads commands from its standard input, a socket, and answers there. It listens on the socket with the
+    given number.
     """
 
     def __init__(self, command: Sequence[str], listener: int, log: Path) -> None:
@@ -141,7 +142,7 @@ class _Process:
             self._channel.sendall(line)
 
     def hang_up(self) -> None:
-        """Lets the process end, or go on alone if it was told so."""
+        """Lets the process end, or continue alone if it was detached."""
         with suppress(OSError):
             self._channel.shutdown(socket.SHUT_WR)
 
@@ -163,7 +164,7 @@ class _Process:
                     heard = b""
                 if not heard:
                     status = self._child.wait()
-                    assert status is not None, "it is waited for without a limit"
+                    assert status is not None, "no limit is set for its answer"
                     return how_ended(status)
                 owed, self.has_answered = 0, True
         if not is_over.is_set():

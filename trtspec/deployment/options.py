@@ -1,4 +1,4 @@
-"""Makes a deployment of a build and what a command line, or a caller, asks for."""
+"""Makes a deployment from a build and the options of a command line or a caller."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trtspec.gateway.ports import OPENAI, Ports, reserved_ports
 
 @dataclass(frozen=True, slots=True)
 class DeployOptions:
-    """The wishes for a deployment beside its recipe and its build."""
+    """The options of a deployment besides its recipe and its build."""
 
     host: str = LOOPBACK
     ports: Ports = field(default_factory=lambda: Ports(openai=OPENAI))
@@ -43,7 +43,7 @@ class DeployOptions:
 def for_measurement(
     build: DeployedBuild, *, has_api: bool = True, python: Path | None = None, plain: bool = False
 ) -> Iterator[DeployOptions]:
-    """Yields options for a server that is only there to be measured, on ports that are reserved for it."""
+    """Yields options for a server that only serves a measurement, on reserved ports."""
     logs = logs_of_measurement(build.folder.resolve())
     with reserved_ports(4) as (http, grpc, metrics, api):
         yield DeployOptions(

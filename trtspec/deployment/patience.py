@@ -1,4 +1,4 @@
-"""Computes how long a server may take to be ready: the same here, in a container and in a pod."""
+"""Computes the time limit for a server's start: the same here, in a container and in a pod."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from trtspec.base.units import three_digits
 SLOW_B_S = 200e6
 """The bytes a second that a slow disk, or a network drive, gives at least."""
 
-# An engine is ready when it is read. A server of others makes something else of the weights, and may compile.
+# An engine is ready once it is read. Another engine's server converts the weights, and may compile.
 _OF_ENGINES_S, _OF_MODELS_S = 300, 1800
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """The time for which a server is waited for: to read its files from a slow disk, and to do everything
-    else.
-    """
+    """The time limit for a server's start: for reading files from a slow disk, and for everything else."""
 
     beside_s: int
     """The seconds for everything else."""
@@ -37,15 +35,15 @@ class Patience:
 
 
 def with_engines(sizes: Iterable[int]) -> Patience:
-    """Returns the patience with a server that loads engines of these bytes."""
+    """Returns the limit for a server that loads engines of these bytes."""
     return Patience(_OF_ENGINES_S, sum(sizes))
 
 
 def with_build(build: Path) -> Patience:
-    """Returns the patience with a server that loads the engines of a build directory."""
+    """Returns the limit for a server that loads the engines of a build directory."""
     return with_engines(file.stat().st_size for file in build.glob("*/engine/*"))
 
 
 def with_models(launch: ServerLaunch) -> Patience:
-    """Returns the patience with a server of others that loads the models itself."""
+    """Returns the limit for another engine's server, which loads the models itself."""
     return Patience(_OF_MODELS_S, launch.weights)

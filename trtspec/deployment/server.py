@@ -1,4 +1,4 @@
-"""A running server, wherever it runs."""
+"""Defines a running server, on this machine or in a container."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.logs import KEPT
 
 CAUSES = (
-    gpu_memory("end what else uses it (nvidia-smi), or lower engine.max_batch_size or engine.max_seq_len"),
+    gpu_memory(
+        "end other programs on the GPU (nvidia-smi), or lower engine.max_batch_size or engine.max_seq_len"
+    ),
     DRIVER,
     EXCLUSIVE,
     Cause(r"unrecognized arguments?: (.+)", "does not know {0}", "install the release of the build"),
@@ -22,7 +24,7 @@ CAUSES = (
         "install it there, or write another speculation.method",
     ),
 )
-"""What another engine's server, or PyTorch in it, says of why it ends."""
+"""Messages of another engine's server, or PyTorch in it, that tell why it ended."""
 
 _NO_MODULE = Cause(
     r"No module named '?([\w.]+)",
@@ -39,12 +41,12 @@ class ServerProcess(Protocol):
         ...
 
     def stop(self, seconds: float) -> None:
-        """Tells it to end, and waits so many seconds for that."""
+        """Tells it to stop, and waits this many seconds for its end."""
         ...
 
 
 class RunningServer:
-    """A server that was started and may not be ready yet; nothing stands before it."""
+    """A server that was started and may not be ready yet; it has no process in front."""
 
     def __init__(self, deployment: Deployment, process: ServerProcess) -> None:
         self._deployment, self._process = deployment, process
@@ -59,7 +61,7 @@ class RunningServer:
             return True
         if time.monotonic() > self._begin + self._deployment.start_s:
             problem = f"not ready after {self._deployment.start_s:g} s"
-            raise ServerError(self._deployment.kind.subject, problem, "give it longer with --timeout")
+            raise ServerError(self._deployment.kind.subject, problem, "set a longer --timeout")
         return False
 
     def check_running(self) -> None:
@@ -72,17 +74,17 @@ class RunningServer:
         raise self._why(status)
 
     def refuse(self, state: str) -> None:
-        """Refuses requests from now on; `state` tells clients why: "restarting" and the like.
+        """Refuses requests from now on; `state` tells clients why, such as "restarting".
 
-        Where nothing stands before the server the machine refuses whoever connects to one that has ended.
+        Without a process in front, the machine itself refuses connections to an ended server.
         """
 
     def stop(self) -> None:
-        """Ends the server when its requests in flight have ended, or when their grace is over."""
+        """Stops the server when its requests in flight have ended, or when their grace period is over."""
         self._process.stop(self._deployment.grace_s + self._deployment.kind.stop_s)
 
     def _check_answers(self) -> None:
-        """Raises `ServerError` when a server that was ready hangs; one of another engine is not asked."""
+        """Raises `ServerError` if a ready server hangs; another engine's server is not checked."""
 
     def _why(self, status: int) -> ServerError:
         """Returns why the server has ended."""

@@ -1,4 +1,4 @@
-"""Regions in /dev/shm that servers share with their processes; a server that is killed leaves its own."""
+"""Removes regions in /dev/shm that killed servers have left; servers share them with their processes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _LOCKS = re.compile(rf"({PREFIX}\d+_[0-9a-f]{{8}}_){_LOCK}")
 class Regions:
     """The regions of one server, whose names begin with `prefix`, from `__init__` to `close`.
 
-    A lock tells that they are in use, also to processes of other PID namespaces: a container that is started
-    again in its pod finds what the one before it has left.
+    A lock marks them as in use, also for processes of other PID namespaces: a restarted container of a pod
+    finds the regions of the one before.
     """
 
     def __init__(self) -> None:

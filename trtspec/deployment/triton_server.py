@@ -92,17 +92,17 @@ class TritonServer(RunningServer):
         got stuck, or Triton has ended it for a reason that another start does not have.
         """
         if self._process.poll() == -signal.SIGABRT and _ABORTED in self._said():
-            raise StuckError("tritonserver", "has ended while it began its processes", "start it again")
+            raise StuckError("tritonserver", "ended while it started its processes", "start it again")
         if super().is_ready():
             for door in self._doors:
                 door.open(self._deployment.ports)
             self._next_ask = time.monotonic() + _ASK_S
             return True
         if self._stubs and self._stubs.is_stuck():
-            raise StuckError("tritonserver", "waits for a process that does not begin", "start it again")
+            raise StuckError("tritonserver", "waits for a process that does not start", "start it again")
         if (status := self._lost()) is not None:
             self._check_loaded()
-            how = f"a model's process {how_ended(status)} before it began"
+            how = f"a model's process {how_ended(status)} before it started"
             cause = find_cause(CAUSES, "\n".join(_PLAIN.findall(self._said())))
             raise self._error("tritonserver", how, cause)
         return False

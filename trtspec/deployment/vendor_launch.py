@@ -75,7 +75,7 @@ class VendorLaunch:
                 write_atomically(build / name, text)
         for model in map(Path, self.launch.models):
             if not model.is_dir():
-                raise UnavailableError(model, "the folder of a model is not there", "trtspec build RECIPE")
+                raise UnavailableError(model, "the folder of a model is missing", "trtspec build RECIPE")
 
     @property
     def hub_variables(self) -> Mapping[str, str]:
@@ -88,7 +88,7 @@ class VendorLaunch:
         return {variable: self.key} if self.key and variable else {}
 
     def _options(self, deployment: Deployment, host: str) -> tuple[str, ...]:
-        assert deployment.ports.openai is not None, "another engine's server has OpenAI's API"
+        assert deployment.ports.openai is not None, "another engine's server has only OpenAI's API"
         return options(self.launch, deployment.build, host, deployment.ports.openai, deployment.grace_s)
 
     def _program(self, python: Path | None) -> tuple[str, ...]:
@@ -141,7 +141,7 @@ def difference(launch: ServerLaunch, started: Sequence[str]) -> str | None:
         return None
     known = found in backend.versions
     repair = f"write release: {found}, and build again" if known else f"install {launch.release}"
-    return f"{backend.title} {found} is installed, and the build is for {launch.release}: {repair}"
+    return f"{backend.title} {found} is installed, but the build is for {launch.release}: {repair}"
 
 
 def _installed(packages: Sequence[str], started: Sequence[str]) -> str | None:
@@ -162,9 +162,12 @@ def _key(launch: ServerLaunch, file: Path) -> str:
     """Returns the key with which a server is to be asked; raises `UnavailableError` where it takes none."""
     keys, backend = check_keys(file), launch.runner
     if backend.key_variable is None:
-        problem = f"{backend.title} takes no key but on its command line, which every user here can read"
+        problem = (
+            f"{backend.title} takes its key only on the command line, which every user of this machine can "
+            "read"
+        )
         raise UnavailableError(file, problem, "put a proxy that asks for keys in front of it")
     if len(keys) > 1:
-        problem = f"has {len(keys)} keys, and {backend.title} takes one from its environment"
+        problem = f"has {len(keys)} keys, but {backend.title} takes only one"
         raise UnavailableError(file, problem, "write one API key")
     return keys[0]

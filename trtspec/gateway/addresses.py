@@ -11,10 +11,10 @@ def in_url(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Says whether only this machine can reach what listens on the host."""
+    """Says whether only this machine can reach a server that listens on the host."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def client_host(host: str) -> str:
-    """Returns where a client on this machine finds what listens on the host."""
+    """Returns the host at which a client on this machine finds a server that listens on `host`."""
     return {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)  # noqa: S104

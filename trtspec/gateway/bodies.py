@@ -1,4 +1,4 @@
-"""The bodies of HTTP requests, within bounds of size and time."""
+"""Reads the bodies of HTTP requests, within limits of size and time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtspec.serving.time_limit import within
 
 
 class BodyError(Exception):
-    """A body that is refused; `status` is HTTP's."""
+    """Raised for a refused body; `status` is HTTP's."""
 
     def __init__(self, status: int, problem: str) -> None:
         super().__init__(problem)
@@ -19,7 +19,7 @@ class BodyError(Exception):
 
 
 class Bodies:
-    """Reads bodies, and bounds how many bytes of them are held at once: at most `held`."""
+    """Reads bodies, and holds at most `held` bytes of them at once."""
 
     def __init__(self, held: int) -> None:
         self._most, self._held = held, 0
@@ -28,8 +28,8 @@ class Bodies:
     async def read(self, chunks: AsyncGenerator[bytes, None], said: int) -> AsyncIterator[bytes]:
         """Yields the whole body, which counts as held until the block ends.
 
-        `said` is how many bytes the request says that it has, 0 where it does not. Raises `BodyError` as soon
-        as it is known that the body is too large (413) or too slow (408), or that too much is held (503).
+        `said` is the request's Content-Length, or 0 without one. Raises `BodyError` as soon as the body is
+        too large (413) or too slow (408), or too many bytes are held (503).
         """
         self._check(said)
         body = bytearray()
@@ -38,7 +38,7 @@ class Bodies:
             try:
                 await within(SENDING_S, self._fill(body, chunks))
             except asyncio.TimeoutError:
-                raise BodyError(408, f"the body was not here after {SENDING_S:g} s") from None
+                raise BodyError(408, f"the body did not arrive within {SENDING_S:g} s") from None
             size, whole = len(body), bytes(body)
             body.clear()
             yield whole

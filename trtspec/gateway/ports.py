@@ -82,7 +82,7 @@ def _reservation() -> socket.socket:
             mark.close()
         else:
             return mark
-    raise UnavailableError(LOOPBACK, "no port is free", "end servers that are not needed")
+    raise UnavailableError(LOOPBACK, "no port is free", "stop servers that are not needed")
 
 
 def address_of(host: str) -> str:

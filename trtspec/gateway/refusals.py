@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 NAME = "trtspec:front_refusals"
-_MEANING = "Requests refused in front of the model, by why"
+_MEANING = "Requests refused in front of the model, by reason"
 
 
 class Refusal(Enum):

@@ -124,7 +124,7 @@ def _blobs(folder: Path, files: Sequence[Any]) -> Mapping[Path, int]:
 
 
 def cache_of(repo_id: str) -> tuple[Path, int]:
-    """Returns the Hub's cache, and the bytes that it has of a model already, of whatever revision."""
+    """Returns the Hub's cache, and the bytes that it already has of any revision of a model."""
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
@@ -135,7 +135,7 @@ def cache_of(repo_id: str) -> tuple[Path, int]:
 
 
 def _present(blobs: Mapping[Path, int]) -> int:
-    """The bytes of these files that are on the disk, those of unfinished downloads included."""
+    """The bytes of these files on the disk, including unfinished downloads."""
     present = 0
     for blob in blobs:
         for file in (blob, blob.with_name(f"{blob.name}.incomplete")):
@@ -143,7 +143,7 @@ def _present(blobs: Mapping[Path, int]) -> int:
                 stat = file.stat()
             except FileNotFoundError:
                 continue
-            # Chunks that arrive in any order leave a file that is longer than its content.
+            # Chunks arrive in any order, so a file may be longer than its content.
             present += stat.st_size if file == blob else min(stat.st_size, stat.st_blocks * 512)
     return present
 

@@ -1,7 +1,8 @@
-"""Models of the Hub as a plan needs them: configs, tokenizer, and the headers and digests of the weights.
+"""Fetches what a plan needs of the Hub's models: configs, tokenizer, and the headers and digests of the
+weights.
 
-The weights, up to hundreds of gigabytes, are downloaded only for steps that read them: not for a plan, a
-build that has nothing to do, or one whose engines a store has.
+The weights, up to hundreds of gigabytes, are downloaded only for steps that read them. A plan, a build that
+has nothing to do, or one whose engines are in a store needs none.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from trtspec.models.source import Source
 
 _DIGESTS = ".sha256.json"
 _SHA256 = re.compile("[0-9a-f]{64}")
-_THREADS = 8  # not limited by processors: a request mostly waits for the network
+_THREADS = 8  # more than processors: a request mostly waits for the network
 
 
 def fetch_headers(repo_id: str, snapshot: Path, weights: Sequence[Any], watch: Progress) -> Path:
@@ -40,7 +41,7 @@ def fetch_headers(repo_id: str, snapshot: Path, weights: Sequence[Any], watch: P
         locked(made.with_name(f".{made.name}.lock"), lambda: None),
         TemporaryDirectory(dir=made.parent, prefix=".", ignore_cleanup_errors=True) as temporary,
     ):
-        if made.is_dir():  # Another process has made it meanwhile.
+        if made.is_dir():  # Another process has created it meanwhile.
             return made
         new = Path(temporary, snapshot.name)
         new.mkdir()
@@ -66,9 +67,9 @@ def digests_of_weights(folder: Path) -> Mapping[str, str]:
 
 
 def digests_of_blobs(folder: Path) -> Mapping[str, str]:
-    """The SHA-256 by which the Hub's cache calls large files of a snapshot, by their names there.
+    """The SHA-256 that the Hub's cache has for large files of a snapshot, by their names.
 
-    That is the Hub's word: nobody has held the files to it. Other folders have none.
+    They come from the Hub, and were not checked against the files. Other folders have none.
     """
     called = {file.name: file.readlink().name for file in folder.iterdir() if file.is_symlink()}
     return {name: blob for name, blob in called.items() if _SHA256.fullmatch(blob)}
@@ -82,7 +83,7 @@ def is_headers_only(source: Source) -> bool:
 def check_weights(source: Source) -> None:
     """Raises ModelError if the weights, which are about to be read, are not on this machine."""
     if is_headers_only(source):
-        problem = "is the outline of a model, and what was built of it has changed meanwhile"
+        problem = "has only the headers of a model, and its build has changed meanwhile"
         raise ModelError(source.folder, problem, "run the command again")
 
 

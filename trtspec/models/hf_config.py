@@ -1,4 +1,4 @@
-"""Configuration files of Hugging Face, whose values are checked when they are read."""
+"""Reads configuration files of Hugging Face, and checks each value when it is read."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from trtspec.base.errors import ModelError
 
 T = TypeVar("T")
-DOWNLOAD_AGAIN = "download the file again, or copy it again from where it is whole"
-SAME_REVISION = "take config.json and weights from the same revision"
+DOWNLOAD_AGAIN = "download the file again, or copy it again from an intact one"
+SAME_REVISION = "use config.json and weights of the same revision"
 REQUIRED: Any = object()
-LARGEST = 2**31 - 1  # of sizes: TensorRT-LLM counts with 32 bits
+LARGEST = 2**31 - 1  # the largest size: TensorRT-LLM counts with 32 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class HfConfig:
 
     @property
     def of_text(self) -> HfConfig:
-        """The config, with that of the part for text where the model sees pictures too, as Llama 4 does."""
+        """The config; of a multimodal model such as Llama 4, with the section for text."""
         part = self.section("text_config").content
         return self if "num_hidden_layers" in self.content else HfConfig(self.file, {**part, **self.content})
 

@@ -23,11 +23,11 @@ class HubKind:
 
     name: str
     local: str
-    """The word for what it is on this machine."""
+    """Its name on this machine: a folder or a file."""
     path: str
     """Its prefix in the Hub's URLs."""
     error: type[TrtspecError]
-    """Raised if it cannot be had."""
+    """The error if it cannot be fetched."""
 
 
 MODEL = HubKind("model", "folder", "", ModelError)
@@ -105,7 +105,7 @@ def _answering(timeout: float) -> Iterator[None]:
 
 @contextmanager
 def explained(repo_id: str, revision: str | None, kind: HubKind = MODEL) -> Iterator[None]:
-    """Turns what calls of the library raise within this context into the kind's error."""
+    """Turns the library's errors within this context into the kind's error."""
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -141,8 +141,8 @@ def explained(repo_id: str, revision: str | None, kind: HubKind = MODEL) -> Iter
             raise
         if "Connect" in type(error).__name__:
             raise _not_reached(repo_id, kind, error) from error
-        problem = f"the download broke off ({type(error).__name__})"
-        raise kind.error(repo_id, problem, "run the command again; it goes on where it stopped") from error
+        problem = f"the download was interrupted ({type(error).__name__})"
+        raise kind.error(repo_id, problem, "run the command again; it continues where it stopped") from error
 
 
 def _not_found(repo_id: str, kind: HubKind) -> TrtspecError:
@@ -150,13 +150,11 @@ def _not_found(repo_id: str, kind: HubKind) -> TrtspecError:
 
     problem = f"is neither a {kind.local} nor a {kind.name} of the Hugging Face Hub that this machine may see"
     private = (
-        f"for a private {kind.name}, take a token that may read it"
+        f"for a private {kind.name}, use a token that may read it"
         if get_token()
         else f"for a private {kind.name}: {_LOG_IN}"
     )
-    return kind.error(
-        repo_id, problem, f"check the spelling; a {kind.local} is written ./{repo_id}; {private}"
-    )
+    return kind.error(repo_id, problem, f"check the spelling; write a {kind.local} as ./{repo_id}; {private}")
 
 
 def _not_reached(repo_id: str, kind: HubKind, error: BaseException) -> TrtspecError:
@@ -170,9 +168,9 @@ def _not_reached(repo_id: str, kind: HubKind, error: BaseException) -> TrtspecEr
         return kind.error(repo_id, "the Hub does not accept the token of this machine", _LOG_IN)
     if status == 403:
         return kind.error(
-            repo_id, f"the token of this machine may not read this {kind.name}", "take one that may"
+            repo_id, f"the token of this machine may not read this {kind.name}", "use a token that may"
         )
     if status is not None:
         return kind.error(repo_id, f"the Hub answered with status {status}", "try again later")
-    repair = f"check the network and HF_ENDPOINT; a {kind.local} here is written ./{kind.local}"
+    repair = f"check the network and HF_ENDPOINT; write a {kind.local} of this machine as ./{kind.local}"
     return kind.error(repo_id, "is not complete on this machine, and the Hub cannot be reached", repair)

@@ -1,4 +1,4 @@
-"""A model of some of another's layers, which needs no training and no download: a draft for that other.
+"""Makes a draft of some of the target's layers. It needs no training and no download.
 
 Draft & Verify (Zhang et al. 2023, arXiv 2309.08168), LayerSkip (Elhoushi et al. 2024, arXiv 2404.16710) and
 SWIFT (Xia et al. 2024, arXiv 2410.06916) draft with the target's layers too.
@@ -27,20 +27,20 @@ T = TypeVar("T")
 
 _LAYER = re.compile(r"(.*\blayers\.)(\d+)(\..*)")
 _BY_LAYER = ("layer_types",)
-"""Keys of `config.json` with one value a layer."""
+"""Keys of `config.json` with one value per layer."""
 
 
 def spread(count: int, of: int) -> tuple[int, ...]:
-    """Returns `count` of so many layers, evenly from the first to the last, which both count most."""
+    """Returns `count` of the layers, evenly from the first to the last; these two matter most."""
     if count == 1:
         return (0,)
     return tuple(round(place * (of - 1) / (count - 1)) for place in range(count))
 
 
 def draft_of(source: Source, draft: Draft) -> Source:
-    """Returns the layers of the target that a draft is, or as many where a build chooses them.
+    """Returns the draft made of the target's layers, or of as many layers as a build will choose.
 
-    A model of its own is returned as it is. Raises ModelError for layers that the target lacks.
+    A model of its own is returned unchanged. Raises ModelError for layers that the target lacks.
     """
     written, of = draft.layers_of_target, source.num_hidden_layers
     if written is None:
@@ -49,13 +49,13 @@ def draft_of(source: Source, draft: Draft) -> Source:
         return of_layers(source, written)
     count = draft.layer_search.count or usual_count(of)
     if count >= of:
-        problem = f"has {of} layers, and a draft of {count} of them leaves none out"
-        raise ModelError(source.folder, problem, "write a smaller layer_search.count, or take a draft model")
+        problem = f"has {of} layers, so a draft of {count} layers would leave none out"
+        raise ModelError(source.folder, problem, "set a smaller layer_search.count, or use a draft model")
     return of_layers(source, spread(count, of))
 
 
 def of_layers(source: Source, layers: Sequence[int]) -> Source:
-    """Returns the model of these layers of `source` alone, in this order, under their new numbers.
+    """Returns the model of only these layers of `source`, in this order, with new numbers.
 
     Its tensors stay where they are on the disk. Raises ModelError for layers that the model lacks.
     """
@@ -76,7 +76,7 @@ def of_layers(source: Source, layers: Sequence[int]) -> Source:
 
 
 def renumbered(named: Mapping[str, T], layers: Sequence[int]) -> dict[str, T]:
-    """Returns what is named after the layers under their new numbers, and what is of no layer."""
+    """Returns the entries of these layers under their new numbers, and the entries of no layer."""
     kept: dict[str, T] = {}
     for name, value in named.items():
         match = _LAYER.fullmatch(name)

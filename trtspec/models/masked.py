@@ -1,4 +1,4 @@
-"""The token that stands for what a draft is to propose, where it proposes several tokens in one step."""
+"""Finds the mask token of a draft that proposes several tokens in one step."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def mask_token(config: HfConfig) -> int | None:
 
 
 def check_parallel(draft: Source) -> Iterator[Finding]:
-    """Finds that a draft model cannot propose all tokens in one step."""
+    """Yields a problem if a draft model cannot propose all tokens in one step."""
     if mask_token(draft.config) is None:
-        problem = f"the draft's config.json names no token for it: none of {', '.join(_KEYS)}"
-        repair = "take a draft that was trained for it (PARD), or remove parallel_drafting"
+        problem = f"the draft's config.json names no mask token: none of {', '.join(_KEYS)}"
+        repair = "use a draft that was trained for this (PARD), or remove parallel_drafting"
         yield Finding(PARALLEL, problem, repair, effect="the server does not start")

@@ -1,8 +1,8 @@
-"""The layers of a model that predict further tokens (multi-token prediction), as its files tell of them.
+"""Finds the multi-token prediction layers of a model in its files.
 
-DeepSeek-V3 (arXiv 2412.19437, section 2.2) is trained with them: each predicts one token more from the
-states of the layers before. Servers draft with them. Their weights stand in the model's own
-folder: behind its last layer, or under a name of their own.
+DeepSeek-V3 (arXiv 2412.19437, section 2.2) is trained with them: each predicts one more token from the states
+of the layers before. Servers draft with them. Their weights are in the model's own folder: after its last
+layer, or under a name of their own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trtspec.models.source import Source
 
 _KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers")
 """The keys of `config.json` with their number, by family (vLLM, `SpeculativeConfig.hf_config_override`)."""
-_SECTION = "mtp_config"  # of Inkling
+_SECTION = "mtp_config"  # Inkling's key
 _OWN = re.compile(r"(?:^|\.)(?:mtp|nextn)(?:_\w+)?\.(?:layers\.)?(\d+)?")
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
@@ -25,13 +25,13 @@ class MtpLayers:
 
     count: int
     is_said: bool
-    """True if `config.json` says how many there are; else their weights do."""
+    """True if `config.json` has their number; else their weights tell it."""
     size: int
-    """The bytes of their weights; 0 where the folder lacks them."""
+    """The bytes of their weights; 0 if the folder lacks them."""
 
 
 def mtp_layers(source: Source) -> MtpLayers | None:
-    """Returns the layers; None for a model that neither says that it has any, nor has weights of one."""
+    """Returns the layers; None for a model without them in its config and its weights."""
     size, numbers = 0, set[int]()
     for name, tensor in source.tensors.items():
         own, layer = _OWN.search(name), _LAYER.search(name)

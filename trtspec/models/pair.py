@@ -1,8 +1,8 @@
 """Compares a target with a draft, and says what each difference does.
 
-The target decides each token, so most differences only lower acceptance. A pair is refused for those that
-could make the text wrong or an engine fail: ids that stand for other bytes, ids beyond an embedding, end
-tokens with another meaning, a target beyond its trained length.
+The target decides each token, so most differences only lower acceptance. A pair is refused for differences
+that could make the text wrong or an engine fail: ids with other bytes, ids beyond an embedding, end tokens
+with another meaning, a target beyond its trained length.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One model of a pair, as far as it is compared."""
+    """The compared facts of one model of a pair."""
 
     source: Source
     tokenizer: TokenizerTraits
@@ -48,7 +48,7 @@ def read_member(
     if is_head(folder):
         method = read_head(folder).method
         repair = f"name it as the draft, with speculation.method: {method}"
-        raise ModelError(folder, f"is a head of method {method}, no model", repair)
+        raise ModelError(folder, f"is a head of method {method}, not a model", repair)
     source = read_source(folder).overridden(overrides or {})
     if for_engines:
         family_of(source)
@@ -61,8 +61,8 @@ def compare(
 ) -> list[Finding]:
     """Every difference with its effect; errors, with which nothing may be built, come first.
 
-    `max_seq_len` is the recipe's, prompt and answer in tokens; None stands for the target's longest text. Of
-    a pair between whose vocabularies is translated no token needs to be the other's.
+    `max_seq_len` is the recipe's limit for prompt and answer in tokens; None means the target's longest text.
+    A pair with translation between vocabularies may have different tokens.
     """
     findings = [
         *(translated(target, draft) if translates else _tokens(target, draft)),
@@ -75,7 +75,7 @@ def compare(
 
 
 def refuse(subject: str, findings: list[Finding], backend: str) -> None:
-    """Raises PairError for the first error among the findings, if there is one, of a recipe for `backend`."""
+    """Raises PairError for the first error among the findings, if any; `backend` is the recipe's."""
     if refused := errors(findings):
         more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
         first = refused[0]
@@ -84,13 +84,13 @@ def refuse(subject: str, findings: list[Finding], backend: str) -> None:
         raise PairError(subject, problem, first.repair or usual)
 
 
-_SAME_FAMILY = "take a draft of the target's own model family, with the same tokenizer"
+_SAME_FAMILY = "use a draft of the target's own model family, with the same tokenizer"
 _TRANSLATED = f"have tokens translated: method: {{kind: draft_model, {HETEROGENEOUS}: true}}"
-_LESS_ACCEPTED = "fewer drafts are accepted where they occur; the text stays right"
+_LESS_ACCEPTED = "where they occur, fewer drafts are accepted; the text stays right"
 
 
 def _tokens(target: Member, draft: Member) -> Iterator[Finding]:
-    """Finds what keeps an id of one from being the same text to the other."""
+    """Finds ids with different text in the two models."""
     yield from _ids(target, draft)
     yield from _reach(target, draft)
     yield from _ends(target, draft)
@@ -108,7 +108,7 @@ def _ids(target: Member, draft: Member) -> Iterator[Finding]:
     ]
     ordinary = sorted(set(other) - set(special))
     if ordinary:
-        effect = "what the draft proposes means other text to the target"
+        effect = "the draft's tokens mean other text to the target"
         yield Finding("token ids", _examples(ordinary, target, draft), effect=effect)
     if special:
         yield note("special tokens", _examples(special, target, draft), effect=_LESS_ACCEPTED)
@@ -121,7 +121,8 @@ def _ids(target: Member, draft: Member) -> Iterator[Finding]:
     ]
     if flags:
         difference = (
-            f"{_count(flags, 'token')} added or special in another way, such as {_name(ours, flags[0])}"
+            f"{_count(flags, 'token')} added or special in only one of the two, such as "
+            f"{_name(ours, flags[0])}"
         )
         yield note("added tokens", difference, effect="none: the target's tokenizer reads the prompts")
 
@@ -131,9 +132,11 @@ def _reach(target: Member, draft: Member) -> Iterator[Finding]:
     ours, theirs = target.tokenizer, draft.tokenizer
     vocabulary = target.source.vocab_size
     if ours.size > vocabulary:
-        difference = f"the target's tokenizer has ids up to {ours.size - 1}, its embedding {vocabulary} rows"
+        difference = (
+            f"the target's tokenizer has ids up to {ours.size - 1}, but its embedding has {vocabulary} rows"
+        )
         effect = "a prompt with such an id cannot be computed"
-        repair = "take the tokenizer that belongs to the target"
+        repair = "use the tokenizer that belongs to the target"
         yield Finding("vocabulary", difference, repair, effect=effect)
     beyond = sorted(token_id for token_id in ours.tokens if token_id >= draft.source.vocab_size)
     if beyond:
@@ -163,44 +166,46 @@ def _ends(target: Member, draft: Member) -> Iterator[Finding]:
     if not ours:
         yield note("end tokens", "the target names none", effect="only max_tokens and stop words end a text")
     elif eos is not None and eos not in ours:
-        difference = f"the target's configuration says {_list(ours)}, its tokenizer {eos}"
-        yield note("end tokens", difference, effect="the configuration's end the text")
+        difference = f"the target's configuration has {_list(ours)}, its tokenizer {eos}"
+        yield note("end tokens", difference, effect="those of the configuration end the text")
     for token_id in ours:
         mine, other = target.tokenizer.tokens.get(token_id), draft.tokenizer.tokens.get(token_id)
         if mine is not None and other is not None and mine != other:
-            difference = f"{token_id} ends a text, as {mine!r}; the draft knows it as {other!r}"
-            effect = "the draft goes on where the target ends, or ends where it goes on"
+            difference = f"{token_id} is {mine!r} and ends a text in the target; in the draft it is {other!r}"
+            effect = "the draft continues after the target's end, or ends too early"
             yield Finding("end tokens", difference, effect=effect)
     if set(ours) != set(theirs):
         difference = f"{_list(ours)} in the target, {_list(theirs)} in the draft"
         yield note(
-            "end tokens", difference, effect="the target's end the text; fewer drafts are accepted there"
+            "end tokens",
+            difference,
+            effect="those of the target end the text; fewer drafts are accepted there",
         )
 
 
 def _named(target: Member, draft: Member) -> Iterator[Finding]:
-    """Compares the other tokens that have a role, bos and pad, which end no text."""
+    """Compares the other special tokens, bos and pad, which end no text."""
     if target.source.bos_id != draft.source.bos_id:
         difference = (
             f"{_or_none(target.source.bos_id)} in the target, {_or_none(draft.source.bos_id)} in the draft"
         )
         yield note(
-            "bos token", difference, effect="the draft reads the target's; somewhat fewer drafts are accepted"
+            "bos token", difference, effect="the draft reads the target's; slightly fewer drafts are accepted"
         )
     if target.source.pad_id != draft.source.pad_id:
         difference = (
             f"{_or_none(target.source.pad_id)} in the target, {_or_none(draft.source.pad_id)} in the draft"
         )
-        yield note("pad token", difference, effect="none: nothing is padded with it")
+        yield note("pad token", difference, effect="none: padding is not used")
 
 
 def _cutting(target: TokenizerTraits, draft: TokenizerTraits) -> Iterator[Finding]:
-    """Compares how text becomes ids; a served pair uses only the target's tokenizer for that."""
-    effect = "the target's is used; the draft sees text cut otherwise than it was trained on"
+    """Compares the tokenization of text; a served pair uses only the target's tokenizer for that."""
+    effect = "the target's is used; the draft sees text tokenized differently from its training"
     if target.kind != draft.kind:
         yield note("tokenizer", f"{target.kind} in the target, {draft.kind} in the draft", effect=effect)
     elif target.merges != draft.merges:
-        yield note("merges", "the rules that join bytes to tokens differ", effect=effect)
+        yield note("merges", "the rules that merge bytes into tokens differ", effect=effect)
     for stage in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
         if target.stages[stage] != draft.stages[stage]:
             unseen = stage == "decoder"
@@ -217,7 +222,7 @@ def _rows(target: Member, draft: Member) -> Iterator[Finding]:
         difference = f"{ours.vocab_size} rows in the target's embedding, {theirs.vocab_size} in the draft's"
         effect = "none for token matching; acceptance by draft logits would need equal sizes"
         if theirs.vocab_size > ours.vocab_size:
-            effect = "a draft is cut where it has an id that the target lacks"
+            effect = "a draft ends before an id that the target lacks"
         yield note("padded vocabulary", difference, effect=effect)
 
 
@@ -225,24 +230,22 @@ def _sizes(target: Member, draft: Member) -> Iterator[Finding]:
     ours, theirs = target.source, draft.source
     if theirs.parameters > ours.parameters:
         difference = f"the draft has {theirs.parameters} parameters, the target {ours.parameters}"
-        effect = "the small model's text would be served, and slower"
-        yield Finding("size", difference, "exchange target and draft", effect=effect)
+        effect = "the small model's text would be served, at a lower speed"
+        yield Finding("size", difference, "swap target and draft", effect=effect)
     elif theirs.parameters == ours.parameters:
         difference = f"both have {ours.parameters} parameters"
-        yield note("size", difference, effect="a draft costs what it may save: no gain in speed")
+        yield note("size", difference, effect="the draft costs as much as it may save: no gain in speed")
 
 
 def _lengths(target: Member, draft: Member, max_seq_len: int | None) -> Iterator[Finding]:
     needed = max_seq_len or target.max_position
     if needed > target.max_position:
-        difference = (
-            f"engine.max_seq_len is {needed}, but the target was made for {target.max_position} tokens"
-        )
+        difference = f"engine.max_seq_len is {needed}, but the target supports {target.max_position} tokens"
         repair = f"set engine.max_seq_len to at most {target.max_position}"
-        effect = "its text beyond them is not to be trusted"
+        effect = "its text beyond them is unreliable"
         yield Finding("context length", difference, repair, effect=effect)
     if needed > draft.max_position:
-        difference = f"texts of up to {needed} tokens, but the draft was made for {draft.max_position}"
+        difference = f"texts have up to {needed} tokens, but the draft supports {draft.max_position}"
         yield note("context length", difference, effect="few drafts are accepted beyond them")
 
 
@@ -257,21 +260,28 @@ def _windows(target: Member, draft: Member, max_seq_len: int | None) -> Iterator
         window = family.window(side.source) if family else None
         if family and window is not None and window < needed:
             seer = f"some layers of the {who} were" if family.alternates else f"the {who} was"
-            difference = f"texts of up to {needed} tokens, of which {seer} made to see the last {window}"
+            difference = f"texts have up to {needed} tokens, of which {seer} made to see the last {window}"
             effect = "beyond them TensorRT-LLM may reuse no KV cache, and a round reads the whole text again"
             yield note("sliding window", difference, effect=effect)
 
 
 def _positions(target: Member, draft: Member, max_seq_len: int | None) -> Iterator[Finding]:
-    """Finds models whose positions turn by other factors once a text is long (`families/longrope.py`)."""
+    """Finds models whose rotary factors change once a text is long (`families/longrope.py`)."""
     needed = max_seq_len or target.max_position
     for who, side in (("target", target), ("draft", draft)):
         family = FAMILIES.get(side.source.architecture)
         original = family.original(side.source) if family else None
         if original is not None and original < needed:
-            difference = f"texts of up to {needed} tokens, and the {who} has other factors beyond {original}"
-            repair = f"engine.max_seq_len: {original}, less the longest draft, keeps the first ones"
-            effect = "torch and vLLM turn short texts by them too, and TensorRT-LLM's engines refuse them"
+            difference = (
+                f"texts have up to {needed} tokens, but the {who} has other rotary factors beyond {original}"
+            )
+            repair = (
+                f"set engine.max_seq_len to {original} minus the longest draft, to keep the first factors"
+            )
+            effect = (
+                "torch and vLLM then use them for short texts too, and TensorRT-LLM's engines refuse long "
+                "texts"
+            )
             yield note("positions", difference, repair, effect=effect)
 
 

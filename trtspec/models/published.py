@@ -1,8 +1,8 @@
-"""The published configurations of the models that trtspec's recipes name, for plans without the Hub.
+"""Holds the published configurations of the models in trtspec's recipes, for plans without the Hub.
 
-Each has those keys of its `config.json` that a plan depends on, and of NVIDIA's FP8 models what ModelOpt's
-`hf_quant_config.json` says. The sizes were compared with Lightning-AI/litgpt's `config.py`. Names, shapes and
-dtypes of the weights follow from them by the model's family.
+Each has the keys of its `config.json` that a plan needs, and for NVIDIA's FP8 models the content of
+ModelOpt's `hf_quant_config.json`. The sizes were compared with Lightning-AI/litgpt's `config.py`. The model's
+family derives names, shapes and dtypes of the weights.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "mistralai/Mistral-Large-Instruct-2407": _mistral(12288, 28672, 88, 96, 32768, 1e6),
     "mistralai/Mistral-7B-Instruct-v0.3": _mistral(4096, 14336, 32, 32, 32768, 1e6),
     "mistralai/Mistral-Small-24B-Instruct-2501": _mistral(5120, 32768, 40, 32, 131072, 1e8),
-    # Its card has what it was made of, Qwen2.5 0.5B and Mistral's vocabulary, and its 593 million parameters:
-    # with a head of its own.
+    # Its model card says: made from Qwen2.5 0.5B with Mistral's vocabulary, 593 million parameters. So it has
+    # an untied lm_head.
     "alamios/Mistral-Small-3.1-DRAFT-0.5B": qwen(
         2, 896, 4864, 24, 14, 2, vocab_size=131072, bos_token_id=1, eos_token_id=2
     ),
@@ -128,9 +128,9 @@ QUANTIZED: Mapping[str, Mapping[str, Any]] = {
 
 
 def published(repo_id: str, revision: str | None = None) -> Source | None:
-    """Returns a model as it is published, without files; None for one that is not in the table.
+    """Returns a published model, without files; None if it is not in the table.
 
-    A revision is not the published model, as far as is known here. Of an FP8 model the scales are left out.
+    A named revision counts as unknown. The scales of an FP8 model are left out.
     """
     if repo_id not in CONFIGS or revision is not None:
         return None
@@ -143,7 +143,7 @@ def published(repo_id: str, revision: str | None = None) -> Source | None:
 
 
 def _tensors(outline: Source, file: Path) -> Mapping[str, Tensor]:
-    """Returns the weights of a model that has none yet, one behind the other."""
+    """Returns the weights of a model without files, one after the other."""
     weights = list(family_of(outline).weights(outline))
     linear = {part.name for weight in weights if weight.linear for part in weight.parts}
     tensors, end = dict[str, Tensor](), 0

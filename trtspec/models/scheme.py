@@ -14,8 +14,8 @@ from typing import Any
 
 from trtspec.base.errors import ModelError
 
-QUANTIZE_IT = "take the unquantized model, and quantization: {weights: fp8, calibration: …} in the recipe"
-SERVE_IT = f"{QUANTIZE_IT}; or a backend that reads it as it is, as engine.backend: vllm does"
+QUANTIZE_IT = "use the unquantized model, with quantization: {weights: fp8, calibration: …} in the recipe"
+SERVE_IT = f"{QUANTIZE_IT}; or use a backend that reads it unchanged, such as engine.backend: vllm"
 _FORMATS = ("float-quantized", "naive-quantized")
 
 
@@ -30,7 +30,7 @@ class Scheme:
 
 
 def read_scheme(file: Path, content: Mapping[str, Any]) -> Scheme:
-    """The scheme that `content` of `file` describes; raises ModelError for any that is not static FP8."""
+    """The scheme that `content` of `file` describes; raises ModelError unless it is static FP8."""
     method = _method(content)
     read = _READERS.get(method)
     try:
@@ -45,7 +45,7 @@ def read_scheme(file: Path, content: Mapping[str, Any]) -> Scheme:
 
 
 def name_of(content: Mapping[str, Any]) -> str:
-    """Returns the field's name of the quantization scheme that a config describes, as far as it says."""
+    """Returns the common name of the quantization scheme that a config describes, as far as known."""
     method, settings = _method(content), content.get("quantization", content)
     if method == "modelopt" and isinstance(settings, dict):
         return str(settings.get("quant_algo")).upper()
@@ -111,7 +111,7 @@ def _compressed_tensors(file: Path, content: Mapping[str, Any]) -> bool:
 def _fp8(file: Path, content: Mapping[str, Any]) -> bool:
     block = content.get("weight_block_size")
     if block:
-        raise _refusal(file, f"the weights have a scale for each block of {block}, not one a tensor")
+        raise _refusal(file, f"the weights have a scale for each block of {block}, not one per tensor")
     if content.get("activation_scheme") != "static":
         raise _refusal(
             file, f"activation_scheme is {content.get('activation_scheme')}: no input scale is stored"
@@ -128,7 +128,7 @@ def _flaw(settings: Mapping[str, Any] | None) -> str | None:
     if settings.get("dynamic"):
         return "dynamic: no scale is stored"
     if settings.get("strategy") not in (None, "tensor") or settings.get("group_size"):
-        return f"a scale for each {settings.get('strategy') or 'group'}, not one a tensor"
+        return f"a scale for each {settings.get('strategy') or 'group'}, not one per tensor"
     if settings.get("symmetric") is False:
         return "asymmetric"
     return None
@@ -139,7 +139,7 @@ def _is_fp8(settings: Any) -> bool:
 
 
 def _refusal(file: Path, problem: str) -> ModelError:
-    return ModelError(file, f"{problem}; TensorRT-LLM's FP8 has static scales, one a tensor", QUANTIZE_IT)
+    return ModelError(file, f"{problem}; TensorRT-LLM's FP8 has static scales, one per tensor", QUANTIZE_IT)
 
 
 _READERS = {"modelopt": _modelopt, "compressed-tensors": _compressed_tensors, "fp8": _fp8}

@@ -1,4 +1,4 @@
-"""The sizes of a model, from which the names and shapes of its weights follow."""
+"""Defines the sizes of a model, which determine the names and shapes of its weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ExpertSizes:
-    """The experts that stand in place of each layer's MLP."""
+    """The experts that replace each layer's MLP."""
 
     count: int
     chosen: int
@@ -16,7 +16,7 @@ class ExpertSizes:
     intermediate_size: int
     """The width of each expert."""
     shared_intermediate_size: int = 0
-    """The width of the expert beside them that every token has; 0 if there is none."""
+    """The width of the shared expert; 0 if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Sizes:
     vocab_size: int
     hidden_size: int
     intermediate_size: int
-    """The width of the MLP where each layer has one."""
+    """The width of the MLP, if each layer has one."""
     num_hidden_layers: int
     num_attention_heads: int
     num_key_value_heads: int
@@ -38,7 +38,7 @@ class Sizes:
 
     @property
     def mlps(self) -> Mapping[str, int]:
-        """The widths of a layer's MLPs, by what they are called in a config."""
+        """The widths of a layer's MLPs, by their keys in a config."""
         if self.experts is None:
             return {"intermediate_size": self.intermediate_size}
         widths = {"moe_intermediate_size": self.experts.intermediate_size}

@@ -1,4 +1,4 @@
-"""Reads what the files of a Hugging Face model folder say of the model."""
+"""Reads the description of a model from the files of its Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Source(Sizes):
 
     folder: Path
     config: HfConfig
-    """The whole of `config.json`, for keys that only one family needs."""
+    """All of `config.json`, for keys that only one family needs."""
     model_type: str
     dtype: str
     """TensorRT-LLM's name: `bfloat16`, `float16` or `float32`."""
@@ -39,7 +39,7 @@ class Source(Sizes):
     rotary_scaling: Mapping[str, Any] | None
     """The section `rope_scaling`; None for the default type."""
     partial_rotary_factor: float
-    """The share of each head that rotary positions turn."""
+    """The share of each head that rotary positions rotate."""
     attention_bias: bool
     mlp_bias: bool
     bos_id: int | None
@@ -47,11 +47,11 @@ class Source(Sizes):
     end_ids: tuple[int, ...]
     """The tokens that end a text: the generation config's, or else the model config's."""
     scheme: Scheme | None
-    """None for a model that is not quantized, and for one that is quantized in a way that no engine is built
-    of.
+    """The quantization; None for an unquantized model, and for a quantization of which trtspec builds no
+    engine.
     """
     foreign: ModelError | None
-    """Says which way that is, and why no engine is built of it; None otherwise."""
+    """The reason why trtspec builds no engine of this quantization; None otherwise."""
     tensors: Mapping[str, Tensor]
     """The tensors by Hugging Face's names."""
     layers: tuple[int, ...] | None = None
@@ -69,7 +69,7 @@ class Source(Sizes):
 
     @property
     def active_parameters(self) -> int:
-        """The number of parameters that compute one token: all but the experts that the router does not
+        """The number of parameters that compute one token: all except the experts that the router does not
         choose.
         """
         if self.experts is None:
@@ -79,10 +79,10 @@ class Source(Sizes):
 
     @property
     def max_position(self) -> int:
-        """The longest text that the model was made for, in tokens; a factor counts as in TensorRT-LLM.
+        """The longest text that the model supports, in tokens; a factor counts as in TensorRT-LLM.
 
-        A `yarn` that does not say how long texts were before had all positions then, as in transformers.
-        Raises ModelError for numbers of a scaling that are none.
+        A `yarn` without an original length takes max_position_embeddings for it, as in transformers. Raises
+        ModelError for scaling values that are not numbers.
         """
         longest = self.max_position_embeddings
         if self.rope_type != YARN:
@@ -169,7 +169,7 @@ def source_of(
 ) -> Source:
     """Returns the model that these contents describe; `folder` is where its files are, and none is read.
 
-    `config` is that of the text, `ends` names the end tokens, and `quantization` is what stands in
+    `config` is that of the text model, `ends` names the end tokens, and `quantization` is the content of
     `hf_quant_config.json`, if there is one. Raises ModelError.
     """
     scheme, foreign = _scheme(config, quantization)
@@ -226,9 +226,8 @@ def _dtype(config: HfConfig, tensors: Mapping[str, Tensor]) -> str:
 def _scheme(
     config: HfConfig, quantization: Mapping[str, Any] | None
 ) -> tuple[Scheme | None, ModelError | None]:
-    """The scheme in `config.json`, or in `hf_quant_config.json`, which ModelOpt once wrote alone.
-
-    Behind it is what is wrong with one that is not converted.
+    """The scheme in `config.json`, or in `hf_quant_config.json`, which older ModelOpt wrote alone, and the
+    reason why a scheme is not converted.
     """
     written = config.get("quantization_config", dict, None) or config.get("compression_config", dict, None)
     try:
@@ -256,8 +255,8 @@ def read_rope(config: HfConfig) -> tuple[float, Mapping[str, Any] | None, float]
     """Returns the rotary base, the scaling, and the share of each head that is rotated.
 
     They are `rope_theta`, `rope_scaling` and `partial_rotary_factor`, or stand in transformers 5's
-    `rope_parameters`. Raises ModelError for a value that is there twice and not the same, since versions of
-    transformers differ in which one they take.
+    `rope_parameters`. Raises ModelError for a key with two different values, since versions of transformers
+    differ in which one they use.
     """
     sections = [section for key in _ROPE if (section := config.section(key)).content]
     found = []
@@ -268,12 +267,12 @@ def read_rope(config: HfConfig) -> tuple[float, Mapping[str, Any] | None, float]
         found.append(numbers.pop() if numbers else default)
     scalings = [_scaling(section) for section in sections]
     if any(scaling != scalings[0] for scaling in scalings):
-        raise ModelError(config.file, f"{' and '.join(_ROPE)} do not say the same")
+        raise ModelError(config.file, f"{' and '.join(_ROPE)} have different values")
     return found[0], scalings[0] if scalings else None, found[1]
 
 
 def _scaling(section: HfConfig) -> Mapping[str, Any] | None:
-    """A section without base and share, which every rotation has; None if the default type is left."""
+    """The section without the keys that every rotation has; None for the default type."""
     others = ("rope_theta", "partial_rotary_factor")
     scaling = {key: value for key, value in section.content.items() if key not in others}
     is_default = not scaling or scaling.get("rope_type", scaling.get("type")) == "default"

@@ -2,7 +2,7 @@
 
 The format (https://huggingface.co/docs/safetensors): eight bytes of header length, little endian; a JSON
 object of `name: {dtype, shape, data_offsets}`; the data. Every claim of a header is checked against the
-file's size, so that a download that broke off is found before an hour of conversion.
+file's size, so that an incomplete download is found before an hour of conversion.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Tensor:
     start: int
     """The first byte, from the beginning of the file."""
     end: int
-    """The byte behind the last one, from the beginning of the file."""
+    """The byte after the last one, from the beginning of the file."""
 
     @property
     def elements(self) -> int:
@@ -94,7 +94,7 @@ def read_header(file: Path) -> dict[str, Tensor]:
         length = int.from_bytes(prefix, "little")
         if len(prefix) < 8 or length > min(MAX_HEADER, size - 8):
             problem = (
-                f"is truncated or not safetensors: {size} bytes, of which the header alone claims {length}"
+                f"is truncated or not safetensors: it has {size} bytes, but its header alone claims {length}"
             )
             raise TensorError(file, problem, DOWNLOAD_AGAIN)
         raw = stream.read(length)
@@ -131,7 +131,7 @@ def _tensor(file: Path, name: str, entry: Any, base: int) -> Tensor:
         raise TensorError(file, f"{name}: dtype {dtype} is not one that trtspec knows")
     if end - start != prod(shape) * ITEM_SIZE[dtype]:
         claim = f"{dtype} {shape} takes {prod(shape) * ITEM_SIZE[dtype]} bytes"
-        raise TensorError(file, f"{name}: {claim}, the header gives it {end - start}", DOWNLOAD_AGAIN)
+        raise TensorError(file, f"{name}: {claim}, but the header gives it {end - start}", DOWNLOAD_AGAIN)
     return Tensor(name, file, dtype, tuple(shape), base + start, base + end)
 
 
@@ -145,7 +145,7 @@ def _check_layout(file: Path, tensors: list[Tensor], base: int, size: int) -> No
             )
         end = tensor.end
         if end > size:
-            problem = f"{tensor.name}: is cut off: its data ends at byte {end}, the file has {size}"
+            problem = f"{tensor.name}: is cut off: its data ends at byte {end}, but the file has {size}"
             raise TensorError(file, problem, DOWNLOAD_AGAIN)
     if end != size:
         raise TensorError(file, f"has {size - end} bytes after its last tensor", DOWNLOAD_AGAIN)
@@ -171,13 +171,13 @@ def _read_shards(folder: Path, index: Path) -> dict[str, Tensor]:
         for name, tensor in read_header(folder / shard).items():
             if name in tensors:
                 raise TensorError(
-                    folder / shard, f"{name}: stands in {tensors[name].file.name} too", DOWNLOAD_AGAIN
+                    folder / shard, f"{name}: is also in {tensors[name].file.name}", DOWNLOAD_AGAIN
                 )
             tensors[name] = tensor
     for name, shard in weight_map.items():
         if name not in tensors or tensors[name].file.name != shard:
             raise TensorError(
-                folder / shard, f"{name}: the index says that it is here; it is not", DOWNLOAD_AGAIN
+                folder / shard, f"{name}: is missing here, although the index names this file", DOWNLOAD_AGAIN
             )
     return tensors
 
@@ -185,5 +185,5 @@ def _read_shards(folder: Path, index: Path) -> dict[str, Tensor]:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        raise ValueError("a name stands there twice")
+        raise ValueError("a name occurs twice")
     return result

@@ -1,4 +1,4 @@
-"""Reads a `tokenizer.json`: which bytes each token id stands for, and how text is cut into tokens."""
+"""Reads a `tokenizer.json`: the bytes of each token id, and how text is split into tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOKENIZER_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
 )
-"""What a tokenizer of the Hub consists of."""
+"""The files of a tokenizer on the Hub."""
 
 _STAGES = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _NAMED = ("bos_token", "eos_token", "pad_token")
@@ -27,10 +27,10 @@ _NAMED = ("bos_token", "eos_token", "pad_token")
 
 @dataclass(frozen=True, slots=True)
 class AddedToken:
-    """A token beside the trained vocabulary."""
+    """A token besides the trained vocabulary."""
 
     content: str
-    """Text that equals it becomes this one id."""
+    """Text that becomes this one id."""
     special: bool
     flags: str
     """The names of the settings that are on, separated by spaces."""
@@ -44,7 +44,7 @@ class TokenizerTraits:
     kind: str
     """The type of the model, such as BPE."""
     tokens: Mapping[int, bytes]
-    """The bytes of every id, added tokens among them."""
+    """The bytes of every id, including added tokens."""
     added: Mapping[int, AddedToken]
     stages: Mapping[str, str]
     """The normalizer, pre_tokenizer, post_processor and decoder as canonical JSON, equal exactly if the
@@ -152,9 +152,10 @@ def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
 
 
 def _merges(model: Mapping[str, Any]) -> str:
-    """The model without its vocabulary, as canonical JSON that is the same for older files.
+    """The model without its vocabulary, as canonical JSON.
 
-    Those join the two halves of a merge with a space, and leave out settings that are off.
+    It is the same for older files, which join the two halves of a merge with a space and leave out settings
+    that are off.
     """
     settings = {key: value for key, value in model.items() if key not in ("vocab", "merges") and value}
     halves = (merge.split(" ") if isinstance(merge, str) else merge for merge in model.get("merges") or ())

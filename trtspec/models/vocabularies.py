@@ -1,6 +1,6 @@
-"""Compares the vocabularies of a target and a draft between which texts and drafts are translated.
+"""Compares the vocabularies of a target and a draft with translation between them.
 
-Nothing of it makes a text wrong, whatever the draft proposes; what it costs is told.
+No difference makes a text wrong; each finding says its cost.
 """
 
 from __future__ import annotations
@@ -14,38 +14,39 @@ from trtspec.methods.method import HETEROGENEOUS
 if TYPE_CHECKING:
     from trtspec.models.pair import Member
 
-_COST = "text and drafts are translated, for some 0.2 ms a round; where both cut text alike most is accepted"
+_COST = (
+    "text and drafts are translated, which takes about 0.2 ms per round; most is accepted where both "
+    "tokenize alike"
+)
 
 
 def translated(target: Member, draft: Member) -> Iterator[Finding]:
-    """Yields what the two have in common, and what of the draft's own tokens cannot be used."""
+    """Yields the size of the common vocabulary, and which of the draft's own tokens cannot be used."""
     ours, theirs = target.tokenizer, draft.tokenizer
     own, other = set(ours.tokens.values()), set(theirs.tokens.values())
     if ours.tokens == theirs.tokens:
         difference = (
-            f"speculation.method has {HETEROGENEOUS}, and both have the same tokens under the same ids"
+            f"speculation.method has {HETEROGENEOUS}, but both have the same tokens with the same ids"
         )
-        yield note("vocabularies", difference, effect="it only takes time: leave it out")
+        yield note("vocabularies", difference, effect="translation only takes time: leave it out")
     else:
         common = len(own & other)
-        difference = (
-            f"{common} of {len(own)} tokens of the target are the draft's too, which has {len(other)}"
-        )
+        difference = f"{common} of the target's {len(own)} tokens are among the draft's {len(other)}"
         yield note("vocabularies", difference, effect=_COST)
     for who, side in (("target", target), ("draft", draft)):
         size, rows = side.tokenizer.size, side.source.vocab_size
         if size > rows:
-            difference = f"the {who}'s tokenizer has ids up to {size - 1}, its embedding {rows} rows"
-            repair = f"take the tokenizer that belongs to the {who}"
+            difference = f"the {who}'s tokenizer has ids up to {size - 1}, but its embedding has {rows} rows"
+            repair = f"use the tokenizer that belongs to the {who}"
             yield Finding(
                 "vocabulary", difference, repair, effect="a text with such an id cannot be computed"
             )
     if not draft.source.end_ids:
-        effect = "the draft goes on where a text ends; fewer drafts are accepted there"
+        effect = "the draft continues after the end of a text; fewer drafts are accepted there"
         yield note("end tokens", "the draft names none", effect=effect)
     yield note(
         "sampling",
-        "engines draw by token id, and the same id is another token in each; only two of the torch backend in"
-        " one process draw alike",
-        effect="others' drafts are their likeliest tokens; fewer are accepted, the hotter a text is sampled",
+        "engines sample by token id, and the same id is another token in each; only two engines of the "
+        "torch backend in one process sample alike",
+        effect="other drafts are the likeliest tokens; fewer are accepted at higher temperatures",
     )

@@ -54,7 +54,7 @@ Image = Annotated[str, AfterValidator(check_image)]
 
 
 class EmptyDir(Section):
-    """A folder of the node's that lives and ends with its pod: each pod pulls the engines for itself."""
+    """A folder on the node that exists as long as its pod: each pod pulls the engines for itself."""
 
     kind: Literal["empty_dir"] = Field(default="empty_dir", description="The name of this kind of volume.")
 
@@ -155,7 +155,9 @@ class Autoscaling(Section):
         default="hpa",
         description="hpa: a HorizontalPodAutoscaler on metrics of prometheus-adapter; keda: a ScaledObject.",
     )
-    max_replicas: Positive = Field(description="The most servers; kubernetes.replicas are the fewest.")
+    max_replicas: Positive = Field(
+        description="Largest number of servers; kubernetes.replicas is the smallest."
+    )
     places: Fraction = Field(
         default=0.8,
         description="The share of the servers' slots that running and waiting completions should take.",
@@ -183,7 +185,7 @@ class Secrets(Section):
         description="A Secret whose keys are variables for the Hub, such as HF_TOKEN: vLLM, SGLang and "
         "trtllm-serve load gated models with it.",
     )
-    image_pull: list[Name] = Field(default=[], description="Secrets with which images are pulled.")
+    image_pull: list[Name] = Field(default=[], description="Secrets for pulling images.")
 
 
 class ResourcesSection(Section):
@@ -191,9 +193,13 @@ class ResourcesSection(Section):
     build.
     """
 
-    cpu: Quantity | None = Field(default=None, description="Processors of the server.")
-    memory: Quantity | None = Field(default=None, description="Memory of the host; also the limit.")
-    shared_memory: Quantity | None = Field(default=None, description="Size of /dev/shm, of that memory.")
+    cpu: Quantity | None = Field(default=None, description="Processors that the server requests.")
+    memory: Quantity | None = Field(
+        default=None, description="Host memory that the server requests; also its limit."
+    )
+    shared_memory: Quantity | None = Field(
+        default=None, description="Size of /dev/shm, a part of that memory."
+    )
     disk: Quantity | None = Field(default=None, description="Disk of the node, for what its pods keep there.")
 
 
@@ -290,13 +296,13 @@ class Kubernetes(Section):
         " {cloud.google.com/gke-accelerator: nvidia-h100-80gb}; false where nodes have none.",
     )
     node_selector: dict[LabelKey, LabelValue] = Field(
-        default={}, description="Labels that a node must have, beside those of the GPU."
+        default={}, description="Labels that a node must have, besides those of the GPU."
     )
     tolerations: list[LabelKey] = Field(
-        default=[], description="Keys of taints that a node may have, beside nvidia.com/gpu."
+        default=[], description="Keys of taints that the pods tolerate, besides nvidia.com/gpu."
     )
     runtime_class: Name | None = Field(
-        default=None, description="RuntimeClass of the pods, where GPUs need one: nvidia."
+        default=None, description="RuntimeClass of the pods, if GPUs need one: nvidia."
     )
     priority_class: Name | None = Field(default=None, description="PriorityClass of the pods.")
     service_account: Name | None = Field(

@@ -49,8 +49,8 @@ class LayerSearch(TextSelection):
 
     count: Positive | None = Field(
         default=None,
-        description="How many layers stay; if left out, all but 45 % of those between the first and the"
-        " last, as in SWIFT.",
+        description="Number of layers that are kept; if left out, 45 % of the layers between the first and"
+        " the last are removed, as in SWIFT.",
     )
     dataset: Text | None = Field(
         default=None,

@@ -268,7 +268,7 @@ class Recipe(Section):
     def ranks(self) -> dict[Role, int]:
         """The number of ranks of each engine, each on a GPU of its own.
 
-        A server of others loads the draft on as many tensor ranks as the target.
+        Another engine's server loads the draft on as many tensor ranks as the target.
         """
         ranks = {role: model.parallel.ranks for role, model in self.engines.items()}
         if Role.DRAFT in ranks and not self.runner.builds_engines:

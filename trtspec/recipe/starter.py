@@ -37,6 +37,6 @@ hardware:
 
 serving:
   model_name: speculative_llm               # the Triton model that clients call
-  # max_queue_size: 256                     # completions that wait for a place; more are refused at once
+  # max_queue_size: 256                     # completions that wait for a slot; more are refused at once
   # default_timeout_microseconds: 600000000 # time limit of a request that names none
 """

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 MAX_PASSED = 8
-"""How many completions that came later may overtake one whose text does not fit yet."""
+"""The largest number of later completions that may overtake one whose text does not fit yet."""
 
 
 @dataclass(slots=True, eq=False)

@@ -99,9 +99,9 @@ class AdmissionQueue:
         except TimeoutError:
             if wait.until == deadline:
                 raise TimedOut("in the queue") from None
-            raise Busy(f"no place became free in {delay:g} s") from None
+            raise Busy(f"no slot became free within {delay:g} s") from None
         finally:
             self._waiting.pop(ticket, None)
 
     def _full(self) -> Busy:
-        return Busy(f"{self.working} completions are at work and {self.waiting} wait already")
+        return Busy(f"{self.working} completions are running and {self.waiting} wait already")

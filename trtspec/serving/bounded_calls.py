@@ -31,7 +31,7 @@ class BoundedCalls:
         Raises `TimeoutError` where it is left, and `Busy` where it is not begun for others that were.
         """
         if self._threads.is_lost:
-            raise Busy("calls that took too long are still at work")
+            raise Busy("calls that took too long are still running")
         call = _Call(work)
         pooled = self._threads.submit(call)
         while not call.is_over.wait(self._limit_s):

@@ -10,16 +10,16 @@ class ServingBounds:
     """The bounds of a deployment; counts are of completions, times in seconds."""
 
     max_places: int
-    """The most completions that run at once."""
+    """The largest number of completions that run at once."""
     kv_tokens: int | None = None
-    """Only as many texts run at once as fit this many tokens together. None where the number is not known."""
+    """Together the running sequences have at most this many tokens. None if the number is unknown."""
     max_queue_size: int = 256
-    """The most further completions that wait for a place."""
+    """The largest number of further completions that wait for a slot."""
     max_queue_delay_s: float = 300.0
-    """The longest that one waits for a place."""
+    """The longest time that a completion waits for a slot."""
     default_timeout_s: float = 600.0
     """The time limit of a completion whose request has none of its own."""
     draft_timeout_s: float = 5.0
-    """The longest that a round waits for its draft."""
+    """The longest time that a round waits for its draft."""
     target_timeout_s: float = 120.0
     """A target that has requests and makes no progress for this long counts as dead."""

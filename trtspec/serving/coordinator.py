@@ -43,7 +43,7 @@ from trtspec.serving.timeline import ArmTimeline, Timeline
 from trtspec.serving.tokenizer import Tokenizer
 
 MAX_FAILURES = 8
-"""How many errors of the target in a row lead to a probe: a request that tells whether it works at all."""
+"""After this many consecutive errors of the target, a probe request checks whether it works at all."""
 ALLOWED_GUIDES = {
     GuideType.JSON: "left out for the type json",
     GuideType.JSON_SCHEMA: "a JSON schema that xgrammar can read",
@@ -152,7 +152,9 @@ class Coordinator:
         """
         count, most = wanted.num_return_sequences, self._bounds.max_places
         if not 1 <= count <= most:
-            raise RequestError("num_return_sequences", count, f"1 to {most}, the completions at work at once")
+            raise RequestError(
+                "num_return_sequences", count, f"1 to {most}, the number of completions that run at once"
+            )
         self._queue.check()
         states = [await self._begin(wanted)]
         known = replace(wanted, prompt=None, prompt_token_ids=states[0].text[:])

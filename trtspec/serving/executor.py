@@ -88,7 +88,7 @@ class Guide:
 
 
 MAX_TOP_LOG_PROBS = 20
-"""The most tokens that are told beside each, as in OpenAI's API."""
+"""The largest number of likeliest tokens beside each token, as in OpenAI's API."""
 
 COLDEST = 1e-6
 """A temperature below this one is greedy: it would divide logits into infinities."""
@@ -196,14 +196,14 @@ class Response:
     None where it has not, and where it ended with an error or `CANCELLED`.
     """
     num_verified: int | None = None
-    """The number of tokens of a draft, from its beginning, that the engine has looked at (rule 7).
+    """The number of tokens of a draft, from its beginning, that the engine has verified (rule 7).
 
-    None without a draft, and where the engine does not say it.
+    None without a draft, and if the engine does not report it.
     """
 
 
 GUIDE_REFUSED = "Guide refused: "
-"""How the error of a request begins whose guide cannot be read or followed."""
+"""The prefix of errors about a guide that cannot be read or followed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ class Limits:
     """0 for an engine that verifies no drafts, or none but its own."""
     vocab_size: int
     ignored_options: frozenset[str] = frozenset()
-    """The fields of `SamplingConfig` that the engine would ignore without a word.
+    """The fields of `SamplingConfig` that the engine would silently ignore.
 
     A request in which one has an effect is refused.
     """
@@ -244,7 +244,7 @@ class Limits:
     max_top_log_probs: int = MAX_TOP_LOG_PROBS
     """A request with more `top_log_probs` is refused."""
     never_banned: range = range(0)
-    """The tokens that the engine would let through. A request with a bad word that ends in one is refused."""
+    """The tokens that the engine cannot ban. A request with a bad word that ends in one is refused."""
     guide_types: frozenset[GuideType] = frozenset()
     """The kinds of guides that the engine follows; others are refused."""
     resumes_guides: bool = False

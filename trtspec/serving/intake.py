@@ -50,7 +50,7 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
         raise RequestError("tenant", found, f"at most {MAX_TENANT_LENGTH} characters")
     _check_sampling(request.sampling, limits)
     if request.return_log_probs and not limits.returns_log_probs:
-        allowed = "false or left out, since the target engine does not say its model's own probabilities"
+        allowed = "false or left out, since the target engine does not report its model's own probabilities"
         raise RequestError("return_log_probs", "true", allowed)
     _check_top_log_probs(request, limits)
     _check_guide(request, limits)
@@ -105,7 +105,7 @@ def _check_top_log_probs(request: CompletionRequest, limits: Limits) -> None:
     if number and not request.return_log_probs:
         raise RequestError("top_log_probs", number, "0 or left out without return_log_probs")
     if not 0 <= number <= most:
-        allowed = f"0 to {most}" if most else "0 or left out, since the target engine says no others"
+        allowed = f"0 to {most}" if most else "0 or left out, since the target engine reports no others"
         raise RequestError("top_log_probs", number, allowed)
 
 
@@ -174,7 +174,9 @@ def _check_guide(request: CompletionRequest, limits: Limits) -> None:
     }
     for field, value in beside.items():
         if value is not None:
-            raise RequestError(field, "given beside a guide", "left out, as the target engine needs it")
+            raise RequestError(
+                field, "given together with a guide", "left out, as the target engine needs it"
+            )
 
 
 def _embedding_bias(
@@ -252,7 +254,7 @@ def _prompt(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) ->
     longest = min(limits.max_input_len, _max_total_len(limits) - 1)
     if (request.prompt is None) == (request.prompt_token_ids is None):
         found = "missing" if request.prompt is None else "given together with prompt_token_ids"
-        raise RequestError("prompt", found, "given, or prompt_token_ids in its place")
+        raise RequestError("prompt", found, "given, or prompt_token_ids instead")
     allowed = f"1 to {longest} tokens"
     if request.prompt is not None:
         # A tokenizer would take seconds for megabytes that are refused anyway.

@@ -31,4 +31,4 @@ class Liveness:
         if not is_busy or progress != self._progress:
             self._progress, self._since = progress, now
         elif now - self._since > self._timeout_s:
-            self.lose(f"the target has requests, and has made no progress for {self._timeout_s:g} s")
+            self.lose(f"the target has requests, but has made no progress for {self._timeout_s:g} s")

@@ -96,7 +96,7 @@ def test_too_few_texts_are_said(
     assert found.provenance["texts"] == fitting
     assert (found.quality.texts if found.quality else 0) == kept
     said = " ".join(worries(found))
-    assert f"calibrated with {fitting} texts, all that there were; 512 were asked for" in said
+    assert f"calibrated with all {fitting} texts of the dataset, though 512 were requested" in said
     assert ("too few texts to hold one out" in said) == (kept == 0)
 
 
@@ -156,7 +156,12 @@ UP = "model.layers.1.mlp.up_proj"
 @pytest.mark.parametrize(
     ("weight", "dtype", "said", "repair"),
     [
-        (torch.zeros(80, 32), "bfloat16", f"{UP}, weight: 0.0 is no largest absolute value", "leave fp8 out"),
+        (
+            torch.zeros(80, 32),
+            "bfloat16",
+            f"{UP}, weight: 0.0 is not a valid largest absolute value",
+            "remove fp8",
+        ),
         (torch.full((80, 32), 3e4), "float16", "numbers are not finite in torch.float16", "write dtype"),
         (torch.full((80, 32), torch.nan), "bfloat16", "numbers are not finite in torch.bfl", "check that"),
     ],

@@ -141,7 +141,7 @@ def test_what_does_not_pay_is_said_with_its_number() -> None:
     (worry,) = worries(chosen(0.8), 0.72)
     assert worry.startswith("drafts of these layers hardly pay: at best 1.05x, with K = 1;")
     (worry,) = worries(chosen(0.9, None), 0.3)
-    assert worry.startswith("the layers were chosen by trtspec's own texts")
+    assert worry.startswith("the layers were chosen with trtspec's own texts")
     sentence = found(chosen(0.464), 0.68)
     assert sentence.startswith("layers 0, 2, 9 of 10 say what the target says in 46% of 1024 tokens")
     assert sentence.endswith("reads 68% of the target's weights: at best 0.87x, with K = 1")

@@ -31,7 +31,7 @@ def test_layers_of_a_pipeline_as_torch_splits_them(layers: int, stages: int) -> 
             False,
             {},
             "parallel.tensor",
-            "4 attention heads do not divide among 3",
+            "4 attention heads cannot be divided among 3",
             "use 1, 2 or 4",
         ),
         (
@@ -39,7 +39,7 @@ def test_layers_of_a_pipeline_as_torch_splits_them(layers: int, stages: int) -> 
             False,
             {},
             "parallel.tensor",
-            "4 attention heads do not divide among 8",
+            "4 attention heads cannot be divided among 8",
             "use 1, 2 or 4",
         ),
         (
@@ -48,9 +48,9 @@ def test_layers_of_a_pipeline_as_torch_splits_them(layers: int, stages: int) -> 
         ),
         (
             *(Mapping(2), False, {"intermediate_size": 81}),
-            *("parallel.tensor", "intermediate_size 81 does not divide among 2", "use 1"),
+            *("parallel.tensor", "intermediate_size 81 cannot be divided among 2", "use 1"),
         ),
-        (Mapping(1, 3), False, {}, "parallel.pipeline", "more than the model's 2 layers", "at most 2"),
+        (Mapping(1, 3), False, {}, "parallel.pipeline", "exceed the model's 2 layers", "at most 2"),
         (
             *(Mapping(2), True, {}),
             *("parallel.tensor", "intermediate_size of a rank: 40 is not a multiple of 16", "use 1"),
@@ -109,7 +109,7 @@ def test_a_qwen3_needs_more_query_heads_than_key_value_heads_on_each_rank(
         assert (
             f"a rank has as many query heads as key-value heads, {own}, which TensorRT-LLM" in found.problem
         )
-        expected = ("model", "take another model") if kv_heads == 8 else ("parallel.tensor", "use 1, 2 or 4")
+        expected = ("model", "use another model") if kv_heads == 8 else ("parallel.tensor", "use 1, 2 or 4")
         assert (found.subject, found.repair) == expected
 
 

@@ -93,5 +93,5 @@ def test_a_cache_scale_is_at_least_one_unless_published_and_there_only_if_asked_
     ("linears", "kv"), [({}, {"a.k_proj": 1.0, "a.v_proj": 1.0}), (LINEARS, {"a.k_proj": 1.0})]
 )
 def test_a_calibration_of_another_model(linears: dict[str, Amax], kv: dict[str, float]) -> None:
-    with pytest.raises(ModelError, match=r"calibration.* has nothing of a.[qv]_proj"):
+    with pytest.raises(ModelError, match=r"calibration.* has no values for a.[qv]_proj"):
         scales_of(WEIGHTS, CalibratedRanges(linears, kv, {}), kv_cache=True)

@@ -60,11 +60,15 @@ def test_conversations(tmp_path: Path) -> None:
             gzip.compress(b"fine\n", mtime=0)[:10] + b"\xff" * 20,
             r"a\.txt\.gz:0: the gzip data",
         ),
-        ("a.jsonl", b'{"text": "a"}\n{"text": "b \\ud83d"}', r"a\.jsonl:2: holds \\ud83d, half of a letter"),
+        (
+            "a.jsonl",
+            b'{"text": "a"}\n{"text": "b \\ud83d"}',
+            r"a\.jsonl:2: contains \\ud83d, half of a UTF-16 pair",
+        ),
         (
             "a.jsonl",
             b'{"text": [{"role": "user", "content": "\\ude00"}]}',
-            r"a\.jsonl:1: holds \\ude00, half of a letter",
+            r"a\.jsonl:1: contains \\ude00, half of a UTF-16 pair",
         ),
         ("a.txt.gz", b"plain", r"a\.txt\.gz:0: the gzip data is broken"),
         ("a.parquet", b"PAR1", r"a\.parquet: cannot be read as Parquet"),

@@ -91,7 +91,7 @@ def replaced(name: str, make: Callable[[torch.Tensor], torch.Tensor]) -> Change:
         (
             0,
             lambda tensors: tensors.update(extra=torch.zeros(1)),
-            "extra: this tensor is none of the model's",
+            "extra: the model has no such tensor",
         ),
         (1, replaced(layer("mlp.fc.weight"), lambda w: w[:-16]), r"has shape \[112, 128\], not 128 rows"),
         (1, replaced(layer("mlp.proj.weight"), lambda w: w[:, :-16]), "not 128 columns"),

@@ -203,4 +203,4 @@ class TestHub:
         (self.put(cache, model_folder("draft")) / "model.safetensors").unlink()
         result = run("check", write_recipe(self.TEXT))
         assert result.exit_code == 0
-        assert "is not whole in this machine's Hub cache" in result.stderr
+        assert "is incomplete in this machine's Hub cache" in result.stderr

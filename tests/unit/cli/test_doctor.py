@@ -129,7 +129,7 @@ def test_it_is_quick(doctor: Callable[..., Any]) -> None:
         (
             [H200.replace("143000", "0")],
             "GPU memory",
-            "0.0 GiB free on GPU 0, and the weights take",
+            "0.0 GiB free on GPU 0, but the weights need",
             "nvidia-smi",
         ),
     ],
@@ -153,8 +153,8 @@ def test_too_few_gpus(doctor: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     ("gpu", "subject", "found"),
     [
-        (H100, "GPU", "the recipe counts on NVIDIA H200 (140.4 GiB)"),
-        (H200.replace("590.44.01", "550.90.07"), "driver", "CUDA 13.1 of TensorRT-LLM 1.2.1 wants 580"),
+        (H100, "GPU", "the recipe expects NVIDIA H200 (140.4 GiB)"),
+        (H200.replace("590.44.01", "550.90.07"), "driver", "CUDA 13.1 of TensorRT-LLM 1.2.1 needs 580"),
         (H200.replace("143000", "100000"), "GPU memory", "97.7 GiB free"),
     ],
 )
@@ -179,7 +179,7 @@ def test_only_gpus_of_the_recipe_must_be_free(machine: GpuMachine, doctor: Calla
     machine.gpus(H200, full, H200)
     findings = doctor(hardware="{gpu: h200, count: 2}")
     assert missing(findings) == ["GPU memory"]
-    assert "0.0 GiB free on GPU 1, and the weights take" in findings["GPU memory"]["problem"]
+    assert "0.0 GiB free on GPU 1, but the weights need" in findings["GPU memory"]["problem"]
 
 
 def test_a_draft_takes_memory_where_its_recipe_puts_it(
@@ -249,8 +249,8 @@ def test_no_tensorrt_llm(
 @pytest.mark.parametrize(
     ("info", "found"),
     [
-        ("Cannot connect to the Docker daemon", "docker info does not say what is there"),
-        ('{"ServerVersion": "", "Runtimes": null}', "failed without a word"),
+        ("Cannot connect to the Docker daemon", "docker info gave no usable output"),
+        ('{"ServerVersion": "", "Runtimes": null}', "failed without a message"),
         ('{"ServerVersion": "29.0.1", "Runtimes": {"runc": {}}}', "29.0.1, and containers get no GPUs here"),
     ],
 )
@@ -288,7 +288,7 @@ def test_neither_docker_nor_podman(
 ) -> None:
     (machine.folder / "bin/docker").unlink()
     monkeypatch.setenv("TRTSPEC_CONTAINERS", "docker")
-    assert doctor()["docker"]["problem"].startswith("none; it, or podman, is needed only to run")
+    assert doctor()["docker"]["problem"].startswith("none; docker or podman is needed only to run")
 
 
 def test_a_laptop_needs_no_gpu(machine: GpuMachine, doctor: Callable[..., Any]) -> None:
@@ -328,4 +328,4 @@ def test_a_full_disk(doctor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("trtspec.pipeline.machine.disk.shutil.disk_usage", lambda _: usage)
     findings = doctor()
     assert missing(findings) == ["disk"]
-    assert "0.0 GB free" in findings["disk"]["problem"]
+    assert "0.0 GB are free" in findings["disk"]["problem"]

@@ -26,7 +26,7 @@ def test_a_table_for_a_person(llama_folder: Callable[..., Path]) -> None:
     assert rows["quant_algo"] == "none"
     assert rows["parameters"] == "40.9 k"
     assert rows["BF16"] == "21 tensors, 81.7 kB"
-    assert rows["odd"].startswith("vocab_size: 300 is no multiple of 8")
+    assert rows["odd"].startswith("vocab_size: 300 is not a multiple of 8")
 
 
 def test_json_for_a_machine(llama_folder: Callable[..., Path]) -> None:
@@ -88,7 +88,7 @@ def test_neither_folder_nor_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     result = RUN.invoke(app, ["inspect", str(tmp_path / "nothing")])
     assert str(result.exception) == f"{tmp_path / 'nothing'}: is not a folder"
     result = RUN.invoke(app, ["inspect", "owner/nothing"])
-    assert "is neither a folder nor a Hub model that this machine has" in str(result.exception)
+    assert "is neither a folder nor a Hub model in this machine's cache" in str(result.exception)
 
 
 def test_a_build_and_what_it_lacks(pair_recipe: Path, tmp_path: Path) -> None:

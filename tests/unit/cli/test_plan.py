@@ -68,7 +68,7 @@ def test_the_table_and_the_rules(hub_cache: Path) -> None:
 def test_what_bench_measured_is_filled_in(hub_cache: Path, tmp_path: Path) -> None:
     write(result(), tmp_path)
     filled_in = plan(H200, "--json", "--measured", tmp_path)
-    assert "was measured of the recipe tiny, this one is llama-3.3-70b-h200" in filled_in.stderr
+    assert "was measured for the recipe tiny, but this one is llama-3.3-70b-h200" in filled_in.stderr
     advice = json.loads(filled_in.stdout)["advice"]
     verdicts = {one["rule"]: one["verdict"] for one in advice["rules"]}
     assert verdicts["acceptance of 60% and more"] == "yes"

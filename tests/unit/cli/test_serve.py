@@ -34,7 +34,7 @@ def test_keys_must_be_there(tmp_path: Path, text: str | None, problem: str) -> N
 
     assert said.returncode == 1
     assert f"error: {file}: {problem}" in said.stderr
-    assert "one API key a line" in said.stderr
+    assert "one API key per line" in said.stderr
 
 
 def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:

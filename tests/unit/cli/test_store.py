@@ -122,12 +122,12 @@ def test_pull(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("here", "why"),
     [
-        (Runtime("1.2.1", "10.14.1.48", (100,)), "it was built for SM 90, and this machine has SM 100"),
+        (Runtime("1.2.1", "10.14.1.48", (100,)), "it was built for SM 90, but this machine has SM 100"),
         (
             Runtime("1.1.0", "10.13.3.9", (90,)),
-            "it was built by TensorRT-LLM 1.2.1, and this machine has 1.1.0",
+            "it was built by TensorRT-LLM 1.2.1, but this machine has 1.1.0",
         ),
-        (Runtime("1.2.1", "10.15.0.1", (90,)), "it was built by TensorRT 10.14.1.48, and this machine has"),
+        (Runtime("1.2.1", "10.15.0.1", (90,)), "it was built by TensorRT 10.14.1.48, but this machine has"),
     ],
 )
 def test_what_would_not_load_here_is_not_pulled(
@@ -157,7 +157,7 @@ def test_a_folder_is_used_again_also_while_the_store_cannot_be_reached(
 
 def test_a_name_that_is_not_there(store: Path) -> None:
     for name in ("other", "abcdef", ""):
-        assert "no entry whose digest begins so" in str(run("show", store, name).exception)
+        assert "no entry whose digest begins with it" in str(run("show", store, name).exception)
 
 
 def test_prune(store: Path) -> None:
@@ -182,7 +182,7 @@ def test_verify_says_what_cannot_be_pulled(store: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("nonsense://user:secret@host/x", "nonsense is no file system that fsspec knows"),
+        ("nonsense://user:secret@host/x", "fsspec has no file system nonsense"),
         ("gs://bucket/x", "pip install '.[gcs]'"),
     ],
 )

@@ -49,7 +49,7 @@ def test_the_libraries_of_server_and_stub_are_found(cache: Path) -> None:
 def test_numpy_2_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rooms, "version", lambda name: "2.3.5")
 
-    with pytest.raises(UnavailableError, match=r"needs numpy 1, and numpy 2\.3\.5 is installed") as caught:
+    with pytest.raises(UnavailableError, match=r"needs numpy 1, but numpy 2\.3\.5 is installed") as caught:
         find_wheel()
     assert caught.value.repair == "pip install 'numpy<2'"
 
@@ -59,7 +59,7 @@ def test_python_3_13_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rooms, "_python_version", lambda: "3.13")
 
     with pytest.raises(
-        UnavailableError, match=r"needs numpy 1, which there is not for Python 3\.13"
+        UnavailableError, match=r"needs numpy 1, which does not exist for Python 3\.13"
     ) as caught:
         find_wheel()
     assert caught.value.repair == "use Python 3.10 to 3.12"
@@ -100,7 +100,7 @@ def test_a_python_that_the_wheel_does_not_know_is_named(cache: Path, monkeypatch
 def test_a_cache_that_cannot_be_written_is_told_with_its_repair(cache: Path) -> None:
     cache.write_text("a file")
 
-    with pytest.raises(UnavailableError, match="cannot be kept there: Not a directory") as caught:
+    with pytest.raises(UnavailableError, match="cannot store Triton's backends: Not a directory") as caught:
         find_wheel()
     assert caught.value.subject == str(cache / "triton-backends")
     assert "TRTSPEC_CACHE" in str(caught.value.repair)

@@ -72,7 +72,7 @@ def triton_of(deployment: Deployment, status: int | None, stubs: Stubs | None = 
             1,
             "[TensorRT-LLM][ERROR] The engine plan file is generated on an incompatible device, "
             "expecting compute 9.0 got compute 8.9, please rebuild.\n",
-            "ended with status 1: an engine was built for compute capability 9.0, and this GPU has 8.9",
+            "ended with status 1: an engine was built for compute capability 9.0, but this GPU has 8.9",
             "build it again",
         ),
         (-9, "", "tritonserver: was killed by SIGKILL", "its log is"),

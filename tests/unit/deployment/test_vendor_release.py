@@ -45,7 +45,7 @@ def test_another_release_is_told_with_the_repair(
     said = difference(launch("0.33.0"), started)
     assert (
         said
-        == "vLLM 0.32.0 is installed, and the build is for 0.33.0: write release: 0.32.0, and build again"
+        == "vLLM 0.32.0 is installed, but the build is for 0.33.0: write release: 0.32.0, and build again"
     )
     assert difference(launch("0.32.0"), started) is None
 
@@ -53,7 +53,7 @@ def test_another_release_is_told_with_the_repair(
 def test_one_that_no_recipe_can_name_is_to_be_replaced(install: Install) -> None:
     install("vllm", "0.20.0")
     said = difference(launch("0.33.0"), OF_PYTHON)
-    assert said == "vLLM 0.20.0 is installed, and the build is for 0.33.0: install 0.33.0"
+    assert said == "vLLM 0.20.0 is installed, but the build is for 0.33.0: install 0.33.0"
 
 
 def test_what_a_build_of_it_is_called_does_not_count(install: Install) -> None:

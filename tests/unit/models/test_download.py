@@ -97,8 +97,8 @@ def test_progress_is_told_in_bytes_of_the_weights(
 def test_a_download_that_breaks_off_goes_on_where_it_stopped(hub: Hub, fetch: Callable[..., str]) -> None:
     hub.break_after = 15_000_000  # huggingface_hub writes chunks of 10 MiB: one is whole
     first = fetch("owner/model", COMMIT)
-    assert first.startswith("owner/model: the download broke off")
-    assert first.endswith("run the command again; it goes on where it stopped")
+    assert first.startswith("owner/model: the download was interrupted")
+    assert first.endswith("run the command again; it continues where it stopped")
     folder = Path(fetch("owner/model", COMMIT))
     weights = folder / "model.safetensors"
     assert weights.read_bytes() == (hub.folder / "model.safetensors").read_bytes()
@@ -150,7 +150,7 @@ def test_a_pinned_commit_needs_no_network_once_it_is_whole(hub: Hub, fetch: Call
             "neither a folder nor a model of the Hugging Face Hub that this machine may see",
         ),
         ("owner/private", "", {}, "for a private model: hf auth login, or set HF_TOKEN"),
-        ("owner/private", "", {"HF_TOKEN": "other"}, "take a token that may read it"),
+        ("owner/private", "", {"HF_TOKEN": "other"}, "use a token that may read it"),
         ("owner/private", "", {"HF_TOKEN": "wrong"}, "does not accept the token of this machine"),
         ("owner/private", "", {"HF_TOKEN": "weak"}, "the token of this machine may not read this model"),
         ("owner/gated", "", {}, "accept its terms at https://huggingface.co/owner/gated"),

@@ -171,7 +171,7 @@ hardware: {gpu: none}
 def test_an_outline_is_never_converted(recipe: Path, hub: Hub, run: Run, tmp_path: Path) -> None:
     planned(run("plan", recipe, "--json"))
     (outline,) = (tmp_path / "cache").glob("outlines/*/*")
-    with pytest.raises(ModelError, match="is the outline of a model"):
+    with pytest.raises(ModelError, match="has only the headers of a model"):
         convert.run(read_source(outline), None, ConvertOptions("float32"), None, None, tmp_path / "x", print)
     assert not (tmp_path / "x").exists()
 

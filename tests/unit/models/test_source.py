@@ -112,7 +112,7 @@ def test_dtype_without_one_in_the_config_is_that_of_the_weights(llama_folder: Ca
         ({"rope_parameters": {"rope_theta": "5e5"}}, "rope_theta must be float, not '5e5'"),
         (
             {"rope_scaling": LLAMA3, "rope_parameters": {**LLAMA3, "factor": 2.0}},
-            "rope_scaling and rope_parameters do not say the same",
+            "rope_scaling and rope_parameters have different values",
         ),
         ({"torch_dtype": "int8", "dtype": None}, "dtype 'int8' is not one of bfloat16, float16, float32"),
     ],
@@ -211,7 +211,7 @@ def test_files_that_are_not_there_or_not_json(llama_folder: Callable[..., Path],
     ("values", "said"),
     [
         ({"architectures": ["GPT2LMHeadModel"]}, "architecture GPT2LMHeadModel is not supported"),
-        ({"hidden_act": "gelu"}, "hidden_act gelu"),
+        ({"hidden_act": "gelu"}, "hidden_act is gelu"),
         ({"attention_bias": True}, "attention_bias"),
         ({"num_key_value_heads": 3}, "4 attention heads over 3 key-value heads"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "rope type 'longrope'"),

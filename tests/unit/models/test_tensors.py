@@ -63,7 +63,7 @@ def test_a_truncated_file_names_the_tensor(file: Path) -> None:
     [
         (b"not json", b"", "is not JSON"),
         (b"[1]", b"", "not a JSON object"),
-        (b'{"a": 1, "a": 2}', b"", "a name stands there twice"),
+        (b'{"a": 1, "a": 2}', b"", "a name occurs twice"),
         ({"a": {"dtype": "F32"}}, b"", "a: a header entry without"),
         ({"a": {"dtype": "F32", "shape": [1.5], "data_offsets": [0, 6]}}, b"", "is not possible"),
         ({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, b"1234", "is not possible"),
@@ -72,7 +72,7 @@ def test_a_truncated_file_names_the_tensor(file: Path) -> None:
         (
             {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}},
             b"1234",
-            "takes 8 bytes, the header gives it 4",
+            "takes 8 bytes, but the header gives it 4",
         ),
         (
             {"a": {"dtype": "U8", "shape": [2], "data_offsets": [2, 4]}},
@@ -94,7 +94,7 @@ def test_headers_that_lie(tmp_path: Path, header: Any, data: bytes, said: str) -
 
 def test_a_header_length_beyond_all_bounds_reads_nothing(tmp_path: Path) -> None:
     (tmp_path / "x.safetensors").write_bytes(b"\xff" * 64)
-    with pytest.raises(TensorError, match="truncated or not safetensors: 64 bytes"):
+    with pytest.raises(TensorError, match="truncated or not safetensors: it has 64 bytes"):
         read_header(tmp_path / "x.safetensors")
 
 
@@ -127,9 +127,9 @@ def test_an_index_and_its_shards_that_disagree(llama_folder: Callable[..., Path]
     refused(None, "has no weight_map")
     refused({**index["weight_map"], name: "../other.safetensors"}, "outside of its folder")
     refused({**index["weight_map"], name: "other.safetensors"}, "names this shard, but it is missing")
-    refused({**index["weight_map"], "ghost": shard}, "ghost: the index says that it is here")
+    refused({**index["weight_map"], "ghost": shard}, "ghost: is missing here")
     (folder / "copy.safetensors").write_bytes((folder / shard).read_bytes())
-    refused({**index["weight_map"], "x": "copy.safetensors"}, "stands in copy.safetensors too")
+    refused({**index["weight_map"], "x": "copy.safetensors"}, "is also in copy.safetensors")
 
 
 def test_pickled_weights_are_refused_with_the_way_out(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_an_engine_that_cannot_say_them_refuses(run: Run, tokenizer: Tokenizer) 
         (20, {"top_log_probs": 21, "return_log_probs": True}, "0 to 20"),
         (20, {"top_log_probs": -1, "return_log_probs": True}, "0 to 20"),
         (20, {"top_log_probs": 2}, "0 or left out without return_log_probs"),
-        (0, {"top_log_probs": 1, "return_log_probs": True}, "the target engine says no others"),
+        (0, {"top_log_probs": 1, "return_log_probs": True}, "the target engine reports no others"),
     ],
 )
 def test_more_others_than_the_engine_says_are_refused(

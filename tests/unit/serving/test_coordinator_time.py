@@ -58,14 +58,14 @@ def test_the_queue_has_one(run: Run, tokenizer: Tokenizer, clock: Clock) -> None
         impatient = asyncio.ensure_future(coordinator.complete(replace(request, timeout_s=5.0)))
         patient = asyncio.ensure_future(coordinator.complete(request))
         await until(lambda: coordinator.stats.waiting == 2)
-        with pytest.raises(Busy, match="1 completions are at work and 2 wait already; try again later"):
+        with pytest.raises(Busy, match="1 completions are running and 2 wait already; try again later"):
             await coordinator.complete(request)
         clock.seconds += 5.0
         with pytest.raises(TimedOut, match="in the queue"):
             await impatient
         assert coordinator.stats.longest_wait_s >= 5.0
         clock.seconds += 7.0
-        with pytest.raises(Busy, match="no place became free in 12 s"):
+        with pytest.raises(Busy, match="no slot became free within 12 s"):
             await patient
         assert not working.done()
         working.cancel()

@@ -39,7 +39,7 @@ CAUSES = (
     Cause(
         r"No CUDA GPUs are available|no CUDA-capable device|Found no NVIDIA driver",
         "it sees no GPU",
-        "start the container with --gpus all, and look at CUDA_VISIBLE_DEVICES",
+        "start the container with --gpus all, and check CUDA_VISIBLE_DEVICES",
     ),
     Cause(
         r"exec: \"?trtllm-build\"?: (?:executable file )?not found|exec trtllm-build failed",

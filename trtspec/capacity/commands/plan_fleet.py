@@ -26,12 +26,12 @@ from trtspec.pipeline.store.store import THREADS, Store
 from trtspec.serving.tokenizer import Tokenizer
 
 PLACES = 0.8
-"""What `kubernetes.autoscaling.places` is if that is left out."""
+"""The default of `kubernetes.autoscaling.places`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetOptions:
-    """The options of the command line, which win over the recipe."""
+    """The options of the command line; they override the recipe."""
 
     rate: float | None
     workload: str | None
@@ -41,7 +41,7 @@ class FleetOptions:
 
 
 def show_fleet(made: BuildPlan, wanted: FleetOptions, *, as_json: bool) -> None:
-    """Prints the fleet of a plan; raises UnavailableError where nothing tells how fast its engines are."""
+    """Prints the fleet of a plan; raises UnavailableError if the speed of its engines is unknown."""
     fleet = _fleet(made, wanted)
     if as_json:
         out.json(fleet_as_json(fleet, made.resolved, wanted.seed))
@@ -49,7 +49,7 @@ def show_fleet(made: BuildPlan, wanted: FleetOptions, *, as_json: bool) -> None:
         print_fleet(fleet, made.resolved, wanted.seed)
     for name, each in (("without drafts", fleet.plain), ("with drafts", fleet.drafts)):
         if each and each.problem:
-            out.warning(f"{name}: no number of replicas does: {each.problem}")
+            out.warning(f"{name}: no number of replicas is enough: {each.problem}")
         elif each and each.usual and misses(each, fleet.question.bounds):
             out.warning(f"{name}: in the simulation {each.usual.replicas:,} replicas still miss a bound")
 
@@ -69,8 +69,8 @@ def _question(made: BuildPlan, wanted: FleetOptions) -> FleetRequirements:
     asked = recipe.fleet
     rate = wanted.rate or asked.requests_per_second
     if rate is None:
-        problem = "says no fleet.requests_per_second"
-        raise UnavailableError(made.resolved.loaded.path, problem, "write it, or give --rate")
+        problem = "has no fleet.requests_per_second"
+        raise UnavailableError(made.resolved.loaded.path, problem, "add it, or give --rate")
     demand = Demand(rate, _lengths(made, wanted), asked.burstiness)
     if asked.burst:
         burst = DemandBurst(asked.burst.factor, asked.burst.seconds, asked.burst.every)
@@ -118,7 +118,7 @@ def _check_length(made: BuildPlan, demand: Demand) -> None:
     longest = made.resolved.target.options.max_seq_len
     mean = demand.lengths.input + demand.lengths.output
     if mean > longest:
-        problem = f"requests of {mean:,.0f} tokens on average, and engine.max_seq_len is {longest:,}"
+        problem = f"requests have {mean:,.0f} tokens on average, but engine.max_seq_len is {longest:,}"
         raise UnavailableError("the fleet", problem, "ask for shorter ones, or build for longer ones")
 
 
@@ -140,7 +140,7 @@ def _arms(
 
 
 class _AnyAcceptance:
-    """The planned times of the engines with drafts that are accepted so often."""
+    """The planned times of the engines at a given acceptance."""
 
     def __init__(self, made: BuildPlan) -> None:
         self.resolved = made.resolved
@@ -153,12 +153,12 @@ class _AnyAcceptance:
 def _tempos(
     made: BuildPlan, wanted: FleetOptions, question: FleetRequirements
 ) -> tuple[Tempo | None, Tempo, _AnyAcceptance | None]:
-    """Returns the times without drafts and with them, as measured or else as planned."""
+    """Returns the times without drafts and with them: measured if possible, else planned."""
     if wanted.measured:
         result = read(wanted.measured)
         recipe = made.resolved.loaded.recipe.name
         if result.model.recipe not in (None, recipe):
-            told = f"was measured of the recipe {result.model.recipe}, this one is {recipe}"
+            told = f"was measured for the recipe {result.model.recipe}, but this one is {recipe}"
             out.warning(f"{wanted.measured} {told}")
         with_drafts = measured(result, wanted.measured, has_drafts=True)
         if with_drafts is None:
@@ -168,14 +168,14 @@ def _tempos(
     if reason := unforeseeable(made.resolved):
         name = made.resolved.loaded.path
         repair = f"trtspec bench {name} --output results, then trtspec plan {name} --fleet --measured results"
-        raise UnavailableError("the fleet", f"cannot be reckoned: {reason}", repair)
+        raise UnavailableError("the fleet", f"cannot be computed: {reason}", repair)
     tempo = _AnyAcceptance(made)
     plain = Planned(replace(tempo.pair, draft=None))
     return plain, tempo(float(made.resolved.loaded.recipe.fleet.acceptance)), tempo
 
 
 def _warn_of_others(file: Path, seen: tuple[float, float], lengths: Lengths) -> None:
-    """Warns where requests are more than twice as long as those that were measured, or less than half."""
+    """Warns if requests are more than twice as long as the measured ones, or less than half as long."""
     for name, was, now in zip(("prompts", "answers"), seen, (lengths.input, lengths.output), strict=True):
         if was and not 0.5 <= now / was <= 2:
             told = (
@@ -185,7 +185,7 @@ def _warn_of_others(file: Path, seen: tuple[float, float], lengths: Lengths) -> 
 
 
 def _pulled(made: BuildPlan, wanted: FleetOptions, planned: EngineBytes, has_drafts: bool) -> EngineBytes:
-    """Returns the bytes of a replica, of which the store knows those of the whole build exactly."""
+    """Returns the bytes of a replica; the store knows the exact size of a whole build."""
     if wanted.store is None or not has_drafts:
         return planned
     return replace(planned, whole=find_entry(Store(wanted.store), made.resolved.loaded.recipe.name).size)

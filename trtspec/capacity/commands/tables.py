@@ -1,4 +1,4 @@
-"""A fleet on paper, for people and for machines."""
+"""Prints a planned fleet for people, and as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOTHING = "-"
 
 
 def print_fleet(fleet: FleetResult, resolved: Resolved, seed: int) -> None:
-    """Prints what a load takes with drafts and without, what a start takes, and what is assumed."""
+    """Prints the fleet with drafts and without, the times of a start, and the assumptions."""
     recipe = resolved.loaded.recipe
     arms = [arm for arm in (fleet.plain, fleet.drafts) if arm]
     names = ["without drafts", "with drafts"][-len(arms) :]
@@ -58,7 +58,7 @@ def _asked(question: FleetRequirements) -> str:
 
 
 def _rows(arms: list[FleetArm], unit: str, currency: str) -> Iterator[tuple[str, ...]]:
-    """Yields what differs between the arms; a line that no arm has is left out."""
+    """Yields the lines that compare the arms, without lines that no arm has."""
     for name, cell in _lines(unit, currency):
         cells = [cell(arm) for arm in arms]
         if any(one is not None for one in cells):
@@ -121,13 +121,13 @@ def _bursts(arms: list[FleetArm]) -> Iterator[tuple[str, ...]]:
 def _lag(arms: list[FleetArm]) -> Iterator[str]:
     ready = [arm.burst.ready_after for arm in arms if arm.burst and arm.burst.ready_after is not None]
     if ready:
-        yield f"the first replica that a burst calls for is ready {_time(min(ready))} after it began"
+        yield f"in a burst the first additional replica is ready after {_time(min(ready))}"
     elif any(arm.burst for arm in arms):
-        yield "no replica that a burst calls for is ready before it is over"
+        yield "in a burst no additional replica is ready before the burst ends"
 
 
 def _print_start(start: ColdStart, one: ColdStart) -> None:
-    """Prints what all replicas wait for that start at once, and beside it one that is added later."""
+    """Prints the times of a start of all replicas at once, and of one that is added later."""
     parts = zip(one.parts, start.parts, strict=True)
     rows = [(part.name, _time(part.seconds), _time(all_.seconds), all_.because) for part, all_ in parts]
     header = ("cold start", "of one", f"of {start.replicas:,} at once", "")
@@ -141,20 +141,23 @@ def _notes(fleet: FleetResult, resolved: Resolved, unit: str, seed: int) -> Iter
         fleet.question.demand.lengths.input + fleet.question.demand.lengths.output
     )
     if limit < drafts.replica.places:
-        yield f"the KV cache holds {limit} such texts with drafts, fewer than there are places"
+        yield f"the KV cache holds {limit} such sequences with drafts, fewer than there are slots"
     if recipe.draft is None:
-        yield "drafts are looked up in the text: reckoned as if something were always found there"
+        yield "drafts come from look-ups in the text: the plan assumes that each look-up finds something"
     if any(_is_beyond(arm) for arm in (plain, drafts) if arm):
-        yield "where the two differ much the simulation counts: prompts or full places are most of the wait"
+        yield (
+            "where the two differ much, trust the simulation: most of the wait is for prompts or for a free "
+            "slot"
+        )
     if fleet.question.price is None:
         yield f"no price: write fleet: {{price_per_gpu_hour: {{{recipe.hardware.gpu}: …}}}} in the recipe"
     if plain is None:
         yield "nothing was measured without drafts"
     yield (
-        "requests go to any replica with equal chance, as a Service of Kubernetes sends connections; at most"
-        f" {fleet.question.bounds.use:.0%} of what a replica could bear is asked of it"
+        "requests go to any replica with equal probability, as a Kubernetes Service routes connections; a "
+        f"replica is loaded to at most {fleet.question.bounds.use:.0%} of its capacity"
     )
-    yield f"the simulation has some replicas of the fleet with their part of the requests; its seed is {seed}"
+    yield f"the simulation covers a part of the fleet with its part of the requests; its seed is {seed}"
 
 
 def _worth(fleet: FleetResult, unit: str, acceptance: float) -> Iterator[str]:
@@ -170,13 +173,13 @@ def _worth(fleet: FleetResult, unit: str, acceptance: float) -> Iterator[str]:
         yield f"drafts save no {unit} of {before:,}"
     if fleet.break_even is not None:
         yield (
-            f"break-even: a replica bears more with drafts from an acceptance of {fleet.break_even:.2f} on;"
-            f" reckoned with {acceptance:g}, which trtspec bench measures"
+            f"break-even: a replica serves more with drafts from an acceptance of {fleet.break_even:.2f} on; "
+            f"the plan assumes {acceptance:g}, and trtspec bench measures it"
         )
 
 
 def _is_beyond(arm: FleetArm) -> bool:
-    """Says whether the simulation waits much longer for first tokens than the arithmetic has it."""
+    """Says whether first tokens take much longer in the simulation than in the arithmetic."""
     if arm.usual is None or arm.seen is None:
         return False
     return arm.seen.time_to_first_token.p95 > 1.5 * arm.usual.steady.time_to_first_token
@@ -195,7 +198,7 @@ def _money(value: float | None) -> str | None:
 
 
 def fleet_as_json(fleet: FleetResult, resolved: Resolved, seed: int) -> dict[str, Any]:
-    """Returns the fleet; times are seconds, sizes bytes, rates a second."""
+    """Returns the fleet; times are in seconds, sizes in bytes, rates per second."""
     demand = fleet.question.demand
     return {
         "recipe": resolved.loaded.recipe.name,

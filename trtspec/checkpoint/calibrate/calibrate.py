@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 FORMAT = 2  # raised when the same texts and options give other numbers
 HELD_OUT = 64  # texts that quality is measured on
 PACKAGES = ("nvidia-modelopt", "transformers", "accelerate", "pyarrow", "torch")  # of the extra `fp8`
-_LARGER = "write dtype: bfloat16, which holds larger numbers, or leave fp8 out"
-_NOT_FINITE = "check that the weights are whole, or leave fp8 out"
-_ZEROS = "leave fp8 out: numbers that are all zero have no scale"
+_LARGER = "write dtype: bfloat16, which holds larger numbers, or remove fp8"
+_NOT_FINITE = "check that the weights are complete, or remove fp8"
+_ZEROS = "remove fp8: values that are all zero have no scale"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def _texts(
     found = read_texts(dataset, options.text_field)
     texts = encode(choose(found, options.samples + HELD_OUT, options.seed), encoder)
     if not texts:
-        raise DatasetError(dataset, "holds no text", "give it the texts to calibrate with")
+        raise DatasetError(dataset, "holds no text", "add the texts to calibrate with")
     # If there are too few texts for both, an eighth is kept.
     kept = min(HELD_OUT, max(len(texts) - options.samples, -(-len(texts) // 8)), len(texts) - 1)
     return texts[kept:], texts[:kept]

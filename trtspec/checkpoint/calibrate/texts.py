@@ -31,7 +31,7 @@ def read_texts(file: Path, field: str) -> Iterator[Text]:
         raise DatasetError(file, "no such file", "a path is relative to the recipe's folder")
     if not is_text_file(file.name):
         kinds = ", ".join((*LINES, *(f"{kind}.gz" for kind in LINES), PARQUET))
-        raise DatasetError(file, f"is none of {kinds}", "name it after what it is")
+        raise DatasetError(file, f"is none of {kinds}", "give the file the suffix of its format")
     if file.suffix == PARQUET:
         rows = _parquet(file, field)
     elif file.name.removesuffix(".gz").endswith(".txt"):
@@ -103,7 +103,7 @@ def _parquet(file: Path, field: str) -> Iterator[tuple[str, Any]]:
 
 
 def _without(field: str, fields: Iterable[str]) -> tuple[str, str]:
-    return f"has no {field!r}; it has {', '.join(fields)}", "name the one with the text in text_field"
+    return f"has no {field!r}; it has {', '.join(fields)}", "name the field with the text in text_field"
 
 
 def _text(place: str, field: str, value: Any) -> Text:
@@ -112,7 +112,7 @@ def _text(place: str, field: str, value: Any) -> Text:
     if isinstance(value, list) and all(_is_message(message) for message in value):
         return [{"role": message["role"], "content": message["content"]} for message in value]
     problem = f"{field!r} is neither a text nor a list of messages with role and content"
-    raise DatasetError(place, problem, "name the one with the text in text_field")
+    raise DatasetError(place, problem, "name the field with the text in text_field")
 
 
 def _check_letters(place: str, text: Text) -> None:
@@ -122,7 +122,7 @@ def _check_letters(place: str, text: Text) -> None:
             part.encode()
     except UnicodeEncodeError as error:
         half = f"\\u{ord(error.object[error.start]):x}"
-        raise DatasetError(place, f"holds {half}, half of a letter", "remove the text") from None
+        raise DatasetError(place, f"contains {half}, half of a UTF-16 pair", "remove the text") from None
 
 
 def _is_message(value: Any) -> bool:

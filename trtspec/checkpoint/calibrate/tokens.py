@@ -27,7 +27,7 @@ class Encoder:
         self._dataset, self._max_length, self._chat_template = dataset, max_length, chat_template
         if chat_template and not self._tokenizer.chat_template:
             problem = "the tokenizer has no chat template"
-            raise ModelError(folder, problem, "leave chat_template out, or take the instruct model")
+            raise ModelError(folder, problem, "remove chat_template, or use the instruct model")
 
     def __call__(self, text: Text) -> list[int]:
         """At most `max_length` token ids. Raises DatasetError for messages that cannot be rendered."""
@@ -36,7 +36,7 @@ class Encoder:
         elif isinstance(text, str):
             ids = self._tokenizer(text)["input_ids"]
         else:
-            problem = "holds messages, which only a chat template makes a text"
+            problem = "holds messages, which need a chat template"
             raise DatasetError(self._dataset, problem, "write chat_template: true")
         return list(ids[: self._max_length])
 
@@ -51,7 +51,9 @@ class Encoder:
             )
         except TemplateError as error:
             problem = f"the chat template refuses a conversation: {error}"
-            raise DatasetError(self._dataset, problem, "take a dataset whose roles it knows") from None
+            raise DatasetError(
+                self._dataset, problem, "use a dataset with roles that the template supports"
+            ) from None
         return rendered
 
 

@@ -10,7 +10,7 @@ from trtspec.checkpoint.calibration import CalibratedRanges
 LEAST_AGREEMENT = 0.9
 MOST_KL = 0.05
 MOST_PERPLEXITY = 1.02  # the quantized model's, divided by the original's
-_REPAIR = "calibrate with texts like those that will be served, or leave kv_cache or weights unquantized"
+_REPAIR = "calibrate with texts like your users', or leave kv_cache or weights unquantized"
 
 
 def cost(calibration: CalibratedRanges) -> str | None:
@@ -29,9 +29,12 @@ def worries(calibration: CalibratedRanges) -> Iterator[str]:
     """Yields a sentence for too few texts, and for each measurement beyond its limit."""
     found, made = calibration.quality, calibration.provenance
     if made.get("texts", 0) < made.get("samples", 0):
-        yield f"calibrated with {made['texts']} texts, all that there were; {made['samples']} were asked for"
+        yield (
+            f"calibrated with all {made['texts']} texts of the dataset, though {made['samples']} were "
+            "requested"
+        )
     if found is None:
-        yield "the dataset has too few texts to hold one out; what FP8 costs is not known"
+        yield "the dataset has too few texts to hold one out, so the loss of quality by FP8 is unknown"
         return
     if found.agreement < LEAST_AGREEMENT:
         yield f"agreement is below {100 * LEAST_AGREEMENT:.0f} %; {_REPAIR}"

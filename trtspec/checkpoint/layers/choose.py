@@ -31,9 +31,9 @@ class SearchOptions:
     dtype: str
     """The model computes in this dtype."""
     shares_cache: bool
-    """The draft will read the target's keys and values."""
+    """True if the draft will read the target's keys and values."""
     count: int
-    """The number of layers that stay."""
+    """The number of layers that are kept."""
     samples: int
     max_length: int
     max_tokens: int
@@ -100,5 +100,5 @@ def _texts(source: Source, dataset: Path | None, options: SearchOptions) -> list
     encoder = Encoder(source.folder, name, options.max_length, chat_template=options.chat_template)
     texts = encode(choose(found, options.samples, options.seed), encoder)
     if not texts:
-        raise DatasetError(name, "holds no text", "give it texts such as the target will be asked")
+        raise DatasetError(name, "holds no text", "add prompts like your users'")
     return texts

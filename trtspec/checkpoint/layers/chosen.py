@@ -24,7 +24,7 @@ class ChosenLayers:
     of: int
     """The number of layers that the target has."""
     agreement: float
-    """The share of the answers' tokens that the draft would have said behind the same beginning."""
+    """The share of the answers' tokens that the draft would have proposed after the same prefix."""
     spread: float
     """The same share for as many layers that are spread evenly."""
     tokens: int
@@ -32,9 +32,9 @@ class ChosenLayers:
     tried: int
     """The number of sets that were tried."""
     curve: Mapping[int, float]
-    """The agreement of the sets that were tried on the way there, by how many layers they have."""
+    """The agreement of the sets tried on the way, by their number of layers."""
     provenance: Mapping[str, Any]
-    """Says what was asked, and how."""
+    """The prompts and options of the search."""
 
 
 def write_layers(file: Path, chosen: ChosenLayers) -> None:
@@ -47,7 +47,7 @@ def read_layers(file: Path) -> ChosenLayers:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         if content.pop("format") != FORMAT:
-            raise ValueError("of another version of trtspec")
+            raise ValueError("written by another version of trtspec")
         curve = {int(count): share for count, share in content["curve"].items()}
         return ChosenLayers(**{**content, "layers": tuple(content["layers"]), "curve": curve})
     except (OSError, ValueError, KeyError, TypeError) as error:

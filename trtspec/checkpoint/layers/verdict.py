@@ -46,4 +46,4 @@ def worries(chosen: ChosenLayers, weight_share: float) -> Iterator[str]:
             f" {length}; fewer layers (layer_search.count) or a small model as draft may"
         )
     if chosen.provenance.get("dataset_digest") is None:
-        yield "the layers were chosen by trtspec's own texts: name yours in draft.layer_search.dataset"
+        yield "the layers were chosen with trtspec's own texts: name your texts in draft.layer_search.dataset"

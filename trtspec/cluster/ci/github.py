@@ -1,8 +1,9 @@
-"""GitHub Actions: the matrix of a job, and the workflow that builds it, which is `github.yml`.
+"""Writes the matrix of jobs for GitHub Actions, and `github.yml`, the workflow that builds it.
 
-Which contexts a key may use: GitHub Docs, "Contexts reference", table "Context availability". An action is
-named by its commit: a tag may be moved to other code. The job `matrix` assigns before it echoes, so that a
-command that fails fails the step. Without `queue: max` one job waits at most, and another one cancels it.
+GitHub Docs list the contexts that a key may use: "Contexts reference", table "Context availability". An
+action is named by its commit: a tag may be moved to other code. The job `matrix` assigns before it echoes, so
+that the step fails if its command fails. Without `queue: max` at most one job waits, and the next one cancels
+it.
 """
 
 from __future__ import annotations

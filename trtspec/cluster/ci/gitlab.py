@@ -1,8 +1,9 @@
-"""GitLab CI: the child pipeline that builds, and `gitlab.yml`, the template that makes and starts it.
+"""Writes the child pipeline that builds in GitLab CI, and `gitlab.yml`, the template that makes and starts
+it.
 
-The template forwards the variables of its pipeline: those that a schedule sets, or who runs it by hand, would
-otherwise be for the matrix alone.
-Source: GitLab Docs, "Downstream pipelines", section "Dynamic child pipelines", and their troubleshooting.
+The template forwards the variables of its pipeline. Without that, variables set by a schedule or a manual run
+would reach the matrix alone. Source: GitLab Docs, "Downstream pipelines", section "Dynamic child pipelines",
+and their troubleshooting.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _COLLECT = (
 def child_pipeline(jobs: Iterable[CiJob]) -> dict[str, Any]:
     """Returns the pipeline of these jobs.
 
-    GitLab refuses a pipeline without a job, so where there is nothing to build, a job says that. In the child
-    of a merge request's pipeline are only jobs with rules.
+    GitLab refuses a pipeline without a job. So if there is nothing to build, one job says that. The child of
+    a merge request's pipeline has only the jobs with rules.
     """
     pipeline = {f"engine-build {job.name}": _build_job(job) for job in jobs}
     nothing = {"engine-build": {"rules": _ALWAYS, "script": ["echo 'There is nothing to build.'"]}}

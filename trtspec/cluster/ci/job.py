@@ -23,7 +23,7 @@ class CiJob:
     """The number of these GPUs."""
     release: str
     image: str
-    """The image that has the release."""
+    """The image that contains the release."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -35,7 +35,7 @@ class CiJob:
 
 
 def job_of(loaded: LoadedRecipe) -> CiJob | None:
-    """Returns the job of a recipe; None for one that any machine builds."""
+    """Returns the job of a recipe; None for a recipe that any machine can build."""
     recipe = loaded.recipe
     if not recipe.runner.compiles:
         return None

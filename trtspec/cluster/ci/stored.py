@@ -19,8 +19,8 @@ _HUB_TIMEOUT_S = 10
 def stored_recipes(store: Store, recipes: Iterable[LoadedRecipe], warn: Callable[[str], None]) -> set[Path]:
     """Returns the files of the recipes whose builds the store has.
 
-    A recipe that cannot be looked up is left out and reported to `warn`, and so are all where nobody may read
-    the store here: whoever asks need not have the rights of those that build. The build asks again.
+    A recipe that cannot be looked up is left out and reported to `warn`. If this machine may not read the
+    store, all recipes are: the caller need not have the rights of the builds. The build asks the store again.
     """
     found = set[Path]()
     try:
@@ -40,8 +40,8 @@ def stored_recipes(store: Store, recipes: Iterable[LoadedRecipe], warn: Callable
 def has_pair(entries: Iterable[Entry], loaded: LoadedRecipe, commits: Mapping[str, str]) -> bool:
     """Says whether there is a build of this recipe, for its GPU and release, from these commits of models.
 
-    `commits` has the commit of each model of the Hub, by its role. A model in a folder has none, so its build
-    is not found here; the job finds it in the store.
+    `commits` has the commit of each model of the Hub, by its role. A model in a folder has no commit, so its
+    build is not found here. The job finds it in the store.
     """
     recipe = loaded.recipe
     platform = platform_of(recipe.hardware.gpu, release_of(recipe.engine.release))

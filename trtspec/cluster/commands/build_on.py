@@ -39,10 +39,10 @@ from trtspec.recipe.loader import load
 
 
 def build_on(options: BuildCommandOptions) -> None:
-    """Builds in jobs what the store lacks of the recipes, and shows them until the last is over.
+    """Builds in jobs what the store lacks, and shows the jobs until the last one ends.
 
-    The jobs are left as they are on Ctrl-C and SIGTERM, which CI systems send, unless the options cancel
-    them. Raises JobError if one has failed.
+    Ctrl-C and SIGTERM, which CI systems send, leave the jobs running unless the options cancel them. Raises
+    JobError if a job has failed.
     """
     assert options.on
     assert options.store
@@ -82,7 +82,7 @@ def build_on(options: BuildCommandOptions) -> None:
 
 
 def _look(options: BuildCommandOptions, store: Store) -> list[PendingBuild]:
-    """Returns what is wanted of each recipe; but for a dry run, digests of large files are kept.
+    """Returns the pending build of each recipe. Digests of large files are kept, but not in a dry run.
 
     Raises TrtspecError for two recipes that would build into one folder.
     """
@@ -102,11 +102,11 @@ def _look(options: BuildCommandOptions, store: Store) -> list[PendingBuild]:
 
 
 def _plain(url: str) -> str:
-    """Returns the URL as every node can use it; raises StoreError for one with a secret in it."""
+    """Returns the URL in the form that every node can use; raises StoreError for one with a secret in it."""
     address = StoreAddress(url)
     if address.has_secret:
-        problem = "has a secret, which whoever reads a job's script would see"
-        raise StoreError(str(address), problem, "give credentials by variables or files of the environment")
+        problem = "contains a secret, which everybody who reads a job's script would see"
+        raise StoreError(str(address), problem, "pass credentials by environment variables or files")
     return str(Path(url).absolute()) if "://" not in url else url
 
 
@@ -134,7 +134,7 @@ class Place:
 def scheduler_of(cluster: str, recipes: Sequence[Path], url: str, place: Place) -> JobScheduler:
     """Returns `slurm` or `kubernetes`, for the builds of recipes for the store at `url`.
 
-    Raises RecipeError for what pods would not find.
+    Raises RecipeError for files that pods would not find.
     """
     return _kubernetes(recipes, url, place) if cluster == "kubernetes" else _slurm()
 
@@ -146,7 +146,7 @@ def _slurm() -> JobScheduler:
 
 
 def _kubernetes(recipes: Sequence[Path], url: str, place: Place) -> JobScheduler:
-    # The client of Kubernetes is of an extra, which a build on Slurm does without.
+    # The Kubernetes client comes with an extra, which a build on Slurm does not need.
     from trtspec.cluster.kubernetes.connection import connect
     from trtspec.cluster.kubernetes.jobs import KubernetesJobs
 
@@ -158,7 +158,7 @@ def _kubernetes(recipes: Sequence[Path], url: str, place: Place) -> JobScheduler
             out.warning(f"{each.path}: kubernetes.image is not written: every node must have {image} already")
     namespaces = {each.recipe.kubernetes.namespace for each in loaded}
     if len(namespaces) > 1 and place.namespace is None:
-        problem = "the recipes name several namespaces, and jobs go to one"
+        problem = "the recipes name several namespaces, and all jobs run in one"
         raise typer.BadParameter(problem, param_hint="--namespace")
     namespace = place.namespace or namespaces.pop()
     shares_files = all(isinstance(each.recipe.kubernetes.build.volume, OwnClaim) for each in loaded)

@@ -1,4 +1,4 @@
-"""Prints the progress of a cluster's deployment, and has the options that name a cluster."""
+"""Prints the progress of a deployment on a cluster, and defines the options that name a cluster."""
 
 from __future__ import annotations
 
@@ -23,29 +23,31 @@ if TYPE_CHECKING:
 
 
 def deploy_to(values: Values, context: str | None, timeout: float | None, *, force: bool) -> None:
-    """Brings a deployment to a cluster and says what becomes of it.
+    """Deploys to a cluster and prints the progress.
 
-    `timeout` is how many seconds nothing may get better, if not what its build asks. Raises `ClusterError`,
-    and `typer.Exit` with status 130 for Ctrl-C, which leaves what was applied.
+    `timeout` is the number of seconds that may pass without progress; None takes the default of the build.
+    Raises `ClusterError`, and `typer.Exit` with status 130 for Ctrl-C, which leaves what was applied.
     """
     cluster, talk = connect(context, values.namespace), ClusterTalk()
     try:
         deploy(cluster, values, talk, timeout or float(values.times.progress_s), force=force)
     except ClusterError:
         if talk.has_applied and not talk.has_gone_back:
-            out.warning(f"what was applied stays; {_stops(cluster, values.name)} takes it away")
+            out.warning(f"what was applied stays; {_stops(cluster, values.name)} deletes it")
         raise
     except KeyboardInterrupt:
         if talk.has_applied:
-            out.status(f"interrupted: what was applied stays, and comes up; {_status(cluster)} shows it")
+            out.status(
+                f"interrupted: the cluster keeps starting what was applied; {_status(cluster)} shows it"
+            )
         raise typer.Exit(INTERRUPTED) from None
     _tell_ready(cluster, values)
 
 
 class ClusterTalk:
-    """Prints how a deployment is applied and comes up.
+    """Prints how a deployment is applied and starts.
 
-    `has_applied` says whether the cluster has it, and `has_gone_back` whether it is again what it was.
+    `has_applied` is true once the cluster has it, and `has_gone_back` once it was rolled back.
     """
 
     def __init__(self) -> None:
@@ -61,7 +63,7 @@ class ClusterTalk:
         self.has_applied = True
 
     def going_back(self, revision: int) -> None:
-        out.warning(f"the release goes back to what served before, revision {revision}")
+        out.warning(f"rolling the release back to revision {revision}, which served before")
         self.has_gone_back = True
 
     @contextmanager
@@ -71,7 +73,8 @@ class ClusterTalk:
 
 
 class PodTalk:
-    """Prints how pods come up: in place on a terminal, elsewhere and without progress a line a change."""
+    """Prints how pods start: in place on a terminal; elsewhere, or without progress, one line for each
+    change."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self._progress, self._said = progress, ""
@@ -91,11 +94,9 @@ class PodTalk:
 
 
 def tell_left(cluster: Cluster, left: Sequence[Ref]) -> None:
-    """Says what was not deleted since it holds data."""
+    """Prints what was not deleted because it holds data."""
     for ref in left:
-        out.status(
-            f"{ref} is left with what it holds; kubectl delete {ref} -n {cluster.namespace} deletes it"
-        )
+        out.status(f"{ref} is kept with its data; kubectl delete {ref} -n {cluster.namespace} deletes it")
 
 
 def _tell_ready(cluster: Cluster, values: Values) -> None:

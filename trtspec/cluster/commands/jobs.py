@@ -1,4 +1,4 @@
-"""Jobs of a cluster, for people and for machines: plain lines, or a table that is drawn anew in place."""
+"""Prints the jobs of a cluster as plain lines, as JSON, or as a table that is redrawn in place."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WIDTH = 72
 
 
 def print_scripts(jobs: Sequence[ClusterJob], scheduler: JobScheduler) -> None:
-    """Prints what would be handed over to the scheduler, in order."""
+    """Prints what would be submitted to the scheduler, in order."""
     titles = {job.name: job.title for job in jobs}
     for job in jobs:
         after = f", after {' and '.join(titles[name] for name in job.after)}" if job.after else ""
@@ -55,7 +55,7 @@ def scripts_as_json(jobs: Sequence[ClusterJob], scheduler: JobScheduler) -> dict
 
 
 def result_as_json(pairs: Mapping[str, Entry | None], standing: JobStatus) -> dict[str, Any]:
-    """Returns what has become of recipes and of jobs; a pair has the digest of its entry in the store."""
+    """Returns the results of recipes and jobs; a pair has the digest of its entry in the store."""
     return {
         "pairs": {name: entry.digest if entry else None for name, entry in pairs.items()},
         "jobs": [_as_json(job, standing) for job in standing.jobs.values()],
@@ -78,7 +78,7 @@ def _as_json(job: ClusterJob, standing: JobStatus) -> dict[str, Any]:
 
 
 def print_failed(standing: JobStatus) -> None:
-    """Prints of each job that did not succeed why, what helps, and the end of its log."""
+    """Prints, for each job that did not succeed, the reason, the repair and the end of its log."""
     for job in standing.failed:
         state = standing.state(job.name)
         if job.name not in standing.ids or state.phase.value == "cancelled":
@@ -91,7 +91,7 @@ def print_failed(standing: JobStatus) -> None:
 
 
 class Lines:
-    """Tells of jobs by lines: one for each change, and one every five minutes where nothing changes."""
+    """Prints one line for each change of a job, and one every five minutes if nothing changes."""
 
     def __init__(self, standing: JobStatus, clock: Callable[[], float] = monotonic) -> None:
         self._standing, self._clock, self._spoken, self._asked = standing, clock, clock(), True
@@ -116,7 +116,7 @@ class Lines:
         self._say(f"{error}; asking again")
 
     def close(self) -> None:
-        """Called at the end of the showing, for what comes behind it."""
+        """Called when no more is shown, so that later output follows."""
 
     def _say(self, line: str) -> None:
         self._spoken = self._clock()
@@ -124,7 +124,7 @@ class Lines:
 
 
 class Drawn:
-    """Draws the jobs as a table on the terminal, each time over what was there."""
+    """Draws the jobs as a table on the terminal, each time over the previous one."""
 
     def __init__(self, standing: JobStatus) -> None:
         from rich.console import Console
@@ -176,7 +176,7 @@ def words(state: JobState) -> str:
 
 
 def table(standing: JobStatus, note: str) -> Table:
-    """Returns a row for each job: what it is, its id, and what it does, with the last line of its log."""
+    """Returns a row for each job: its title, its id and its state, with the last line of its log."""
     from rich.table import Table
     from rich.text import Text
 
@@ -192,7 +192,7 @@ def table(standing: JobStatus, note: str) -> Table:
 
 
 def _last_lines(job: ClusterJob, most: int) -> list[str]:
-    """Returns the end of a job's log; nothing before the job has begun."""
+    """Returns the end of a job's log; empty until the job has started."""
     try:
         said = last_bytes(job.log, _MOST_BYTES)
     except OSError:

@@ -1,4 +1,4 @@
-"""Deploys a recipe on a cluster, and gathers the inputs of that."""
+"""Deploys a recipe on a cluster, and collects the values for it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def deploy_on_cluster(
     helm_values: bool,
     dry_run: bool,
 ) -> None:
-    """Brings what a store has of a recipe's build, or another engine's server, to a cluster.
+    """Deploys a recipe's build from a store, or another engine's server, on a cluster.
 
     With `helm_values` it prints the values of the Helm chart, and with `dry_run` what it would apply. Raises
-    what `find_values` and `deploy_to` do.
+    what `find_values` and `deploy_to` raise.
     """
     loaded = load(recipe)
     if (output or plain) and loaded.recipe.runner.builds_engines:
-        raise typer.BadParameter("a cluster serves what a store has", param_hint="--output, --plain")
+        raise typer.BadParameter("a cluster serves a build from a store", param_hint="--output, --plain")
     values = find_values(loaded, store, namespace, output=output, plain=plain)
     if helm_values:
         out.data(dump(chart_values(values)))
@@ -63,10 +63,10 @@ def find_values(
     output: str | None = None,
     plain: bool = False,
 ) -> Values:
-    """Returns the values of a recipe's deployment: of engines in a store, or of a server of others.
+    """Returns the values of a recipe's deployment: of engines in a store, or of another engine's server.
 
-    `store`, `namespace` and the build's folder `output` stand in place of the recipe's. A server of others is
-    `plain` without drafts, beside the one with them and on no route of a Gateway. Raises RecipeError,
+    `store`, `namespace` and the build's folder `output` replace the recipe's. With `plain`, another engine's
+    server runs without drafts, beside the one with drafts and on no route of a Gateway. Raises RecipeError,
     StoreError for what a store lacks, and UnavailableError for a build that is not there.
     """
     if loaded.recipe.runner.builds_engines:
@@ -80,7 +80,7 @@ def _of_server(loaded: LoadedRecipe, store: str | None, output: str | None, *, p
     build = DeployedBuild(build_folder(loaded, {"output": output}, os.environ), loaded)
     repair = f"trtspec build {loaded.path}" + (f" --output {output}" if output else "")
     if store is not None:
-        problem = "--store has no use: the server loads the models itself, and no engine is in a store"
+        problem = "--store has no effect: the server loads the models itself, and no engine is in a store"
         raise UnavailableError(build.folder, problem, "leave it out")
     launch = build.find_launch()
     if launch is None:
@@ -95,11 +95,13 @@ def _of_engines(loaded: LoadedRecipe, store: str | None) -> ServedRecipe:
     if url is None:
         problem = loaded.problem("kubernetes.store", "is missing: the URL of the store that has the build")
         raise RecipeError(loaded.path, [problem])
-    # The recipe is in a ConfigMap, whatever store is named beside it.
+    # The ConfigMap has the recipe with its own store's URL, even if --store names another.
     for address in map(StoreAddress, filter(None, (store, loaded.recipe.kubernetes.store))):
         if address.has_secret:
             repair = "put it into a Secret, and name that in kubernetes.secrets.store"
-            raise StoreError(str(address), "its URL has a secret, which every manifest would show", repair)
+            raise StoreError(
+                str(address), "its URL contains a secret, which every manifest would show", repair
+            )
     if StoreAddress(url).protocol == "file":
         out.warning(f"{url} is a folder of this machine, which pods do not have")
     build = find_build(Store(url), loaded.recipe)
@@ -109,7 +111,7 @@ def _of_engines(loaded: LoadedRecipe, store: str | None) -> ServedRecipe:
         out.warning(f"kubernetes.image is not written: every node must have {served.image} already")
     if loaded.recipe.kubernetes.autoscaling and not loaded.recipe.kubernetes.monitoring.rules:
         out.warning(
-            "kubernetes.monitoring.rules is false, and autoscaling goes by its series: Prometheus must have "
-            "them from elsewhere: another deployment's rules, or trtspec monitoring scaling"
+            "kubernetes.monitoring.rules is false, and autoscaling reads the series of these rules: "
+            "Prometheus must get them from another deployment's rules or from trtspec monitoring scaling"
         )
     return served

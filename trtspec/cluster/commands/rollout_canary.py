@@ -1,4 +1,4 @@
-"""`trtspec rollout canary`: a new build beside the one that a cluster serves, a step at a time."""
+"""`trtspec rollout canary` runs a new build beside the one that a cluster serves, step by step."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _canary(
         told.append(f"{before} -> {then}")
         out.status(f"{values.name}: {told[-1]} ...")
 
-    # One move has many waits, so each is told in lines.
+    # One move waits many times, so each wait prints lines.
     pair = CanaryPair(cluster, values, PodTalk())
     try:
         yield Canary(pair, metrics, tell)
@@ -126,7 +126,7 @@ def _canary(
     except KeyboardInterrupt:
         if told:
             out.status(
-                f"interrupted: {told[-1]} is not reached; trtspec rollout canary next goes on, off ends it"
+                f"interrupted: {told[-1]} is not reached; trtspec rollout canary next continues, off ends it"
             )
         raise typer.Exit(INTERRUPTED) from None
 
@@ -154,6 +154,6 @@ def _show(view: CanaryView, recipe: Path) -> None:
         out.hint(f"trtspec rollout canary off {recipe}")
     elif view.verdict is BoundState.OPEN:
         if needed := max(check.needed for check in view.checks):
-            out.status(f"about {needed} more requests tell")
+            out.status(f"about {needed} more requests will decide")
     elif view.share < 1:
         out.hint(f"trtspec rollout canary next {recipe}")

@@ -1,4 +1,4 @@
-"""Hands jobs over to a scheduler and follows them to their end."""
+"""Submits jobs to a scheduler and follows them to their end."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from trtspec.cluster.jobs.state import JobState, Phase
 from trtspec.pipeline.store.store import Store
 
 _SHORTEST_S, _LONGEST_S = 1.0, 10.0
-_PATIENCE_S = 600.0  # a controller is restarted within it
+_PATIENCE_S = 600.0  # a controller restarts within this time
 
 
 class JobListener(Protocol):
-    """Hears what becomes of jobs."""
+    """Is notified of the progress of jobs."""
 
     def submitted(self, job: ClusterJob, job_id: str) -> None: ...
 
     def found(self, job: ClusterJob, job_id: str) -> None:
-        """Called for a job that an earlier call has submitted and that waits or runs."""
+        """Called for a waiting or running job that an earlier call submitted."""
         ...
 
     def changed(self, job: ClusterJob, state: JobState) -> None: ...
 
     def looked(self) -> None:
-        """Called each time that the scheduler has been asked."""
+        """Called after each answer of the scheduler."""
         ...
 
     def unanswered(self, error: UnavailableError) -> None:
@@ -39,10 +39,10 @@ class JobListener(Protocol):
 
 
 def follow(standing: JobStatus, scheduler: JobScheduler, store: Store, listener: JobListener) -> None:
-    """Submits what is not there yet and returns when every job is over, well or not.
+    """Submits the jobs that are not there yet and returns when every job has ended, successfully or not.
 
     The scheduler is asked once a second at first and every ten seconds later. Ctrl-C leaves the jobs as they
-    are. A scheduler that has once answered may be silent for ten minutes. Raises what the scheduler raises,
+    are. Once the scheduler has answered, it may be silent for ten minutes. Raises what the scheduler raises,
     and StoreError.
     """
     begin = answered = monotonic()
@@ -73,9 +73,9 @@ def follow(standing: JobStatus, scheduler: JobScheduler, store: Store, listener:
 
 
 def _settled(job: ClusterJob, state: JobState, store: Store) -> JobState:
-    """Returns the state of a job, where the store tells of one that the scheduler has forgotten.
+    """Returns the state of a job; for one that the scheduler has forgotten, the store decides.
 
-    One that leaves nothing in the store may have ended either way: the job that needs it does again what is
+    A job that leaves nothing in the store may have succeeded or failed: the job that needs it repeats what is
     missing.
     """
     if state.phase is not Phase.LOST:
@@ -86,7 +86,7 @@ def _settled(job: ClusterJob, state: JobState, store: Store) -> JobState:
 
 
 def cancel(standing: JobStatus, scheduler: JobScheduler) -> Sequence[str]:
-    """Cancels every job that waits or runs, also one whose id was not learned any more; returns the ids."""
+    """Cancels every job that waits or runs, even one whose id never arrived here; returns the ids."""
     ids = list(dict.fromkeys((*standing.running, *scheduler.find(standing.jobs).values())))
     if ids:
         scheduler.cancel(ids)

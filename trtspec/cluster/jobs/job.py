@@ -1,4 +1,4 @@
-"""One job of a cluster: a part of a build that a call of trtspec on one of its nodes does."""
+"""Describes one job of a cluster: one call of trtspec on one node, which does a part of a build."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from trtspec.pipeline.store.platform import Platform
 from trtspec.recipe.schema import Recipe
 
 SHARED_MEMORY = 2 * GIB
-"""The bytes of /dev/shm of a job, which are part of its memory."""
+"""The bytes of /dev/shm of a job. They are part of its memory."""
 
 CPUS = 4
-"""The processors of a job: most of its time one of them reads and writes, or a GPU works."""
+"""The processors of a job. Most of the time one of them reads and writes, or a GPU works."""
 
-# Python, the Hub and the store take the first; weights are in memory as they are read, as TensorRT takes
-# them, and as it writes them.
+# Python, the Hub and the store take the first. Weights are in memory three times: as they are read, as
+# TensorRT takes them, and as it writes them.
 _BASE, _TIMES = 8 * GIB, 3
 # Two hours are for the image, for calibration and for TensorRT, which times its kernels. The rest is for
-# eight times the bytes at the rate of a slow network drive: the model, which may have twice as many, is
-# downloaded and read, the checkpoint written and read, the engine written and pushed.
+# eight times the checkpoint's bytes at the rate of a slow network drive. The model, which may have twice the
+# bytes, is downloaded and read: four times. The checkpoint is written and read, and the engine is written and
+# pushed: four times.
 _HOURS, _PASSES, _SLOW_B_S = 2, 8, 100e6
 
 
@@ -35,22 +36,22 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class ClusterJob:
-    """A call of trtspec that builds a part of a recipe, as a job of a cluster."""
+    """A job of a cluster: one call of trtspec that builds a part of a recipe."""
 
     name: str
-    """Letters, digits and dashes, at most 63. The same work has the same name, whoever plans it."""
+    """The name: letters, digits and dashes, at most 63. The same work always has the same name."""
     title: str
     """The name for people."""
     file: Path
     """The file of the recipe."""
     words: tuple[str, ...]
-    """The words of the call that say how much of the recipe is built, and with which backend."""
+    """The arguments of the call that say which part of the recipe is built, and with which backend."""
     output: Path
     """The folder that it builds in."""
     store: str
-    """The URL of the store that it builds for."""
+    """The URL of the store that gets the build."""
     key: str
-    """The key in the store of what it builds or prepares."""
+    """The store's key of what it builds or prepares."""
     after: tuple[str, ...]
     """The names of the jobs that must have succeeded before it starts."""
     gpus: int
@@ -63,18 +64,18 @@ class ClusterJob:
     folders: tuple[Path, ...]
     """The folders of the shared file system that it uses."""
     log: Path
-    """The file on the shared file system that has its output, or is to have it."""
+    """The file on the shared file system for its output."""
     product: Product | None
-    """None for a job that only prepares what another reads."""
+    """The product in the store; None for a job that only prepares files for another job."""
 
     @property
     def memory(self) -> int:
-        """The bytes of the host's memory that it needs, /dev/shm among them."""
+        """The bytes of host memory that it needs, including /dev/shm."""
         return _BASE + SHARED_MEMORY + _TIMES * self.size
 
     @property
     def hours(self) -> int:
-        """The hours that it may take, a whole number."""
+        """The time limit in whole hours."""
         return math.ceil(_HOURS + _PASSES * self.size / _SLOW_B_S / 3600)
 
     @property
@@ -83,6 +84,6 @@ class ClusterJob:
         return self.call(str(self.file), str(self.output), self.store)
 
     def call(self, file: str, output: str, store: str) -> tuple[str, ...]:
-        """Returns the same where recipe, folder and store are elsewhere."""
+        """Returns these arguments for another path of the recipe, folder and store."""
         places = ("--output", output, "--store", store)
         return ("build", file, *self.words, *places, "--key", self.key)

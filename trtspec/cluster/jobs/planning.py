@@ -1,4 +1,4 @@
-"""The jobs that make what a store lacks: each engine once, and then each pair; pure."""
+"""Plans the jobs that build what a store lacks: each engine once, and then each pair; pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _DIGITS = 16
 
 
 def plan_jobs(wanted: Sequence[PendingBuild], store: str, *, shares_files: bool) -> list[ClusterJob]:
-    """Returns the jobs, each behind those that it waits for; none for a pair that the store has.
+    """Returns the jobs, each after those that it waits for; none for a pair that the store has.
 
-    `store` is the URL that every node can use. An engine that several recipes have is made once. With
-    `shares_files` what needs no GPU has jobs without one; else one job does all of an engine.
+    `store` is the URL that every node can use. An engine that several recipes share is built once. With
+    `shares_files`, stages that need no GPU run in jobs without one; else one job does all stages of an
+    engine.
     """
     jobs, makers = list[ClusterJob](), dict[str, str]()
     for each in wanted:
@@ -37,7 +38,7 @@ def plan_jobs(wanted: Sequence[PendingBuild], store: str, *, shares_files: bool)
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Stages that one job does."""
+    """The stages of one job."""
 
     last: Stage
     """The last of the stages."""
@@ -53,7 +54,7 @@ class _Planner:
         self._loaded, self._output = self._resolved.loaded, self._resolved.output.absolute()
 
     def engine_jobs(self, role: Role, product: Product, *, shares_files: bool) -> Iterator[ClusterJob]:
-        """Yields the jobs of one engine, of which each goes on where the one before it ended."""
+        """Yields the jobs of one engine; each continues where the one before it ended."""
         engine, stages = self._resolved.engines[role], self._wanted.stages[role]
         before = tuple[str, ...]()
         for group in _groups(engine, stages, self._gpus_of_node, apart=shares_files):
@@ -74,12 +75,12 @@ class _Planner:
 
     @property
     def _gpus_of_node(self) -> int:
-        """The most GPUs that a job can have: a host's, where engines span several of them."""
+        """The most GPUs that a job can have: those of one host if engines span several hosts."""
         recipe = self._loaded.recipe
         return recipe.kubernetes.hosts.gpus_per_host if recipe.kubernetes.hosts else recipe.hardware.count
 
     def pair_job(self, after: tuple[str, ...]) -> ClusterJob:
-        """Returns the job that puts together what other jobs have made, and pushes it as it is served."""
+        """Returns the job that assembles the pair from what other jobs have made, and pushes it."""
         pair = self._wanted.pair
         return self._job(pair.key, "pair", None, (), self._output, gpus=0, size=0, after=after, product=pair)
 
@@ -118,7 +119,7 @@ class _Planner:
         )
 
     def _folders(self) -> tuple[Path, ...]:
-        """Returns the folders of recipe, builds, models, texts and store, none below another."""
+        """Returns the folders of recipe, builds, models, texts and store; none lies inside another."""
         models = self._wanted.made.facts.models.values()
         texts = [model.dataset.dataset.file.parent for model in models if model.dataset]
         sources = [model.source.folder for model in models]
@@ -129,7 +130,8 @@ class _Planner:
 
 
 def _groups(engine: EnginePlan, stages: Sequence[Stage], gpus: int, *, apart: bool) -> Iterator[_Group]:
-    """Yields runs of stages that need a GPU, and of those that need none; one of all unless `apart`."""
+    """Yields runs of stages that need a GPU and runs that need none; without `apart`, one run of all
+    stages."""
     needs = [_gpus(stage, engine, gpus) for stage in stages]
     if not apart:
         yield _Group(stages[-1], max(needs))
@@ -140,9 +142,10 @@ def _groups(engine: EnginePlan, stages: Sequence[Stage], gpus: int, *, apart: bo
 
 
 def _gpus(stage: Stage, engine: EnginePlan, count: int) -> int:
-    """Returns how many of a node's GPUs a stage takes: calibration spreads the model over all of them.
+    """Returns how many of a node's GPUs a stage takes.
 
-    `trtllm-build` builds as many ranks at once as it sees GPUs, and the others after them.
+    Calibration spreads the model over all of them. `trtllm-build` builds as many ranks at once as it sees
+    GPUs, and then the others.
     """
     if not needs_gpu(stage, engine):
         return 0

@@ -1,4 +1,4 @@
-"""Defines what a cluster's scheduler must do for builds."""
+"""Defines the interface of a cluster's scheduler."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from trtspec.cluster.jobs.state import JobState
 
 
 class JobScheduler(Protocol):
-    """Runs jobs, each once the jobs that it waits for have succeeded; what it calls them are their ids.
+    """Runs each job once the jobs that it waits for have succeeded.
 
-    Every method raises UnavailableError if the scheduler cannot be asked, and JobError for what it refuses.
+    The scheduler gives the ids of jobs. Every method raises UnavailableError if the scheduler does not
+    answer, and JobError if it refuses.
     """
 
     @property
     def name(self) -> str:
-        """Its name for people."""
+        """The scheduler's name for people."""
         ...
 
     @property
     def shares_files(self) -> bool:
-        """True if a job finds the files that another has left, on whichever node; else each job does all
-        steps.
-        """
+        """True if a job on any node finds the files of the others; else each job does all steps."""
         ...
 
     @property
     def keeps_order(self) -> bool:
-        """True if it holds a job back until others have succeeded; else it gets a job only then."""
+        """True if the scheduler holds a job back until others have succeeded; else a job is submitted only
+        then."""
         ...
 
     def script(self, job: ClusterJob) -> str:
-        """Returns what is handed over for a job, for people to read; its dependencies are not in it."""
+        """Returns what is submitted for a job, for people to read, without its dependencies."""
         ...
 
     def find(self, names: Collection[str]) -> Mapping[str, str]:
-        """Returns, by name, the ids of those jobs of this user that wait or run."""
+        """Returns the ids of this user's waiting or running jobs, by name."""
         ...
 
     def submit(self, job: ClusterJob, after: Sequence[str]) -> str:
-        """Hands a job over, to begin when the jobs with these ids have succeeded; returns its id."""
+        """Submits a job that starts when the jobs with these ids have succeeded; returns its id."""
         ...
 
     def states(self, jobs: Mapping[str, ClusterJob]) -> Mapping[str, JobState]:
-        """Returns, by id, what is known of jobs; brings to `log` what they have said since, if need be."""
+        """Returns the states of jobs, by id; appends their new output to `log` if the scheduler does not."""
         ...
 
     def cancel(self, ids: Collection[str]) -> None:
-        """Ends these jobs, whether they wait or run; one that is over already is no failure."""
+        """Cancels these jobs, waiting or running; a job that has ended already is no failure."""
         ...
 
     def how_to_cancel(self, ids: Collection[str]) -> str:
-        """Returns the command line with which a person cancels these jobs."""
+        """Returns the command line that cancels these jobs."""
         ...

@@ -1,4 +1,4 @@
-"""Tracks the jobs of a build: which can be submitted, which will never run, and which are left."""
+"""Tracks the jobs of a build: which can be submitted, which can never run, and which are left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NOT_SUBMITTED = JobState(Phase.WAITS, "is not submitted yet")
 
 
 class JobStatus:
-    """The jobs, in their order, with the ids and states that are known of them, by their names."""
+    """The jobs in order, with the known ids and states by name."""
 
     def __init__(self, jobs: Sequence[ClusterJob]) -> None:
         self.jobs = {job.name: job for job in jobs}
@@ -22,14 +22,14 @@ class JobStatus:
         return self._states.get(name, _NOT_SUBMITTED)
 
     def has(self, name: str, job_id: str) -> None:
-        """Keeps the id of a job that waits or runs at the scheduler."""
+        """Stores the id of a job that waits or runs at the scheduler."""
         self.ids[name] = job_id
         self._states[name] = JobState(Phase.WAITS)
 
     def learn(self, states: Mapping[str, JobState]) -> list[ClusterJob]:
-        """Takes in states, by the jobs' ids, and returns the jobs of which something has changed.
+        """Stores states, by the jobs' ids, and returns the jobs that have changed.
 
-        A job behind one that has not succeeded is cancelled, whatever its scheduler says.
+        A job that needs an unsuccessful one counts as cancelled, whatever its scheduler says.
         """
         changed = []
         for name, job in self.jobs.items():
@@ -44,7 +44,7 @@ class JobStatus:
         return changed
 
     def ready(self, *, keeps_order: bool) -> list[ClusterJob]:
-        """Returns the jobs to submit now; where the scheduler keeps the order, that is all in their order."""
+        """Returns the jobs to submit now: all of them, in order, if the scheduler keeps the order."""
         return [
             job
             for name, job in self.jobs.items()
@@ -54,7 +54,7 @@ class JobStatus:
         ]
 
     def ids_before(self, job: ClusterJob) -> list[str]:
-        """Returns the ids of those jobs that a job waits for and that are not over."""
+        """Returns the ids of the jobs that a job still waits for."""
         return [self.ids[name] for name in job.after if not self.state(name).phase.is_over]
 
     @property
@@ -72,7 +72,7 @@ class JobStatus:
         return [job for name, job in self.jobs.items() if self.state(name).phase is not Phase.DONE]
 
     def _broken(self, job: ClusterJob) -> ClusterJob | None:
-        """Returns the first job that this one needs and that has ended without success."""
+        """Returns the first job that this one needs and that did not succeed."""
         for name in job.after:
             phase = self.state(name).phase
             if phase.is_over and phase is not Phase.DONE:

@@ -9,7 +9,7 @@ from enum import Enum
 class Phase(str, Enum):
     """The phase of a job.
 
-    `lost` is one that the scheduler no longer knows, and of whose end it kept nothing.
+    `lost` means that the scheduler no longer knows the job or how it ended.
     """
 
     WAITS = "waits"
@@ -29,14 +29,14 @@ class Phase(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """A job as its scheduler tells of it."""
+    """The state of a job as its scheduler reports it."""
 
     phase: Phase
     reason: str | None = None
-    """Says in words why it waits or how it ended."""
+    """The reason why it waits, or how it ended."""
     repair: str | None = None
-    """Says what helps."""
+    """The repair."""
     node: str | None = None
     """The node where it runs or ran."""
     restarts: int = 0
-    """The number of times that the scheduler has put it back into the queue."""
+    """How often the scheduler has requeued it."""

@@ -23,28 +23,28 @@ from trtspec.pipeline.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class PendingBuild:
-    """A recipe's plan, and what of it is still to be made."""
+    """A recipe's plan, and which parts of it are still to be built."""
 
     made: BuildPlan
     pair: Product
     entry: Entry | None
-    """The pair's entry in the store; None if it is not there. Nothing else is wanted of a pair that is there.
+    """The pair's entry in the store; None if it is not there. If it is there, nothing is left to build.
     """
     engines: Mapping[Role, Product]
     """The engines that neither the store nor the build directory has."""
     stages: Mapping[Role, tuple[Stage, ...]]
-    """The stages that are left to do for each of these engines in its work folder."""
+    """The stages left to do for each of these engines in its work folder."""
 
 
 def work_folder(output: Path, role: Role) -> Path:
-    """Returns the folder beside a build directory in which jobs make one engine of it, and find it again."""
+    """Returns the folder beside a build directory in which jobs build one of its engines."""
     return output.with_name(f"{output.name}.jobs") / role
 
 
 def look(store: Store, made: BuildPlan) -> PendingBuild:
-    """Returns what is wanted of a plan that was made for a store.
+    """Returns what is still to be built of a plan that was made for a store.
 
-    Raises StoreError, and PairError for models that do not fit together: before a job waits for hours.
+    Raises StoreError. Raises PairError for models that do not fit together, before a job waits for hours.
     """
     for step in made.own_steps:
         if step.kind == check_pair.KIND:
@@ -66,7 +66,9 @@ def look(store: Store, made: BuildPlan) -> PendingBuild:
 def _product(made: BuildPlan, only: Role | None) -> Product:
     key = key_of(made, only)
     if key is None:
-        raise StoreError(made.output, "cannot be looked up: the models' files have not been read")
+        raise StoreError(
+            made.output, "cannot be looked up in the store: the models' files have not been read"
+        )
     return Product(platform_for(made, only), key)
 
 

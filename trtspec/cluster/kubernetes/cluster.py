@@ -1,4 +1,4 @@
-"""One namespace of one Kubernetes cluster, as its API server answers: the edge to the official client."""
+"""Asks a Kubernetes API server about one namespace. No other module uses the official client for that."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from kubernetes.client import ApiClient
 
 THIS_POD = "this pod's cluster"
-"""What stands for a context where there is none."""
+"""The context's name in a pod, which has no kubeconfig."""
 
 MANAGER, SCALER = "trtspec", "trtspec-scaling"
-"""The field managers of what is applied, and of replicas that an autoscaler is to set: the API server keeps
-who has set which field."""
+"""The field managers of applied objects, and of replicas that an autoscaler sets. The API server stores which
+manager has set which field."""
 
 _CONNECT_S, _READ_S, _PROXY_S = 10.0, 60.0, 10.0
 _APPLY, _MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
 
 Manifest = dict[str, Any]
-"""An object as JSON has it; whoever looks into one makes plain types of it at once."""
+"""An object as JSON; its readers turn it into plain types at once."""
 
 
 class LogLine(NamedTuple):
-    """A line of a container's log, and when it was written, as text that sorts."""
+    """A line of a container's log, and its time as sortable text."""
 
     time: str
     text: str
@@ -40,9 +40,9 @@ class UnreachableError(ClusterError):
 
 
 class Cluster:
-    """Asks one API server for the objects of a `namespace`; `context` names it for people.
+    """Asks one API server for the objects of a `namespace`; `context` is the server's name for people.
 
-    Every method raises `UnreachableError` where the server does not answer and `RefusedByCluster` where it
+    Every method raises `UnreachableError` if the server does not answer, and `RefusedByCluster` if it
     refuses.
     """
 
@@ -51,7 +51,7 @@ class Cluster:
 
     @property
     def has_context(self) -> bool:
-        """True if a kubeconfig names the cluster, and not the pod that this process runs in."""
+        """True if a kubeconfig names the cluster; false inside a pod of the cluster."""
         return self.context != THIS_POD
 
     @property
@@ -60,9 +60,9 @@ class Cluster:
         return str(self._api.configuration.host)
 
     def apply(self, manifest: Manifest, *, force: bool = False, manager: str = MANAGER) -> None:
-        """Makes an object what the manifest says, by a server-side apply in the manager's name.
+        """Applies a manifest by a server-side apply in the manager's name.
 
-        With `force` fields that others have set are taken over.
+        With `force` it takes over fields that others have set.
         """
         of = ref_of(manifest)
         self._ask(
@@ -75,7 +75,7 @@ class Cluster:
         )
 
     def find(self, of: Ref) -> Manifest | None:
-        """Returns an object; None where there is none."""
+        """Returns an object; None if there is none."""
         try:
             found: Manifest = json.loads(
                 self._ask("GET", of.resource.path(self.namespace, of.name), {}, of=of)
@@ -101,7 +101,7 @@ class Cluster:
         self._ask("PATCH", path, options, body=change, content_type=_MERGE, of=of)
 
     def delete(self, of: Ref) -> bool:
-        """Deletes an object and what belongs to it; False where there was none."""
+        """Deletes an object and what belongs to it; returns False if there was none."""
         path = of.resource.path(self.namespace, of.name)
         try:
             self._ask("DELETE", path, {"propagationPolicy": "Background"}, of=of)
@@ -112,13 +112,13 @@ class Cluster:
         return True
 
     def log(self, pod: str, container: str, lines: int, *, previous: bool = False) -> tuple[str, ...]:
-        """Returns the last lines that a container, or the one before its last restart, has written."""
+        """Returns the last lines of a container's log, or of the log before its last restart."""
         options = {"container": container, "tailLines": str(lines), "previous": str(previous).lower()}
         path = f"{POD.path(self.namespace, pod)}/log"
         return tuple(_lines(self._ask("GET", path, options, of=Ref(POD, pod)))[-lines:])
 
     def log_since(self, pod: str, container: str, time: str | None) -> list[LogLine]:
-        """Returns what a container has written after a time, from the beginning if that is None."""
+        """Returns a container's log since a time; the whole log if that is None."""
         options = {"container": container, "timestamps": "true", **({"sinceTime": time} if time else {})}
         text = self._ask("GET", f"{POD.path(self.namespace, pod)}/log", options, of=Ref(POD, pod))
         lines = (LogLine(*line.split(" ", 1)) for line in _lines(text) if " " in line)
@@ -126,7 +126,7 @@ class Cluster:
         return [line for line in lines if time is None or line.time > time]
 
     def fetch(self, pod: str, port: int, path: str) -> str:
-        """Returns what a pod answers over HTTP, asked by way of the API server."""
+        """Returns a pod's HTTP answer, requested through the API server."""
         proxy = f"{POD.path(self.namespace, pod)}:{port}/proxy/{path.lstrip('/')}"
         return self._ask("GET", proxy, {}, of=Ref(POD, pod), seconds=_PROXY_S)
 
@@ -192,14 +192,14 @@ def _unreachable(context: str, server: str, error: Exception) -> UnreachableErro
     why = " ".join(str(error).split())
     host = urlsplit(server).netloc
     if "CERTIFICATE_VERIFY_FAILED" in why:
-        repair = "the kubeconfig's certificate-authority is not that of the server, or the server is another"
+        repair = "check the kubeconfig's certificate-authority and its server"
         return UnreachableError(context, f"the certificate of {host} cannot be verified", repair)
     known = (problem for word, problem in _NO_ANSWER if word in why)
     problem = next(known, f"does not answer ({why[:200]})")
-    repair = "is the cluster up, and this machine in its network? kubectl cluster-info tells"
+    repair = "check that the cluster runs and this machine reaches its network: kubectl cluster-info"
     return UnreachableError(context, f"no cluster: {host} {problem}", repair)
 
 
 def _lines(text: str) -> list[str]:
-    """Returns the lines of a log; a carriage return, as progress bars write it, ends none."""
+    """Returns the lines of a log; a carriage return, as progress bars write it, ends no line."""
     return text.removesuffix("\n").split("\n") if text else []

@@ -1,4 +1,4 @@
-"""Finds the cluster: a context of the kubeconfig, or the cluster that this is a pod of."""
+"""Finds the cluster: a context of the kubeconfig, or the cluster whose pod runs this process."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
 def connect(context: str | None, namespace: str | None) -> Cluster:
-    """Returns the cluster of a context, the kubeconfig's own if it is None; nothing is asked of it yet.
+    """Returns the cluster of a context, by default the kubeconfig's current one, without asking it anything.
 
-    The namespace is the context's, or `default`, where none is named. Raises `ClusterError` for a context or
-    a kubeconfig that cannot be used, and `UnavailableError` where the client is not installed.
+    The default namespace is the context's, or `default`. Raises `ClusterError` for a context or a kubeconfig
+    that cannot be used, and `UnavailableError` if the client is not installed.
     """
     require("a cluster", "kubernetes")
     from kubernetes import config
@@ -38,7 +38,9 @@ def connect(context: str | None, namespace: str | None) -> Cluster:
     if context is None and _IN_CLUSTER in os.environ:
         return _of_this_pod(config, namespace)
     raise ClusterError(
-        where, "there is no kubeconfig, and this is no pod of a cluster", "KUBECONFIG names another file"
+        where,
+        "there is no kubeconfig, and this process runs in no pod of a cluster",
+        "KUBECONFIG names another file",
     )
 
 
@@ -59,8 +61,8 @@ def _of_kubeconfig(config: Any, where: str, context: str | None, namespace: str 
         except (config.ConfigException, OSError) as error:
             raise ClusterError(name, one_line(str(error)), "kubectl config view shows the context") from error
     if said:
-        # The client goes on without credentials where the program that fetches them fails.
-        raise ClusterError(name, f"its credentials cannot be had: {said[0]}", "kubectl get pods, as a test")
+        # The client continues without credentials if the program that fetches them fails.
+        raise ClusterError(name, f"cannot get its credentials: {said[0]}", "kubectl get pods, as a test")
     return Cluster(_patient(api), name, namespace or known[name].get("namespace") or "default")
 
 
@@ -78,7 +80,7 @@ def _of_this_pod(config: Any, namespace: str | None) -> Cluster:
 
 
 def _patient(api: ApiClient) -> ApiClient:
-    """Returns the client without retries of its own, which would log and delay what is told anyway."""
+    """Returns the client without its own retries, which would log and delay what is reported anyway."""
     from kubernetes.client import ApiClient
 
     api.configuration.retries = False
@@ -87,7 +89,7 @@ def _patient(api: ApiClient) -> ApiClient:
 
 @contextmanager
 def _what_is_logged() -> Iterator[list[str]]:
-    """Yields the errors that the client tells the root logger alone, and keeps them off the terminal."""
+    """Yields the errors that the client reports only to the root logger, and keeps them off the terminal."""
     said: list[str] = []
     handler = logging.Handler(logging.ERROR)
     handler.emit = lambda record: said.append(one_line(record.getMessage()))  # type: ignore[method-assign]

@@ -25,13 +25,13 @@ _LOOK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class DeployedWorkload:
-    """A workload of ours."""
+    """A workload that trtspec deployed."""
 
     name: str
     workload: ReplicaCounts
     stages: str
     trouble: str
-    """Says what is wrong with the workload or with a pod that is not ready; empty if nothing is."""
+    """What is wrong with the workload or with a pod that is not ready; empty if nothing is."""
 
     @property
     def condition(self) -> str:
@@ -57,7 +57,7 @@ class DeployedWorkload:
 
 
 def find_deployed(cluster: Cluster) -> list[DeployedWorkload]:
-    """Returns the workloads of ours in the cluster's namespace, by their names."""
+    """Returns trtspec's workloads in the cluster's namespace, by their names."""
     found = []
     for resource in WORKLOADS:
         for manifest in _labelled(cluster, resource):
@@ -71,16 +71,16 @@ def find_deployed(cluster: Cluster) -> list[DeployedWorkload]:
 
 
 def find_names(cluster: Cluster) -> list[str]:
-    """Returns the names of the deployments in the cluster's namespace; a canary is of another's."""
+    """Returns the names of the deployments in the cluster's namespace, without canaries."""
     found = Helm(cluster).releases()
     return [name for name in found if name not in {f"{other}-{CANARY}" for other in found}]
 
 
 def stop(cluster: Cluster, name: str, tell: Callable[[str], None]) -> Sequence[Ref]:
-    """Ends a deployment, with a canary beside it, and waits until its pods have ended.
+    """Stops a deployment, with its canary, and waits until its pods have ended.
 
-    Returns its volume claims, which are left. Raises `ClusterError` where pods stay longer than their own
-    grace.
+    Returns its volume claims, which are kept. Raises `ClusterError` if pods stay longer than their own grace
+    period.
     """
     labels, helm = of_instance(name), Helm(cluster)
     before = cluster.labelled(POD, labels)
@@ -92,18 +92,18 @@ def stop(cluster: Cluster, name: str, tell: Callable[[str], None]) -> Sequence[R
     while left := cluster.labelled(POD, labels):
         if time.monotonic() >= ends:
             stuck = left[0]["metadata"]["name"]
-            repair = f"kubectl describe pod {stuck} -n {cluster.namespace}; its node may be gone"
-            problem = f"has not ended {grace + _END_S:.0f} s after it was told to"
+            repair = f"its node may be gone: kubectl describe pod {stuck} -n {cluster.namespace}"
+            problem = f"has not ended {grace + _END_S:.0f} s after its deletion"
             raise ClusterError(f"pod/{stuck}", problem, repair)
-        tell(f"{len(left)} pods end")
+        tell(f"waiting for {len(left)} pods to end")
         time.sleep(_LOOK_S)
     return [Ref(VOLUME_CLAIM, each["metadata"]["name"]) for each in cluster.labelled(VOLUME_CLAIM, labels)]
 
 
 def _labelled(cluster: Cluster, resource: Resource) -> list[Manifest]:
-    """Returns the workloads of ours of one kind, but for those that a controller has made of another.
+    """Returns trtspec's workloads of one kind, without those that a controller has made from another.
 
-    What is not installed, or not to be seen, has nothing of ours.
+    A kind that is not installed, or that the caller may not see, has none.
     """
     try:
         found = cluster.labelled(resource, OURS)
@@ -115,7 +115,7 @@ def _labelled(cluster: Cluster, resource: Resource) -> list[Manifest]:
 
 
 def _pod_labels(manifest: Mapping[str, object]) -> dict[str, str]:
-    """Returns the labels by which a workload knows its own pods."""
+    """Returns the labels that select a workload's own pods."""
     spec = manifest["spec"]
     assert isinstance(spec, Mapping)
     return dict((spec.get("selector") or {}).get("matchLabels") or {})

@@ -1,4 +1,4 @@
-"""A deployment brought to a cluster: a release of the chart, waited for, and rolled back where it fails."""
+"""Deploys a release of the chart on a cluster, waits for it, and rolls it back if it fails."""
 
 from __future__ import annotations
 
@@ -33,42 +33,42 @@ from trtspec.recipe.kubernetes import Claim
 
 
 class DeployTalk(Protocol):
-    """Is told what becomes of a deployment."""
+    """Is notified of the progress of a deployment."""
 
     def left_out(self, ref: Ref) -> None:
-        """Called for an object that the cluster does not know, and that nothing else needs."""
+        """Called for an optional object whose kind the cluster does not know."""
         ...
 
     def applying(self) -> AbstractContextManager[None]:
-        """Returns a context to have Helm apply the objects in."""
+        """Returns a context in which Helm applies the objects."""
         ...
 
     def waiting(self) -> AbstractContextManager[PodListener]:
-        """Returns a context to wait for pods in."""
+        """Returns a context in which pods are awaited."""
         ...
 
     def going_back(self, revision: int) -> None:
-        """Called before the release is made again what it was."""
+        """Called before the release is rolled back."""
         ...
 
 
 def workload_of(values: Values) -> Ref:
-    """Returns the workload of a deployment, which is waited for."""
+    """Returns the workload of a deployment."""
     if values.kserve:
         return Ref(INFERENCE_SERVICE, values.name)
     return Ref(LEADER_WORKER_SET if values.group else DEPLOYMENT, values.name)
 
 
 def deploy(cluster: Cluster, values: Values, talk: DeployTalk, patience_s: float, *, force: bool) -> None:
-    """Returns when all of it serves; raises `ClusterError` where it is not taken or does not come up.
+    """Returns when all pods serve.
 
-    A release that served before is then rolled back, and a new one stays to be looked at. Raises
-    `RefusedError` while a canary goes on. `patience_s` is how long nothing may get better until pods are
-    given up.
+    Raises `ClusterError` if the cluster refuses the deployment or its pods do not start. In that case a
+    release that served before is rolled back, and a new one stays for inspection. Raises `RefusedError` while
+    a canary runs. `patience_s` is the time without progress after which waiting ends.
     """
     if (standing := read(cluster, values.name)) and standing.goes_on:
-        problem = "a new build is being tried beside it"
-        repair = "trtspec rollout canary status RECIPE; next or off ends that"
+        problem = "a canary runs beside it"
+        repair = "trtspec rollout canary status RECIPE shows it; next or off ends it"
         raise RefusedError(values.name, problem, repair)
     helm, workload = Helm(cluster), workload_of(values)
     _check_kinds(cluster, values)
@@ -103,8 +103,8 @@ def _serves(cluster: Cluster, workload: Ref) -> bool:
 
 
 def _take_back(helm: Helm, name: str, before: int | None, *, force: bool) -> None:
-    """Takes back the objects that were applied before one was refused."""
-    # What Helm says of this would hide why.
+    """Undoes what was applied before an object was refused."""
+    # An error of Helm here would hide the cause.
     with suppress(ClusterError):
         if before is None:
             helm.uninstall(name)
@@ -127,7 +127,7 @@ def _check_kinds(cluster: Cluster, values: Values) -> None:
 
 
 def _lacking(cluster: Cluster, values: Values) -> Iterator[Ref]:
-    """Yields what the values ask for, the cluster does not know, and nothing else needs."""
+    """Yields the optional objects of the values whose kinds the cluster does not know."""
     monitoring = values.monitoring
     for resource, is_wanted in zip(MONITORS, (monitoring.pod_monitor, monitoring.rules), strict=True):
         if is_wanted and _unknown(cluster, resource, values.name):
@@ -135,20 +135,21 @@ def _lacking(cluster: Cluster, values: Values) -> Iterator[Ref]:
 
 
 def _unknown(cluster: Cluster, resource: Resource, name: str) -> RefusedByCluster | None:
-    """Returns the answer of a cluster that does not know a kind of object."""
+    """Returns the cluster's refusal if it does not know a kind of object; else None."""
     try:
         cluster.find(Ref(resource, name))
     except RefusedByCluster as error:
-        # Who may not look at such objects may still be let make them.
+        # A caller who may not read such objects may still be allowed to create them.
         return error if error.answer.lacks_kind else None
     return None
 
 
 def _hand_over(cluster: Cluster, workload: Ref) -> None:
-    """Keeps the replicas that run where an autoscaler is to set them from here on.
+    """Keeps the number of running replicas when an autoscaler is to set it from now on.
 
-    A field goes when its only manager applies it no more, and the API's default is one replica; so another
-    manager takes it before (Kubernetes' documentation, Server-Side Apply, "Transferring ownership").
+    A field is removed when its only manager no longer applies it, and the API's default is one replica. So
+    another manager takes the field first (Kubernetes' documentation, Server-Side Apply, "Transferring
+    ownership").
     """
     replicas = ((cluster.find(workload) or {}).get("spec") or {}).get("replicas")
     if replicas is None:
@@ -158,13 +159,13 @@ def _hand_over(cluster: Cluster, workload: Ref) -> None:
     try:
         cluster.apply(kept, manager=SCALER)
     except RefusedByCluster as error:
-        # The autoscaler has set another number since, and has the field.
+        # The autoscaler has set another number since, and owns the field.
         if error.answer.status != HTTPStatus.CONFLICT:
             raise
 
 
 def _no_smaller(cluster: Cluster, values: Values) -> Values:
-    """Returns values with the size that a volume claim has already where that is more: none can shrink."""
+    """Returns the values with a volume claim no smaller than it is already: a claim cannot shrink."""
     from kubernetes.utils.quantity import parse_quantity
 
     volume = values.volume

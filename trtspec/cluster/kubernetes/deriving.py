@@ -1,4 +1,4 @@
-"""The values of a deployment, from its recipe and from what follows from what is served; pure."""
+"""Derives the values of a deployment from its recipe and from what it serves; pure."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.releases import release_of
 from trtspec.recipe.schema import Recipe
 
-_LONGEST_NAME = 40  # of what is left of 63 characters by the longest suffix of an object's name
+_LONGEST_NAME = 40  # 63 characters, less the longest suffix of an object's name
 _UNITS = {"": 1, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _UNITS |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 IMAGE_S = 900
-"""The seconds for a node that pulls the image first."""
+"""The seconds for a node that must pull the image first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ class ServedRecipe:
 
 
 def derive(loaded: LoadedRecipe, served: ServedRecipe, namespace: str | None) -> Values:
-    """Returns the values of a deployment; `namespace` is in place of the recipe's.
+    """Returns the values of a deployment; `namespace` replaces the recipe's.
 
-    Raises RecipeError where KEDA would ask for servers whose namespace is not known.
+    Raises RecipeError if KEDA needs a namespace and none is known.
     """
     recipe, options = loaded.recipe, loaded.recipe.kubernetes
     namespace = namespace or options.namespace
     if options.autoscaling and options.autoscaling.by == "keda" and namespace is None:
-        problem = "is missing: keda asks Prometheus for the servers of one namespace"
+        problem = "is missing: KEDA asks Prometheus for the servers of one namespace"
         raise RecipeError(loaded.path, [loaded.problem("kubernetes.namespace", problem, "or --namespace")])
     return Values(
         name=options.name or name_of(recipe.name),
@@ -96,9 +96,9 @@ def derive(loaded: LoadedRecipe, served: ServedRecipe, namespace: str | None) ->
 
 
 def volume_of(options: Kubernetes, size: float) -> EmptyDir | HostPath | Claim:
-    """Returns the volume of what is served, which has `size` bytes.
+    """Returns the volume for engines or models of `size` bytes.
 
-    A claim that is made has room for the two of an update.
+    A new claim has room for the two builds of an update.
     """
     volume = options.cache
     if isinstance(volume, Claim) and volume.name is None and volume.size is None:
@@ -107,7 +107,7 @@ def volume_of(options: Kubernetes, size: float) -> EmptyDir | HostPath | Claim:
 
 
 def name_of(recipe: str) -> str:
-    """Returns a recipe's name as Kubernetes takes it (RFC 1035): letters, digits, dashes, a letter first."""
+    """Returns a recipe's name in Kubernetes' form (RFC 1035): letters, digits and dashes, a letter first."""
     plain = re.sub(r"[^a-z0-9]+", "-", recipe).strip("-")
     name = plain if plain[0].isalpha() else f"trtspec-{plain}"
     if len(name) <= _LONGEST_NAME:
@@ -116,14 +116,14 @@ def name_of(recipe: str) -> str:
 
 
 def default_image(recipe: Recipe, version: str) -> str:
-    """Returns the name of the image that a recipe gets that names none: no registry has it."""
+    """Returns the image's name for a recipe that names none: no registry has this image."""
     if recipe.runner.is_embedded:
         return f"trtspec:{version}-{recipe.backend}"
     return f"trtspec:{version}-{release_of(recipe.engine.release).version}"
 
 
 def gpu_choice(recipe: Recipe) -> GpuChoice | None:
-    """Returns the GPUs that a recipe's engines are for; None for the CPU."""
+    """Returns the GPUs that a recipe's engines were built for; None for the CPU."""
     product = gpus.GPUS.get(recipe.hardware.gpu)
     if product is None:
         return None
@@ -136,9 +136,9 @@ def gpu_choice(recipe: Recipe) -> GpuChoice | None:
 
 
 def gpu_labels(recipe: Recipe) -> dict[str, str]:
-    """Returns the labels of a node with the GPUs of a recipe; empty where any node will do.
+    """Returns the labels of a node with the recipe's GPUs; empty if any node will do.
 
-    They are those of NVIDIA's GPU feature discovery, unless the recipe names others, or none.
+    The labels come from NVIDIA's GPU feature discovery, unless the recipe names others, or none.
     """
     gpu, own = gpu_choice(recipe), recipe.kubernetes.gpu_labels
     if gpu is None or own is False:
@@ -165,11 +165,11 @@ def _scaling(asked: Autoscaling) -> ScalingValues:
 
 
 def gib(size: float) -> str:
-    """Returns bytes as a quantity, rounded up."""
+    """Returns bytes as a Kubernetes quantity, rounded up."""
     return f"{math.ceil(size / GIB)}Gi"
 
 
 def bytes_of(quantity: str) -> float:
-    """Returns the bytes of a quantity, of the form that recipes have."""
+    """Returns the bytes of a quantity in the form that recipes use."""
     number = quantity.rstrip(string.ascii_letters)
     return float(number) * _UNITS[quantity[len(number) :]]

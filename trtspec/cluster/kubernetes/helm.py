@@ -1,6 +1,6 @@
-"""Helm, as it is installed here: the chart rendered, and releases of it made, looked at and ended.
+"""Runs the installed Helm: renders the chart, and creates, reads and deletes its releases.
 
-Helm does not wait: it knows when a Deployment is ready, but not why its pods are not.
+Helm does not wait here: it knows when a Deployment is ready, but not why its pods are not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trtspec.cluster.kubernetes.values import Values, chart_values
 
 _HELM = "helm"
 _INSTALL = "install Helm 4 or newer: helm.sh/docs/intro/install"
-# A canary makes a revision a step, and that before it must be left to go back to.
+# Each step of a canary makes a revision, and the one before the canary must stay for going back.
 _HISTORY = ("--history-max", "20")
 _FORCE = "--force-conflicts"
 _HOLDER = re.compile(r'conflicts? with "([^"]+)"')
@@ -30,9 +30,9 @@ _ABSENT = "release: not found"
 
 
 def template(values: Values, context: str | None) -> str:
-    """Returns the objects of a deployment as YAML, with those of operators that a cluster may lack.
+    """Returns the objects of a deployment as YAML, including those of operators that a cluster may lack.
 
-    No cluster is asked; the namespace is that of the kubeconfig's context where the values name none.
+    No cluster is asked. If the values name no namespace, it is that of the kubeconfig's context.
     """
     kinds = ",".join(f"{each.api_version}/{each.kind}" for each in MONITORS)
     where = (
@@ -44,7 +44,8 @@ def template(values: Values, context: str | None) -> str:
 
 
 class Helm:
-    """Releases of the chart in a cluster's namespace; methods raise `ClusterError` for what is refused."""
+    """Releases of the chart in a cluster's namespace. Methods raise `ClusterError` if Helm or the cluster
+    refuses."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._namespace = cluster, cluster.namespace
@@ -54,24 +55,24 @@ class Helm:
     def upgrade(
         self, values: Values, *, force: bool = False, settings: Mapping[str, Any] | None = None
     ) -> None:
-        """Makes the release what the values say, or a new one; returns when the API server has its objects.
+        """Updates the release to the values, or creates it; returns when the API server has its objects.
 
-        `settings` are values of the chart that win. With `force` objects and fields of others are taken over.
+        `settings` override values of the chart. With `force` it takes over objects and fields of others.
         """
         taken = ("--take-ownership", _FORCE) if force else ()
         self._upgrade(values.name, {**chart_values(values), **(settings or {})}, "--install", *taken)
 
     def upgrade_canary(self, values: Values, replicas: int) -> None:
-        """Makes the release of a canary beside that of the values' name, with so many pods."""
+        """Creates or updates the canary's release beside that of the values' name, with this many pods."""
         settings = {"canaryOf": values.name, "replicas": replicas}
         self._upgrade(f"{values.name}-canary", {**chart_values(values), **settings}, "--install", _FORCE)
 
     def change(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Changes some values of a release, and leaves the others as they are."""
+        """Changes some values of a release, and keeps the others."""
         self._upgrade(name, settings, "--reuse-values", _FORCE)
 
     def revision(self, name: str) -> int | None:
-        """Returns the number of the revision of a release that serves; None where there is none."""
+        """Returns the number of the release's revision that serves; None if there is none."""
         try:
             history = json.loads(self._ask("history", name, "--output", "json"))
         except ClusterError as error:
@@ -87,11 +88,11 @@ class Helm:
         return sorted(each["name"] for each in found if each["chart"].startswith("trtspec-"))
 
     def rollback(self, name: str, revision: int, *, force: bool) -> None:
-        """Makes a release what it was at a revision; with `force` fields of others are taken over."""
+        """Rolls a release back to a revision; with `force` it takes over fields of others."""
         self._ask("rollback", name, str(revision), *_HISTORY, *([_FORCE] if force else []))
 
     def uninstall(self, name: str) -> None:
-        """Deletes the objects of a release but its volume claims; one that is not there is no failure."""
+        """Deletes the objects of a release but not its volume claims; a missing release is no failure."""
         self._ask("uninstall", name, "--ignore-not-found")
         self.sweep(name)
 
@@ -108,7 +109,8 @@ class Helm:
         try:
             _with_chart(words, values, self._namespace)
         except ClusterError as error:
-            # A canary sets replicas in our name, and what keeps them for an autoscaler does.
+            # These fields are ours: a canary sets replicas in our name, and so does the handover to an
+            # autoscaler.
             holders = set(_HOLDER.findall(error.problem))
             if not holders or not holders <= {MANAGER, SCALER}:
                 raise

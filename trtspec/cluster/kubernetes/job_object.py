@@ -1,7 +1,8 @@
-"""A job of a build as Kubernetes takes it: a pod that calls trtspec once, and what it may reach; pure.
+"""Makes the Kubernetes Job of a build: a pod that calls trtspec once, and a policy of what it may reach;
+pure.
 
-The recipe travels in an annotation of the pod, which it reads as a file: so a job is one object, and nothing
-is left of it when it goes.
+An annotation of the pod holds the recipe, and the pod reads it as a file. So a job is one object, and nothing
+remains after its deletion.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ _RETRIES = 3
 _KEPT_S = 86_400  # a second call tells the next day how a job ended
 _END_S = 60  # to give back what it holds in the store
 _HOUR_S = 3_600
-# On a disk are the model, which may have twice the bytes of its checkpoint, the checkpoint and the engine.
+# The disk holds the model, the checkpoint and the engine; the model may have twice the checkpoint's bytes.
 _LOGS, _TIMES_ON_DISK = GIB, 4
-# Statuses of trtspec that another try does not change, and SIGKILL: without a disruption it is for memory.
+# Exit statuses of trtspec that a retry does not change, and SIGKILL: without a disruption its cause is
+# memory.
 _FINAL = [1, 2, 137]
-# NVIDIA's image of Triton has this user.
+# NVIDIA's Triton image defines this user.
 _NOBODY = {
     "runAsNonRoot": True,
     **dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), 1000),
@@ -84,9 +86,9 @@ def job_object(job: ClusterJob, version: str) -> Manifest:
 
 
 def network_policy(recipe: Recipe, version: str) -> Manifest:
-    """Returns a policy by which the pods of a recipe's jobs reach names, the store and the Hub.
+    """Returns a policy that lets the pods of a recipe's jobs reach DNS, the store and the Hub.
 
-    Nobody reaches them.
+    Nobody may connect to these pods.
     """
     egress = [{"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}]
     if ports := recipe.kubernetes.egress_ports:

@@ -1,4 +1,4 @@
-"""Derives the state of a build's job from what the API server says of the job and its pods; pure."""
+"""Derives the state of a build's job from the API server's objects of the job and its pods; pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from trtspec.cluster.kubernetes.pods import Pod
 from trtspec.cluster.kubernetes.refusals import one_line
 from trtspec.cluster.kubernetes.troubles import Event, denied, trouble_of
 
-_AGAIN = "the same command goes on where it broke off"
+_AGAIN = "the same command continues where it stopped"
 _MEMORY = "kubernetes.build.memory in the recipe raises it"
-_TIME = "kubernetes.build.limit_hours in the recipe is the limit; the same command goes on"
+_TIME = "raise kubernetes.build.limit_hours in the recipe; the same command continues"
 _DENIED = "FailedCreate"
 
 
 @dataclass(frozen=True, slots=True)
 class JobObject:
-    """A job as the API server tells of it."""
+    """A job as the API server describes it."""
 
     name: str
     uid: str
@@ -30,7 +30,7 @@ class JobObject:
     failed: int
     """The number of pods that have failed."""
     ended: str
-    """The condition that it ended by: `Complete` or `Failed`. Empty while it has not ended."""
+    """The condition at its end: `Complete` or `Failed`; empty until then."""
     reason: str
     """The reason of that condition."""
     message: str
@@ -42,7 +42,7 @@ class JobObject:
 
 
 def parse(manifest: Mapping[str, Any]) -> JobObject:
-    """Returns the job that the API server tells of."""
+    """Returns the job from the API server's object."""
     metadata, status = manifest["metadata"], manifest.get("status") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or () if each["status"] == "True"}
     ended = next((each for each in ("Complete", "Failed") if each in conditions), "")
@@ -61,13 +61,13 @@ def parse(manifest: Mapping[str, Any]) -> JobObject:
 
 
 def state_of(job: JobObject, pods: Sequence[Pod], events: Sequence[Event], namespace: str) -> JobState:
-    """Returns the state of a job; `pods` are its own, and `events` those of the pods, or else of the job."""
+    """Returns the state of a job from its `pods` and their `events`, or the job's if it has no pods."""
     newest = max(pods, key=lambda pod: (pod.created, pod.name), default=None)
     if job.ended == "Complete":
         return JobState(Phase.DONE, node=_node(newest), restarts=job.failed)
     if job.ended == "Failed":
         reason, repair = _why(job, newest)
-        # The pod that decided is no restart.
+        # The last failed pod ended the job; the others were restarts.
         return JobState(Phase.FAILED, reason, repair, _node(newest), max(job.failed - 1, 0))
     if job.is_ending:
         return JobState(Phase.CANCELLED, "was deleted in the cluster")
@@ -86,13 +86,13 @@ def _pending(job: JobObject, pod: Pod, events: Sequence[Event], namespace: str) 
     trouble = trouble_of(pod, events, namespace)
     if trouble is None:
         return JobState(Phase.WAITS, f"its pod is {pod.stage}", node=_node(pod), restarts=job.failed)
-    # What cannot pass keeps a pod waiting until the job's limit.
+    # A lasting problem would keep the pod waiting until the job's limit.
     phase = Phase.WAITS if trouble.patience_s else Phase.FAILED
     return JobState(phase, trouble.problem, trouble.repair, _node(pod), job.failed)
 
 
 def _why(job: JobObject, pod: Pod | None) -> tuple[str, str | None]:
-    """Returns why a job has failed, and what helps."""
+    """Returns why a job has failed, and the repair."""
     if job.reason == "DeadlineExceeded":
         return "took longer than its limit", _TIME
     if pod is None:

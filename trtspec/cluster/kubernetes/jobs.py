@@ -1,4 +1,4 @@
-"""Kubernetes as a scheduler of builds: each job is a Job, by its name."""
+"""Schedules builds on Kubernetes: each job is a Job of the same name."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from trtspec.cluster.kubernetes.troubles import Event
 from trtspec.cluster.kubernetes.yaml_text import to_yaml
 
 OWNER = "batch.kubernetes.io/controller-uid"
-"""The label by which Kubernetes says of which job a pod is; one that was made anew has another."""
+"""Kubernetes' label of a pod's job; a job that was created again has another value."""
 
 _GONE_S, _LOOK_S = 120.0, 1.0
 _LOST = JobState(Phase.LOST, "is no longer in the cluster")
 
 
 class KubernetesJobs:
-    """A namespace of a cluster, which is connected to when it is first asked.
+    """The scheduler of one namespace.
 
-    `version` is that of trtspec. With `shares_files` all pods have one volume.
+    It connects to the cluster at the first request. `version` is trtspec's version. With `shares_files` all
+    pods share one volume.
     """
 
     name = "Kubernetes"
@@ -84,7 +85,7 @@ class KubernetesJobs:
         return [*walls, job_object(job, self._version)]
 
     def _is_free(self, name: str) -> bool:
-        """Deletes a job of that name that is over or hopeless; false where one waits or runs."""
+        """Deletes a job of that name that has ended or cannot start; returns False if it waits or runs."""
         of, begin = Ref(JOB, name), time.monotonic()
         while manifest := self._cluster.find(of):
             found = job_states.parse(manifest)
@@ -93,8 +94,8 @@ class KubernetesJobs:
             if not found.is_ending:
                 self._cluster.delete(of)
             if time.monotonic() - begin > _GONE_S:
-                repair = f"kubectl describe job {name} tells what holds it"
-                raise JobError(str(of), "is being deleted, and does not go", repair)
+                repair = f"kubectl describe job {name} shows what blocks its deletion"
+                raise JobError(str(of), "is being deleted, but the deletion does not finish", repair)
             time.sleep(_LOOK_S)
         return True
 
@@ -104,7 +105,7 @@ class KubernetesJobs:
             return {job.name: job for job in found}
 
     def _pods(self) -> dict[str, list[Pod]]:
-        """Returns the pods of jobs by these."""
+        """Returns the pods by their jobs."""
         found = dict[str, list[Pod]]()
         with _explained():
             for pod in map(pods.parse, self._cluster.labelled(POD, BUILDS)):
@@ -119,13 +120,13 @@ class KubernetesJobs:
         return self._look(found, here)
 
     def _look(self, job: JobObject, here: Mapping[str, list[Pod]]) -> JobState:
-        """Returns the state of a job; `here` are the pods of all."""
+        """Returns the state of a job; `here` has the pods of all jobs."""
         own = here.get(job.uid, [])
         with _explained():
             return job_states.state_of(job, own, self._events(job, own), self._cluster.namespace)
 
     def _events(self, job: JobObject, own: Sequence[Pod]) -> list[Event]:
-        """Returns what was said of the pods that do not run yet, or of a job that has none."""
+        """Returns the events of pods that do not run yet, or of a job that has no pods."""
         if job.is_over or any(pod.phase != "Pending" for pod in own):
             return []
         subjects = [("Pod", pod.name) for pod in own] or [("Job", job.name)]
@@ -140,7 +141,7 @@ class KubernetesJobs:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Turns what a cluster does not answer into UnavailableError, and what it refuses into JobError."""
+    """Raises UnavailableError if the cluster does not answer, and JobError if it refuses."""
     try:
         yield
     except UnreachableError as error:
@@ -153,7 +154,8 @@ def _explained() -> Iterator[None]:
 
 
 class Logs:
-    """Keeps how far the log of each pod has been read; a file is begun anew, since the cluster has it all."""
+    """Copies pods' logs to files, and remembers how far each was read. A file starts empty, since the cluster
+    has the whole log."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -161,7 +163,7 @@ class Logs:
         self._begun: set[Path] = set()
 
     def bring(self, pods: Sequence[Pod], file: Path) -> None:
-        """Adds to a file what the pods of one job have written since the last call, the older pod first."""
+        """Appends to a file what the pods of one job have logged since the last call, the older pod first."""
         for pod in sorted(pods, key=lambda pod: (pod.created, pod.name)):
             if any(each.is_running or each.exit_code is not None for each in pod.containers):
                 self._append(pod, file)
@@ -171,7 +173,7 @@ class Logs:
         try:
             lines = self._cluster.log_since(pod.name, CONTAINER, last)
         except RefusedByCluster:
-            return  # One that has just been made, or is gone, has none; it is asked for again.
+            return  # A new or deleted pod has no log; the next call asks again.
         if not lines:
             return
         if file not in self._begun:

@@ -1,4 +1,4 @@
-"""Labels by which objects and pods are found, as Kubernetes recommends them ("Recommended Labels")."""
+"""Defines the labels of objects and pods, as Kubernetes recommends them ("Recommended Labels")."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ NAME, INSTANCE = "app.kubernetes.io/name", "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 TRACK, STABLE, CANARY = "trtspec/track", "stable", "canary"
-"""The label of a pod that says whether its build is tried beside another one, and its values."""
+"""The label of a pod that says whether it belongs to a canary, and the label's values."""
 
 OURS = {NAME: "trtspec", MANAGED_BY: "Helm"}
 """The labels of every object of the chart."""

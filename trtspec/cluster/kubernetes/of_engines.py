@@ -15,17 +15,18 @@ from trtspec.recipe import gpus
 from trtspec.recipe.kubernetes import EmptyDir, Kubernetes
 from trtspec.recipe.schema import Recipe
 
-# Estimates that err on the large side: Triton, the coordinator and OpenAI's API; the CUDA context, NCCL and
-# pinned memory of each rank.
+# Estimates, rather too large: first for Triton, the coordinator and OpenAI's API, then for the CUDA context,
+# NCCL and pinned memory of each rank.
 _BASE, _OF_A_RANK = 6 * GIB, 4 * GIB
 _CPUS, _CPUS_OF_A_RANK = 4, 2
-_TEMPORARY = GIB  # of the disk: what is unpacked and logged in /tmp
-# Of a cache of the torch backend: slots take more than they hold, and half of what is free is the cache's.
+_TEMPORARY = GIB  # the disk for unpacked files and logs in /tmp
+# For a cache of the torch backend: slots take more than they hold, and the cache gets half of the free
+# memory.
 _AHEAD, _OF_FREE = 1.5, 2
 
 
 def of_engines(recipe: Recipe, text: str, build: StoredBuild, store: str, version: str) -> ServedRecipe:
-    """Returns what serves a build; `text` is the recipe's, and `store` the URL as pods reach it."""
+    """Returns the served recipe of a build; `text` is its text, and `store` the URL that pods use."""
     options, entry = recipe.kubernetes, build.entry
     return ServedRecipe(
         image=options.image or default_image(recipe, version),
@@ -45,10 +46,11 @@ def of_engines(recipe: Recipe, text: str, build: StoredBuild, store: str, versio
 
 
 def _resources(recipe: Recipe, build: StoredBuild) -> HostResources:
-    """Returns what a server takes of its host.
+    """Returns the host's resources that a server takes.
 
     An engine passes through the host's memory when a GPU loads it; on the CPU it stays there with its cache.
-    The coordinator has the draft logits of sampled requests, and in the bls layout Triton a copy in /dev/shm.
+    The coordinator holds the draft logits of sampled requests. In the bls layout Triton has a copy in
+    /dev/shm.
     """
     is_with_pod = isinstance(recipe.kubernetes.cache, EmptyDir)
     asked, group = recipe.kubernetes.resources, recipe.kubernetes.hosts
@@ -71,7 +73,7 @@ def _resources(recipe: Recipe, build: StoredBuild) -> HostResources:
     size = bytes_of(asked.shared_memory) if asked.shared_memory else shared
     return HostResources(
         cpu=cpu,
-        # The torch backend takes a thread for each processor that it may use.
+        # The torch backend runs a thread for each processor that it may use.
         cpu_limit=cpu if any(is_on_cpu.values()) else None,
         memory=asked.memory or gib(memory + size),
         shared_memory=asked.shared_memory or gib(shared),

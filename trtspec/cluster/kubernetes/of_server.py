@@ -19,18 +19,18 @@ from trtspec.recipe.kubernetes import Claim, EmptyDir, HostPath, Kubernetes
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Draft, Recipe
 
-# Estimates that err on the large side: the API and the engine; the CUDA context, NCCL and pinned memory of
-# each rank. PyTorch's ranks share memory.
+# Estimates, rather too large: first for the API and the engine, then for the CUDA context, NCCL and pinned
+# memory of each rank. PyTorch's ranks share memory.
 _BASE, _OF_A_RANK, _SHARED = 6 * GIB, 4 * GIB, GIB
 _CPUS, _CPUS_OF_A_RANK = 4, 2
-_TEMPORARY = 4 * GIB  # of the disk: kernels that are compiled, and what is logged
+_TEMPORARY = 4 * GIB  # the disk for compiled kernels and logs
 
 
 def of_server(loaded: LoadedRecipe, launch: ServerLaunch) -> ServedRecipe:
-    """Returns what serves a launch configuration.
+    """Returns the served recipe of a launch configuration.
 
-    Raises RecipeError for what the recipe asks of the cluster and such a server has not, and for models that
-    its pods would not see.
+    Raises RecipeError for a key that such a server does not support on a cluster, and for models that its
+    pods would not see.
     """
     if findings := list(_findings(loaded, launch)):
         raise RecipeError(loaded.path, findings)
@@ -43,7 +43,7 @@ def of_server(loaded: LoadedRecipe, launch: ServerLaunch) -> ServedRecipe:
         volume=volume_of(options, launch.weights),
         resources=_resources(recipe, launch),
         times=_times(options, launch),
-        # Alerts and the dashboard are of the metrics of trtspec's own coordinator.
+        # Alerts and the dashboard need the metrics of trtspec's own coordinator.
         monitoring=options.monitoring.model_copy(
             update={"pod_monitor": watched, "rules": False, "dashboard": False}
         ),
@@ -61,7 +61,7 @@ def of_server(loaded: LoadedRecipe, launch: ServerLaunch) -> ServedRecipe:
 
 
 def _resources(recipe: Recipe, launch: ServerLaunch) -> HostResources:
-    """Returns what a server takes of its host, through whose memory weights pass to a GPU."""
+    """Returns the host's resources that a server takes. Weights pass through its memory to a GPU."""
     asked, ranks = recipe.kubernetes.resources, recipe.target.parallel.ranks
     on_cpu = recipe.hardware.gpu == gpus.NONE
     shared = bytes_of(asked.shared_memory) if asked.shared_memory else _SHARED * (1 + ranks)
@@ -70,7 +70,7 @@ def _resources(recipe: Recipe, launch: ServerLaunch) -> HostResources:
     is_with_pod = isinstance(recipe.kubernetes.cache, EmptyDir)
     return HostResources(
         cpu=cpu,
-        # A thread for each processor that it may use.
+        # It runs a thread for each processor that it may use.
         cpu_limit=cpu if on_cpu else None,
         memory=asked.memory or gib(memory),
         shared_memory=asked.shared_memory or gib(shared),
@@ -92,18 +92,20 @@ def _findings(loaded: LoadedRecipe, launch: ServerLaunch) -> Iterator[Finding]:
     for found in recipe.runner.lacking_on_clusters(recipe):
         yield loaded.problem(found.subject, found.problem, found.repair)
     if recipe.serving.layout:
-        problem = "in Triton, vLLM is not deployed on a cluster: its own server is"
+        problem = "vLLM inside Triton cannot be deployed on a cluster; vLLM's own server can"
         yield loaded.problem("serving.layout", problem, "remove this line")
     backend = launch.runner
     if options.secrets.api_keys and backend.key_variable is None:
-        problem = f"{backend.title} takes no key but on its command line, which every user of a node can read"
+        problem = (
+            f"{backend.title} takes its key only on the command line, which every user of a node can read"
+        )
         repair = "remove this line, and put a proxy that asks for keys in front of it"
         yield loaded.problem("kubernetes.secrets.api_keys", problem, repair)
     yield from _unseen(loaded, launch)
 
 
 def _unseen(loaded: LoadedRecipe, launch: ServerLaunch) -> Iterator[Finding]:
-    """Finds folders of this machine that are on no volume of the pods, at the same path."""
+    """Yields problems for models in folders that no volume of the pods has at the same path."""
     volume = loaded.recipe.kubernetes.cache
     places = f"below {pod.MODELS} on a claim of kubernetes.cache, or below the path of a host_path"
     locations = loaded.locations
@@ -116,12 +118,12 @@ def _unseen(loaded: LoadedRecipe, launch: ServerLaunch) -> Iterator[Finding]:
             made = f"copy the build's {write_layers.OUTPUT} to a folder {places}"
             yield loaded.problem(key, problem, f"{made}, and name that as draft.model")
         elif isinstance(location, Path) and not _is_on(volume, PurePosixPath(location.absolute())):
-            problem = f"{location} is of this machine, and pods do not see it"
+            problem = f"{location} is a folder of this machine, which pods do not see"
             yield loaded.problem(f"{role}.model", problem, f"name a model of the Hub, or a folder {places}")
 
 
 def _is_on(volume: EmptyDir | HostPath | Claim, folder: PurePosixPath) -> bool:
     if isinstance(volume, HostPath):
         return PurePosixPath(volume.path) in folder.parents
-    # What is made has nothing on it yet.
+    # A new claim is empty.
     return isinstance(volume, Claim) and volume.name is not None and pod.MODELS in folder.parents

@@ -1,4 +1,4 @@
-"""Pods as the API server tells of them, in plain types."""
+"""Reads the API server's pods into plain types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 class PodContainer:
     """A container of a pod.
 
-    Its last end is that of the container before the last restart where it runs or waits again.
+    If it runs or waits again, its last end is the end before the last restart.
     """
 
     name: str
@@ -20,7 +20,7 @@ class PodContainer:
     is_ready: bool
     restarts: int
     waiting: str
-    """The reason for which it waits, if it does."""
+    """The reason why it waits, if it does."""
     message: str
     """The message that goes with `waiting`."""
     exit_code: int | None
@@ -41,25 +41,25 @@ class PodContainer:
 
     @property
     def is_past(self) -> bool:
-        """True if another container has followed its last end, or will."""
+        """True if it was restarted after its last end, or will be."""
         return self.is_running or bool(self.waiting)
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod as the API server tells of it."""
+    """A pod as the API server describes it."""
 
     name: str
     phase: str
     created: str
     """A time in ISO 8601."""
     template: str
-    """Tells pods of different templates apart."""
+    """The hash of its template: the same for all pods of one template."""
     node: str
     is_ready: bool
     is_ending: bool
     unscheduled: str
-    """The scheduler's words where no node has the pod."""
+    """The scheduler's message while the pod has no node."""
     reason: str
     """The reason why the whole pod has failed."""
     message: str
@@ -68,7 +68,7 @@ class Pod:
 
     @property
     def current(self) -> PodContainer | None:
-        """The container that the pod has come to: the first that is not done."""
+        """The pod's current container: the first that is not done."""
         for each in self.containers:
             if each.is_init and not (each.exit_code == 0 and not each.is_past):
                 return each
@@ -77,7 +77,7 @@ class Pod:
 
     @property
     def stage(self) -> str:
-        """The stage that the pod is in, in words that follow a number of pods."""
+        """The stage of the pod, in words that follow a number of pods."""
         if self.is_ready:
             return "ready"
         if self.unscheduled:
@@ -99,7 +99,7 @@ _TEMPLATES = (
 
 
 def parse(manifest: Mapping[str, Any]) -> Pod:
-    """Returns the pod that the API server tells of."""
+    """Returns the pod from the API server's object."""
     metadata, status = manifest["metadata"], manifest.get("status") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
     scheduled = conditions.get("PodScheduled") or {}
@@ -124,9 +124,9 @@ def parse(manifest: Mapping[str, Any]) -> Pod:
 
 
 def newest(pods: list[Pod]) -> list[Pod]:
-    """Returns the pods of the template that the youngest pod is of, without those that end.
+    """Returns the pods of the youngest pod's template, without those that are ending.
 
-    An update makes pods of the new template, whatever became of those of the old one.
+    An update always makes pods of the new template, whatever the state of the old ones.
     """
     here = [pod for pod in pods if not pod.is_ending]
     if not here:
@@ -136,7 +136,7 @@ def newest(pods: list[Pod]) -> list[Pod]:
 
 
 def summary(pods: list[Pod]) -> str:
-    """Returns how many pods do what, in words."""
+    """Returns the number of pods in each stage, in words."""
     stages: dict[str, int] = {}
     for pod in pods:
         stages[pod.stage] = stages.get(pod.stage, 0) + 1

@@ -1,4 +1,4 @@
-"""The Deployment that KServe makes of an InferenceService."""
+"""Finds the Deployment that KServe makes for an InferenceService."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from trtspec.cluster.kubernetes.resources import DEPLOYMENT, INFERENCE_SERVICE, 
 
 
 def predictor_name(name: str) -> str:
-    """Returns the name of what KServe makes of a service of this name."""
+    """Returns the name of KServe's Deployment for a service of this name."""
     return f"{name}-predictor"
 
 
 def find_predictor(cluster: Cluster, manifest: Manifest) -> Manifest | None:
-    """Returns the Deployment of an InferenceService; None before it is made, and for others."""
+    """Returns the Deployment of an InferenceService; None before it exists, and for other objects."""
     ref = ref_of(manifest)
     if ref.resource != INFERENCE_SERVICE:
         return None

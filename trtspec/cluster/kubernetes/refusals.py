@@ -26,14 +26,14 @@ _PASSING = (429, 502, 503, 504)
 
 @dataclass(frozen=True, slots=True)
 class ApiRefusal:
-    """An answer of the API server that is no success."""
+    """An answer of the API server that reports a failure."""
 
     status: int
     """The HTTP status."""
     reason: str
-    """The reason in one word, as Kubernetes has it."""
+    """Kubernetes' reason, one word."""
     message: str
-    """The words for a person."""
+    """The message for people."""
 
     @property
     def is_absent(self) -> bool:
@@ -46,18 +46,18 @@ class ApiRefusal:
 
     @property
     def lacks_kind(self) -> bool:
-        """True if the server does not know the kind of object at all."""
+        """True if the server does not know this kind of object."""
         words = "404 page not found", "the server could not find the requested resource"
         return self.status == 404 and any(each in self.message for each in words)
 
     @property
     def is_passing(self) -> bool:
-        """True if the same request may well succeed later."""
+        """True if the same request may succeed later."""
         return self.status in _PASSING
 
 
 class RefusedByCluster(ClusterError):
-    """An answer of the API server that is no success."""
+    """An answer of the API server that reports a failure."""
 
     def __init__(self, subject: str, problem: str, repair: str | None, answer: ApiRefusal) -> None:
         super().__init__(subject, problem, repair)
@@ -65,7 +65,7 @@ class RefusedByCluster(ClusterError):
 
 
 def answer_of(status: int, text: str) -> ApiRefusal:
-    """Returns what a body says: a Status of Kubernetes, or plain text."""
+    """Returns the answer in a body: a Status of Kubernetes, or plain text."""
     try:
         said = json.loads(text)
     except ValueError:
@@ -78,7 +78,7 @@ def answer_of(status: int, text: str) -> ApiRefusal:
 def refusal(answer: ApiRefusal, subject: str, namespace: str, owner: str | None = None) -> RefusedByCluster:
     """Returns the error for an answer to a request about `subject`.
 
-    `owner` is the project that the kind of object comes from, if it is none of Kubernetes's own.
+    `owner` is the project that defines the kind of object, if Kubernetes does not.
     """
     for words in _WORDS:
         if found := words(answer, namespace, owner):
@@ -88,7 +88,7 @@ def refusal(answer: ApiRefusal, subject: str, namespace: str, owner: str | None 
     )
 
 
-# What Helm writes before the API server's words, and how these tell the status that they came with.
+# The text that Helm writes before the API server's message, and patterns that tell the message's HTTP status.
 _HELMS = re.compile(r"^.*?Error: (?:[A-Z]+ FAILED: )?")
 _OBJECT = re.compile(r".*?server-side apply failed for object (?:\S+/)?(\S+) \S+, Kind=(\w+): (.*)")
 _NOT_OURS = re.compile(r'(\w+) "([^"]+)" in namespace "[^"]*" exists and cannot be imported')
@@ -103,11 +103,13 @@ _STATUSES = (
 
 
 def helms_words(said: str, name: str, namespace: str) -> ClusterError:
-    """Returns the error for what Helm has written of the release `name` before it failed."""
+    """Returns the error for what Helm has written about the release `name` before it failed."""
     message, subject = _HELMS.sub("", one_line(said)), f"release/{name}"
     if found := _NOT_OURS.search(message):
-        problem = f"is there already in namespace {namespace}, and is not of the release {name}"
-        repair = "kubernetes.name in the recipe gives ours another name; --force takes it over"
+        problem = f"is already in namespace {namespace}, and does not belong to the release {name}"
+        repair = (
+            "give the deployment another kubernetes.name in the recipe, or take the object over with --force"
+        )
         return ClusterError(f"{found[1].lower()}/{found[2]}", problem, repair)
     if found := _OBJECT.match(message):
         subject, message = f"{found[2].lower()}/{found[1]}", found[3]
@@ -118,7 +120,7 @@ def helms_words(said: str, name: str, namespace: str) -> ClusterError:
 
 
 def words_of_denial(message: str, namespace: str) -> tuple[str, str | None] | None:
-    """Returns problem and repair of what denies a pod; None for a message of no known kind."""
+    """Returns problem and repair for a message that denies a pod; None for an unknown message."""
     answer = ApiRefusal(403, "", message)
     for words in (_quota, _policy, _webhook, _broken_webhook, _right):
         if found := words(answer, namespace, None):
@@ -127,7 +129,7 @@ def words_of_denial(message: str, namespace: str) -> tuple[str, str | None] | No
 
 
 def one_line(text: str) -> str:
-    """Returns a text with a blank for each run of white space."""
+    """Returns a text with one blank for each run of white space."""
     return " ".join(text.split())
 
 
@@ -137,7 +139,10 @@ _Words = tuple[str, str | None]
 def _credentials(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
     if answer.status != 401:
         return None
-    return "the cluster does not accept your credentials", "log in to it again; kubectl get pods tells"
+    return (
+        "the cluster does not accept your credentials",
+        "log in to it again, and check with kubectl get pods",
+    )
 
 
 def _namespace(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
@@ -153,7 +158,7 @@ def _kind(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | Non
         return None
     if owner:
         return f"this cluster does not have {owner}", "install it, or leave it out of the recipe's kubernetes"
-    return "this cluster is too old for this kind of object", "Kubernetes 1.30 or newer has all that is used"
+    return "this cluster is too old for this kind of object", "Kubernetes 1.30 or newer is needed"
 
 
 def _absent(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
@@ -166,7 +171,7 @@ def _quota(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | No
         return None
     problem = f"quota {found['name']} refuses {found['asked']}: {found['used']} of {found['most']} is in use"
     look = f"kubectl describe quota {found['name']} -n {namespace}"
-    return problem, f"fewer replicas, or a larger quota: {look}"
+    return problem, f"set fewer replicas, or ask for a larger quota: {look}"
 
 
 def _policy(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
@@ -174,7 +179,7 @@ def _policy(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | N
     if not found:
         return None
     problem = f"the namespace's pod security ({found[1]}) does not allow it: {found[2]}"
-    return problem, "a cache on a volume claim, not on hostPath, or a namespace that allows it"
+    return problem, "put the cache on a volume claim instead of hostPath, or use a namespace that allows it"
 
 
 def _webhook(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
@@ -190,7 +195,7 @@ def _broken_webhook(answer: ApiRefusal, namespace: str, owner: str | None) -> _W
     if not found:
         return None
     problem = f"admission webhook {found[1]} does not answer: {one_line(found[2])}"
-    return problem, "it must run before anything can be deployed: kubectl get validatingwebhookconfigurations"
+    return problem, "start it first: kubectl get validatingwebhookconfigurations shows its service"
 
 
 def _right(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
@@ -205,13 +210,13 @@ def _right(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | No
 def _meanwhile(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
     if answer.status != 409 or "has been modified" not in answer.message:
         return None
-    return "somebody else has changed it meanwhile", "look at it again, and try again"
+    return "somebody else has changed it meanwhile", "check it, and run the command again"
 
 
 def _conflict(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
     if answer.status != 409 or "conflict" not in answer.message.lower():
         return None
-    return one_line(answer.message), "--force takes these fields over from whoever has set them"
+    return one_line(answer.message), "--force takes these fields over"
 
 
 def _immutable(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
@@ -224,10 +229,10 @@ def _immutable(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words 
 def _passing(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
     if not answer.is_passing:
         return None
-    return f"the cluster is busy ({answer.status}): {one_line(answer.message)}", "try again in a while"
+    return f"the cluster is busy (HTTP {answer.status}): {one_line(answer.message)}", "try again in a while"
 
 
-# What tells more than the status comes first.
+# Patterns that tell more than the status come first.
 _WORDS: tuple[Callable[[ApiRefusal, str, str | None], _Words | None], ...] = (
     _credentials,
     _namespace,

@@ -1,4 +1,4 @@
-"""Lists the kinds of objects that trtspec makes or reads in a cluster, with their places in the API."""
+"""Lists the kinds of objects that trtspec makes or reads in a cluster, with their API paths."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Resource:
     kind: str
     plural: str
     owner: str | None = None
-    """The project that brings the kind to a cluster; None for Kubernetes itself."""
+    """The project that defines the kind; None for Kubernetes itself."""
 
     def path(self, namespace: str, name: str = "") -> str:
-        """Returns the path of one object at the API server, or of all in the namespace."""
+        """Returns the API path of one object, or of all in the namespace."""
         root = "/apis" if "/" in self.api_version else "/api"
         tail = f"/{name}" if name else ""
         return f"{root}/{self.api_version}/namespaces/{namespace}/{self.plural}{tail}"
@@ -41,7 +41,7 @@ MONITORS = (
     Resource("monitoring.coreos.com/v1", "PodMonitor", "podmonitors", _OPERATOR),
     Resource("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules", _OPERATOR),
 )
-"""What the chart leaves out where a cluster lacks it: nothing else needs it."""
+"""Optional kinds: the chart leaves them out if the cluster lacks them."""
 
 SCALED_OBJECT = Resource("keda.sh/v1alpha1", "ScaledObject", "scaledobjects", "KEDA")
 INFERENCE_POOL = Resource(
@@ -73,5 +73,5 @@ class Ref:
 
 
 def ref_of(manifest: Mapping[str, Any]) -> Ref:
-    """Returns what an object is; a kind that trtspec does not make is a KeyError."""
+    """Returns the reference to an object; raises KeyError for a kind that trtspec does not make."""
     return Ref(_BY_KIND[manifest["apiVersion"], manifest["kind"]], manifest["metadata"]["name"])

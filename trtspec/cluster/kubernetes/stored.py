@@ -1,4 +1,4 @@
-"""Reads a recipe's build from a store: its entry, and what the engines say of themselves."""
+"""Reads a recipe's build from a store: its entry, and its engines' configurations."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ class BuildEngine:
     weights: int
     """The bytes of all its ranks."""
     kv_per_token: int
-    """The bytes that a token takes in the KV caches of all ranks."""
+    """The bytes of one token in the KV caches of all ranks."""
     max_batch_size: int
-    """The most requests that it takes at once."""
+    """The largest number of requests at once."""
     max_seq_len: int
-    """The most tokens of a request."""
+    """The largest number of tokens of a request."""
     draft_logits: int
-    """The bytes of the draft logits of as many sampled requests as it verifies at once."""
+    """The bytes of draft logits for the largest number of sampled requests that it verifies at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBuild:
-    """A build that is ready to be served, in a store."""
+    """A build in a store, ready to be served."""
 
     entry: Entry
     engines: Mapping[Role, BuildEngine]
 
 
 def find_build(store: Store, recipe: Recipe) -> StoredBuild:
-    """Returns the newest build of a recipe as it is; raises StoreError where the store has none."""
+    """Returns the newest build of the recipe as it is now; raises StoreError if the store has none."""
     of_name = [entry for entry in store.entries() if entry.role == "pair" and entry.name == recipe.name]
     found = [
         entry
@@ -52,8 +52,8 @@ def find_build(store: Store, recipe: Recipe) -> StoredBuild:
         if entry.manifest["recipe"] == recipe.digest and entry.platform.backend == recipe.backend
     ]
     if not found:
-        other = ", but of other recipes of this name" if of_name else ""
-        problem = f"has no build of {recipe.name} as its recipe is now{other}"
+        other = ", but it has builds of other recipes of this name" if of_name else ""
+        problem = f"has no build of {recipe.name} from the recipe as it is now{other}"
         raise StoreError(str(store), problem, "trtspec build RECIPE --store URL")
     return StoredBuild(found[0], {role: _engine(store, found[0], role) for role in recipe.engines})
 

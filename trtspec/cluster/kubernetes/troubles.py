@@ -1,4 +1,4 @@
-"""Finds why a pod does not come up: one trouble, in words for people, with the repair; pure."""
+"""Finds why a pod does not start: one problem, in words for people, with the repair; pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEVER = re.compile(
     re.IGNORECASE,
 )
 _COMING = ("TriggeredScaleUp", "Nominated")
-"""Reasons of events by which Cluster Autoscaler and Karpenter say that a node is on its way."""
+"""Event reasons by which Cluster Autoscaler and Karpenter announce a new node."""
 _NOT_COMING = "NotTriggerScaleUp"
 _OUT_OF_MEMORY = "OOMKilled"
 _RESTARTS, _INIT_RESTARTS = 2, 1
@@ -38,18 +38,18 @@ class Trouble:
     """A problem of something in the cluster, and its repair."""
 
     kind: str
-    """The same at every look, whatever numbers the words have."""
+    """Identifies the problem: the same each time, even if numbers in the message change."""
     subject: str
     problem: str
     repair: str | None
     patience_s: float = 0.0
     """The seconds within which the problem may pass."""
     log: tuple[str, bool] | None = None
-    """The container whose log tells more, and True if that log is the one before the last restart."""
+    """The container whose log tells more, and True for the log before the last restart."""
 
 
 def trouble_of(pod: Pod, events: Sequence[Event], namespace: str) -> Trouble | None:
-    """Returns the trouble of a pod that is not ready; None for one that just takes its time."""
+    """Returns the problem of a pod that is not ready; None if it only needs more time."""
     subject = f"pod/{pod.name}"
     if pod.phase == "Failed":
         problem = one_line(": ".join(filter(None, (pod.reason or "failed", pod.message))))
@@ -66,14 +66,14 @@ def trouble_of(pod: Pod, events: Sequence[Event], namespace: str) -> Trouble | N
 
 
 def denied(subject: str, message: str, namespace: str) -> Trouble:
-    """Returns the trouble of a workload whose pods the API server does not let in."""
+    """Returns the problem of a workload whose pods the API server rejects."""
     known = words_of_denial(message, namespace)
     problem, repair = known or (one_line(message), None)
-    return Trouble("denied", subject, f"its pods are not let in: {problem}", repair, _QUOTA_S)
+    return Trouble("denied", subject, f"its pods are rejected: {problem}", repair, _QUOTA_S)
 
 
 def unready(pod: Pod, events: Sequence[Event]) -> Trouble:
-    """Returns why a pod that runs is not ready, when there is no time left."""
+    """Returns why a running pod is not ready after the timeout."""
     probes = [each.message for each in events if each.reason == "Unhealthy"]
     said = one_line(probes[-1]) if probes else f"it is {pod.stage}"
     current = pod.current
@@ -81,14 +81,14 @@ def unready(pod: Pod, events: Sequence[Event]) -> Trouble:
         "unready",
         f"pod/{pod.name}",
         f"is not ready: {said}",
-        "--timeout waits longer; its log says what it does",
+        "its log shows what it does; --timeout waits longer",
         log=(current.name, False) if current and current.is_running else None,
     )
 
 
 def _unscheduled(subject: str, pod: Pod, events: Sequence[Event]) -> Trouble:
-    problem = f"no node for it: {one_line(pod.unscheduled)}"
-    repair = "kubectl get nodes -L nvidia.com/gpu.product shows the GPUs; the recipe's hardware asks for one"
+    problem = f"no node takes it: {one_line(pod.unscheduled)}"
+    repair = "compare the recipe's hardware with the nodes' GPUs: kubectl get nodes -L nvidia.com/gpu.product"
     if "persistentvolumeclaim" in pod.unscheduled.lower():
         repair = "kubectl get pvc shows the volume claims; kubernetes.cache in the recipe names one"
     for event in events:
@@ -104,7 +104,7 @@ def _of_container(
     if container.waiting in _PULL:
         return _image(subject, container)
     if container.waiting in _MAKE:
-        problem = f"container {container.name} cannot be made: {one_line(container.message)}"
+        problem = f"container {container.name} cannot be created: {one_line(container.message)}"
         return Trouble("unmade", subject, problem, _missing(container.message, namespace), 30.0)
     if container.has_failed:
         return _ended(subject, container, events, namespace)
@@ -114,16 +114,18 @@ def _of_container(
 def _image(subject: str, container: PodContainer) -> Trouble:
     words = one_line(container.message)
     problem = f"its image cannot be pulled: {words or container.waiting}"
-    repair = "kubernetes.image in the recipe names it, kubernetes.secrets.image_pull who may pull it"
+    repair = (
+        "check kubernetes.image in the recipe, and kubernetes.secrets.image_pull, the Secret for pulling it"
+    )
     passes = not _NEVER.search(f"{container.waiting} {words}")
-    # The first failure may say no more than that it failed.
+    # The first failure may give no reason.
     return Trouble("image", subject, problem, repair, _RETRIED_S if passes else 0.0)
 
 
 def _ended(subject: str, container: PodContainer, events: Sequence[Event], namespace: str) -> Trouble:
     kind = "init container" if container.is_init else "container"
     name, times = container.name, f", {container.ends} times so far" if container.ends > 1 else ""
-    # A container that has ended for good, or waits to be started again, has left its log behind.
+    # A container that has ended, or waits for its restart, has left a log.
     log = (container.name, container.is_past)
     many = container.restarts >= (_INIT_RESTARTS if container.is_init else _RESTARTS)
     patience = 0.0 if many and not container.is_running else math.inf

@@ -1,4 +1,4 @@
-"""Finds what a build on a cluster cannot use of a recipe: files of this machine, and secrets."""
+"""Finds files of this machine and secrets in a recipe, which a build on a cluster cannot use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trtspec.recipe.loader import LoadedRecipe
 def check_visible(loaded: LoadedRecipe, store: str) -> None:
     """Raises RecipeError for models, texts and a store that pods would not see, or a store with a secret.
 
-    Pods see the Hub, the store by its URL, and what is below WORK on a volume that outlives them.
+    Pods see the Hub, the store by its URL, and files below WORK on a volume that outlives them.
     """
     findings = [*_unseen(loaded), *_store(loaded, store)]
     if findings:
@@ -41,9 +41,11 @@ def _store(loaded: LoadedRecipe, store: str) -> Iterator[Finding]:
     url = loaded.recipe.kubernetes.store
     if url is None and "://" not in store:
         problem = f"is missing: {store} is a folder of this machine, which pods do not see"
-        yield loaded.problem("kubernetes.store", problem, "write the store's URL as pods reach it, or use S3")
+        yield loaded.problem(
+            "kubernetes.store", problem, "write the URL by which pods reach the store, or use S3"
+        )
     if url is not None and StoreAddress(url).has_secret:
-        problem = f"{StoreAddress(url)} has a secret, which whoever reads a Job would see"
+        problem = f"{StoreAddress(url)} contains a secret, which everybody who reads a Job would see"
         repair = "put it into a Secret, and name that in kubernetes.build.secret or kubernetes.secrets.store"
         yield loaded.problem("kubernetes.store", problem, repair)
 
@@ -58,6 +60,6 @@ def _is_mounted(loaded: LoadedRecipe, name: str) -> bool:
 
 
 def _finding(loaded: LoadedRecipe, key: str, path: Path, other: str) -> Finding:
-    problem = f"{path} is of this machine, and pods do not see it"
+    problem = f"{path} is on this machine, and pods do not see it"
     repair = f"name {other}, or a path below {WORK} on a host_path or claim of kubernetes.build.volume"
     return loaded.problem(key, problem, repair)

@@ -1,4 +1,4 @@
-"""Waits until workloads are as they were applied, and says why where they do not become so."""
+"""Waits until workloads run as they were applied, or raises the reason why they do not."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ from trtspec.deployment.server import CAUSES
 
 LOOK_S = 2.0
 LOG_LINES = 12
-_READ_LINES = 400  # a cause is told before all that it has led to
+_READ_LINES = 400  # a cause is reported before its consequences
 _ABSENCE_S = 60.0
 _ASKED = 3
-"""Of so many pods events are asked for; what is wrong with a hundred is wrong with the first."""
+"""Events are requested for at most this many pods; a problem of a hundred pods is one of the first as
+well."""
 
 
 class PodListener(Protocol):
-    """Is told what becomes of the pods."""
+    """Is notified of the progress of the pods."""
 
     def stands(self, ready: int, wanted: int, words: str) -> None:
-        """Called at every look."""
+        """Called after every check."""
         ...
 
     def troubled(self, trouble: Trouble) -> None:
-        """Called once for each trouble that may pass."""
+        """Called once for each problem that may pass."""
         ...
 
 
 class _NotUpError(ClusterError):
-    """Pods that do not come up; `log` may have a known cause, and its end is shown."""
+    """Raised for pods that do not start. The end of `log` is shown, and it may have a known cause."""
 
     def __init__(self, trouble: Trouble, log: Sequence[str]) -> None:
         problem, repair = trouble.problem, trouble.repair
@@ -59,8 +60,8 @@ def wait(
 ) -> None:
     """Returns when all replicas of the workloads are ready and none of an older template is left.
 
-    `labels` are those of their pods. Raises `ClusterError` for what does not pass: at once where it cannot
-    pass, and else after the patience that it deserves, or after `seconds` in which nothing got better.
+    `labels` select their pods. Raises `ClusterError` at once for a problem that cannot pass. For others it
+    waits as long as each may last, or `seconds` without progress.
     """
     _Wait(cluster, refs, labels, seconds, listener).run()
 
@@ -99,7 +100,7 @@ class _Wait:
         ]
         if len(found) < len(self._refs):
             gone = set(self._refs) - {each.ref for each in found}
-            raise ClusterError(str(min(gone, key=str)), "was deleted while it was waited for")
+            raise ClusterError(str(min(gone, key=str)), "was deleted while trtspec waited for it")
         here = [pods.parse(each) for each in self._cluster.labelled(POD, self._labels)]
         new = pods.newest(here)
         ready, wanted = sum(each.ready for each in found), sum(each.wanted for each in found)
@@ -111,7 +112,7 @@ class _Wait:
         troubles = self._troubles(found, new)
         for trouble in troubles:
             self._judge(trouble, now)
-        # What does not last is forgotten, and has all its patience again when it comes back.
+        # A problem that has passed is forgotten; if it comes back, it has its whole time again.
         lasting = {_key(trouble) for trouble in troubles}
         self._since = {key: since for key, since in self._since.items() if key in lasting}
         if now >= self._ends:
@@ -131,7 +132,7 @@ class _Wait:
         since = self._since.setdefault(_key(trouble), now)
         if now - since >= trouble.patience_s:
             raise _NotUpError(trouble, self._log(trouble))
-        # The same trouble of many pods is said once.
+        # The same problem of many pods is reported once.
         if trouble.kind not in self._told:
             self._told.add(trouble.kind)
             self._listener.troubled(trouble)
@@ -148,7 +149,7 @@ class _Wait:
         raise _NotUpError(replace(first, problem=problem), self._log(first))
 
     def _bear(self, error: UnreachableError | RefusedByCluster) -> None:
-        """Bears an API server that is away or busy for a while, as when it is updated."""
+        """Tolerates an API server that is away or busy for a while, for example during its update."""
         passes = isinstance(error, UnreachableError) or error.answer.is_passing
         now = time.monotonic()
         if self._absent_since is None:
@@ -171,7 +172,7 @@ class _Wait:
         return [Event(each.get("reason") or "", each.get("message") or "") for each in found]
 
     def _log(self, trouble: Trouble) -> tuple[str, ...]:
-        """Returns the end of the log that tells more, or why it cannot be had."""
+        """Returns the end of the log that tells more, or why it cannot be read."""
         if trouble.log is None:
             return ()
         pod, (container, previous) = trouble.subject.partition("/")[2], trouble.log

@@ -1,4 +1,4 @@
-"""Reads from the API server's objects how many pods of a workload are wanted and are there; pure."""
+"""Reads a workload's desired and actual numbers of pods from the API server's objects; pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from trtspec.cluster.kubernetes.resources import (
 )
 
 DIGEST = "trtspec/digest"
-"""The annotation of a template that has the digest of the build that its pods serve."""
+"""The annotation of a template with the digest of the build that its pods serve."""
 
 WORKLOADS: tuple[Resource, ...] = (DEPLOYMENT, LEADER_WORKER_SET, INFERENCE_SERVICE, ARGO_ROLLOUT)
-"""The kinds that have pods, which are waited for."""
+"""The kinds that have pods; trtspec waits for these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +29,20 @@ class ReplicaCounts:
 
     ref: Ref
     wanted: int
-    """The number of replicas that there should be."""
+    """The desired number of replicas."""
     updated: int
     """The number of replicas that are of the newest template."""
     ready: int
     """The number of replicas that serve."""
     total: int
-    """The number of all replicas, those of older templates too."""
+    """The number of all replicas, including those of older templates."""
     is_seen: bool
     """True if the controller has seen the newest manifest."""
     denied: str = ""
     """The reason why the controller cannot make pods."""
     image: str = ""
     build: str = ""
-    """The digest of what the newest template serves."""
+    """The digest of the build that the newest template serves."""
 
     @property
     def is_done(self) -> bool:
@@ -52,7 +52,7 @@ class ReplicaCounts:
 
 
 def parse(manifest: Mapping[str, Any], predictor: Mapping[str, Any] | None = None) -> ReplicaCounts:
-    """Returns the workload that the API server tells of; `predictor` is the Deployment that KServe made."""
+    """Returns the workload from the API server's object; `predictor` is the Deployment that KServe made."""
     ref, metadata, spec = ref_of(manifest), manifest["metadata"], manifest["spec"]
     status = manifest.get("status") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
@@ -61,7 +61,7 @@ def parse(manifest: Mapping[str, Any], predictor: Mapping[str, Any] | None = Non
         return _of_kserve(ref, spec.get("predictor") or {}, predictor, is_ready=is_ready)
     wanted = spec.get("replicas", 1)
     failure = conditions.get("ReplicaFailure") or {}
-    # Controllers other than Kubernetes' own need not say what they have seen.
+    # Other controllers than Kubernetes' own need not report what they have seen.
     unseen = 0 if ref.resource == DEPLOYMENT else metadata.get("generation", 0)
     return ReplicaCounts(
         ref,
@@ -78,9 +78,9 @@ def parse(manifest: Mapping[str, Any], predictor: Mapping[str, Any] | None = Non
 def _of_kserve(
     ref: Ref, wanted: Mapping[str, Any], predictor: Mapping[str, Any] | None, *, is_ready: bool
 ) -> ReplicaCounts:
-    """Returns an InferenceService as its Deployment stands.
+    """Returns an InferenceService with the counts of its Deployment.
 
-    What a service says itself counts the generations of that Deployment, and may be of before an update.
+    The service's own status counts the generations of that Deployment, and may be older than an update.
     """
     if predictor is None:
         return ReplicaCounts(ref, wanted.get("minReplicas", 1), 0, 0, 0, is_seen=False)

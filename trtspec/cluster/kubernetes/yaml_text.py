@@ -1,4 +1,4 @@
-"""Plain data as YAML that Kubernetes, Helm and people read alike."""
+"""Writes plain data as YAML that Kubernetes, Helm and people read alike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 
 _WIDTH = 110
 _NO_TEXT = re.compile(r"[yYnN]|[-+]?(\.\d[\d_]*|\d[\d_]*(\.[\d_]*)?)([eE][-+]?\d+)?|[-+]?0o[0-7_]+")
-"""What Kubernetes' parsers read as a number or a switch, and PyYAML as text: 1e3, 1_0e3, -0o7, y."""
+"""Text that Kubernetes' parsers read as a number or a Boolean, but PyYAML as text: 1e3, 1_0e3, -0o7, y."""
 
 
 def to_yaml(objects: Iterable[dict[str, Any]]) -> str:
@@ -19,7 +19,7 @@ def to_yaml(objects: Iterable[dict[str, Any]]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes text of several lines as such, and no anchors."""
+    """Writes text of several lines as a block, and no anchors."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)

@@ -1,4 +1,4 @@
-"""Runs the commands of Slurm; what they say of a failure becomes one line."""
+"""Runs the commands of Slurm, and turns their failures into one-line errors."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ CAUSES = (
     ),
     Cause(
         r"Requested node configuration is not available",
-        "no node of the partition has what is asked for",
-        "sinfo -o '%P %N %c %m %G' shows what they have; slurm.partition, slurm.gpu_type and slurm.options",
+        "no node of the partition has what the job requests",
+        "sinfo -o '%P %N %c %m %G' shows the nodes; change slurm.partition, slurm.gpu_type or slurm.options",
     ),
     Cause(
         r"Memory specification can not be satisfied|CPU count per node can not be satisfied",
         "no node of the partition has so much memory, or so many processors",
-        "sinfo -o '%P %N %c %m' shows what they have; slurm.options of the recipe has mem and cpus-per-task,"
-        " and mem: 0 asks for all of a node",
+        "sinfo -o '%P %N %c %m' shows the nodes; set mem and cpus-per-task in slurm.options of the recipe, "
+        "where mem: 0 asks for all of a node",
     ),
     Cause(
         r"Invalid account",
-        "the account may not be charged for this partition",
+        "the account may not use this partition",
         "sacctmgr show associations user=$USER shows those that may; the recipe names one in slurm.account",
     ),
     Cause(
         r"[Ii]nvalid qos|Invalid QOS",
-        "this quality of service is not open to this account and partition",
+        "this account may not use this quality of service in this partition",
         "change qos in slurm.options",
     ),
     Cause(
         r"[Tt]ime limit is invalid|time limit .*exceeds",
-        "the partition does not run jobs for so long",
-        "sinfo -o '%P %l' shows the limits; the recipe's is slurm.time",
+        "the time limit is longer than the partition allows",
+        "sinfo -o '%P %l' shows the partitions' limits; change slurm.time in the recipe",
     ),
     Cause(
         r"QOS\w+|violates accounting/QOS policy|AssocMaxSubmitJobLimit",
         "the account's limits do not allow another job",
-        "wait for others to end, and run the same command again",
+        "wait until other jobs end, and run the same command again",
     ),
     Cause(
         r"unrecognized option '(--[\w-]+)",
@@ -63,7 +63,7 @@ CAUSES = (
 def run(command: str, *words: str, stdin: str = "") -> str:
     """Returns the output of a command of Slurm.
 
-    Raises UnavailableError if Slurm cannot be asked, and JobError for what it refuses.
+    Raises UnavailableError if Slurm does not answer, and JobError if it refuses.
     """
     result = _run(command, words, stdin)
     if result.returncode:
@@ -72,9 +72,9 @@ def run(command: str, *words: str, stdin: str = "") -> str:
 
 
 def run_if_known(command: str, *words: str) -> str | None:
-    """Returns the output of a command about a job, None if Slurm keeps nothing of it.
+    """Returns the output of a command about a job; None if Slurm no longer knows the job.
 
-    Raises UnavailableError if Slurm cannot be asked.
+    Raises UnavailableError if Slurm does not answer.
     """
     result = _run(command, words, "")
     if result.returncode == 0:
@@ -86,17 +86,17 @@ def run_if_known(command: str, *words: str) -> str | None:
 
 
 def explained(command: str, said: str) -> TrtspecError:
-    """Returns an error that tells what is wrong, from what a command of Slurm said."""
+    """Returns the error for the output of a failed command of Slurm."""
     if re.search(_SILENT, said):
         return UnavailableError(
-            "Slurm", "its controller does not answer", "scontrol ping shows which one should"
+            "Slurm", "its controller does not answer", "scontrol ping names the controller"
         )
     if re.search(_CONFIGURATION, said):
         repair = "run this where jobs are submitted, on the cluster's login node; or set SLURM_CONF"
-        return UnavailableError("Slurm", "is installed here, and not configured", repair)
+        return UnavailableError("Slurm", "is installed here, but not configured", repair)
     if known := find_cause(CAUSES, said):
         return JobError(command, *known)
-    first = next((line for line in said.splitlines() if line.strip()), "failed without a word")
+    first = next((line for line in said.splitlines() if line.strip()), "failed without a message")
     return JobError(command, _PREFIX.sub("", first))
 
 

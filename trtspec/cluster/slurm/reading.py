@@ -36,7 +36,7 @@ class End:
     """The end of a job."""
 
     state: str
-    """Slurm's word for the state."""
+    """Slurm's name of the state."""
     status: int
     """The exit status of the job's script."""
     signal: int
@@ -44,7 +44,7 @@ class End:
     node: str
     """The node that it ran on."""
     reason: str = ""
-    """Slurm's word for the reason."""
+    """Slurm's name of the reason."""
     restarts: int = 0
     """The number of times that Slurm has started it again."""
 
@@ -55,9 +55,9 @@ def rows(output: str) -> list[QueueRow]:
 
 
 def end(output: str) -> End:
-    """Returns what `scontrol show job --oneliner` says of a job.
+    """Returns the end of a job from `scontrol show job --oneliner`.
 
-    The values that are read are in front of those that may hold blanks.
+    The values that are read come before those that may contain blanks.
     """
     found = {key: match[1] if (match := re.search(rf"(?:^|\s){key}=(\S*)", output)) else "" for key in _KEYS}
     status, number = _numbers(found["ExitCode"])
@@ -72,25 +72,26 @@ def end(output: str) -> End:
 
 
 def accounted(output: str) -> End | None:
-    """Returns what sacct has printed of a job in SACCT_FORMAT; None if its accounts do not have it."""
+    """Returns the end of a job from sacct's output in SACCT_FORMAT; None if accounting does not have the
+    job."""
     lines = [line.split("|") for line in output.splitlines() if line.count("|") == 2]
     if not lines:
         return None
-    # One that was requeued has a line for each time; the last is how it ended.
+    # A requeued job has a line for each run; the last line is its end.
     state, code, node = lines[-1]
     status, number = _numbers(code)
     return End(state.split()[0], status, number, _named(node), restarts=len(lines) - 1)
 
 
 def waiting(row: QueueRow) -> JobState:
-    """Returns the state of a job that is not over."""
+    """Returns the state of a job that has not ended."""
     if row.state in _RUNS:
         return JobState(Phase.RUNS, node=row.node or None)
     return JobState(Phase.WAITS, _reason(row))
 
 
 def over(found: End) -> JobState:
-    """Returns the state of a job that has ended, with the reason in words and what helps."""
+    """Returns the state of a job that has ended, with the reason in words and the repair."""
     phase, reason, repair = _verdict(found)
     return JobState(phase, reason, repair, found.node or None, found.restarts)
 
@@ -107,13 +108,13 @@ def _verdict(found: End) -> tuple[Phase, str | None, str | None]:
     if "BadConstraints" in found.reason.replace(" ", ""):
         return Phase.FAILED, *_REFUSED
     if found.signal:
-        again = "the same command goes on where it was killed"
+        again = "the same command continues where it was killed"
         return Phase.FAILED, f"was killed by {signal_name(found.signal)}", again
     if found.status - 128 in signal.valid_signals():
         return Phase.FAILED, f"was killed by {signal_name(found.status - 128)}", None
     if found.status:
         return Phase.FAILED, f"ended with status {found.status}", None
-    return Phase.FAILED, f"ended as {found.state or 'nobody knows what'}: {found.reason or 'no reason'}", None
+    return Phase.FAILED, f"ended as {found.state or 'unknown'}: {found.reason or 'no reason'}", None
 
 
 def _reason(row: QueueRow) -> str:
@@ -140,38 +141,42 @@ def _named(nodes: str) -> str:
 
 
 _KEYS = ("JobState", "Reason", "ExitCode", "Restarts", "NodeList")
-_MEMORY = "write more in the recipe: slurm: {options: {mem: 128G}}"
+_MEMORY = "raise it in the recipe: slurm: {options: {mem: 128G}}"
 _REFUSED = (
-    "no node has what it asks for",
-    "sinfo -o '%P %N %c %m %G' shows what they have; slurm.gpu_type, slurm.options",
+    "no node has the resources that it requests",
+    "sinfo -o '%P %N %c %m %G' shows the nodes; change slurm.gpu_type or slurm.options",
 )
-# How a job ends by Slurm's doing, with the reason and what helps (squeue's manual, JOB STATE CODES).
+# The states in which Slurm itself ends a job, with the reason and the repair (squeue's manual, JOB STATE
+# CODES).
 _ENDS: dict[str, tuple[str, str]] = {
     "OUT_OF_MEMORY": ("took more memory than it had", _MEMORY),
-    "TIMEOUT": ("took longer than its time limit", "write more in the recipe, slurm.time; it then goes on"),
+    "TIMEOUT": (
+        "took longer than its time limit",
+        "raise slurm.time in the recipe; the same command then continues",
+    ),
     "DEADLINE": ("could not end before its deadline", "change deadline in slurm.options"),
-    "NODE_FAIL": ("its node failed", "the same command goes on where it broke off"),
+    "NODE_FAIL": ("its node failed", "the same command continues where it stopped"),
     "BOOT_FAIL": ("its node did not start", "the same command tries again"),
-    "PREEMPTED": ("gave its node to a job with more rights", "the same command goes on where it broke off"),
+    "PREEMPTED": ("was preempted by another job", "the same command continues where it stopped"),
     "REVOKED": ("was taken over by another cluster", "squeue --federation shows it"),
 }
 # Why a job waits (squeue's manual, JOB REASON CODES).
 _REASONS = {
     "None": "Slurm has not looked at it yet",
     "Resources": "no node is free yet",
-    "Priority": "others come before it",
-    "Dependency": "the jobs before it are not over",
+    "Priority": "jobs of higher priority come first",
+    "Dependency": "the jobs that it needs have not ended",
     "DependencyNeverSatisfied": "a job that it needs did not succeed",
     "ReqNodeNotAvail": "its nodes are drained, down or reserved",
     "Nodes required for job are DOWN": "its nodes are drained, down or reserved",
     "PartitionDown": "its partition is down",
-    "PartitionInactive": "its partition starts no jobs",
+    "PartitionInactive": "its partition is inactive and starts no jobs",
     "PartitionTimeLimit": "its time limit is longer than the partition allows",
-    "PartitionNodeLimit": "the partition does not allow so many nodes",
-    "BeginTime": "is requeued, and begins in a moment",
+    "PartitionNodeLimit": "it requests more nodes than the partition allows",
+    "BeginTime": "is requeued, and starts soon",
     "JobHeldUser": "is held by its user",
     "JobHeldAdmin": "is held by an administrator",
-    "BadConstraints": "no node has what it asks for",
+    "BadConstraints": "no node has the resources that it requests",
     "Licenses": "no licence is free",
     "Reservation": "its reservation has not begun",
     "launch failed requeued held": "could not be started, and is held",

@@ -1,4 +1,4 @@
-"""Slurm as a scheduler of builds; sbatch, squeue, scontrol, scancel, and sacct where there is accounting."""
+"""Schedules builds on Slurm by sbatch, squeue, scontrol, scancel, and sacct if there is accounting."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _FORGOTTEN = JobState(Phase.LOST, "Slurm no longer knows how it ended, and keeps
 
 
 class SlurmScheduler:
-    """The cluster whose login node this is.
+    """The scheduler of the cluster whose login node this machine is.
 
-    `python` runs trtspec on its nodes, and `caches` are folders for what is downloaded, by the variables
-    that name them; both are on a file system that the nodes share with this machine.
+    `python` runs trtspec on the nodes, and `caches` are folders for downloads, by the variables that name
+    them. Both are on a file system that the nodes share with this machine.
     """
 
     name = "Slurm"
@@ -36,14 +36,14 @@ class SlurmScheduler:
     def find(self, names: Collection[str]) -> Mapping[str, str]:
         found: dict[str, str] = {}
         for row in self._queue(names):
-            # Of two of one name the older runs first.
+            # Of two jobs with one name the older runs first.
             if row.state in reading.ACTIVE and (row.name not in found or int(row.id) < int(found[row.name])):
                 found[row.name] = row.id
         return found
 
     def submit(self, job: ClusterJob, after: Sequence[str]) -> str:
         for folder in (job.log.parent, *self._caches.values()):
-            folder.mkdir(parents=True, exist_ok=True)  # Neither sbatch nor pyxis makes one.
+            folder.mkdir(parents=True, exist_ok=True)  # Neither sbatch nor pyxis creates a missing folder.
         script = submission.script(job, self._python, self._caches)
         said = run(submission.SBATCH, *submission.words(job, after), stdin=script)
         return said.strip().partition(";")[0]
@@ -75,15 +75,15 @@ class SlurmScheduler:
         said = run_if_known("scontrol", "show", "job", "--oneliner", job_id)
         if said:
             now = reading.end(said)
-            # It was requeued since squeue was asked, which tells of it again.
+            # It was requeued after squeue's answer; the next answer has it again.
             return JobState(Phase.WAITS, "is requeued") if now.state in reading.ACTIVE else reading.over(now)
         found = reading.accounted(_accounts(job_id))
-        # Accounts may be late: they say of a job that Slurm knows no more that it runs.
+        # Accounting may be late: it may still call a job running that Slurm has already forgotten.
         return reading.over(found) if found and found.state not in reading.ACTIVE else _FORGOTTEN
 
 
 def _accounts(job_id: str) -> str:
-    """Returns what sacct says of a job; nothing where there is no sacct or no accounting."""
+    """Returns sacct's end of a job; None without sacct or without accounting."""
     words = ("--allocations", "--noheader", "--parsable2", "--duplicates")
     try:
         return run("sacct", *words, f"--jobs={job_id}", f"--format={reading.SACCT_FORMAT}")

@@ -1,4 +1,4 @@
-"""A job as sbatch takes it: the words of its command line, and the script that it reads; pure."""
+"""Makes sbatch's input for a job: the arguments of its command line, and the script; pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from trtspec.recipe.slurm import ANY
 SBATCH = "sbatch"
 
 _CPU = "cpus-per-task"
-# Options of sbatch that ask for the same thing: where the recipe has one, trtspec writes none.
+# Options of sbatch that request the same thing: if the recipe has one, trtspec adds none.
 _MEMORIES, _PROCESSORS = frozenset({"mem", "mem-per-cpu", "mem-per-gpu"}), frozenset({_CPU, "cpus-per-gpu"})
-# Open MPI takes a process with these for a rank that srun has started, and ends it where srun has no PMI
-# server for it (its components schizo/slurm and ess/pmi). To import mpi4py is enough, and TensorRT-LLM does.
+# Open MPI takes a process with these variables for a rank started by srun, and ends it if srun has no PMI
+# server for it (its components schizo/slurm and ess/pmi). Importing mpi4py is enough for that, and
+# TensorRT-LLM imports it.
 _OF_RANKS = (
     *("SLURM_STEPID", "SLURM_STEP_ID", "PMI_FD", "PMI_JOBID", "PMI_RANK", "PMI_SIZE"),
     *("PMIX_NAMESPACE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -26,10 +27,10 @@ _OF_RANKS = (
 
 
 def words(job: ClusterJob, after: Sequence[str]) -> tuple[str, ...]:
-    """Returns the words that follow `sbatch`; the job begins when those with the ids `after` have succeeded.
+    """Returns the arguments of `sbatch`; the job starts when those with the ids `after` have succeeded.
 
-    Two jobs of one name and user run one behind the other: the second finds in the store what the first has
-    left. Options stand on the command line, where they win over SBATCH_… of the environment.
+    Two jobs of one name and user run one after the other: the second finds the first one's results in the
+    store. Options are on the command line, where they override the environment's SBATCH_….
     """
     order = [*([":".join(("afterok", *after))] if after else []), "singleton"]
     return (
@@ -45,10 +46,10 @@ def words(job: ClusterJob, after: Sequence[str]) -> tuple[str, ...]:
 
 
 def script(job: ClusterJob, python: str, caches: Mapping[str, Path]) -> str:
-    """Returns the script of a job, in which `python` runs trtspec where the recipe names no container.
+    """Returns the script of a job, in which `python` runs trtspec if the recipe names no container.
 
-    `caches` are folders by the variables that name them. A container runs in a step of one rank, which is no
-    rank of MPI's unless the recipe names srun's kind of MPI.
+    `caches` are folders by the variables that name them. A container runs in a step of one rank. That is no
+    MPI rank unless the recipe names srun's kind of MPI.
     """
     section, cpus = job.recipe.slurm, _options(job).get(_CPU)
     if section.container_image is None:
@@ -61,12 +62,12 @@ def script(job: ClusterJob, python: str, caches: Mapping[str, Path]) -> str:
     return _shell(
         (
             *("srun", f"--mpi={section.mpi or 'none'}"),
-            # A step does not inherit it, since Slurm 22.05, and would be bound to one processor.
+            # Since Slurm 22.05 a step does not inherit this, and would be bound to one processor.
             *([f"--{_CPU}={cpus}"] if cpus else []),
             f"--container-image={section.container_image}",
             f"--container-mounts={','.join(mounts)}",
             *("env", *(f"--unset={name}" for name in (() if section.mpi else _OF_RANKS))),
-            # The container's own home is another one.
+            # The container has a home of its own.
             *(f"{name}={folder}" for name, folder in caches.items()),
             *("trtspec", *job.arguments),
         )
@@ -89,7 +90,7 @@ def _asked(job: ClusterJob) -> Iterator[str]:
 
 
 def _options(job: ClusterJob) -> dict[str, bool | int | str]:
-    """Returns further options of sbatch: the recipe's, and what the job needs where the recipe has none."""
+    """Returns further options of sbatch: the recipe's, and those that the job needs and the recipe lacks."""
     section = job.recipe.slurm
     given = section.options | (section.gpu_options if job.gpus else {})
     memory = {} if given.keys() & _MEMORIES else {"mem": f"{math.ceil(job.memory / GIB)}G"}
@@ -98,10 +99,10 @@ def _options(job: ClusterJob) -> dict[str, bool | int | str]:
 
 
 def _pattern(file: Path) -> str:
-    """Returns a file's name as `--output` wants it, where % begins a pattern."""
+    """Returns a file's name escaped for `--output`, where % begins a pattern."""
     return str(file).replace("%", "%%")
 
 
 def _shell(argv: Sequence[str]) -> str:
-    # By exec, Slurm's signals reach trtspec and its exit status is the job's.
+    # With exec, Slurm's signals reach trtspec, and its exit status is the job's.
     return f"#!/bin/sh\nexec {shlex.join(argv)}\n"

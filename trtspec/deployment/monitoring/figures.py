@@ -1,4 +1,4 @@
-"""Computes the figures of a deployment from two looks at its metrics; pure."""
+"""Computes the figures of a deployment from two scrapes of its metrics; pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from trtspec.serving.metrics import COUNTED, KV_FRACTION, STARTED
 class ServerFigures:
     """The figures of a deployment over the last `seconds`.
 
-    Shares are 0 to 1, times in seconds, rates per second. A figure is None where nothing happened that could
-    tell it.
+    Shares are 0 to 1, times in seconds, rates per second. A figure is None if nothing happened that it could
+    be computed from.
     """
 
     model: str
@@ -82,10 +82,10 @@ def choose(scrape: Scrape, name: str | None, url: str) -> str:
 
 
 def between(before: Scrape, now: Scrape, model: str) -> ServerFigures:
-    """Returns the figures; a server that was started anew in between counts from its start."""
+    """Returns the figures; a server that restarted in between counts from its start."""
     look = _Looks(before, now, model)
     grown, grown_by, gauge, quantiles = look.grown, look.grown_by, look.gauge, look.quantiles
-    # Counters are told once a second, and with them for how long they have counted.
+    # Counters are reported once a second, together with the time that they have counted.
     elapsed = max(now.at - before.at, 1e-9)
     seconds = grown(COUNTED) or elapsed
     drafted = grown_by("trtspec:spec_decode_num_draft_tokens", "origin")
@@ -125,7 +125,7 @@ def between(before: Scrape, now: Scrape, model: str) -> ServerFigures:
 
 
 class _Looks:
-    """Two looks at the metrics of one model."""
+    """Two scrapes of the metrics of one model."""
 
     def __init__(self, before: Scrape, now: Scrape, model: str) -> None:
         self._before, self._now, self._model = before, now, model
@@ -135,7 +135,7 @@ class _Looks:
     def grown(self, name: str, **labels: str) -> float:
         """Returns how much a counter has grown."""
         new, old = (look.total(name, model=self._model, **labels) for look in (self._now, self._before))
-        # What is in front of the server may count on.
+        # The processes in front of the server may continue to count.
         is_same = self._is_same or name == REFUSALS
         return new - old if is_same and new >= old else new
 
@@ -159,8 +159,8 @@ class _Looks:
 def quantile(share: float, buckets: list[tuple[float, float]]) -> float:
     """Returns a quantile as Prometheus's `histogram_quantile` does; not a number for no values.
 
-    `buckets` are upper bounds, which ascend to infinity, with how many values are at most these. Within a
-    bucket values count as spread evenly; in the last one the bound before it is the answer.
+    `buckets` are upper bounds, which ascend to infinity, with how many values are at most these. Values are
+    taken as spread evenly within a bucket; in the last bucket the result is its lower bound.
     """
     if len(buckets) < 2 or not buckets[-1][1]:
         return math.nan

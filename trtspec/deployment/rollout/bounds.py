@@ -1,4 +1,4 @@
-"""The bounds of a roll-out, and what the evidence says of each; pure."""
+"""Checks the bounds of a roll-out against the evidence; pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOST_NEEDED = 100_000
 
 
 class BoundState(str, Enum):
-    """The state of a bound: it holds, it is broken, or it needs more requests to tell."""
+    """The state of a bound: it holds, it is broken, or it needs more requests to decide."""
 
     HOLDS = "holds"
     BROKEN = "broken"
@@ -71,9 +71,9 @@ def bounds_of(state: RolloutState) -> dict[str, str]:
 
 
 def check(state: RolloutState, evidence: RolloutEvidence) -> list[Check]:
-    """Returns the bounds of a state, none for one without drafts.
+    """Returns the bounds of a state; none for a state without drafts.
 
-    Times of the shadow are not bound: its requests are plain ones, with a draft beside each.
+    Times in the shadow arm have no bound: its requests are plain ones, with a draft beside each.
     """
     if not state.share:
         return []
@@ -93,7 +93,7 @@ def check(state: RolloutState, evidence: RolloutEvidence) -> list[Check]:
 def requests(
     arm: ArmCounts, other: ArmCounts | None, names: tuple[str, str] = ("with drafts", "plain")
 ) -> Check:
-    """Returns the bound on how many there must be of an arm, and of the other one it is held against."""
+    """Returns the bound on the number of requests of an arm, and of the other arm."""
     counts = [one.per_token.count for one in (arm, other) if one is not None]
     needed = max(LEAST_REQUESTS - min(counts), 0)
     found = ", ".join(f"{count} {name}" for count, name in zip(counts, names, strict=False))
@@ -102,7 +102,7 @@ def requests(
 
 
 def acceptance(drafts: ScoredDrafts, arm: ArmCounts, least: float = LEAST_ACCEPTANCE) -> Check:
-    """Returns the bound on how likely a token is accepted where all before it were."""
+    """Returns the bound on the conditional acceptance of a token."""
     name, bound = "acceptance", f"at least {least:.0%}"
     needed = max(LEAST_REQUESTS - arm.per_token.count, 0)
     if needed or not drafts.drafts:
@@ -114,9 +114,9 @@ def acceptance(drafts: ScoredDrafts, arm: ArmCounts, least: float = LEAST_ACCEPT
 
 
 def errors(arm: ArmCounts, other: ArmCounts | None, name_of_other: str = "plain") -> Check:
-    """Judges how much more of an arm fails than of the other one, by the interval of the difference.
+    """Judges the difference between the failing shares of both arms by its interval.
 
-    Without another arm, or one of no requests, it is the share itself.
+    Without another arm, or if it has no requests, it judges the share itself.
     """
     name, bound = "errors", f"at most {MOST_ERRORS:.0%}" + (f" above {name_of_other}" if other else "")
     if arm.requests < LEAST_REQUESTS:
@@ -144,12 +144,12 @@ def errors(arm: ArmCounts, other: ArmCounts | None, name_of_other: str = "plain"
 
 
 def _failing(arm: ArmCounts) -> float:
-    """Returns the share that failed; failures of what began before may be among them."""
+    """Returns the share that failed; it may include requests that began earlier."""
     return min(arm.failures / arm.requests, 1.0) if arm.requests else 0.0
 
 
 def _until(plain: ArmCounts, tokens: float) -> MeanTimes:
-    """Returns the times until plain requests have so many tokens."""
+    """Returns the times until plain requests have this many tokens."""
     first, later = plain.first_token, plain.per_token
     mean = first.mean + (tokens - 1) * later.mean
     return MeanTimes(min(first.count, later.count), mean, math.hypot(first.error, (tokens - 1) * later.error))
@@ -178,6 +178,7 @@ def _side(low: float, high: float, most: float) -> BoundState:
 
 
 def _needed(count: int, width: float, distance: float) -> int:
-    """Returns how many more it takes until an interval of this half-width is as narrow as the distance."""
+    """Returns how many more requests are needed until an interval of this half-width is as narrow as the
+    distance."""
     factor = (width / distance) ** 2 if distance else math.inf
     return int(min(max(count * (factor - 1), 1), _MOST_NEEDED))

@@ -27,7 +27,7 @@ _OVERALL = (
 
 @dataclass(frozen=True, slots=True)
 class MeanTimes:
-    """The mean of some times; 0.0 where there are none."""
+    """The mean of some times; 0.0 without any."""
 
     count: int
     """The number of times."""
@@ -54,7 +54,7 @@ class ScoredDrafts:
 
     @property
     def per_draft(self) -> float:
-        """The tokens that a verification gives, the target's own one among them; 1.0 where there is none."""
+        """The tokens of a verification, including the target's own one; 1.0 without any."""
         return 1 + self.accepted / self.drafts if self.drafts else 1.0
 
     @property
@@ -62,8 +62,8 @@ class ScoredDrafts:
         """The probability that a token is accepted once all before it were, if that is the same at each
         position.
 
-        A draft of L tokens has a + a^2 + ... + a^L accepted ones (Leviathan et al. 2023, section 3.1); this
-        is the a by which as many come out as did, with the mean L. Where lengths differ it is up to 0.03 low.
+        A draft of L tokens has a + a^2 + ... + a^L accepted ones (Leviathan et al. 2023, section 3.1). This
+        is the a that gives the observed number for the mean L. If lengths differ, it is up to 0.03 too low.
         """
         if not self.drafts or self.accepted >= self.drafted:
             return float(bool(self.accepted))
@@ -102,7 +102,7 @@ class RolloutEvidence:
 
 
 def counted(scrape: Scrape, model: str) -> dict[str, float]:
-    """Returns the counters of a model that matter here: those by arm are called `name{arm}`."""
+    """Returns those counters of a model that the bounds use; counters by arm are called `name{arm}`."""
     found = {name: scrape.total(name, model=model) for name in _OVERALL}
     for arm in ARMS:
         found |= {f"{name}{{{arm}}}": scrape.total(name, model=model, arm=arm) for name in _BY_ARM}
@@ -110,12 +110,13 @@ def counted(scrape: Scrape, model: str) -> dict[str, float]:
 
 
 def is_of_one_process(before: Mapping[str, float], now: Mapping[str, float]) -> bool:
-    """Says whether one process counted both; of servers that tell no start, who counts for less is new."""
+    """Says whether one process made both counts. If a server reports no start time, a smaller count means a
+    new process."""
     return now[STARTED] == before.get(STARTED, 0.0) and now[COUNTED] >= before.get(COUNTED, 0.0)
 
 
 def between(before: Mapping[str, float], now: Mapping[str, float]) -> RolloutEvidence:
-    """Returns what came since; a server that was started anew in between counts from its start."""
+    """Returns the growth since; a server that restarted in between counts from its start."""
     since = before if is_of_one_process(before, now) else {}
 
     def grown(name: str) -> float:
@@ -126,7 +127,7 @@ def between(before: Mapping[str, float], now: Mapping[str, float]) -> RolloutEvi
         if not count:
             return MeanTimes(0, 0.0, 0.0)
         mean = total / count
-        # A look falls between two messages of the server now and then, so that this may be below nothing.
+        # A scrape may fall between two updates of the server, so this difference may be negative.
         variance = max(squares / count - mean * mean, 0.0) * count / max(count - 1, 1)
         return MeanTimes(int(count), mean, math.sqrt(variance / count))
 
@@ -146,7 +147,7 @@ def between(before: Mapping[str, float], now: Mapping[str, float]) -> RolloutEvi
 
 
 def _accepted(probability: float, length: float) -> float:
-    """Returns how many tokens of a draft of so many are accepted; between two lengths as many as between."""
+    """Returns the accepted tokens of a draft of this length, interpolated between whole lengths."""
     whole = int(length)
     total = sum(probability ** (place + 1) for place in range(whole))
     return total + (length - whole) * probability ** (whole + 1)

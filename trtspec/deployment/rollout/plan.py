@@ -1,4 +1,4 @@
-"""The plan of a roll-out: its steps, what each waits for and must keep, what to settle before; pure."""
+"""Plans a roll-out: its steps, the requests and bounds of each, and what to settle before; pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RolloutPlan:
 
 
 def make(advice: RuleAdvice) -> RolloutPlan:
-    """Returns the plan for a pair of which the rules and the checklist say this."""
+    """Returns the plan for a pair with these results of the rules and the checklist."""
     judged = (*advice.rules, *advice.checklist)
     return RolloutPlan(
         tuple(_stage(step.name, step.state) for step in STEPS[1:]),
@@ -52,7 +52,7 @@ def make(advice: RuleAdvice) -> RolloutPlan:
 
 def _stage(name: str, state: RolloutState) -> RolloutStage:
     drafts = f"{state.share:.0%}" + (", scored" if state.mode == "shadow" else "")
-    # Each of the two arms must have had so many, and the one with drafts more.
+    # Each of the two arms needs this many requests, and the one with drafts more.
     smaller = min(state.share, 1 - state.share) or 1.0
     needed = max(LEAST_REQUESTS / smaller, FEWEST_WITHOUT_ERRORS / state.share)
     return RolloutStage(name, drafts, math.ceil(needed), bounds_of(state))

@@ -1,4 +1,4 @@
-"""The roll-out of one running deployment: looked at, and moved."""
+"""Shows and moves the roll-out of one running deployment."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ServerShares:
     """True if the server cannot read its file."""
 
     def goes_by(self, state: RolloutState) -> bool:
-        """Says whether it goes by a state, as far as the digits of its metrics tell."""
+        """Says whether the server follows a state, within the precision of its metrics."""
         shares = self.speculation_share, self.shadow_share
         wanted = state.share_of("speculate"), state.share_of("shadow")
         return all(abs(told - share) < 1e-5 for told, share in zip(shares, wanted, strict=True))
@@ -91,7 +91,7 @@ class RolloutMove:
 class RunningDeployment:
     """A deployment of a `build`, whose recipe gives drafts to a `usual` share of requests.
 
-    `url` is where the metrics of its server are, which serves `model`.
+    `url` is that of its server's metrics, and `model` the served model.
     """
 
     def __init__(self, build: Path, model: str, usual: float, url: str) -> None:
@@ -99,19 +99,19 @@ class RunningDeployment:
         self._file = rollout_file(build)
 
     def view(self) -> RolloutView:
-        """Looks at the file and at the server; raises `UnavailableError` where one of them cannot be read.
+        """Reads the file and the server; raises `UnavailableError` if one of them cannot be read.
 
-        A step whose counters could not be read has its evidence begin with this look.
+        If the counters could not be read at the start of the step, the evidence begins now.
         """
         found = standing.read(self._file)
         if found is not None and found.counted is None:
-            # Who may only read still sees where it stands, and all of it open.
+            # A user who may only read still sees the state, with all bounds open.
             with suppress(OSError), standing.locked(self._build):
                 self._begin()
         return self._look()
 
     def _begin(self) -> None:
-        """Has the evidence begin now where it has not yet; for who has the lock."""
+        """Starts the evidence now if it has not started yet; the caller holds the lock."""
         found = standing.read(self._file)
         if found is not None and found.counted is None:
             standing.write(self._file, replace(found, counted=counted(self._scrape(), self._model)))
@@ -126,9 +126,10 @@ class RunningDeployment:
         return RolloutView(self._model, now, self._server(said), evidence, checks)
 
     def go_on(self, *, force: bool) -> RolloutMove | None:
-        """Goes to the next step; None where there is none. Raises `RefusedError` where a bound does not hold.
+        """Goes to the next step; None if there is none.
 
-        With `force` the bounds are not asked, nor is the server.
+        Raises `RefusedError` if a bound does not hold. With `force` it checks neither the bounds nor the
+        server.
         """
         with standing.locked(self._build):
             now = self._state()
@@ -140,14 +141,14 @@ class RunningDeployment:
             return self._move(now, step)
 
     def go_back(self) -> RolloutMove | None:
-        """Goes to the step before; None where there is none."""
+        """Goes to the step before; None if there is none."""
         with standing.locked(self._build):
             now = self._state()
             step = steps.before(now)
             return self._move(now, step) if step else None
 
     def go_off(self) -> RolloutMove:
-        """Takes the drafts from all requests, whatever the file says, even where it cannot be read."""
+        """Turns drafts off for all requests, even if the file cannot be read."""
         with standing.locked(self._build):
             try:
                 now = self._state()
@@ -163,7 +164,7 @@ class RunningDeployment:
         self._begin()
         view = self._look()
         if not view.server.goes_by(view.standing.state):
-            why = "cannot read its file" if view.server.is_malformed else "does not go by its file"
+            why = "cannot read its file" if view.server.is_malformed else "does not follow its file"
             raise RefusedError(self._model, f"its server {why}: {self._file}", "its log says more")
         for verdict in (BoundState.BROKEN, BoundState.OPEN):
             for found in view.checks:
@@ -171,9 +172,9 @@ class RunningDeployment:
                     raise _refused(step, found)
 
     def _move(self, now: RolloutState, step: RolloutStep) -> RolloutMove:
-        """Writes the new state, whose evidence begins with what the server has counted until now.
+        """Writes the new state; its evidence starts from the server's present counters.
 
-        Where the server cannot be asked, that is not known; where nothing is to be judged, it is left out.
+        If the server does not answer, they are unknown; if nothing is to be judged, they are left out.
         """
         so_far: Mapping[str, float] | None = {}
         if step is not steps.OFF:
@@ -184,7 +185,7 @@ class RunningDeployment:
         return RolloutMove(now, step.state, self._is_followed(step.state))
 
     def _is_followed(self, state: RolloutState) -> bool:
-        """Waits until the server goes by a state; False where it does not in time, or cannot be asked."""
+        """Waits until the server follows a state; False if it does not in time, or does not answer."""
         deadline = time.monotonic() + _FOLLOWS_S
         try:
             while not self._server(self._scrape()).goes_by(state):
@@ -212,5 +213,5 @@ def _refused(step: RolloutStep, found: Check) -> RefusedError:
     if found.verdict is BoundState.BROKEN:
         problem = f"{found.name} is {found.found}, and must be {found.bound}"
         return RefusedError(f"no step to {step.name}", problem, "go back: trtspec rollout back RECIPE")
-    problem = f"{found.name}: {found.found}; about {found.needed} more requests tell"
+    problem = f"{found.name}: {found.found}; about {found.needed} more requests will decide"
     return RefusedError(f"no step to {step.name} yet", problem, "wait for them, or --force it")

@@ -1,4 +1,4 @@
-"""The interval of a difference between two shares; pure."""
+"""Computes the interval of a difference between two shares; pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import math
 def difference(
     own: float, count: float, other: float, count_of_other: float, errors: float
 ) -> tuple[float, float]:
-    """Returns the ends of the interval of `own - other`, where these are shares of so many.
+    """Returns the ends of the interval of `own - other`, which are shares of the given numbers.
 
-    `errors` are standard errors to an end. Newcombe's interval of two of Wilson's (1998, "Interval estimation
-    for the difference between independent proportions", method 10), which is right of few and rare ones too.
-    What is a share of none is known for certain.
+    `errors` is the number of standard errors to an end. It is Newcombe's interval from two of Wilson's (1998,
+    "Interval estimation for the difference between independent proportions", method 10), which is also right
+    for few and rare events. A share of no requests counts as exact.
     """
     low, high = _wilson(own, count, errors)
     low_of_other, high_of_other = _wilson(other, count_of_other, errors) if count_of_other else (other, other)

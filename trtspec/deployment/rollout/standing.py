@@ -31,12 +31,12 @@ class RolloutRecord:
 
 
 def now() -> str:
-    """Returns the present time as a standing has it, in ISO 8601, to the second."""
+    """Returns the present time in ISO 8601, to the second."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def read(path: Path) -> RolloutRecord | None:
-    """Returns what the file says; None where there is none. Raises `UnavailableError` for a broken one."""
+    """Returns the file's record; None without a file. Raises `UnavailableError` for a broken file."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -44,7 +44,7 @@ def read(path: Path) -> RolloutRecord | None:
     try:
         state = parse(text)
     except RolloutError as error:
-        raise UnavailableError(path, str(error), "trtspec rollout off writes it anew") from error
+        raise UnavailableError(path, str(error), "trtspec rollout off writes it again") from error
     said = json.loads(text)
     since, counted = said.get("since"), said.get("counted", {})
     numbers = counted.items() if isinstance(counted, dict) else ()
@@ -53,7 +53,7 @@ def read(path: Path) -> RolloutRecord | None:
 
 
 def write(path: Path, standing: RolloutRecord) -> None:
-    """Replaces the file, which is the old one or the new one at any time, whatever ends this process."""
+    """Replaces the file atomically, even if this process is killed."""
     said = {
         "version": VERSION,
         "mode": standing.state.mode,
@@ -66,7 +66,8 @@ def write(path: Path, standing: RolloutRecord) -> None:
 
 @contextmanager
 def locked(build: Path) -> Iterator[None]:
-    """Lets one process at a time move the roll-out of a build; the kernel frees it when that process ends."""
+    """Lets one process at a time move the roll-out of a build; the kernel frees the lock when that process
+    ends."""
     descriptor = os.open(build, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -17,7 +17,7 @@ class RolloutStep:
 
 STEPS = (
     RolloutStep("off", RolloutState("speculate", 0.0)),
-    # Half of the requests, so that what the drafts take from the others is seen beside them.
+    # Half of the requests, so that the other half shows what drafts cost the plain requests.
     RolloutStep("shadow", RolloutState("shadow", 0.5)),
     RolloutStep("5 %", RolloutState("speculate", 0.05)),
     RolloutStep("25 %", RolloutState("speculate", 0.25)),
@@ -28,7 +28,7 @@ OFF, ALL = STEPS[0], STEPS[-1]
 
 
 def name_of(state: RolloutState) -> str:
-    """Returns the name of a state, which need not be one of the steps: a recipe may say any share."""
+    """Returns the name of a state, which need not be one of the steps: a recipe may have any share."""
     known = {step.state: step.name for step in STEPS}
     kind = "shadow " if state.mode == "shadow" else ""
     return known.get(state) or f"{kind}{state.share * 100:.4g} %"

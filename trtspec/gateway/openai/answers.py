@@ -1,4 +1,4 @@
-"""OpenAI's answers, whole and in chunks, made of the pieces that come from the model."""
+"""Makes OpenAI's answers, whole and in chunks, from the model's pieces."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Route(Protocol):
     """The reason for an end with calls."""
 
     def plain(self, choice: int, text: str) -> bytes:
-        """Returns a chunk's choice that has nothing but text, in JSON."""
+        """Returns a chunk's choice that has only text, in JSON."""
         ...
 
     def part(self, piece: ChoicePiece, found: ParsedText, log_probs: Any, first: int) -> dict[str, Any]:
@@ -64,14 +64,14 @@ class Chat:
         return _choice(piece, log_probs, message=message | _reasoning(found))
 
     def some_calls(self, found: ParsedText, first: int) -> dict[str, Any]:
-        """Returns the fields of a chunk's delta that tell of calls."""
+        """Returns the fields of a chunk's delta for calls."""
         told = [{"index": number, **_call(call)} for number, call in enumerate(found.calls, first)]
         if found.more:
             told.insert(0, {"index": first - 1, "function": {"arguments": found.more}})
         return {"tool_calls": told} if told else {}
 
     def all_calls(self, calls: list[ParsedCall]) -> dict[str, Any]:
-        """Returns the fields of a whole message that tell of calls."""
+        """Returns the fields of a whole message for calls."""
         return {"tool_calls": [_call(call) for call in calls]}
 
     def log_probs(self, tokenizer: Names, piece: ChoicePiece, offset: int) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Completions:
 
 
 class ResponseBuilder:
-    """One answer, to the request of that name; the `tokenizer` is for jobs that ask for log-probabilities."""
+    """Builds the answer to the request of that name; the `tokenizer` is for jobs with log-probabilities."""
 
     def __init__(
         self, route: Route, job: ModelRequest, model: str, tokenizer: Tokenizer | None, name: str
@@ -129,7 +129,7 @@ class ResponseBuilder:
     # In chunks.
 
     def chunk(self, pieces: Iterable[ChoicePiece]) -> bytes:
-        """Returns the events that some pieces are."""
+        """Returns the events of some pieces."""
         return b"".join(self._events(piece) for piece in pieces)
 
     def end(self) -> bytes:
@@ -162,7 +162,7 @@ class ResponseBuilder:
     # Whole.
 
     def whole(self, pieces: Iterable[ChoicePiece]) -> bytes:
-        """Returns the answer in one; the pieces are one of each choice."""
+        """Returns the whole answer; there is one piece for each choice."""
         choices = []
         for piece in sorted(pieces, key=lambda piece: piece.choice):
             found = self._found(piece)
@@ -173,7 +173,7 @@ class ResponseBuilder:
     # Both.
 
     def _found(self, piece: ChoicePiece) -> ParsedText:
-        """Returns what the piece's text is: content, and what else a reader finds."""
+        """Returns the parts of the piece's text: content, and what a reader finds."""
         if piece.counts:
             self._counts[piece.choice] = piece.counts
             self._speculation = piece.speculation
@@ -205,7 +205,7 @@ class ResponseBuilder:
         return made
 
     def _usage(self) -> dict[str, Any]:
-        """Returns the tokens of all choices; a prompt counts once, however many choices it has."""
+        """Returns the tokens of all choices; a prompt counts once, even with several choices."""
         per_prompt = self._job.num_sequences
         given = sum(
             counts.num_input_tokens for choice, counts in self._counts.items() if choice % per_prompt == 0

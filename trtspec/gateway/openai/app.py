@@ -1,4 +1,4 @@
-"""The routes of the API."""
+"""Defines the routes of the API."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.request_id import ID
 
 _NO_TEMPLATE = (
-    "this model has no chat template, so it takes no messages; send its prompt to /v1/completions, "
-    "or serve a model whose tokenizer has one"
+    "this model has no chat template, so it takes no messages; send a prompt to /v1/completions, or serve a "
+    "model whose tokenizer has a chat template"
 )
-_ROUTES = "; chats are asked at /v1/chat/completions, and prompts at /v1/completions"
+_ROUTES = "; send chats to /v1/chat/completions, and prompts to /v1/completions"
 _MOST_HELD = 256 << 20
 B = TypeVar("B", ChatRequest, ResponsesBody)
 _REFUSALS = {
@@ -66,7 +66,7 @@ _REFUSALS = {
 
 @dataclass(frozen=True, slots=True)
 class ModelText:
-    """The template and tokenizer of the model, and what else the API tells of it and takes from it."""
+    """The template, tokenizer and other facts of the model for the API."""
 
     template: ChatTemplate | None = None
     tokenizer: Tokenizer | None = None
@@ -86,10 +86,10 @@ def make_app(
     refusals: Refusals,
     max_requests: int,
 ) -> ASGIApp:
-    """Returns the application; at most `max_requests` are at work at once, each prompt counted as one.
+    """Returns the application; at most `max_requests` run at once, and each prompt counts as one.
 
-    The `renderer` is that of the template of the `texts`. `refusals` counts what the application refuses
-    itself, and `/metrics` tells it.
+    The `renderer` renders the template of the `texts`. `refusals` counts the application's own refusals for
+    `/metrics`.
     """
     places, errors = Places(max_requests), _Errors(refusals)
     routes = _Routes(upstream, texts, renderer, keys, places)
@@ -119,7 +119,7 @@ def make_app(
 
 
 class _Bounded:
-    """Names requests, and answers 429 to those without a place, before anything of them is read."""
+    """Names requests, and answers 429 to those without a slot, before it reads anything of them."""
 
     def __init__(self, app: ASGIApp, places: Places, refusals: Refusals) -> None:
         self._app, self._places, self._refusals = app, places, refusals
@@ -160,13 +160,13 @@ class _Routes:
     async def _chat_job(
         self, request: Request, kind: type[B], as_request: Callable[[B], ChatRequest]
     ) -> tuple[B, ModelRequest]:
-        """Returns the body of a chat, and the job that it is."""
+        """Returns the body of a chat, and its job."""
         tenant = self._tenant(request)
         async with self._body(request) as body:
             said: B = await _read(body, kind)
             self._check_model(said.model)
             wanted = with_defaults(as_request(said), self._texts.sampling)
-            # What waits for the template is as large as its body.
+            # A chat that waits for the template takes as much memory as its body.
             renderer, prompt = await self._prompt(request, wanted)
         parser = self._texts.card.reasoning_parser
         return said, chat(wanted, prompt, renderer.source, tenant, self._texts.tokenizer, parser)
@@ -216,7 +216,7 @@ class _Routes:
         if model is not None:
             self._check_model(model)
         if self._texts.tokenizer is None:
-            raise ApiError(400, "this server was not given the model's tokenizer")
+            raise ApiError(400, "this server has no tokenizer of the model")
         return self._texts.tokenizer
 
     async def version(self, _: Request) -> Response:
@@ -246,7 +246,7 @@ class _Routes:
             raise ApiError(415, "the body must be JSON: send the header Content-Type: application/json")
         coding = request.headers.get("content-encoding", "").strip().lower()
         if coding not in ("", "identity"):
-            raise ApiError(400, "the body must be sent as it is, without a Content-Encoding")
+            raise ApiError(400, "send the body uncompressed, without a Content-Encoding")
         said = request.headers.get("content-length", "0")
         size = int(said) if said.isdecimal() and len(said) < 20 else 0
         try:
@@ -261,7 +261,7 @@ class _Routes:
     def _check_model(self, name: str) -> None:
         if name not in (*self._names, self._upstream.model_name):
             known = " and ".join(map(repr, self._names))
-            message = f"the model {name[:80]!r} is not here; this server has {known}"
+            message = f"this server has no model {name[:80]!r}; it has {known}"
             raise ApiError(404, message, "model", "model_not_found")
 
     @property
@@ -303,7 +303,7 @@ def _response(error: ApiError, scope: Scope) -> Response:
 
 
 class _Errors:
-    """Answers what never got to the model, and counts it."""
+    """Answers and counts requests that never reach the model."""
 
     def __init__(self, refusals: Refusals) -> None:
         self._refusals = refusals
@@ -331,7 +331,7 @@ class _Errors:
 
 
 async def _no_responses(_: Request) -> Response:
-    raise ApiError(404, "this server keeps no responses; send what was said as the input of a new one")
+    raise ApiError(404, "this server stores no responses; send the conversation as the input of a new one")
 
 
 async def _gone(_: Request, __: Exception) -> Response:
@@ -339,4 +339,4 @@ async def _gone(_: Request, __: Exception) -> Response:
 
 
 async def _defect(request: Request, _: Exception) -> Response:
-    return _response(ApiError(500, "an error of the server; its log has the trace"), request.scope)
+    return _response(ApiError(500, "internal error; the server's log has the trace"), request.scope)

@@ -1,4 +1,4 @@
-"""The forms in which families of models write calls between marks, as their chat templates taught them."""
+"""Reads the forms in which families of models write tool calls between marks, by their chat templates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """The marks around each call, and how what is between them is read: `read(text, tools)`."""
+    """The marks around each call, and `read(text, tools)`, which reads the text between them."""
 
     begin: str
     end: str
@@ -33,7 +33,7 @@ class CallForm:
 
 
 def form_of(template: str) -> CallForm | None:
-    """Returns the form that a chat template teaches; None where it teaches none with marks."""
+    """Returns the form that a chat template teaches; None if it teaches no form with marks."""
     return next((form for mark, form in _FORMS.items() if mark in template), None)
 
 
@@ -44,13 +44,13 @@ def _deepseek(text: str, tools: Tools) -> list[ParsedCall]:
 
 
 def _kimi(text: str, tools: Tools) -> list[ParsedCall]:
-    """Reads Kimi K2's form, whose ids have the function's name, as its template wants them back."""
+    """Reads Kimi K2's form, whose ids contain the function's name, since its template needs them so."""
     found = _NUMBERED.fullmatch(text)
     return [ParsedCall(found[2], found[3].strip(), found[1])] if found and is_json(found[3]) else []
 
 
 def _glm(text: str, tools: Tools) -> list[ParsedCall]:
-    """Reads GLM-4.5's form: strings stand as they are, and other values in JSON."""
+    """Reads GLM-4.5's form: strings are plain, and other values are JSON."""
     name, mark, _ = text.partition("<arg_key>")
     name = name.strip()
     if not name or (not mark and name not in tools):
@@ -68,7 +68,7 @@ def _value(text: str, schema: Any) -> Any:
 
 
 def calls_in_json(text: str, tools: Tools | None = None) -> list[ParsedCall]:
-    """Returns the calls that a JSON text is; none where it is anything else."""
+    """Returns the calls in a JSON text; none if it is anything else."""
     try:
         said = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""A client's connection: uvicorn's, with bounds for what a client sends and for how long it takes."""
+"""Limits the size and time of what clients send on uvicorn's connections."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from trtspec.gateway.client_bounds import HEAD_S, MAX_HEAD, READING_S
 from trtspec.gateway.openai.errors import ApiError
 
-# The parser reads whole pieces: so many bytes of requests may wait behind the one at work.
+# The parser reads whole pieces: this many bytes of requests may wait behind the running one.
 _PIECE = 1 << 12
-# What a header takes beside its bytes, as HTTP/2 counts it (RFC 9113, 6.5.2).
+# The overhead of a header besides its bytes, as HTTP/2 counts it (RFC 9113, 6.5.2).
 _EACH_HEADER = 32
 
 
@@ -39,7 +39,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # Those that have no whole answer yet, the one at work first.
+        # Those without a complete answer, the running one first.
         self._owed = deque[RequestResponseCycle]()
         self.flow = _Flow(self, transport)
         self._wait()
@@ -49,7 +49,7 @@ class Connection(HttpToolsProtocol):
         self._parse()
 
     def read_on(self) -> None:
-        """Goes on with what has come, and then with what comes, if no request waits."""
+        """Parses what has arrived, and then what arrives, if no request waits."""
         if not self.pipeline and not self.transport.is_closing():
             FlowControl.resume_reading(self.flow)
             self._parse()
@@ -94,7 +94,7 @@ class Connection(HttpToolsProtocol):
             cycle.message_event.set()
 
     def refused(self) -> None:
-        """Is called for each request that is refused here, of which the application does not hear."""
+        """Called for each request refused here, which the application does not see."""
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(ApiError(400, msg))
@@ -108,7 +108,7 @@ class Connection(HttpToolsProtocol):
                 self._refuse(ApiError(431, f"the head of the request has more than {MAX_HEAD} bytes"))
 
     def _refuse(self, error: ApiError) -> None:
-        """Answers with an error in place of the request that comes, and hangs up."""
+        """Answers the arriving request with an error, and hangs up."""
         if self.transport.is_closing():
             return
         self.refused()
@@ -122,7 +122,7 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
     def _wait(self) -> None:
-        """Begins to wait for what the client has to do next, if that is anything."""
+        """Starts the timeout for the client's next action, if there is one."""
         self._stop()
         if not self._owed:
             unsent = self.transport.get_write_buffer_size()

@@ -1,6 +1,7 @@
-"""The lines by which `trtspec deploy` tells its API server what becomes of the model, and asks if it lives.
+"""Defines the lines by which `trtspec deploy` tells its API server the state of the model, and checks that it
+lives.
 
-They come on standard input, a socket of the Unix domain, on which a question is answered with an empty line.
+They come on standard input, a Unix socket, on which the server answers a question with an empty line.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ def opened(url: str) -> bytes:
 
 
 def shut(state: str) -> bytes:
-    """Returns the line that says why the model takes none: "stopping" and the like."""
+    """Returns the line that says why the model takes no requests, such as "stopping"."""
     return _line({"state": state})
 
 
 def left(container: str) -> bytes:
-    """Returns the line after which the server goes on alone, until the container with this id is removed."""
+    """Returns the line after which the server runs alone, until the container with this id is removed."""
     return _line({"container": container})
 
 
 async def follow(upstream: Upstream, end: Callable[[], None]) -> None:
-    """Does what the lines say, and calls `end` when there are no more, or the container is gone."""
+    """Follows the lines, and calls `end` when there are no more, or the container is gone."""
     channel = socket.fromfd(sys.stdin.fileno(), socket.AF_UNIX, socket.SOCK_STREAM)
     lines, answers = await asyncio.open_unix_connection(sock=channel)
     container = ""

@@ -1,4 +1,4 @@
-"""Clients that leave before they have what they asked for."""
+"""Ends work for clients that leave before their answer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ T = TypeVar("T")
 
 
 async def unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Returns what the work returns, or raises; ends it and raises `ClientDisconnect` when the client leaves.
+    """Returns or raises what the work does.
 
-    The body of the request has been read.
+    If the client leaves, ends the work and raises `ClientDisconnect`. The body of the request must have been
+    read.
     """
     working, leaving = asyncio.create_task(work), asyncio.create_task(_left(receive))
     try:

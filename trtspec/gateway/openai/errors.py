@@ -30,7 +30,7 @@ class ApiError(Exception):
 
 
 class ShutError(ApiError):
-    """A refusal of a server that takes in nothing, for which `state` says why.
+    """A refusal by a server that takes no requests; `state` says why.
 
     It ends the connection: a client that connects again may find another server behind the same name.
     """

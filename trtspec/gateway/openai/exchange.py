@@ -1,4 +1,4 @@
-"""One request at work: the model is asked, its pieces are told, and it stops when the client leaves."""
+"""Runs one request: asks the model, forwards its pieces, and stops when the client leaves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trtspec.gateway.openai.upstream import Upstream
 Headers = list[tuple[bytes, bytes]]
 
 _JSON = (b"content-type", b"application/json")
-# A client's trace, which goes on in Triton's spans (https://www.w3.org/TR/trace-context).
+# A client's trace, which continues in Triton's spans (https://www.w3.org/TR/trace-context).
 _TRACE = (b"traceparent", b"tracestate")
 # Proxies that collect what they pass on would spoil a stream.
 _STREAM: Headers = [
@@ -34,7 +34,7 @@ _STREAM: Headers = [
 
 
 class AnswerBuilder(Protocol):
-    """Makes bytes of the pieces of an answer: all at once, or events."""
+    """Makes bytes from the pieces of an answer: all at once, or as events."""
 
     def whole(self, pieces: Iterable[ChoicePiece]) -> bytes: ...
 
@@ -46,7 +46,7 @@ class AnswerBuilder(Protocol):
 class Exchange(Response):
     """An answer of the model to a `job`, whose whole body has come.
 
-    Its request has one of the `places`; where there are too few for the other prompts, it raises `ApiError`.
+    Its request has one of the `places`; raises `ApiError` if there are too few for the other prompts.
     """
 
     def __init__(self, upstream: Upstream, job: ModelRequest, answer: AnswerBuilder, places: Places) -> None:
@@ -102,7 +102,7 @@ class Exchange(Response):
                 left -= sum(piece.finish_reason is not None for piece in batch)
                 yield batch
         if left:
-            raise ApiError(503, "the server has ended before the answer was whole")
+            raise ApiError(503, "the server ended before the answer was complete")
 
     async def _one(self, number: int) -> AsyncGenerator[list[ChoicePiece], None]:
         first = number * self._job.num_sequences

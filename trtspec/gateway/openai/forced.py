@@ -1,4 +1,4 @@
-"""Calls that a request demands: a grammar makes them, and so the answer is nothing else."""
+"""Reads calls that a request demands: a grammar makes them, so the answer has nothing else."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ class ForcedCalls:
 
 
 class ForcedArguments:
-    """Takes an answer that a grammar made: the arguments of one call of `name`, which are told as they come.
+    """Takes an answer that a grammar made: the arguments of one call of `name`, which are forwarded as they
+    come.
 
-    So an answer that max_tokens has cut is told as it is, as OpenAI does.
+    So an answer cut by max_tokens is forwarded incomplete, as OpenAI does.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""OpenAI's form of tools before there were tools: functions in a request, at most one call in an answer."""
+"""Translates OpenAI's older form of tools: functions in a request, and at most one call in an answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trtspec.gateway.openai.schema import (
 
 
 def with_tools(body: ChatRequest) -> ChatRequest:
-    """Returns the same request with tools in place of functions, in its messages too."""
+    """Returns the same request with tools instead of functions, also in its messages."""
     changes: dict[str, Any] = {"messages": _messages(body.messages)}
     if body.functions:
         changes |= {

@@ -1,4 +1,4 @@
-"""The answers of gpt-oss, which are messages in OpenAI's harmony format.
+"""Reads the answers of gpt-oss, which are messages in OpenAI's harmony format.
 
 A message is a header, `<|message|>` and a body up to the next mark. The header names the channel: `analysis`
 is reasoning, `final` and `commentary` are content, and a recipient (`to=functions.NAME`) makes it a call. Its
@@ -22,7 +22,7 @@ _RECIPIENT = re.compile(r"\bto=functions\.([^\s<]+)")
 
 
 class HarmonyReader:
-    """Takes an answer as it comes; a call is told when its message has ended."""
+    """Takes an answer as it comes; returns a call when its message has ended."""
 
     def __init__(self) -> None:
         self._held, self._is_inside = "", False
@@ -45,7 +45,7 @@ class HarmonyReader:
             found, self._is_inside = found.followed_by(self._told(body, is_whole=True)), False
 
     def flush(self) -> ParsedText:
-        """Returns what is left: a whole call counts, closed or not, and text without a header is content."""
+        """Returns the rest: a complete call counts, closed or not, and text without a header is content."""
         held, self._held = self._held, ""
         if not self._is_inside:
             return ParsedText("" if held.startswith((MARK, "<|start|>")) else held)
@@ -57,7 +57,7 @@ class HarmonyReader:
         self._function, self._is_inside = recipient[1] if recipient else "", True
 
     def _some(self) -> ParsedText:
-        """Returns what is sure of a body that goes on."""
+        """Returns the certain part of an unfinished body."""
         if self._function:
             return ParsedText()
         sure, self._held = split_before_mark(self._held, _ENDS)

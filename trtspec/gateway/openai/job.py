@@ -21,7 +21,7 @@ _USUAL_VERBOSITY = "medium"
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """A request for the model, and how its answer is to be told."""
+    """A request for the model, and the form of its answer."""
 
     inputs: tuple[dict[str, Any], ...]
     """The inputs of `speculative_llm`, for each of the prompts."""
@@ -41,17 +41,17 @@ class ModelRequest:
 
 
 def completion(body: CompletionBody, tenant: str, tokenizer: Tokenizer | None) -> ModelRequest:
-    """Returns the job of a body of `/v1/completions`; raises `ApiError` for what nobody can do."""
+    """Returns the job of a body of `/v1/completions`; raises `ApiError` for an impossible request."""
     if body.best_of not in (None, body.n or 1):
-        raise ApiError(400, "best_of must be n or left out: every completion is returned", "best_of")
+        raise ApiError(400, "best_of must equal n or be left out: every completion is returned", "best_of")
     shared = _shared(body, tenant, tokenizer, body.logprobs)
     shared["max_tokens"] = body.max_tokens or 16
     if body.echo:
         if body.logprobs is not None:
-            message = "logprobs and echo do not go together: the prompt's probabilities are not known"
+            message = "logprobs cannot be combined with echo: the prompt's probabilities are unknown"
             raise ApiError(400, message, "echo")
         if not all(isinstance(prompt, str) for prompt in body.prompt):
-            raise ApiError(400, "echo goes with prompts of text: token ids are not echoed", "echo")
+            raise ApiError(400, "echo needs a prompt of text: token ids are not echoed", "echo")
         shared["exclude_input_in_output"] = False
     names = ("text_input" if isinstance(prompt, str) else "input_ids" for prompt in body.prompt)
     return _job(body, [{**shared, name: prompt} for name, prompt in zip(names, body.prompt, strict=True)])
@@ -70,7 +70,7 @@ def chat(
     `parser` is the recipe's `serving.reasoning_parser`.
     """
     if body.top_logprobs is not None and not body.logprobs:
-        raise ApiError(400, "top_logprobs goes with logprobs: true", "top_logprobs")
+        raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
     shared = _shared(body, tenant, tokenizer, body.top_logprobs or 0 if body.logprobs else None)
     shared["max_tokens"] = body.max_completion_tokens or body.max_tokens or _ENDLESS
     # The template writes the beginning of the text itself.
@@ -80,7 +80,7 @@ def chat(
     how = reading(template, own, prompt, _schemas(body), tokenizer)
     if isinstance(choice := body.tool_choice, NamedTool) or choice == "required":
         if "guided_decoding_guide_type" in shared:
-            raise ApiError(400, "response_format does not go with a tool that must be called", "tool_choice")
+            raise ApiError(400, "response_format cannot be combined with a required tool call", "tool_choice")
         name = choice.function.name if isinstance(choice, NamedTool) else None
         schema = forced_schema(_tools(body), name, several=body.parallel_tool_calls is not False)
         shared |= _schema_guide(schema)
@@ -93,41 +93,41 @@ def chat(
 
 
 def template_tools(body: ChatRequest) -> list[dict[str, Any]] | None:
-    """Returns the tools as the chat template gets them; None where the model is to be told of none."""
+    """Returns the tools for the chat template; None if the model gets none."""
     return _tools(body) or None if body.tool_choice != "none" else None
 
 
 def template_values(body: ChatRequest, template: str) -> dict[str, Any]:
-    """Returns what else the chat template gets; raises `ApiError` for what it would not look at.
+    """Returns the other values for the chat template; raises `ApiError` for values that it would ignore.
 
-    As in vLLM an effort also says whether the model thinks at all (`enable_thinking`), and
-    `chat_template_kwargs` has the last word. A model that does not think obeys the effort `none`.
+    As in vLLM an effort also sets whether the model thinks at all (`enable_thinking`), and
+    `chat_template_kwargs` overrides it. A model that does not think obeys the effort `none`.
     """
     values: dict[str, Any] = {}
     if (effort := body.reasoning_effort) is not None:
         values |= {"reasoning_effort": effort, "enable_thinking": effort != "none"}
         if effort != "none" and not any(name in template for name in values):
-            raise ApiError(400, "this model's chat template knows no reasoning_effort", "reasoning_effort")
+            raise ApiError(400, "this model's chat template has no reasoning_effort", "reasoning_effort")
     if body.verbosity is not None:
         values["verbosity"] = body.verbosity
         if body.verbosity != _USUAL_VERBOSITY and "verbosity" not in template:
-            raise ApiError(400, "this model's chat template knows no verbosity", "verbosity")
+            raise ApiError(400, "this model's chat template has no verbosity", "verbosity")
     if body.continue_final_message or body.add_generation_prompt is False:
         values["add_generation_prompt"] = False
     return {**values, **(body.chat_template_kwargs or {})}
 
 
 def continued(prompt: str, body: ChatRequest) -> str:
-    """Returns a prompt up to the end of its last message, where the answer is to go on with that.
+    """Returns a prompt up to the end of its last message, if the answer is to continue that.
 
-    Raises `ApiError` where the chat template has changed the message.
+    Raises `ApiError` if the chat template has changed the message.
     """
     if not body.continue_final_message:
         return prompt
     text = str(template_messages(body)[-1]["content"]).strip()
     begin = prompt.rfind(text)
     if not text or begin < 0:
-        message = "the chat template does not have the last message as it is, so nothing can continue it"
+        message = "the chat template changes the last message, so it cannot be continued"
         raise ApiError(400, message, "continue_final_message")
     return prompt[: begin + len(text)]
 
@@ -195,10 +195,10 @@ def _job(
 def _shared(
     body: SharedBody, tenant: str, tokenizer: Tokenizer | None, log_probs: int | None
 ) -> dict[str, Any]:
-    """Returns the inputs that both routes set; what is left out has OpenAI's default, or the model's.
+    """Returns the inputs that both routes set; missing ones have OpenAI's default, or the model's.
 
-    `log_probs` is how many of the likeliest tokens are told with the log-probability of each; None for none
-    of this.
+    `log_probs` is the number of likeliest tokens to report with each log-probability; None for no
+    log-probabilities.
     """
     values: dict[str, Any] = {
         "stream": bool(body.stream),
@@ -230,7 +230,7 @@ def _shared(
         values["end_id"] = _NO_END
     if log_probs is not None:
         if tokenizer is None:
-            message = "logprobs need the model's tokenizer, which this server was not given"
+            message = "logprobs need the model's tokenizer, which this server does not have"
             raise ApiError(400, message, "logprobs")
         values["return_log_probs"] = True
     if log_probs:
@@ -268,7 +268,7 @@ def _guide_of(body: SharedBody) -> dict[str, Any]:
     if body.response_format and body.response_format.type != "text":
         found.append(_response_format(body.response_format))
     if len(found) > 1:
-        message = "response_format, structured_outputs and guided_* ask for one form; send one of them"
+        message = "response_format, structured_outputs and guided_* exclude each other; send one of them"
         raise ApiError(400, message, "response_format")
     return found[0] if found else {}
 
@@ -287,7 +287,7 @@ def _structured(
     schema: str | dict[str, Any] | None, regex: str | None, choice: list[str] | None, grammar: str | None
 ) -> dict[str, Any]:
     if sum(value is not None for value in (schema, regex, choice, grammar)) != 1:
-        raise ApiError(400, "an answer has one form: a schema, a regex, a choice or a grammar", "guided_json")
+        raise ApiError(400, "send only one of schema, regex, choice and grammar", "guided_json")
     if schema is not None:
         return _schema_guide(schema)
     if choice is not None:

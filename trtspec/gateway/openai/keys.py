@@ -1,4 +1,4 @@
-"""The API keys, of which only digests are kept."""
+"""Checks API keys, and keeps only their digests."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Keys:
         return cls(read_keys(path))
 
     def tenant(self, authorization: str | None) -> str:
-        """Returns a name for whoever sent this `Authorization`; empty where no keys are asked for.
+        """Returns a name for the sender of this `Authorization`; empty if no keys are required.
 
-        The name says nothing of the key. Raises `ApiError` 401 for no key and for a wrong one.
+        The name reveals nothing about the key. Raises `ApiError` 401 for a missing or wrong key.
         """
         if not self._digests:
             return ""
@@ -40,7 +40,7 @@ class Keys:
             message = "no API key was sent; send it as: Authorization: Bearer KEY"
             raise ApiError(401, message, code="invalid_api_key")
         given = _digest(said[len(_BEARER) :].strip())
-        # All of them are compared, so that the time tells nothing.
+        # All of them are compared, so that the time reveals nothing.
         if not sum(hmac.compare_digest(given, known) for known in self._digests):
             raise ApiError(401, "the API key is not one of this server's", code="invalid_api_key")
         return hashlib.sha256(given).hexdigest()[:_TENANT_LENGTH]
@@ -49,13 +49,13 @@ class Keys:
 def read_keys(path: Path) -> list[str]:
     """Reads a file with a key a line; empty lines and those that begin with # do not count.
 
-    Raises OSError and ValueError, which says what is wrong and no key. A key that is not of printable ASCII
-    is refused: no header carries it, so nobody could ever use it.
+    Raises OSError and ValueError, whose message contains no key. A key that is not printable ASCII is
+    refused: no header can carry it.
     """
     content = path.read_bytes()
     if content.startswith(_BYTE_ORDER_MARKS):
         raise ValueError(
-            "begins with a byte order mark, which would be part of the first key; save it without"
+            "begins with a byte order mark, which would be part of the first key; save the file without it"
         )
     keys = []
     for number, line in enumerate(content.splitlines(), 1):
@@ -63,7 +63,7 @@ def read_keys(path: Path) -> list[str]:
         if not key or key.startswith(b"#"):
             continue
         if not _PRINTABLE.fullmatch(key):
-            raise ValueError(f"line {number} has a key with other characters than those of printable ASCII")
+            raise ValueError(f"line {number} has a key with characters that are not printable ASCII")
         keys.append(key.decode())
     if not keys:
         raise ValueError("has no key")
@@ -75,9 +75,9 @@ def _digest(key: str) -> bytes:
 
 
 def check_keys(path: Path) -> list[str]:
-    """Returns the API keys of a file; raises `UnavailableError` where it has none."""
+    """Returns the API keys of a file; raises `UnavailableError` if it has none."""
     try:
         return read_keys(path)
     except (OSError, ValueError) as error:
         problem = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise UnavailableError(path, problem, "write one API key a line") from None
+        raise UnavailableError(path, problem, "write one API key per line") from None

@@ -1,4 +1,4 @@
-"""The log-probabilities of an answer's tokens, as OpenAI's two routes write them; pure."""
+"""Writes the log-probabilities of an answer's tokens for OpenAI's two routes; pure."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def chat_log_probs(tokenizer: Names, piece: ChoicePiece) -> dict[str, Any]:
 def completion_log_probs(tokenizer: Names, piece: ChoicePiece, offset: int) -> dict[str, Any]:
     """Returns `choices[].logprobs` of a completion, whose tokens begin at the character `offset`.
 
-    The token that came is among the likeliest ones in any case. Of several that read alike, as torn
-    characters do, it counts, or else the likeliest.
+    The chosen token is always among the likeliest ones. Of several tokens with equal text, such as torn
+    characters, the chosen one counts, or else the likeliest.
     """
     tokens = [tokenizer.bytes_of(token_id).decode(errors="replace") for token_id in piece.token_ids]
     offsets = []

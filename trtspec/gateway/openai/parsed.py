@@ -1,4 +1,4 @@
-"""The parts that are read from the text of an answer: content, reasoning and tool calls."""
+"""Defines the parts of an answer's text: content, reasoning and tool calls."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ class AnswerReader(Protocol):
     """Takes the text of an answer as it comes, in any pieces, and returns its parts."""
 
     def push(self, text: str) -> ParsedText:
-        """Takes more of the answer; what may be the beginning of a mark is held back."""
+        """Takes more of the answer; holds back text that may begin a mark."""
         ...
 
     def flush(self) -> ParsedText:
-        """Returns what is left when the answer has ended."""
+        """Returns the rest when the answer has ended."""
         ...
 
 
 class InTurn:
-    """Has one reader take the reasoning out of an answer, and another read the calls in what is left."""
+    """Lets one reader take the reasoning out of an answer, and another read the calls in the rest."""
 
     def __init__(self, reasoning: AnswerReader, calls: AnswerReader) -> None:
         self._reasoning, self._calls = reasoning, calls

@@ -1,4 +1,4 @@
-"""The pieces of an answer, read from what the model says."""
+"""Reads the pieces of an answer from the model's output."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ChoicePiece:
 
 
 def piece(said: dict[str, Any], first: int) -> ChoicePiece:
-    """Returns what an answer of the model is a piece of; choices are counted from `first`."""
+    """Returns the piece for one output of the model; choices are counted from `first`."""
     if "error" in said:
         raise failure(str(said["error"]), 500)
     reason = said.get("finish_reason")
@@ -73,7 +73,7 @@ def piece(said: dict[str, Any], first: int) -> ChoicePiece:
 
 
 def failure(message: str, status: int) -> ApiError:
-    """Returns the error that an error of the model is, in the words of OpenAI's fields."""
+    """Returns the API's error for an error of the model, with OpenAI's field names."""
     if own := _STATUS.match(message):
         status, message = int(own[1]), message[own.end() :]
     elif tells_end(message):

@@ -1,4 +1,4 @@
-"""The readers of an answer, as the recipe or the chat template says in which form the model writes."""
+"""Chooses the readers of an answer by the recipe or the chat template."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_PARSER = "none"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Says how the answers to one request are read; each choice has a reader of its own."""
+    """Defines how the answers to one request are read; each choice has a reader of its own."""
 
     reader: Callable[[], AnswerReader]
     counter: Callable[[], ReasoningTokens] | None = None
@@ -32,7 +32,7 @@ class Reading:
 def reading(
     template: str, parser: str | None, prompt: str, tools: Tools | None, tokenizer: Tokenizer | None
 ) -> Reading | None:
-    """Returns how an answer to a prompt is read; None where all of it is content.
+    """Returns how an answer to a prompt is read; None if all of it is content.
 
     `parser` is the recipe's `serving.reasoning_parser`, and None leaves that to the template. `tools` are
     those that may be called; None stands for none.

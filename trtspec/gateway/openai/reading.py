@@ -1,4 +1,4 @@
-"""Reads the JSON of a body into a request; whatever is wrong is an `ApiError` with status 400."""
+"""Reads the JSON of a body into a request; raises `ApiError` with status 400 for anything wrong."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R", bound=BaseModel)
 
 
 def read(body: bytes, kind: type[R]) -> R:
-    """Returns the request that a body holds; raises `ApiError` that names a field that is wrong."""
+    """Returns the request in a body; raises `ApiError` that names a wrong field."""
     content = _parse(body)
     try:
         return kind.model_validate(content)
@@ -40,7 +40,7 @@ def _parse(body: bytes) -> dict[str, Any]:
     try:
         content = json.loads(body, parse_constant=_refuse, parse_int=_whole, parse_float=_number)
     except RecursionError:
-        raise ApiError(400, "the JSON has too many brackets in brackets") from None
+        raise ApiError(400, "the JSON is nested too deeply") from None
     except ValueError as error:
         raise ApiError(400, f"the body is not JSON: {error}") from None
     if not isinstance(content, dict):
@@ -50,19 +50,19 @@ def _parse(body: bytes) -> dict[str, Any]:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a number of JSON")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _whole(digits: str) -> int:
     if len(digits) > _LONGEST_DIGITS:
-        raise ValueError(f"a number of {len(digits)} digits")
+        raise ValueError(f"a number has {len(digits)} digits, which is too many")
     return int(digits)
 
 
 def _number(digits: str) -> float:
     number = float(digits)
     if isinf(number):
-        raise ValueError(f"{digits[:20]} is larger than any number here")
+        raise ValueError(f"{digits[:20]} is too large")
     return number
 
 
@@ -85,7 +85,7 @@ def _check_text(content: dict[str, Any]) -> None:
         if not below:
             return
         level = below
-    raise ApiError(400, "the JSON has too many brackets in brackets")
+    raise ApiError(400, "the JSON is nested too deeply")
 
 
 def _path(steps: Sequence[int | str], content: Any, kind: str) -> str:

@@ -1,4 +1,4 @@
-"""The reasoning before an answer, in the form that the model's chat template taught it.
+"""Reads the reasoning before an answer, in the form that the model's chat template taught it.
 
 A form has marks at both ends, each in one or more wordings. The names are those of vLLM's parsers.
 """
@@ -50,7 +50,7 @@ def form_of(template: str) -> ReasoningForm | None:
 
 
 class ReasoningReader:
-    """Takes an answer as it comes; what is between the marks is reasoning, what is behind them content.
+    """Takes an answer as it comes; text between the marks is reasoning, and text after them is content.
 
     Reasoning is at the beginning of an answer or nowhere: marks that come later are part of the content.
     """

@@ -1,4 +1,4 @@
-"""Messages to prompts, by the model's chat template, in a process that may be lost."""
+"""Turns messages into prompts by the model's chat template, in a separate process that may crash."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from trtspec.serving.time_limit import within
 _LIMIT_S = 5.0
 # Several times what the longest body takes.
 _MEMORY = 512 << 20
-# What an answer may take beside the rendering, which ends itself: a process that starts takes a second.
+# The seconds of an answer besides the rendering, which ends itself: starting a process takes a second.
 _BESIDES_S = 10.0
-# About what another process takes to start: an answer that nobody waits for may take as long.
+# About the time to start another process: an answer that nobody waits for may take as long.
 _RESTART_S = 0.3
 # The most bytes of values that are rendered in a few milliseconds.
 _SHORT = 256 << 10
@@ -40,26 +40,28 @@ class Renderer:
         self._short, self._long = (_Lane(marshal.dumps(first), limit_s + _BESIDES_S) for _ in range(2))
 
     async def start(self) -> None:
-        """Starts the process of short messages, so that the first prompt does not wait for that."""
+        """Starts the process for short messages, so that the first prompt need not wait for it."""
         await self._short.start()
 
     async def close(self) -> None:
-        """Ends the processes, and what they render."""
+        """Ends the processes, and their renderings."""
         await self._short.close()
         await self._long.close()
 
     async def render(
         self, messages: list[dict[str, Any]], tools: list[Any] | None, more: dict[str, Any]
     ) -> str:
-        """Returns the prompt that lets the model answer; raises `ApiError` where the template refuses."""
+        """Returns the prompt that lets the model answer; raises `ApiError` if the template refuses."""
         frame = marshal.dumps({**more, "messages": messages, "tools": tools})
         lane = self._short if len(frame) <= _SHORT else self._long
         try:
             answer = await lane.ask(frame)
         except asyncio.TimeoutError:
-            raise ApiError(504, "the process of the chat template does not answer; try again") from None
+            raise ApiError(
+                504, "the process that renders the chat template does not answer; try again"
+            ) from None
         except (asyncio.IncompleteReadError, ConnectionError):
-            problem = "the chat template makes too much of these messages"
+            problem = "the chat template makes too long a prompt of these messages"
             raise ApiError(400, problem, "messages") from None
         text = answer[1:].decode()
         if answer[:1] == REFUSAL:
@@ -103,7 +105,7 @@ class _Lane:
                 await process.wait()
                 raise
             except BaseException:
-                # Nobody waits for the answer any more, and the next one must not get it.
+                # Nobody waits for this answer any more, and the next caller must not get it.
                 try:
                     await within(_RESTART_S, asked)
                 except BaseException:

@@ -1,4 +1,4 @@
-"""`python -m trtspec.gateway.openai.rendering`: makes prompts of messages, as another process tells it to.
+"""`python -m trtspec.gateway.openai.rendering`: makes prompts from messages for another process.
 
 Templates come with models from strangers, and messages from strangers' clients. Jinja's sandbox keeps a
 template from the rest of the process; what it makes in memory and time only the kernel can bound, which ends
@@ -31,7 +31,7 @@ LENGTH = 4
 """The bytes of a frame's length, which are big-endian."""
 
 _LONGEST = 16 << 20
-# What an expression in a template can raise, RecursionError included.
+# The errors that an expression in a template can raise, including RecursionError.
 _MISTAKES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError)
 
 
@@ -63,7 +63,7 @@ def read(source: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[_Generation, loopcontrols],
-        # Else what is constant would be computed here, for messages too that do not come by it.
+        # Otherwise constants would be computed here, even for messages that do not use them.
         optimized=False,
     )
     environment.filters["tojson"] = _to_json

@@ -1,7 +1,7 @@
-"""The name of a request: the client's own, or one that is made for it.
+"""Names requests: by the client's own name, or a new one.
 
-It is what the model's log has, what the answer's `id` ends with, as vLLM's does, and the header
-`X-Request-Id` of the answer, which OpenAI's clients show as `_request_id`.
+The model's log has the name, the answer's `id` ends with it as in vLLM, and the answer's header
+`X-Request-Id` has it, which OpenAI's clients show as `_request_id`.
 """
 
 from __future__ import annotations

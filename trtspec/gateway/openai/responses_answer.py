@@ -1,4 +1,4 @@
-"""The answers of `/v1/responses`: items of reasoning, text and calls, whole and as OpenAI's events."""
+"""Makes the answers of `/v1/responses`: items of reasoning, text and calls, whole and as OpenAI's events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtspec.gateway.openai.parsed import ParsedCall, ParsedText
 from trtspec.gateway.openai.pieces import ChoicePiece
 from trtspec.gateway.openai.responses_body import ResponsesBody
 
-# Of each kind of item: its events, and where its text stands.
+# For each kind of item: its events, and the place of its text.
 _EVENTS = {
     "reasoning": ("response.reasoning_text", "reasoning_text"),
     "message": ("response.output_text", "output_text"),
@@ -45,7 +45,7 @@ class ItemsBuilder:
         }
 
     def whole(self, pieces: Iterable[ChoicePiece]) -> bytes:
-        """Returns the answer in one."""
+        """Returns the whole answer."""
         self.chunk(pieces)
         return orjson.dumps(self._response)
 
@@ -82,7 +82,7 @@ class ItemsBuilder:
             if text.strip() or (self._open and self._open["type"] == "message"):
                 told += self._text("message", text)
             else:
-                # Blanks before a call are form.
+                # Blanks before a call are not content.
                 self._blanks = text
         calls = found.calls if self._job.several_calls else found.calls[: max(1 - self._num_calls, 0)]
         for call in calls:

@@ -1,6 +1,7 @@
-"""The body of `/v1/responses`, and the chat that it asks for.
+"""Reads the body of `/v1/responses`, and turns it into a chat.
 
-The server keeps nothing, so a request brings along all that was said. What would need a store is refused.
+The server stores nothing, so a request contains the whole conversation. Fields that would need a store are
+refused.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _MOST_ITEMS = 4096
 
 def _no_store(given: Any) -> None:
     if given:
-        raise ValueError("this server keeps no responses; leave it out, and send what was said as input")
+        raise ValueError("this server stores no responses; leave it out, and send the conversation as input")
 
 
 _Unkept = Annotated[None, PlainValidator(_no_store)]
@@ -80,7 +81,7 @@ class FunctionTool(Function):
     @classmethod
     def _is_function(cls, given: Any) -> Any:
         if isinstance(given, dict) and given.get("type") != "function":
-            raise ValueError("a tool is of the type function: this server runs none itself")
+            raise ValueError("a tool must have the type function: this server runs no tools itself")
         return given
 
 
@@ -144,7 +145,7 @@ class ResponsesBody(Body):
 
 
 def as_chat(body: ResponsesBody) -> ChatRequest:
-    """Returns the same request as a chat; raises `ApiError` where a chat could not have it."""
+    """Returns the same request as a chat; raises `ApiError` for fields that a chat cannot have."""
     choice: str | NamedTool | None = None
     if isinstance(body.tool_choice, ChosenTool):
         choice = NamedTool.model_validate({"type": "function", "function": {"name": body.tool_choice.name}})

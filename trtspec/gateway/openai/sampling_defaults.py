@@ -1,4 +1,4 @@
-"""The sampling of requests that ask for none, as a model's `generation_config.json` has it."""
+"""Reads the default sampling from a model's `generation_config.json`."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def read_defaults(folder: Path) -> dict[str, float]:
 
 
 def with_defaults(body: R, defaults: Mapping[str, float]) -> R:
-    """Returns a body that has the defaults in place of what it leaves out.
+    """Returns the body with defaults for missing fields.
 
-    `max_new_tokens` bounds every answer, those too that ask for more.
+    `max_new_tokens` limits every answer, even if the request asks for more.
     """
     values = {
         name: value for name, value in defaults.items() if name != _MOST and getattr(body, name) is None

@@ -39,7 +39,7 @@ def _at_most(number: int) -> BeforeValidator:
 
     def check(given: Any) -> Any:
         if isinstance(given, dict) and len(given) > number:
-            raise ValueError(f"has {len(given)} keys, and may have {number}")
+            raise ValueError(f"has {len(given)} keys, but at most {number} are allowed")
         return given
 
     return BeforeValidator(check)
@@ -72,7 +72,7 @@ class ResponseFormat(Body):
     @model_validator(mode="after")
     def _has_schema(self) -> ResponseFormat:
         if (self.type == "json_schema") != (self.json_schema is not None):
-            raise ValueError("json_schema goes with the type json_schema")
+            raise ValueError("json_schema needs the type json_schema")
         return self
 
 
@@ -87,13 +87,13 @@ class StructuredOutputs(Body):
     @model_validator(mode="after")
     def _has_one(self) -> StructuredOutputs:
         if sum(value is not None for value in (self.json_, self.regex, self.choice, self.grammar)) != 1:
-            raise ValueError("structured_outputs has one of json, regex, choice and grammar")
+            raise ValueError("structured_outputs needs exactly one of json, regex, choice and grammar")
         return self
 
 
 def _no_prompt_log_probs(given: Any) -> None:
     if given is not None:
-        raise ValueError("the engines tell the probabilities of what they say, not of prompts; leave it out")
+        raise ValueError("the engines report probabilities of answers only, not of prompts; leave it out")
 
 
 class SharedBody(Body):
@@ -142,7 +142,7 @@ class SharedBody(Body):
     @model_validator(mode="after")
     def _streams(self) -> SharedBody:
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options goes with stream: true")
+            raise ValueError("stream_options needs stream: true")
         return self
 
 
@@ -151,15 +151,17 @@ def _prompts(given: Any) -> list[str | list[int]]:
     is_list = isinstance(given, list) and bool(given) and isinstance(given[0], (str, list))
     prompts = given if is_list else [given]
     if len(prompts) > _MOST_PROMPTS:
-        raise ValueError(f"has {len(prompts)} prompts, and a request may have {_MOST_PROMPTS}")
+        raise ValueError(f"has {len(prompts)} prompts, but a request may have at most {_MOST_PROMPTS}")
     if not all(isinstance(prompt, str) or _are_tokens(prompt) for prompt in prompts):
-        raise ValueError("must be a text, a list of token ids, or a list of texts or of lists of token ids")
+        raise ValueError(
+            "must be a string, a list of token ids, or a list of strings or of lists of token ids"
+        )
     return list(prompts)
 
 
 def _no_suffix(given: Any) -> None:
     if given not in (None, ""):
-        raise ValueError("the model goes on from a prompt, and fills no gap before a suffix; leave it out")
+        raise ValueError("the model continues a prompt, and cannot fill a gap before a suffix; leave it out")
 
 
 def _are_tokens(prompt: Any) -> bool:
@@ -286,7 +288,7 @@ class ChatRequest(SharedBody):
     @model_validator(mode="after")
     def _ends(self) -> ChatRequest:
         if self.continue_final_message and self.add_generation_prompt:
-            raise ValueError("continue_final_message does not go with add_generation_prompt")
+            raise ValueError("continue_final_message cannot be combined with add_generation_prompt")
         return self
 
     @model_validator(mode="after")
@@ -298,7 +300,7 @@ class ChatRequest(SharedBody):
         chosen = call.name if isinstance(call, NamedFunction) else None
         _check_choice("function_call", call, chosen, "functions", [one.name for one in functions])
         if functions and (tools or choice):
-            raise ValueError("functions is the form before tools; a request has one or the other")
+            raise ValueError("functions is the older form of tools; send one of the two")
         return self
 
 
@@ -331,7 +333,7 @@ class TokenizeBody(Body):
     @model_validator(mode="after")
     def _has_one(self) -> TokenizeBody:
         if (self.prompt is None) == (self.messages is None):
-            raise ValueError("a request has a prompt or messages")
+            raise ValueError("send either a prompt or messages")
         return self
 
     @property

@@ -1,4 +1,4 @@
-"""The API's server: uvicorn with the application, on a socket that listens already."""
+"""Runs the API's server: uvicorn with the application, on a socket that already listens."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LAST_RESPONSES_S = 5
 def load(settings: ApiSettings) -> tuple[ModelText, Keys]:
     """Reads the files that the settings name; raises OSError, ValueError and `TokenizerError`.
 
-    A chat template that cannot be read is a reason to answer no chats, not to serve nothing.
+    With an unreadable chat template it answers no chats, but serves everything else.
     """
     texts, folder = ModelText(card=settings.card), settings.tokenizer_folder
     if folder is not None:
@@ -92,7 +92,7 @@ async def _serve(listener: socket.socket, settings: ApiSettings, texts: ModelTex
 
 
 def counting(refusals: Refusals) -> type[Connection]:
-    """Returns connections that count what they refuse, of which the application does not hear."""
+    """Returns connections that count their own refusals, which the application does not see."""
 
     class Counting(Connection):
         def refused(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """Holds what the API tells of the model beside its answers, and how it reads these."""
+    """The facts about the model that the API reports, and how it reads answers."""
 
     names: tuple[str, ...] = ()
     """The names that it tells. It answers to the Triton model's too, and tells that if there are none."""

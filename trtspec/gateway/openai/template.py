@@ -1,4 +1,4 @@
-"""The model's own chat template, as its tokenizer's folder has it."""
+"""Reads the model's own chat template from its tokenizer's folder."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ class ChatTemplate:
 
     @classmethod
     def load(cls, folder: Path) -> ChatTemplate | None:
-        """Reads the template of a tokenizer's folder; None where it has none.
+        """Reads the template of a tokenizer's folder; None if it has none.
 
-        Of several with names it is the one that is named `default`. Raises ValueError for files that cannot
-        be read.
+        Of several named templates it takes `default`. Raises ValueError for files that cannot be read.
         """
         file = folder / "tokenizer_config.json"
         settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

@@ -1,4 +1,4 @@
-"""The tool calls in a model's answer, in the form that its chat template taught it.
+"""Reads the tool calls in a model's answer, in the form that its chat template taught it.
 
 Most families write each call between marks (`call_forms.py`). Llama's and Mistral's write nothing but the
 calls, as one JSON object or a list of them, after a special token that has no text.
@@ -13,7 +13,7 @@ from trtspec.gateway.openai.parsed import ParsedText, split_at_mark, split_befor
 
 
 class TaggedCalls:
-    """Takes an answer as it comes, and finds calls between a form's marks; what is around them is content."""
+    """Takes an answer as it comes, and finds calls between a form's marks; text around them is content."""
 
     def __init__(self, form: CallForm, tools: Tools) -> None:
         self._form, self._tools = form, tools
@@ -27,7 +27,7 @@ class TaggedCalls:
         return found
 
     def flush(self) -> ParsedText:
-        """Returns what is left when the answer has ended; a whole call counts, closed or not."""
+        """Returns the rest when the answer has ended; a complete call counts, closed or not."""
         held, self._held = self._held, ""
         found = ParsedText(calls=self._form.read(held, self._tools) if self._is_inside else [])
         if not found.calls:
@@ -71,7 +71,7 @@ class TaggedCalls:
 
 
 class BareCalls:
-    """Takes an answer that is content, or nothing but calls in JSON, as its first character tells.
+    """Takes an answer that is content, or only calls in JSON; the first character decides.
 
     JSON that names none of the functions is content: a `response_format` may have names in it too.
     """

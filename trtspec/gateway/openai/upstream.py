@@ -1,4 +1,4 @@
-"""The model behind the API: Triton's HTTP, with its `generate_stream`.
+"""Asks the model behind the API: Triton's HTTP, with its `generate_stream`.
 
 It is Triton's own port or the front of `trtspec deploy`, on this machine or elsewhere.
 """
@@ -27,7 +27,7 @@ _EVENT, _END = b"data:", b"\n\n"
 
 
 class Upstream:
-    """Asks one model at `url`, which may change; where it is None, `state` says why nobody is asked.
+    """Asks one model at `url`, which may change; if it is None, `state` says why there is no model.
 
     It is made and used on one asyncio loop.
     """
@@ -107,7 +107,7 @@ class Upstream:
 
 
 async def _events(answer: Wire) -> AsyncGenerator[list[dict[str, Any]], None]:
-    """Yields the events of a stream; what is not whole yet waits for the rest."""
+    """Yields the complete events of a stream."""
     left = b""
     async for data in answer.pieces():
         *whole, left = (left + data).split(_END)

@@ -1,4 +1,4 @@
-"""HTTP to Triton, with as little between a piece and its reader as asyncio allows.
+"""Speaks HTTP to Triton with as little overhead as asyncio allows.
 
 A general client takes a quarter of a millisecond to make a request, which is what the API may add in all;
 httptools reads the answers.
@@ -16,9 +16,9 @@ import httptools
 from trtspec.serving.time_limit import within
 
 _CONNECT_S = 5.0
-# When Triton is told to end, it waits ten seconds for connections that nobody uses.
+# When Triton is told to stop, it waits ten seconds for idle connections.
 _UNUSED_S = 1.0
-# A reader that is slower than the model makes the model's side wait beyond so many bytes.
+# Beyond this many bytes a slow reader makes the model's side wait.
 _MOST_HELD = 1 << 20
 
 

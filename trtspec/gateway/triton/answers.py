@@ -53,7 +53,7 @@ def corrected(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> w
     if status == 200 and body.startswith(b'{"error"'):
         if _IN_PARTS in body:
             why = "stream is true, or num_return_sequences above 1"
-            return error(400, f"{why}: the answer comes in parts, from generate_stream alone")
+            return error(400, f"{why}: the answer comes in parts, so use generate_stream")
         status = 500
     if status == 500 and _NO_JSON.search(body):
         status = 400

@@ -159,7 +159,7 @@ class Front:
         _asked(request)
         path = unquote(request.path)
         if not path.startswith("/"):
-            return self._refuse(request, Refusal.INVALID_REQUEST, 400, "the request names no path")
+            return self._refuse(request, Refusal.INVALID_REQUEST, 400, "the request has no path")
         if path == _ALIVE and self._is_alive and (self._state or self._triton is None):
             return web.Response()
         if _CLOSED.match(path):
@@ -176,7 +176,7 @@ class Front:
         except BodyError as problem:
             return self._refuse(request, OF_BODIES[problem.status], problem.status, str(problem))
         except web.RequestPayloadError:
-            message = "the body is not in the form that its Content-Encoding or Transfer-Encoding says"
+            message = "the body does not match its Content-Encoding or Transfer-Encoding"
             refusal = self._refuse(request, Refusal.INVALID_REQUEST, 400, message)
             # Where the next request would begin is not known.
             refusal.force_close()
@@ -198,7 +198,7 @@ class Front:
         self, request: web.BaseRequest, triton: URL, path: str, body: bytes
     ) -> web.StreamResponse:
         if await asyncio.to_thread(is_deep, body) if len(body) > SHORT_BODY else is_deep(body):
-            message = "the JSON has too many brackets in brackets"
+            message = "the JSON is nested too deeply"
             return self._refuse(request, Refusal.INVALID_REQUEST, 400, message)
         generate = _GENERATE.fullmatch(path)
         # A client, such as OpenAI's API, may have named its request itself.

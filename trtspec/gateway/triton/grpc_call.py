@@ -39,7 +39,7 @@ class Call:
         try:
             message = await within(SENDING_S, self._context.read())
         except asyncio.TimeoutError:
-            why = f"the request was not here after {SENDING_S:g} s"
+            why = f"the request did not arrive within {SENDING_S:g} s"
             await self._context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, why)
         if message is aio.EOF:
             await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")

@@ -69,7 +69,7 @@ def problem_of(message: bytes) -> InferProblem | None:
     try:
         request = pb.ModelInferRequest.FromString(message)
     except DecodeError:
-        return InferProblem("the message is no ModelInferRequest")
+        return InferProblem("the message is not a ModelInferRequest")
     why = _why(request, len(message))
     return InferProblem(why, id=request.id, model_name=request.model_name) if why else None
 
@@ -77,13 +77,13 @@ def problem_of(message: bytes) -> InferProblem | None:
 def _why(request: pb.ModelInferRequest, size: int) -> str | None:
     for name in request.parameters:
         if name not in _PARAMETERS:
-            return f"the request has the parameter {name!r:.80}, which is not known here"
+            return f"the request has the unknown parameter {name!r:.80}"
     for tensor in (*request.inputs, *request.outputs):
         for name in tensor.parameters:
-            return f"{tensor.name!r:.80} has the parameter {name!r:.80}, which is not known here"
+            return f"{tensor.name!r:.80} has the unknown parameter {name!r:.80}"
     for tensor in request.inputs:
         if any(number < 0 for number in tensor.shape) or math.prod(tensor.shape) > size:
-            return f"{tensor.name!r:.80} has another shape than its elements"
+            return f"the shape of {tensor.name!r:.80} does not match its elements"
     return None
 
 
@@ -95,5 +95,5 @@ def forwarded(metadata: Metadata) -> list[tuple[str, str | bytes]]:
 def refused_header(metadata: Metadata) -> InferProblem | None:
     """Returns why a call is refused for a header with which Triton can crash; None if it has none."""
     if any(name == _REFUSED_HEADER for name, _ in metadata):
-        return InferProblem(f"the header {_REFUSED_HEADER} is not known here")
+        return InferProblem(f"the header {_REFUSED_HEADER} is not supported")
     return None

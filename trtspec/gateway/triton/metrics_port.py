@@ -35,7 +35,7 @@ class MetricsPort:
         if request.path != PATH:
             return web.Response(status=404, text=f"the metrics are at {PATH}\n")
         if self.triton is None:
-            return web.Response(status=503, text="the server is not up\n")
+            return web.Response(status=503, text="the server is not running\n")
         try:
             for _ in range(_MOST_LOOKS):
                 async with session.get(self.triton, timeout=_LATEST, headers=_PLAIN) as answer:

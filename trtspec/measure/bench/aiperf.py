@@ -1,6 +1,6 @@
-"""NVIDIA's AIPerf as what sends the prompts of a block, and its records as samples.
+"""Sends the prompts of a block by NVIDIA's AIPerf, and reads its records as samples.
 
-Facts are of AIPerf 0.13: `aiperf profile --help`, and `profile_export.jsonl` as it writes it.
+The facts are those of AIPerf 0.13: `aiperf profile --help`, and its file `profile_export.jsonl`.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ _FIXED = (
 class AiperfTraffic:
     """Runs AIPerf once for each block; `tokenizer` is the model's, a folder or a name of the Hub.
 
-    Prompts are not told what was answered, so answers cannot be kept. Raises `UnavailableError` where it is
-    not installed.
+    AIPerf does not pass answers on, so they cannot be kept. Raises `UnavailableError` if it is not installed.
     """
 
     name = _COMMAND
@@ -56,7 +55,7 @@ class AiperfTraffic:
     def __init__(self, tokenizer: str, *, chat: bool, burstiness: float, timeout_s: float) -> None:
         executable = shutil.which(_COMMAND)
         if executable is None:
-            repair = "pip install aiperf in an environment of its own, whose bin is on PATH"
+            repair = "install aiperf with pip in an environment of its own, and put its bin on PATH"
             raise UnavailableError(_COMMAND, "is not installed", repair)
         kind = "chat" if chat else "completions"
         if Path(tokenizer).is_dir():
@@ -76,7 +75,7 @@ class AiperfTraffic:
         """Returns the block of a load; arrivals are AIPerf's own, at the load's rate."""
         if endpoint.api != "openai":
             repair = "name the base URL that ends in /v1"
-            raise MeasureError(shown(endpoint.url), "is Triton's API, and AIPerf asks OpenAI's", repair)
+            raise MeasureError(shown(endpoint.url), "is Triton's API, but AIPerf needs OpenAI's", repair)
         with tempfile.TemporaryDirectory(prefix="trtspec-aiperf-") as name:
             folder = Path(name)
             sessions = [session(number, prompt, manner) for number, prompt in enumerate(prompts)]
@@ -109,7 +108,7 @@ class AiperfTraffic:
         try:
             said, _ = await process.communicate()
         finally:
-            # It has processes of its own, which must not outlive it.
+            # AIPerf starts processes, which must not outlive it.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         if not (folder / "out" / _RECORDS).is_file():
@@ -134,7 +133,7 @@ def session(number: int, prompt: Prompt, manner: Manner) -> dict[str, Any]:
 
 
 def extra_inputs(endpoint: Endpoint, manner: Manner) -> dict[str, Any]:
-    """Returns what is added to each request."""
+    """Returns the extra fields of each request."""
     values: dict[str, Any] = {"temperature": manner.temperature}
     if manner.num_draft_tokens is not None and endpoint.plain_per_request:
         values["num_draft_tokens"] = manner.num_draft_tokens
@@ -161,7 +160,7 @@ def made(records: Sequence[Mapping[str, Any]], prompts: Sequence[Prompt], load: 
         return Block(samples, seconds, last)
     if len(prompts) < 2 * load.value:
         return Block(samples, seconds, seconds)
-    # The first stream that ends a conversation after the last one has begun finds no other.
+    # The first stream that finishes a conversation after the last one has started finds none left.
     ends: dict[str, float] = {}
     for record, sample in zip(profiled, samples, strict=True):
         conversation = record["metadata"]["conversation_id"]

@@ -1,4 +1,4 @@
-"""Two runs beside each other; pure."""
+"""Compares two runs; pure."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _COMPARED = ("pairs", "block_requests", "max_tokens", "temperature", "seed", "lo
 
 @dataclass(frozen=True, slots=True)
 class ComparedLoad:
-    """A load that both runs have, with the result of each."""
+    """A load that both runs measured, with both results."""
 
     load: OfferedLoad
     first: LoadResult
     second: LoadResult
     ratio: Interval | None
-    """The speed of the second run over that of the first.
+    """The speed of the second run divided by the first run's.
 
-    At streams, the speed is tokens a second. At a rate, which fixes the tokens a second, it is the mean time
-    of a request, the first run's over the second's. None where there are too few blocks to tell, or where too
+    For streams the speed is tokens per second. A rate fixes the tokens per second, so there it is the mean
+    time of a request, the first run's divided by the second's. None if there are too few blocks, or if too
     many requests failed.
     """
 
@@ -45,7 +45,7 @@ class BenchComparison:
 
 
 def compare(first: BenchResult, second: BenchResult) -> BenchComparison:
-    """Returns what can be said of two results; the interval has the confidence of the first."""
+    """Returns the comparison of two results; intervals have the confidence of the first."""
     others = {level.load: level for level in second.levels}
     rows = tuple(
         ComparedLoad(level.load, level, other, _ratio(level, other, first.settings.confidence))

@@ -1,4 +1,4 @@
-"""A build served for the time of a measurement, on ports of its own."""
+"""Serves a build during a measurement, on free ports."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class BenchTarget:
     """The addresses of a served model."""
 
     url: str
-    """OpenAI's API, or Triton's where the model has no chat template or no chats are wanted."""
+    """OpenAI's API, or Triton's if the model has no chat template or no chats are requested."""
     metrics_url: str
     model_name: str
     has_chats: bool
-    """True if clients can send the model chats, for which it needs a chat template."""
+    """True if clients can send chats: the model has a chat template."""
 
 
 @contextmanager
@@ -40,16 +40,16 @@ def served(
     plain: bool = False,
     in_container: bool = False,
 ) -> Iterator[BenchTarget]:
-    """Yields a server that is ready, and ends it with the block; `say` is told of both.
+    """Yields a server that is ready, and stops it after the block; `say` reports both.
 
-    `python` is that of a server of others, which with `plain` is started without drafts. With `in_container`
-    a Triton is that of NVIDIA's image. Raises what `trtspec deploy` would.
+    `python` runs another engine's server, which `plain` starts without drafts. With `in_container` Triton is
+    that of NVIDIA's image. Raises what `trtspec deploy` raises.
     """
     folder = build.folder.resolve()
     has_chats = chat and ChatTemplate.load(folder / "tokenizer") is not None
     if build.is_of_server and build.is_for_triton:
         repair = "trtspec deploy RECIPE --container, and measure that: --url http://127.0.0.1:8000"
-        raise UnavailableError(folder, "is for NVIDIA's image of Triton with vLLM", repair)
+        raise UnavailableError(folder, "needs NVIDIA's image of Triton with vLLM", repair)
     with for_measurement(build, has_api=has_chats, python=python, plain=plain) as asked:
         is_contained = in_container and not build.is_of_server
         site = contained(build, asked, detach=False) if is_contained else here(build, asked)

@@ -1,4 +1,4 @@
-"""The figures of an arm, from its blocks; pure."""
+"""Computes the figures of an arm from its blocks; pure."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def figures(
     inside: Inside,
     drafts: DraftFigures | None = None,
 ) -> ArmFigures:
-    """Returns what the blocks of one arm at one load have measured; there is at least one.
+    """Returns the figures from the blocks of one arm at one load; there is at least one block.
 
-    `drafts` is what is known of drafts where the answers say nothing of them.
+    `drafts` is used if the answers do not report their drafts.
     """
     samples = [sample for block in blocks for sample in block.samples]
     whole = [sample for sample in samples if sample.error is None]
@@ -57,7 +57,7 @@ def figures(
 
 
 def acceptance(counts: Iterable[DraftCounts]) -> DraftAcceptance:
-    """Returns the sum of what answers say of their drafts."""
+    """Returns the sum of the draft counts that answers report."""
     exactly: Counter[int] = Counter()
     verifications = drafted = accepted = longest = 0
     for each in counts:
@@ -89,10 +89,10 @@ def _goodput(samples: Sequence[RequestSample], targets: Targets, seconds: float)
 
 
 def keeps(sample: RequestSample, targets: Targets) -> bool:
-    """Says whether a request had its whole answer within the targets.
+    """Says whether a request got its whole answer within the targets.
 
-    An answer of one piece has no time between tokens, which keeps any target; one without text has no first
-    token, which keeps none.
+    An answer of one piece has no time between tokens, which meets any target. An answer without text has no
+    first token, which meets none.
     """
     if sample.error is not None:
         return False

@@ -13,9 +13,9 @@ _QUERY = ("--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms"
 
 
 class GpuMeter:
-    """Collects the share of time in which the GPUs were busy; nothing where there is none.
+    """Collects the share of time in which the GPUs were busy; nothing without a GPU.
 
-    `seen` has each share, 0 to 1, with when it was read in seconds of `perf_counter`.
+    `seen` has each share, 0 to 1, with its time in seconds of `perf_counter`.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class GpuMeter:
             await self._reader
 
     def use(self, spans: Sequence[tuple[float, float]]) -> float | None:
-        """Returns the mean use in these spans of `perf_counter`, 0 to 1; None where none was seen."""
+        """Returns the mean use in these spans of `perf_counter`, 0 to 1; None if nothing was read in them."""
         seen = [share for at, share in self.seen if any(begin <= at <= end for begin, end in spans)]
         return fmean(seen) if seen else None
 
@@ -47,6 +47,6 @@ class GpuMeter:
         if process.stdout is None:
             return
         async for line in process.stdout:
-            # "[N/A]" of a divided GPU says nothing.
+            # A divided GPU reports "[N/A]".
             with suppress(ValueError):
                 self.seen.append((perf_counter(), float(line) / 100))

@@ -1,4 +1,4 @@
-"""Computes rates and shares from two looks at a server's metrics; pure."""
+"""Computes rates and shares from two scrapes of a server's metrics; pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AT_WORK = ("num_requests_running", "num_requests_waiting")
 
 @dataclass(frozen=True, slots=True)
 class KvReuseShare:
-    """Tokens that were asked of the target, and those of them that its KV cache had."""
+    """Prompt tokens of the target, and how many of them its KV cache had."""
 
     asked: float = 0.0
     found: float = 0.0
@@ -64,7 +64,7 @@ class Meanwhile:
 
     @property
     def speculation_share(self) -> float:
-        """The share of requests that had drafts: below 1 while a roll-out has not come to all."""
+        """The share of requests that had drafts: below 1 during a roll-out."""
         looks = (self._before, self._after)
         return min((share for look in looks for _, share in look.of(_SHARE)), default=1.0)
 
@@ -89,5 +89,5 @@ class Meanwhile:
 
 
 def is_idle(scrape: Scrape) -> bool:
-    """Says whether no request is at work; trtspec's counters then have all that was."""
+    """Says whether no request is running; trtspec's counters then include all requests."""
     return not any(scrape.total(each) for name in _AT_WORK for each in names(name))

@@ -1,4 +1,4 @@
-"""The machine that `bench` runs on."""
+"""Describes the machine that `bench` runs on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtspec.pipeline.machine.devices import find_gpus
 
 
 def this_machine() -> BenchMachine:
-    """Returns what a reader of a result wants to know of it; no name and no address."""
+    """Returns the facts of this machine for a result, without its name and address."""
     return BenchMachine(
         processor=_processor(),
         cores=len(os.sched_getaffinity(0)),

@@ -1,4 +1,4 @@
-"""A run: each load warmed up and measured in alternating blocks, with what is known after each of them."""
+"""Measures each load: warms it up, measures it in alternating blocks, and reports after each pair."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _IDLE_S, _LOOK_S = 3.0, 0.1
 
 @dataclass(frozen=True, slots=True)
 class BenchArm:
-    """The endpoint of one arm, and how it is asked."""
+    """The endpoint of one arm, and the options of its requests."""
 
     endpoint: Endpoint
     num_draft_tokens: int | None
-    """None leaves the number to the server."""
+    """K; None leaves it to the server."""
 
 
 @dataclass(slots=True)
@@ -46,19 +46,19 @@ class LoadSamples:
     meanwhile: Meanwhile | None = None
     """The growth of the server's metrics over all blocks."""
     kv_reuse: dict[ArmName, KvReuseShare] = field(default_factory=dict)
-    """For each arm, by the server's metrics."""
+    """The draft counts of each arm, from the server's metrics."""
     gpu_use: dict[ArmName, float | None] = field(default_factory=dict)
-    """For each arm, the share of time in which the GPUs were busy; None where it is not known."""
+    """For each arm, the share of time in which the GPUs were busy; None if unknown."""
 
     def blocks(self, arm: ArmName) -> list[Block]:
         return [pair[arm] for pair in self.pairs]
 
 
 class BlockListener(Protocol):
-    """Is told, by `measure`, how far it is."""
+    """Is notified of the progress of `measure`."""
 
     def began(self, load: OfferedLoad, measured: list[LoadSamples]) -> None:
-        """Called before each load, with the list of what is measured, which grows."""
+        """Called before each load, with the list of samples, which grows during the load."""
         ...
 
     def warm(self) -> None:
@@ -66,11 +66,11 @@ class BlockListener(Protocol):
         ...
 
     def heard(self, arm: ArmName, sample: RequestSample, question: EndpointRequest, text: str) -> None:
-        """Called for each request that was measured, when it is over."""
+        """Called after each measured request."""
         ...
 
     def paired(self, measured: list[LoadSamples]) -> None:
-        """Called after each pair of blocks, with all that was measured until then."""
+        """Called after each pair of blocks, with all samples so far."""
         ...
 
 
@@ -81,7 +81,7 @@ async def measure(
     metrics_url: str | None,
     listener: BlockListener,
 ) -> list[LoadSamples]:
-    """Returns what each load gave. Cancelled, it leaves the rest to what `listener` was told."""
+    """Returns the samples of each load. If it is cancelled, `listener` has the samples so far."""
     measured: list[LoadSamples] = []
     prompts = plan.stream_of_prompts()
     async with GpuMeter() as meter:
@@ -150,13 +150,14 @@ class _Level:
         manner = self._manner(name, pair, heard)
         times: list[float] = []
         if load.kind == "rate":
-            # The same times in both arms of a pair.
+            # Both arms of a pair have the same times.
             seed = self._plan.seed + 1000 * self._number + pair
             times = arrivals(load.value, len(asked), self._plan.burstiness, seed)
         return await self._traffic.block(endpoint, asked, load, times, manner)
 
     def _manner(self, name: ArmName, pair: int, heard: Heard) -> Manner:
-        """Returns how a block asks; no block finds in the server what another was answered to its prompts."""
+        """Returns the request options of a block; each block has its own tenant, so it finds no answers of
+        another."""
         plan = self._plan
         tenant = f"bench-{self._number}-{pair}-{name}"
         draft_tokens = self._arms[name].num_draft_tokens
@@ -165,7 +166,7 @@ class _Level:
         )
 
     async def _look(self) -> Scrape | None:
-        """Returns the server's metrics when nothing is at work any more; None where there are none."""
+        """Returns the server's metrics once no request is running; None if it has no metrics."""
         if self._metrics_url is None:
             return None
         deadline = perf_counter() + _IDLE_S

@@ -7,9 +7,9 @@ from trtspec.measure.bench.result import ArmFigures, BenchResult, LoadResult
 
 
 def measured(result: BenchResult) -> MeasuredRun:
-    """Returns what was measured at the lowest load, and the verdict on all of them.
+    """Returns the measurement at the lowest load, and the verdict on all loads.
 
-    GPU use and tokens a second are those without drafts, where it was asked without.
+    GPU use and tokens per second are those without drafts, if that was measured.
     """
     if not result.levels:
         return MeasuredRun()

@@ -24,16 +24,16 @@ def notes(
 
 
 def notes_of_order(levels: Sequence[LoadResult], confidence: float) -> Iterator[str]:
-    """Yields the notes on loads at which who came second in a pair of blocks gained by that."""
+    """Yields the notes on loads at which the second block of a pair was faster because it came second."""
     for level in levels:
-        # Seconds are better where they are fewer.
+        # Fewer seconds are better.
         pairs = level.pairs if level.load.kind == "streams" else [(plain, own) for own, plain in level.pairs]
         gain = gain_of_second(pairs, confidence)
         if level.speedup and gain and gain.low > 1 and gain.value >= _LEAST_GAIN:
             better, smaller = gain.value - 1, 1 - 1 / gain.value
             yield (
-                f"{level.load}: the second block of a pair did {better:.0%} better, since it found its "
-                f"prompts in a cache; the speed-up of new ones may be up to {smaller:.0%} smaller"
+                f"{level.load}: the second block of a pair was {better:.0%} faster, since it found its "
+                f"prompts in a cache; the speed-up of new prompts may be up to {smaller:.0%} smaller"
             )
 
 
@@ -44,25 +44,28 @@ def _notes(plan: BenchPlan, measured: Sequence[LoadSamples]) -> Iterator[str]:
         share = level.meanwhile.speculation_share if level.meanwhile else 1.0
         if share < 1 and plan.num_draft_tokens is None:
             yield (
-                f"{level.load}: the server's roll-out gives drafts to {share:.0%} of requests without a K; "
-                "--num-draft-tokens gives them to all"
+                f"{level.load}: the server's roll-out gives drafts to {share:.0%} of the requests that set "
+                "no K; --num-draft-tokens gives them to all"
             )
         samples = list(_samples(level, "speculative"))
         late = sum(sample.sent - sample.intended > _LATE_S for sample in samples)
         if level.load.kind == "rate" and late > _LATE_SHARE * len(samples):
             yield (
-                f"{level.load}: {late} of {len(samples)} requests were sent more than 10 ms late, so the "
-                "machine that asks is too slow for this rate"
+                f"{level.load}: {late} of {len(samples)} requests were sent more than 10 ms late, so this "
+                "machine is too slow to send at this rate"
             )
         if level.load.kind == "streams" and plan.prompts_per_block(level.load) < 2 * level.load.value:
-            yield f"{level.load}: blocks have few prompts for so many streams; --block-prompts takes more"
+            yield (
+                f"{level.load}: blocks have too few prompts for this number of streams; --block-prompts "
+                "takes more"
+            )
     if plan.prompts_needed > len(plan.workload.prompts):
         yield (
-            f"{len(plan.workload.prompts)} prompts were asked again and again, so a cache of prompts helped "
-            "more than it does with new ones"
+            f"{len(plan.workload.prompts)} prompts were sent repeatedly, so a cache of prompts helped more "
+            "than it does with new prompts"
         )
     if plan.workload.name == SYNTHETIC:
-        yield "the prompts are random words: drafts do otherwise on what your users ask"
+        yield "the prompts are random words: drafts do better or worse on your users' prompts"
     if any(not sample.tokens_told for level in measured for sample in _samples(level, "speculative")):
         yield "the server does not count its tokens; pieces of text were counted instead"
 
@@ -72,8 +75,8 @@ def _of_tenant(measured: Sequence[LoadSamples]) -> Iterator[str]:
     if not all(look and look.is_without_earlier_answers for look in looks):
         yield (
             "all blocks had one API key, which is one tenant: a server that keeps answers (suffix, "
-            "earlier_answers) may have drafted from what the other arm was answered to the same prompts, and "
-            "the speed-up is too high then; Triton's HTTP keeps blocks apart"
+            "earlier_answers) may have drafted from the other arm's answers to the same prompts, and then "
+            "the speed-up is too high; over Triton's HTTP each block is its own tenant"
         )
 
 

@@ -23,9 +23,9 @@ class BenchPlan:
     workload: Workload
     loads: tuple[OfferedLoad, ...]
     paired: bool
-    """False leaves out the plain arm."""
+    """True measures the plain arm too."""
     pairs: int = 6
-    """An even number, so that each arm begins as often as the other."""
+    """Pairs of blocks at each load: an even number, so that each arm comes first equally often."""
     block_prompts: int | None = None
     """The number of prompts in a block; None derives it from the load."""
     warm_up: int | None = None
@@ -49,30 +49,31 @@ class BenchPlan:
         return BOTH if self.paired else ("speculative",)
 
     def order(self, pair: int) -> tuple[ArmName, ...]:
-        """Returns who comes first in a pair of blocks: A B, B A, A B, … which is A B B A and again."""
+        """Returns the order of the arms in a pair of blocks: A B, B A, A B, …."""
         return self.arms if pair % 2 == 0 else self.arms[::-1]
 
     def prompts_per_block(self, load: OfferedLoad) -> int:
-        """Returns how many prompts a block has: a few for each stream, or what comes in ten seconds."""
+        """Returns the number of prompts of a block: a few for each stream, or ten seconds of the rate."""
         if self.block_prompts is not None:
             return self.block_prompts
         wanted = load.value * (_STREAM_PROMPTS if load.kind == "streams" else _RATE_S)
         return max(_FEWEST_PROMPTS, math.ceil(wanted))
 
     def warm_up_of(self, load: OfferedLoad) -> int:
-        """Returns how many prompts warm each arm up before a level: as many as run at once."""
+        """Returns the number of prompts that warm each arm up: as many as run at once."""
         if self.warm_up is not None:
             return self.warm_up
         return math.ceil(load.value) if load.kind == "streams" else _FEWEST_PROMPTS
 
     def stream_of_prompts(self) -> Iterator[Prompt]:
-        """Yields the prompts again and again, so that a level asks what those before did not."""
+        """Yields the prompts in an endless cycle, so that each load gets other prompts than the one
+        before."""
         while True:
             yield from self.workload.prompts
 
     @property
     def prompts_needed(self) -> int:
-        """Returns how many prompts the run asks, each counted once for both arms."""
+        """Returns how many prompts the run sends, each counted once for both arms."""
         return sum(self.pairs * self.prompts_per_block(load) + self.warm_up_of(load) for load in self.loads)
 
     @property

@@ -1,7 +1,7 @@
 """Holds the result of a run of `bench`, and writes it as JSON.
 
-Times are seconds, rates are a second, shares are 0 to 1. What was not measured, or is not known, is None:
-zero means that it was looked at and is zero.
+Times are in seconds, rates are per second, shares are 0 to 1. None means not measured or not known; zero
+means a measured zero.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 SCHEMA_VERSION = 1
-"""Grows when a reader of the version before would misread a result; new keys alone do not change it."""
+"""Rises when an older reader would misread a result; new keys alone do not change it."""
 
 RESULT = "result.json"
 """The name of the file in the folder of a run."""
@@ -34,7 +34,7 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """The larger distance to an end, which is what stands behind a ±."""
+        """The larger distance to an end, which is printed after ±."""
         return max(self.high - self.value, self.value - self.low)
 
 
@@ -53,7 +53,7 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The latencies that a request must keep to count for goodput; None is not asked for."""
+    """The latencies that a request must meet to count for goodput; None sets no limit."""
 
     time_to_first_token: float | None = None
     inter_token: float | None = None
@@ -81,20 +81,20 @@ class DraftAcceptance:
 
     @property
     def rate(self) -> float:
-        """Accepted over drafted tokens; 0.0 where nothing was drafted."""
+        """Accepted divided by drafted tokens; 0.0 if nothing was drafted."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
     def tokens_per_verification(self) -> float:
-        """Tokens that a verification gives, the target's own one among them; 0.0 for none."""
+        """Mean tokens of a verification, including the target's own one; 0.0 for none."""
         return 1 + self.accepted / self.verifications if self.verifications else 0.0
 
     @property
     def by_position(self) -> tuple[float, ...]:
-        """For each position the probability that its token is accepted where all before it were.
+        """For each position, the probability that its token is accepted if all tokens before it were.
 
-        It counts a draft as having every position, so drafts that were cut short (at the end of an answer,
-        by a policy) make it too low, by at most the share of `shortened`.
+        Each draft counts as having every position. So drafts that were cut short (at the end of an answer, by
+        a policy) make it too low, by at most the share of `shortened`.
         """
         reached = (self.verifications, *self.accepted_per_position)
         return tuple(
@@ -104,14 +104,14 @@ class DraftAcceptance:
 
     @property
     def shortened(self) -> float:
-        """The share of positions that drafts did not have, 0.0 where each had the full length."""
+        """The share of positions that drafts lacked; 0.0 if each had the full length."""
         full = self.verifications * len(self.accepted_per_position)
         return 1 - self.drafted / full if full else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class MeanRoundTimes:
-    """Mean seconds of a round: its draft, its verification, and what neither of the two takes."""
+    """Mean seconds of a round: draft, verification, and the rest."""
 
     draft: float
     verify: float
@@ -125,16 +125,16 @@ class DraftFigures:
     source: Literal["answers", "metrics"]
     """The origin of the counts.
 
-    Those of "metrics" are the server's. They include every request of the time, also those of other clients.
+    Those of "metrics" come from the server and include other clients' requests in that time.
     """
     acceptance: DraftAcceptance
     by_category: dict[str, DraftAcceptance] = field(default_factory=dict)
-    """Empty where the counts come from metrics."""
+    """Counts by category of prompts; empty if the counts come from metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """The reports of the server's metrics and of the GPU while an arm was measured."""
+    """The reports of the server's metrics and the GPU while an arm was measured."""
 
     round_times: MeanRoundTimes | None = None
     kv_reuse: float | None = None
@@ -151,7 +151,7 @@ class ArmFigures:
     """
 
     requests: int
-    """Those with an error included."""
+    """The number of requests, including those with an error."""
     errors: dict[str, int]
     """The number of requests without a whole answer, by kind of error."""
     seconds: float
@@ -159,21 +159,21 @@ class ArmFigures:
     input_tokens: int
     output_tokens: int
     tokens_per_second: Interval
-    """Its ends are the least and the most of the blocks where these have no confidence interval."""
+    """Without a confidence interval, its ends are the smallest and the largest value of the blocks."""
     requests_per_second: float
     time_to_first_token: Percentiles | None = None
-    """From the intended beginning to the first text."""
+    """From the time a request was due to its first text."""
     inter_token: Percentiles | None = None
-    """The mean time of a token after the first text, one value a request."""
+    """The mean time of a token after the first text, one value per request."""
     between_pieces: Percentiles | None = None
-    """From one piece of text to the next, however many tokens it has."""
+    """From one piece of text to the next, for any number of tokens in it."""
     end_to_end: Percentiles | None = None
-    """From the intended beginning to the end."""
+    """From the time a request was due to its end."""
     goodput: Goodput | None = None
     drafts: DraftFigures | None = None
     inside: Inside = field(default_factory=Inside)
     blocks: tuple[float, ...] = ()
-    """The tokens a second of each block."""
+    """The tokens per second of each block."""
 
     @property
     def failed(self) -> int:
@@ -182,12 +182,13 @@ class ArmFigures:
 
 @dataclass(frozen=True, slots=True)
 class OfferedLoad:
-    """A load that a server is offered."""
+    """A load on a server."""
 
     kind: Literal["streams", "rate"]
-    """Clients that each ask again when answered, or requests that come without waiting for the server."""
+    """"streams": each client sends its next request after its answer. "rate": requests come without waiting
+    for answers."""
     value: float
-    """The number of clients, or requests a second."""
+    """The number of clients, or requests per second."""
 
     def __str__(self) -> str:
         if self.kind == "streams":
@@ -201,7 +202,7 @@ class Arms:
 
     speculative: ArmFigures
     plain: ArmFigures | None = None
-    """None where no server could be asked without drafts."""
+    """None if no server could run without drafts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,14 +212,14 @@ class LoadResult:
     load: OfferedLoad
     arms: Arms
     speedup: Interval | None = None
-    """Tokens a second with drafts over those without; at a rate, the mean time of a request without drafts
-    over that with.
+    """Tokens per second with drafts divided by those without.
 
-    None without a plain arm, with fewer than six pairs, with a block that has no answer, or where an arm
-    did not answer more than 1 % of the requests of a rate.
+    At a rate, the mean time of a request without drafts divided by that with drafts. None without a plain
+    arm, with fewer than six pairs, with a block that has no answer, or if an arm failed more than 1 % of the
+    requests of a rate.
     """
     pairs: tuple[tuple[float, float], ...] = ()
-    """For each pair of blocks the values that are compared, with drafts and without."""
+    """The compared values of each pair of blocks, with drafts and without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +238,7 @@ class BenchedServer:
 
 @dataclass(frozen=True, slots=True)
 class BenchedModel:
-    """The model that was served, as far as it is known; all fields but the name are the recipe's."""
+    """The served model, as far as known; all fields except the name come from the recipe."""
 
     name: str
     """The name in requests."""
@@ -283,7 +284,7 @@ class BenchSettings:
     pairs: int
     """Pairs of blocks for each load."""
     block_requests: int
-    """The requests of a block, which has one arm and one load; the most of all loads."""
+    """The number of requests of a block (one arm at one load); the largest of all loads."""
     warm_up: int
     max_tokens: int
     temperature: float
@@ -299,15 +300,16 @@ class BenchSettings:
 
 @dataclass(frozen=True, slots=True)
 class BenchVerdict:
-    """The answer to the question whether drafts are worth it."""
+    """The answer to whether drafts are worth it."""
 
     words: str
     """The answer in a sentence."""
     decision: Literal["on", "up_to", "off", "undecided", "unmeasured"]
-    """The answer in a word: "on" or "off" is for every load that has a speed-up.
+    """The answer in a word.
 
-    "up_to" is on up to the load `switch_off_above`. "undecided" is for intervals that leave it open, and
-    "unmeasured" for a run without a speed-up.
+    "on" and "off" hold for every load that has a speed-up. "up_to" means on up to the load
+    `switch_off_above`. "undecided" means that the intervals do not decide, and "unmeasured" that the run has
+    no speed-up.
     """
     break_even: float | None = None
     """The load at which the speed-up passes 1, between two levels."""
@@ -328,7 +330,7 @@ class BenchResult:
     levels: tuple[LoadResult, ...]
     verdict: BenchVerdict
     is_partial: bool = False
-    """True if the run was stopped before its end; the result has what was measured until then."""
+    """True if the run was stopped early; the result then has the measurements so far."""
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -345,7 +347,7 @@ def to_json(result: BenchResult) -> str:
 
 
 def write(result: BenchResult, folder: Path) -> Path:
-    """Writes it into a folder, which is made if need be, whole or not at all; returns the file."""
+    """Writes the result atomically into a folder, which it creates if necessary; returns the file."""
     file = folder / RESULT
     write_atomically(file, to_json(result))
     return file
@@ -354,7 +356,7 @@ def write(result: BenchResult, folder: Path) -> Path:
 def read(path: Path) -> BenchResult:
     """Returns the result of a file, or of the folder of a run; raises `MeasureError`.
 
-    Keys that are not known are passed over, so that results of a later trtspec can be read.
+    Unknown keys are ignored, so that results of a later trtspec can be read.
     """
     file = path / RESULT if path.is_dir() else path
     try:
@@ -366,13 +368,13 @@ def read(path: Path) -> BenchResult:
     except (ValueError, KeyError, TypeError) as error:
         raise MeasureError(file, "is not a result of trtspec bench") from error
     if version != SCHEMA_VERSION:
-        problem = f"has schema version {version}, and this trtspec reads {SCHEMA_VERSION}"
+        problem = f"has schema version {version}, but this trtspec reads {SCHEMA_VERSION}"
         raise MeasureError(file, problem, "read it with the trtspec that wrote it, or measure again")
     try:
         return _adapter().validate_python(value)
     except ValueError as error:
         first = str(error).splitlines()
-        raise MeasureError(file, f"is not a whole result: {' '.join(first[1:3])}") from error
+        raise MeasureError(file, f"is an incomplete result: {' '.join(first[1:3])}") from error
 
 
 def _adapter() -> TypeAdapter[BenchResult]:

@@ -12,13 +12,13 @@ ArmName = Literal["speculative", "plain"]
 
 @dataclass(frozen=True, slots=True)
 class RequestSample:
-    """A request that was measured; times are seconds since its block began."""
+    """A measured request; times are seconds since its block began."""
 
     prompt: str
     category: str
     turn: int
     intended: float
-    """The time at which it was to be sent. Latencies count from here."""
+    """The time at which it was due. Latencies count from here."""
     sent: float
     """The time at which it was sent."""
     ended: float
@@ -27,7 +27,7 @@ class RequestSample:
     characters: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
-    """The number of pieces where the server does not report the number of tokens."""
+    """The number of tokens, or of pieces of text if the server reports no tokens."""
     tokens_told: bool = True
     """True if the server reports the number of output tokens."""
     finish_reason: str | None = None
@@ -47,7 +47,8 @@ class RequestSample:
 
     @property
     def inter_token(self) -> float | None:
-        """The mean time of a token after the first text, as AIPerf has it; None for fewer than two."""
+        """The mean time of a token after the first text, as AIPerf defines it; None for fewer than two
+        tokens."""
         if self.output_tokens < 2 or not self.pieces:
             return None
         return (self.ended - self.pieces[0]) / (self.output_tokens - 1)
@@ -61,16 +62,16 @@ class Block:
     seconds: float
     """The time until the last request had its answer."""
     full_until: float
-    """The time, in seconds since the block began, until which its load was the nominal one: all streams were
-    at work, or requests still came.
+    """The time, in seconds since the block began, at which its full load ended. Until then all streams were
+    busy, or requests still came.
     """
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens a second while the load was full, 0.0 for none.
+        """Tokens per second under full load, 0.0 for none.
 
-        The tail, in which fewer and fewer streams are at work, has another load, at which drafts may gain
-        more or less. A request that ended in it counts with the share of its pieces that came before.
+        In the tail fewer and fewer streams are busy. That is another load, at which drafts may gain more or
+        less. A request that ended in the tail counts with the share of its pieces that came before.
         """
         window = self.full_until or self.seconds
         tokens = sum(

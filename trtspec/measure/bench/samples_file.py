@@ -1,4 +1,4 @@
-"""One row for each request that was measured: as Parquet where pyarrow is installed, else as CSV."""
+"""Writes one row for each measured request: as Parquet if pyarrow is installed, else as CSV."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ COLUMNS = (
 
 
 def write_samples(measured: Sequence[LoadSamples], folder: Path, *, as_csv: bool) -> Path:
-    """Writes every request, also those of a pair that broke off, whole or not at all; returns the file."""
+    """Writes every request atomically, including those of an interrupted pair; returns the file."""
     rows = list(_rows(measured))
     if as_csv or find_spec("pyarrow") is None:
         file, text = folder / CSV, io.StringIO()

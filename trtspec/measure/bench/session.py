@@ -1,4 +1,4 @@
-"""A run against servers that are up: found, measured, written as it goes."""
+"""Runs a bench against running servers, and writes the results as it goes."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from trtspec.measure.workloads.recorded import Recorded, append_recorded
 
 ANSWERS = "answers.jsonl"
 _FREE_S, _MOST_SHARE = 5.0, 0.01
-"""The time that results of a run that goes on may take, and beyond that their share of its time.
+"""The time that interim results may take, and beyond that their share of the run's time.
 
-Each is made of all blocks until then, so that those of hundreds of pairs would take ever more of it.
+Each is computed from all blocks so far, so with hundreds of pairs they would take ever more time.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class BenchTargets:
-    """The servers that a run asks, and the files that it keeps.
+    """The servers and the files of a run.
 
-    A key is sent as a bearer token to its own server only, and is stored nowhere.
+    A key is sent as a bearer token to its own server only, and is never stored.
     """
 
     url: str
     model_name: str | None
     baseline: str | None
-    """The URL of the same engine without drafts, for a server that cannot be asked for plain decoding."""
+    """The URL of the same engine without drafts, for a server that cannot decode plainly on request."""
     metrics_url: str | None
     timeout_s: float
     folder: Path
@@ -56,14 +56,14 @@ class BenchTargets:
     baseline_key: str | None = None
     """The key of the server at `baseline`."""
     command: str = ""
-    """The command line that asks for this run, without its secrets."""
+    """The command line of this run, without its secrets."""
 
 
 class Watcher(Protocol):
-    """Is told, by `run`, how far it is."""
+    """Is notified of the progress of `run`."""
 
     def began(self, load: OfferedLoad, prompts: int) -> None:
-        """Called before each load; so many prompts will be asked, those of the warm-up not counted."""
+        """Called before each load, with its number of prompts without the warm-up."""
         ...
 
     def warm(self) -> None:
@@ -71,17 +71,17 @@ class Watcher(Protocol):
         ...
 
     def heard(self, arm: ArmName, sample: RequestSample) -> None:
-        """Called for each request that was measured, when it is over."""
+        """Called after each measured request."""
         ...
 
     def paired(self, result: BenchResult) -> None:
-        """Called after a pair of blocks, of many not after each, with what is known until then."""
+        """Called after a pair of blocks with the result so far; not after every one if there are many."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class BenchOutcome:
-    """The last result of a run, and the files that were written."""
+    """The last result of a run, and the files it wrote."""
 
     result: BenchResult
     files: tuple[Path, ...]
@@ -95,10 +95,10 @@ def run(
     watcher: Callable[[Circumstances, BenchPlan], Watcher],
     traffic: Traffic,
 ) -> BenchOutcome:
-    """Measures until the end, or until Ctrl-C or SIGTERM; `plan.paired` is filled in from what is found.
+    """Measures until the end, or until Ctrl-C or SIGTERM; sets `plan.paired` by the servers it finds.
 
-    `watcher` returns who is told how far it is, when the servers are found. Raises `UnavailableError` where a
-    server is not there.
+    Once these are found, `watcher` returns the listener. Raises `UnavailableError` if a server does not
+    answer.
     """
     return asyncio.run(_run(plan, asked, watcher, traffic))
 
@@ -140,7 +140,7 @@ async def _run(
             version=version("trtspec"),
             load_generator=traffic.name,
             command=asked.command,
-            # OpenAI's API names no tenant: a server of ours makes one of each key.
+            # OpenAI's API has no tenants: trtspec's server makes one of each key.
             is_one_tenant=plain_by == "request" and endpoint.api == "openai" and asked.key is not None,
         )
         keeper = _Keeper(plan, of, asked, watcher(of, plan))
@@ -152,7 +152,7 @@ async def _run(
 
 
 class _Keeper:
-    """Writes what is known whenever more is, and passes on what it is told."""
+    """Writes the result whenever there is more, and forwards all calls to a watcher."""
 
     def __init__(self, plan: BenchPlan, of: Circumstances, asked: BenchTargets, watcher: Watcher) -> None:
         self._plan, self._of, self._asked, self._watcher = plan, of, asked, watcher
@@ -194,7 +194,7 @@ class _Keeper:
         write(result, self._asked.folder)
         if self._answers:
             file = self._asked.folder / ANSWERS
-            if not self._has_kept:  # Those of an earlier run, whose result is replaced too.
+            if not self._has_kept:  # These belong to an earlier run, whose result is replaced too.
                 remove(file)
             self._has_kept = True
             append_recorded(file, self._answers)
@@ -219,7 +219,7 @@ def _recorded(sample: RequestSample, question: EndpointRequest, text: str, model
 
 @contextmanager
 def _ends_on_signals(work: asyncio.Future[list[LoadSamples]]) -> Iterator[None]:
-    """Has Ctrl-C and SIGTERM cancel the work instead of ending the program; a second one does that."""
+    """Makes the first Ctrl-C or SIGTERM cancel the work; the second one ends the program."""
     loop = asyncio.get_running_loop()
 
     def end() -> None:

@@ -1,7 +1,7 @@
-"""Intervals and percentiles of what blocks measured; pure.
+"""Computes intervals and percentiles of blocks; pure.
 
-Times of a machine that others use too are skewed, and what slows it down multiplies them: so everything is
-done with logarithms, and a mean is a geometric one.
+Times on a shared machine are skewed, and what slows it down multiplies them. So everything uses logarithms,
+and means are geometric.
 """
 
 from __future__ import annotations
@@ -15,28 +15,29 @@ from trtspec.base.extras import require
 from trtspec.measure.bench.result import Interval, Percentiles
 
 FEWEST_PAIRS = 6
-"""With four, intervals of blocks that another program slowed down now and then miss the truth too often."""
+"""With only four pairs, intervals miss the truth too often when another program slows some blocks down."""
 
 
 def ratio(pairs: Sequence[tuple[float, float]], confidence: float) -> Interval | None:
-    """Returns the ratio of the first to the second value, over pairs of blocks that took turns in beginning.
+    """Returns the ratio of the first to the second value, over pairs of blocks in alternating order.
 
-    Who comes second finds caches warm, so that half of the pairs favours each, and what both gain by that is
-    taken out. The pairs with an even index
-    and those with an odd one are therefore two groups, as in a crossover of two periods (Hills and Armitage
-    1979, "The two-period cross-over clinical trial"): the effect is the mean of the groups' means of the log
-    ratios, its variance the pooled one within the groups, and Student's t has two degrees of freedom less
-    than there are pairs. None with fewer than `FEWEST_PAIRS`, or where a value is not positive.
+    The second block of a pair finds caches warm. So half of the pairs favour each arm, and the gain that both
+    have by that cancels out. The pairs with an even index and those with an odd one are therefore two groups,
+    as in a crossover of two periods (Hills and Armitage 1979, "The two-period cross-over clinical trial"):
+    the effect is the mean of the groups' means of the log ratios, its variance the pooled one within the
+    groups, and Student's t has two degrees of freedom less than there are pairs. None with fewer than
+    `FEWEST_PAIRS`, or where a value is not positive.
     """
     found = _crossover(pairs)
     return None if found is None else _interval(fmean(found.means), found.error, found.freedom, confidence)
 
 
 def gain_of_second(pairs: Sequence[tuple[float, float]], confidence: float) -> Interval | None:
-    """Returns how much larger the value of who comes second in a pair is, a geometric mean of both arms.
+    """Returns how much larger the value of a pair's second block is, as a geometric mean of both arms.
 
-    A cache that holds the first one's prompts does that. What it helps one arm more than the other stays in
-    `ratio`, whose square has the ratio of the two gains in it: at most this, where neither is below 1.
+    The cause is a cache that holds the first block's prompts. If it helps one arm more than the other, the
+    difference stays in `ratio`: its square contains the ratio of the two gains, which is at most this value
+    if neither gain is below 1.
     """
     found = _crossover(pairs)
     if found is None:
@@ -80,7 +81,7 @@ def mean(values: Sequence[float], confidence: float) -> Interval | None:
 
 
 def unpaired_ratio(first: Sequence[float], second: Sequence[float], confidence: float) -> Interval | None:
-    """Returns the ratio of blocks of two runs, which nothing pairs: Welch's interval of the log ratio."""
+    """Returns the ratio of the unpaired blocks of two runs, with Welch's interval of the log ratio."""
     if min(len(first), len(second)) < 2 or min(*first, *second) <= 0:
         return None
     logs = [[math.log(value) for value in values] for values in (first, second)]
@@ -95,7 +96,7 @@ def unpaired_ratio(first: Sequence[float], second: Sequence[float], confidence: 
 
 
 def percentiles(values: Sequence[float]) -> Percentiles | None:
-    """Returns how values are distributed, by linear interpolation between them; None for none."""
+    """Returns the percentiles of values, by linear interpolation; None for no values."""
     if not values:
         return None
     ordered = sorted(values)
@@ -120,7 +121,7 @@ def _interval(effect: float, error: float, freedom: float, confidence: float) ->
 
 
 def _student(freedom: float, confidence: float) -> float:
-    """Returns the quantile of Student's t whose two tails leave this confidence."""
+    """Returns the two-sided quantile of Student's t for this confidence."""
     require("a confidence interval", "scipy")
     from scipy.special import stdtrit
 

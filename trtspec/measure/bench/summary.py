@@ -1,4 +1,4 @@
-"""The result of what was measured until now; pure."""
+"""Computes the result of the measurements so far; pure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Circumstances:
 def summary(
     plan: BenchPlan, of: Circumstances, measured: Sequence[LoadSamples], *, is_partial: bool
 ) -> BenchResult:
-    """Returns the result; a load of which no pair of blocks is whole is left out."""
+    """Returns the result, without loads that have no complete pair of blocks."""
     whole = [level for level in measured if level.pairs]
     levels = tuple(_level(plan, level) for level in whole)
     said = notes(plan, whole, is_one_tenant=of.is_one_tenant)
@@ -86,7 +86,7 @@ def _level(plan: BenchPlan, level: LoadSamples) -> LoadResult:
     if not plan.paired:
         return LoadResult(level.load, Arms(_figures(plan, level, "speculative")))
     pairs = tuple((_worth(level, pair["speculative"]), _worth(level, pair["plain"])) for pair in level.pairs)
-    # Seconds are better where they are fewer.
+    # Fewer seconds are better.
     compared = pairs if level.load.kind == "streams" else tuple((plain, own) for own, plain in pairs)
     arms = Arms(_figures(plan, level, "speculative"), _figures(plan, level, "plain"))
     speedup = None if fails_often(level.load, arms) else ratio(compared, plan.confidence)
@@ -94,7 +94,8 @@ def _level(plan: BenchPlan, level: LoadSamples) -> LoadResult:
 
 
 def _worth(level: LoadSamples, block: Block) -> float:
-    """Returns what blocks are compared by: tokens a second, or at a rate the mean seconds of a request."""
+    """Returns the compared value of each block: tokens per second, or at a rate the mean seconds of a
+    request."""
     return block.tokens_per_second if level.load.kind == "streams" else block.mean_end_to_end or 0.0
 
 

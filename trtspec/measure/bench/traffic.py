@@ -1,4 +1,4 @@
-"""Prompts sent to a server: by streams that wait for their answers, or at a rate that waits for nobody."""
+"""Sends prompts to a server: in streams that wait for their answers, or at a rate that does not wait."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Heard = Callable[[RequestSample, EndpointRequest, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """The options with which every prompt is sent; the fields are those of an endpoint's request."""
+    """The options of every request; the fields are those of an endpoint's request."""
 
     max_tokens: int
     temperature: float
@@ -28,7 +28,7 @@ class Manner:
     num_draft_tokens: int | None
     tenant: str | None
     heard: Heard
-    """Called for each request that is over, with its sample, the request, and the text of its answer."""
+    """Called after each request, with its sample, the request, and the text of its answer."""
 
     def question(self, prompt: Prompt, messages: Sequence[ChatMessage], number: int) -> EndpointRequest:
         return EndpointRequest(
@@ -56,12 +56,12 @@ class Traffic(Protocol):
         times: Sequence[float],
         manner: Manner,
     ) -> Block:
-        """Returns the block of a load; `times` says when each prompt comes where that is a rate."""
+        """Returns the block of a load; at a rate, `times` has the time of each prompt."""
         ...
 
 
 class OwnTraffic:
-    """Sends them from this process."""
+    """Sends the prompts from this process."""
 
     name = "trtspec"
 
@@ -79,9 +79,9 @@ class OwnTraffic:
 
 
 async def closed_loop(endpoint: Endpoint, prompts: Sequence[Prompt], streams: int, manner: Manner) -> Block:
-    """Asks the prompts in `streams` streams, each of which takes the next one when it has its answer.
+    """Sends the prompts in `streams` streams; each takes the next prompt when it has its answer.
 
-    A prompt of several turns stays with its stream, whose later turns have the answers so far.
+    A prompt of several turns stays in its stream, and its later turns contain the answers so far.
     """
     begin, waiting, samples = perf_counter(), list(enumerate(prompts))[::-1], list[RequestSample]()
     ran_out: list[float] = []
@@ -97,17 +97,17 @@ async def closed_loop(endpoint: Endpoint, prompts: Sequence[Prompt], streams: in
         for _ in range(min(streams, len(prompts))):
             tasks.start(stream())
     seconds = perf_counter() - begin
-    # With fewer prompts the streams are hardly ever all at work, and the whole block has to do.
+    # With fewer prompts the streams are hardly ever all busy, so the whole block counts.
     return Block(tuple(samples), seconds, ran_out[0] if len(prompts) >= 2 * streams else seconds)
 
 
 async def open_loop(
     endpoint: Endpoint, prompts: Sequence[Prompt], times: Sequence[float], manner: Manner
 ) -> Block:
-    """Asks each prompt at its time, in seconds since now, whether or not those before are answered.
+    """Sends each prompt at its time, in seconds since now, whether or not earlier ones are answered.
 
-    Latencies count from that time, also where this program was late or a server did not take the request, so
-    that a slow server cannot hide what waited for it ("coordinated omission").
+    Latencies count from that time, even if this program was late or the server did not accept the request. So
+    a slow server cannot hide requests that waited for it ("coordinated omission").
     """
     begin, samples = perf_counter(), list[RequestSample]()
 
@@ -123,7 +123,8 @@ async def open_loop(
 
 
 class _Tasks:
-    """Tasks that end with the block: all have run at its end, or are cancelled where one fails."""
+    """A group of tasks: at the end of the block all have finished, or all are cancelled because one
+    failed."""
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
@@ -147,7 +148,7 @@ class _Tasks:
 async def _converse(
     endpoint: Endpoint, prompt: Prompt, number: int, begin: float, due: float, manner: Manner
 ) -> list[RequestSample]:
-    """Asks one turn after the other, each due when the one before ends; one that fails is the last."""
+    """Sends one turn after the other, each due when the one before ends; stops after a failed turn."""
     samples: list[RequestSample] = []
     messages: list[ChatMessage] = []
     for turn, said in enumerate(prompt.turns):

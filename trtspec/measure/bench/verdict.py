@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from trtspec.measure.bench.result import Arms, BenchVerdict, Interval, LoadResult, OfferedLoad
 
 _NO_PLAIN = (
-    "no speed-up is stated, since nothing was measured without drafts: name the same engine without them "
-    "with --baseline URL"
+    "no speed-up is stated, since nothing was measured without drafts: --baseline URL names the same engine "
+    "without drafts"
 )
 _NO_PAIRS = "no speed-up is stated"
 _MOST_FAILED = 0.01
-"""The largest share of an arm's requests at a rate that may fail where a speed-up is stated."""
+"""The largest share of an arm's requests at a rate that may fail for a speed-up to be stated."""
 
 
 def verdict(levels: Sequence[LoadResult], notes: tuple[str, ...] = ()) -> BenchVerdict:
-    """Returns what the speed-ups of the levels come to.
+    """Returns the verdict on the speed-ups of the levels.
 
-    A level gains where its whole interval is above 1, loses where it is below, and says nothing where 1 is
+    A level gains if its whole interval is above 1, loses if it is below, and decides nothing if 1 lies
     within.
     """
     notes += tuple(
@@ -52,7 +52,7 @@ def verdict(levels: Sequence[LoadResult], notes: tuple[str, ...] = ()) -> BenchV
         (last, _), (first, after) = known[end - 1], known[end]
         words = f"{told[0]}, no difference found from {first.load} on ({_factor(after)})"
         return BenchVerdict(words, "up_to", None, last.load.value, notes)
-    # The speed-up passes 1 at a load whose interval leaves it open, or at the first loss.
+    # The speed-up crosses 1 at a load whose interval contains 1, or at the first loss.
     past = next(place for place, (_, speedup) in enumerate(known) if speedup.value <= 1)
     (last, before), (first, after) = known[past - 1], known[past]
     even = _break_even(last.load.value, before.value, first.load.value, after.value)
@@ -61,9 +61,9 @@ def verdict(levels: Sequence[LoadResult], notes: tuple[str, ...] = ()) -> BenchV
 
 
 def fails_often(load: OfferedLoad, arms: Arms) -> bool:
-    """Says whether so many requests at a rate failed that the times of the others do not tell two arms apart.
+    """Says whether too many requests at a rate failed to compare the times of two arms.
 
-    Who is refused leaves room for the others, whose times get better by it.
+    Refused requests leave room for the others, whose times improve.
     """
     every = [arm for arm in (arms.speculative, arms.plain) if arm is not None]
     return load.kind == "rate" and any(arm.failed > _MOST_FAILED * arm.requests for arm in every)
@@ -71,7 +71,7 @@ def fails_often(load: OfferedLoad, arms: Arms) -> bool:
 
 def _why_none(level: LoadResult) -> str:
     if fails_often(level.load, level.arms):
-        return f"more than {_MOST_FAILED:.0%} of the requests of an arm failed; a lower --rate has fewer"
+        return f"more than {_MOST_FAILED:.0%} of the requests of an arm failed; a lower --rate avoids that"
     return "too few pairs of blocks have answers"
 
 
@@ -80,7 +80,7 @@ def _state(speedup: Interval) -> str:
 
 
 def _break_even(low: float, before: float, high: float, after: float) -> float:
-    """Returns the load between two at which a speed-up passes 1, on a line between logarithms."""
+    """Returns the load between two loads at which the speed-up crosses 1, by interpolating logarithms."""
     share = math.log(before) / (math.log(before) - math.log(after))
     return math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
 

@@ -200,7 +200,7 @@ def bench(options: BenchCommandOptions) -> None:
         out.warning("stopped early: the result has the measurements so far")
         raise typer.Exit(INTERRUPTED)
     if outcome.result.is_unanswered:
-        raise MeasureError(outcome.result.server.url, "every request failed", "the warnings above say how")
+        raise MeasureError(outcome.result.server.url, "every request failed", "the warnings above say why")
 
 
 def _check_usage(options: BenchCommandOptions) -> None:
@@ -217,7 +217,9 @@ def _check_usage(options: BenchCommandOptions) -> None:
         raise typer.BadParameter("aiperf needs the model's tokenizer", param_hint="--tokenizer")
     if options.api_key_file or options.api_key_env:
         # AIPerf takes it on its command line alone.
-        raise typer.BadParameter("every user of this machine would see the key that aiperf is given")
+        raise typer.BadParameter(
+            "aiperf takes the key on its command line, where every user of this machine would see it"
+        )
     if options.keep_answers:
         raise typer.BadParameter("aiperf does not pass answers on", param_hint="--keep-answers")
 
@@ -246,7 +248,7 @@ def _plan(options: BenchCommandOptions) -> BenchPlan:
 
 
 def _targets(options: BenchCommandOptions, plan: BenchPlan) -> BenchTargets:
-    """Returns whom the options ask, and where the results go."""
+    """Returns the servers that the options name, and where the results go."""
     default = Path("bench", f"{plan.workload.name}-{datetime.now():%Y%m%d-%H%M%S}")
     return BenchTargets(
         url=options.url or "",
@@ -282,14 +284,14 @@ def _loads(streams: str | None, rate: str | None) -> tuple[OfferedLoad, ...]:
 def _served(
     recipe: Path, folder: str | None, python: Path | None, asked: BenchTargets, plan: BenchPlan
 ) -> Iterator[tuple[BenchTargets, BenchPlan, str]]:
-    """Serves a built recipe; yields what to ask of it and how, and the folder of its tokenizer.
+    """Serves a built recipe; yields its targets and options, and the folder of its tokenizer.
 
-    Another engine's server decodes plainly only if it is started so: beside it, on a CPU, whose memory has
-    room for two. The first of them on a GPU takes all of that.
+    Another engine's server decodes plainly only if it is started so. On a CPU, whose memory has room for two,
+    that is a second server. On a GPU the first server takes all memory.
     """
     build = find_build(recipe, folder)
     if stale := build.staleness:
-        out.warning(f"{stale}, which is measured as it is")
+        out.warning(f"{stale}; bench measures the build as it is")
     models = build.recipe.models
     serve = partial(served, build, chat=plan.chat, python=python, say=out.status)
     with ExitStack() as stack:
@@ -299,7 +301,9 @@ def _served(
                 baseline = stack.enter_context(serve(plain=True)).url
             else:
                 how = f"trtspec deploy {recipe} --plain serves it elsewhere, for --baseline URL"
-                out.warning(f"without drafts nothing is measured, as its GPU has room for one server: {how}")
+                out.warning(
+                    f"plain decoding is not measured, since the GPU has room for one server only: {how}"
+                )
         found = replace(
             asked,
             url=server.url,
@@ -318,14 +322,14 @@ def _served(
 
 
 def _traffic(plan: BenchPlan, asked: BenchTargets, tokenizer: str | None) -> Traffic:
-    """Returns what sends the requests: AIPerf, where there is a tokenizer for it."""
+    """Returns the load generator: AIPerf if it has a tokenizer, else this program."""
     if tokenizer is None:
         return OwnTraffic()
     return AiperfTraffic(tokenizer, chat=plan.chat, burstiness=plan.burstiness, timeout_s=asked.timeout_s)
 
 
 def _report(result: BenchResult, folder: Path) -> Iterator[Path]:
-    """Writes the report of what was measured, if anything was, and yields its file."""
+    """Writes the report and yields its file, if anything was measured."""
     if result.levels:
         yield write_report(page(result), folder / "report.html")
 

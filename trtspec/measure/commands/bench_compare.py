@@ -1,4 +1,4 @@
-"""`trtspec bench compare`: two runs beside each other."""
+"""`trtspec bench compare` compares two runs."""
 
 from __future__ import annotations
 

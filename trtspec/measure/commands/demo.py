@@ -1,4 +1,4 @@
-"""`trtspec demo`: the tiny pair built, served, asked and compared with its target alone."""
+"""`trtspec demo` builds and serves the tiny pair, asks it, and compares it with its target alone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def demo() -> None:
             out.status(f"HTTP     {server.url}")
             out.status(f"metrics  {server.metrics_url}")
             client = trtspec.Client(server.url)
-            # What is slow only once is no part of the speeds.
+            # The first request is slower, so it does not count.
             client.generate(PROMPT, max_tokens=8)
             out.status("a completion, the draft proposing and the target verifying:")
             out.data(PROMPT)

@@ -15,7 +15,7 @@ from trtspec.measure.commands.results import times
 
 
 class Measuring:
-    """Shows what was found, and for each load how many prompts were asked and what they say until now."""
+    """Shows the servers found, and for each load the number of answered prompts and the result so far."""
 
     def __init__(self) -> None:
         self._shown = ExitStack()
@@ -31,12 +31,12 @@ class Measuring:
         self._shown.__exit__(kind, error, trace)
 
     def __call__(self, of: Circumstances, plan: BenchPlan) -> Measuring:
-        """Is told what was found before anything is measured."""
+        """Called with the servers found, before anything is measured."""
         server = of.server
         how = {
-            "request": "in turns with the same server without drafts",
-            "baseline": f"in turns with {server.baseline_url}",
-            "none": "without anything to compare it to",
+            "request": "alternating with the same server without drafts",
+            "baseline": f"alternating with {server.baseline_url}",
+            "none": "without a baseline",
         }[server.plain_by]
         out.status(f"{of.model.name} of {server.software or server.api} at {server.url}, {how}")
         prompts = f"{len(plan.workload.prompts)} prompts"

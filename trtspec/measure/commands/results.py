@@ -14,7 +14,7 @@ from trtspec.measure.report.numbers import times as as_ratio
 
 
 def print_result(result: BenchResult) -> None:
-    """Prints the verdict, what was gained at each load, and how long somebody waits."""
+    """Prints the verdict, the speed-up at each load, and the latencies."""
     out.sentence(result.verdict.words)
     if not result.levels:
         return
@@ -28,7 +28,7 @@ def print_result(result: BenchResult) -> None:
 
 
 def print_comparison(comparison: BenchComparison) -> None:
-    """Prints what each was, B over A at each load that both have, and how long somebody waits in each."""
+    """Prints both runs, the ratio of B to A at each common load, and the latencies of each."""
     for name, result in (("A", comparison.first), ("B", comparison.second)):
         out.result(f"{name}: {result.server.software or result.server.api} at {result.server.url}")
         out.result(f"   {result.verdict.words}")

@@ -1,4 +1,5 @@
-"""`trtspec selftest`: the whole chain on this machine, with a tiny pair, before anything large is built."""
+"""`trtspec selftest` tries the whole chain on this machine with a tiny pair, before anything large is
+built."""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ def selftest(
     out.json(result) if json else _print(outcomes, result["seconds"])
     if bundle:
         write_bundle(bundle, output.resolve(), result)
-        out.status(f"{bundle} has versions, logs, configurations and results")
+        out.status(f"{bundle} contains versions, logs, configurations and results")
     if counts[Ruling.DIFFERS]:
         raise typer.Exit(1)
 
@@ -97,7 +98,7 @@ def _tiny(pair: Path, heads: Path | None, release: str | None, *, in_container: 
     found = find_gpus()
     if not found:
         if in_container or release:
-            raise UnavailableError("GPU", "none is here, which --container and --release are for")
+            raise UnavailableError("GPU", "no GPU is here, and --container and --release need one")
         return TinyPair(pair.resolve(), None, None, None)
     installed = None if in_container else engine_versions().get("tensorrt_llm")
     wanted = release or installed or releases.DEFAULT
@@ -107,7 +108,7 @@ def _tiny(pair: Path, heads: Path | None, release: str | None, *, in_container: 
 
 
 def _print(outcomes: list[Outcome], seconds: float) -> None:
-    """Prints the table, each rule that does not hold with its source, and the sum."""
+    """Prints the table, each broken rule with its source, and the totals."""
     from trtspec.measure.selftest.outcome import Ruling
 
     rows = [(one.build, one.check, one.state.value, one.found) for one in outcomes]

@@ -9,7 +9,7 @@ from trtspec.cli.terminal.output import out
 from trtspec.measure.verify.result import Difference, GreedyComparison, Sampling, VerifyResult
 
 _SHOWN, _NAMED = 8, 2
-"""Differences of a kind that are shown, and ways in which each was found; the others are counted."""
+"""How many differences of a kind are shown, and in how many ways each was found; the others are counted."""
 
 
 def print_result(result: VerifyResult) -> None:
@@ -32,23 +32,24 @@ def print_result(result: VerifyResult) -> None:
 
 
 def verdict(result: VerifyResult) -> str:
-    """Returns what it all means, in a sentence."""
+    """Returns the verdict in one sentence."""
     if not result.is_lossless:
         return f"not proved lossless: {'; '.join(result.reasons)}"
     count = sum(way.texts for way in result.comparisons)
     parted = sum(len(way.near_ties) for way in result.comparisons)
     if not parted:
-        said = f"lossless: all {count} greedy answers with drafts are those of the target alone"
+        said = f"lossless: all {count} greedy answers with drafts are the same as the target's alone"
     else:
         by_itself = f"{len(result.noise.near_ties)} of {result.noise.texts}"
         said = (
-            f"lossless but for rounding: {count - parted} of {count} greedy answers with drafts are those of"
-            f" the target alone, and {parted} part at a near tie, as {by_itself} of plain decoding do"
+            f"lossless except for rounding: {count - parted} of {count} greedy answers with drafts are the "
+            f"same as the target's alone, and {parted} differ from a near tie on, as {by_itself} of plain "
+            "decoding do"
         )
     if result.sampling and any(view.tells for view in result.sampling.views):
         said += ", and sampled text has the same distribution"
     elif result.sampling:
-        said += "; too few of the sampled continuations could be told apart to compare distributions"
+        said += "; too few of the sampled continuations differ to compare distributions"
     return said
 
 
@@ -76,7 +77,7 @@ def _name(way: GreedyComparison) -> str:
 
 
 def _print_differences(result: VerifyResult, ways: Iterable[GreedyComparison]) -> None:
-    """Prints the differences, faults first; those that several ways have in common once."""
+    """Prints the differences, faults first; a difference found in several ways is printed once."""
     where: dict[tuple[object, ...], tuple[Difference, list[GreedyComparison]]] = {}
     for difference in result.prompts:
         where[_key(difference)] = difference, []
@@ -119,7 +120,7 @@ def _print_difference(difference: Difference, ways: list[GreedyComparison], resu
 
 
 def _again(difference: Difference, ways: list[GreedyComparison], command: str) -> str:
-    """Returns the command that asks for this prompt alone, and the Ks that differed."""
+    """Returns the command that repeats this prompt alone, with the Ks that differed."""
     lengths = {way.num_draft_tokens for way in ways if not way.by} - {None, 0}
     options = [f"--num-draft-tokens {length}" for length in sorted(filter(None, lengths))]
     return " ".join([command, "--prompt", shlex.quote(difference.prompt), *options, "--draws 0"])
@@ -141,9 +142,7 @@ def _print_sampling(sampling: Sampling) -> None:
     out.table(rows, header=("by", "prompt", "outcomes", "variation", "p", "most different"))
     for view in sampling.views:
         if not view.tells:
-            out.sentence(
-                f"by {view.of}, too few continuations were told apart to find anything but gross faults"
-            )
+            out.sentence(f"by {view.of}, too few continuations differ to find anything but gross faults")
             continue
         out.sentence(
             f"by {view.of}, a total variation of {view.found_everywhere:.2f} in each of these prompts, or of"

@@ -1,4 +1,4 @@
-"""`trtspec verify` tells whether drafts change the target's text."""
+"""`trtspec verify` checks whether drafts change the target's text."""
 
 from __future__ import annotations
 
@@ -177,32 +177,35 @@ def _check_usage(options: VerifyCommandOptions) -> None:
 
 
 def _check_build(options: VerifyCommandOptions, built: _Built) -> None:
-    """Refuses what the engine or the server of this build cannot be asked for.
+    """Refuses options that the engine or the server of this build does not support.
 
-    Raises UnavailableError for an engine that drafts by itself and has no server of its target beside it.
+    Raises UnavailableError for an engine that drafts by itself, if no server of its target alone is named.
     """
     if built.launch and options.num_draft_tokens:
-        problem = f"{built.launch.backend} drafts as much as it is started to: speculation.num_draft_tokens"
+        problem = f"{built.launch.backend} takes K at its start only: speculation.num_draft_tokens"
         raise typer.BadParameter(problem, param_hint="--num-draft-tokens")
     if built.drafts_inside and options.url is None:
-        problem = "drafts inside its engine, which cannot be asked for plain decoding, and does not sample"
+        problem = "drafts inside its engine, which cannot decode plainly on request and does not sample"
         repair = "name its server and one of the target alone: --url URL --baseline URL --draws 0"
         raise UnavailableError(built.folder, problem, repair)
 
 
 def _second_opinion(python: str | None, built: _Built | None, vocabulary: Vocabulary) -> SecondOpinion | None:
-    """Returns the vLLM of that Python, for the model of the build; None where none is asked for."""
+    """Returns the vLLM of that Python, for the model of the build; None if none is requested."""
     if python is None or built is None:
         return None
     if built.numbers != built.dtype:
-        out.warning("the engine is quantized: where vLLM runs the model as it is, that alone may differ")
+        out.warning(
+            "the engine is quantized: if vLLM runs the model unquantized, that alone may change answers"
+        )
     return SecondOpinion(SecondOpinion.find(python), built.model, built.revision, built.dtype, vocabulary)
 
 
 def _sides(
     options: VerifyCommandOptions, built: _Built | None, vocabulary: Vocabulary
 ) -> AbstractAsyncContextManager[Sides]:
-    """Returns what is compared: two servers, one that is started twice, or engines in this process."""
+    """Returns the two sides to compare: two servers, one that is started twice, or engines in this
+    process."""
     if options.url is not None:
         name = options.model_name or (built.model_name if built else None)
         server = ServerAddress(options.url, name, read_key(options.api_key_file, options.api_key_env))
@@ -222,7 +225,7 @@ def _sides(
 
 @dataclass(frozen=True, slots=True)
 class _Built:
-    """The facts about a built recipe's target."""
+    """Facts about a built recipe's target."""
 
     folder: Path
     model_name: str
@@ -232,8 +235,8 @@ class _Built:
     numbers: str
     """The dtype in which the target computes."""
     longest_draft: int | None
-    """None where no request can set the draft length: on another vendor's server, and where the engine itself
-    drafts.
+    """The largest K of a request; None if no request can set K: on another vendor's server, and if the engine
+    itself drafts.
     """
     build: DeployedBuild
     launch: ServerLaunch | None = None

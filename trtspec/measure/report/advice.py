@@ -1,4 +1,4 @@
-"""Says whether drafts are worth it, and what to do, for a reader who has read nothing else."""
+"""Says whether drafts are worth it, and what to do. It assumes that the reader has read nothing else."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from trtspec.measure.report.measured import ReportArm, at_most, of_result
 from trtspec.measure.report.numbers import percent
 
 GOOD, POOR = 0.6, 0.5
-"""Acceptance of a token whose turn came: what to aim for; below the second drafts may not pay."""
+"""Conditional acceptance of a draft token: the value to aim for, and the value below which drafts may not
+pay."""
 _ENOUGH = 20
-"""Drafts of a category that are too few to judge it by."""
+"""With fewer drafts than this, a category is not judged."""
 TONES = {"on": "good", "up_to": "mixed", "off": "bad", "undecided": "open", "unmeasured": "open"}
 
 
@@ -47,43 +48,41 @@ def _switch(result: BenchResult) -> Iterator[str]:
     if verdict.decision == "on":
         known = (level.load for level in result.levels if level.speedup)
         highest = max(known, key=lambda load: load.value, default=loads[-1])
-        yield (
-            f"Leave drafts on. The highest load of which that is known is {highest}; "
-            "measure again where more is expected."
-        )
+        yield (f"Leave drafts on. The highest measured load is {highest}; measure again if you expect more.")
     elif verdict.decision == "up_to" and verdict.switch_off_above is not None:
         limit = at_most(loads, verdict.switch_off_above)
         yield (
             f"Use drafts up to {limit}, and plain decoding (num_draft_tokens: 0) above"
-            + ("; " if verdict.break_even else ", where they made no difference that was found; ")
+            + ("; " if verdict.break_even else ", where no difference was found; ")
             + "trtspec's adaptive policy (speculation.policy: adaptive) shortens drafts as load grows."
         )
     elif verdict.decision == "off":
         yield (
             "Serve without drafts (num_draft_tokens: 0), until another draft or another K does better: "
-            "trtspec tune looks for one."
+            "trtspec tune searches for one."
         )
     elif verdict.decision == "undecided" and any(map(_is_sure, result.levels)):
         yield (
             "Use drafts at loads whose whole interval is above 1x, and plain decoding (num_draft_tokens: 0) "
-            "where it is below; measure for longer (more pairs of blocks) where 1x is within."
+            "at loads whose interval is below. Measure for longer (more pairs of blocks) if 1x is within "
+            "the interval."
         )
     elif verdict.decision == "undecided":
         yield (
-            "Measure for longer (more pairs of blocks), or on a machine that nothing else uses: "
-            "the differences are within its noise."
+            "Measure for longer (more pairs of blocks), or on an otherwise idle machine: the differences "
+            "are within its noise."
         )
     elif verdict.decision == "unmeasured" and any(level.arms.plain for level in result.levels):
-        yield "Measure again: the notes say why no load has a speed-up, and what helps."
+        yield "Measure again: the notes say why no load has a speed-up, and how to repair that."
     elif verdict.decision == "unmeasured":
         yield (
-            "Measure again with --baseline and the address of the same model without drafts: "
-            "nothing can be said of the gain without it."
+            "Measure again with --baseline and the address of the same model without drafts: without it the "
+            "gain is unknown."
         )
 
 
 def _is_sure(level: LoadResult) -> bool:
-    """Returns True if drafts surely gain or surely lose at a load."""
+    """Returns True if a load's whole interval is above or below 1."""
     return level.speedup is not None and (level.speedup.low > 1 or level.speedup.high < 1)
 
 
@@ -95,8 +94,9 @@ def _drafts(arm: ReportArm) -> Iterator[str]:
     if mean is not None and mean < GOOD:
         cost = ", and under 50% the drafts' own cost can eat the gain" if mean < POOR else ""
         yield (
-            f"A drafted token whose turn comes is accepted in {percent(mean)} of cases; aim for 60%{cost}. "
-            "trtspec distill trains the draft on the target's own answers, trtspec tune tries others."
+            f"If all draft tokens before it were accepted, a draft token is accepted in {percent(mean)} of "
+            f"cases; aim for 60%{cost}. trtspec distill trains the draft on the target's own answers, and "
+            "trtspec tune tries other drafts."
         )
     poor = [
         f"{name or 'prompts without a category'} ({percent(share)})"
@@ -105,12 +105,12 @@ def _drafts(arm: ReportArm) -> Iterator[str]:
     ]
     if poor and not (mean is not None and mean < POOR):
         yield (
-            f"Drafts do badly for {', '.join(poor)}: send such requests without them, "
-            "or distill the draft on such prompts."
+            f"Few drafts are accepted for {', '.join(poor)}: send such requests without drafts, or distill "
+            "the draft on such prompts."
         )
 
 
 def warnings(result: BenchResult) -> tuple[str, ...]:
     """Returns what weakens the result."""
-    partial = "The run was stopped before its end; this is what was measured until then."
+    partial = "The run was stopped early; this report has the measurements so far."
     return (partial, *result.verdict.notes) if result.is_partial else result.verdict.notes

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, floor, log10
 
 _CROWDED = 40.0
-"""How many times the smallest value the largest must be for powers to be easier to read than steps."""
+"""The ratio of the largest to the smallest value from which powers are easier to read than steps."""
 _STEPS = (1, 2, 2.5, 5, 10)
 
 
@@ -23,7 +23,7 @@ class Axis:
     """True gives each doubling the same room."""
 
     def place(self, value: float) -> float:
-        """Returns where a value lies, 0.0 at `low` and 1.0 at `high`; never outside."""
+        """Returns a value's position, from 0.0 at `low` to 1.0 at `high`."""
         if self.logarithmic:
             low, high, here = log10(self.low), log10(self.high), log10(max(value, self.low))
         else:
@@ -32,9 +32,9 @@ class Axis:
 
 
 def of_loads(loads: Sequence[float], name: Callable[[float], str]) -> Axis:
-    """Returns the axis of what was asked at once or per second: one tick for each that was measured.
+    """Returns the axis of loads, with one tick for each measured load.
 
-    Loads double as a rule, so each doubling has the same room unless there are too few to tell.
+    Loads usually double, so each doubling has the same room unless there are too few loads.
     """
     low, high = min(loads), max(loads)
     if low == high:
@@ -49,7 +49,7 @@ def of_loads(loads: Sequence[float], name: Callable[[float], str]) -> Axis:
 
 
 def of_amounts(values: Iterable[float], name: Callable[[float], str]) -> Axis:
-    """Returns the axis of what is counted from zero, or by powers where values are far apart."""
+    """Returns an axis from zero, or by powers if the values are far apart."""
     positive = [value for value in values if value > 0]
     if not positive:
         return Axis(0, 1, ((0, name(0)), (1, name(1))))
@@ -62,7 +62,7 @@ def of_amounts(values: Iterable[float], name: Callable[[float], str]) -> Axis:
 
 
 def around(values: Iterable[float], middle: float, name: Callable[[float], str]) -> Axis:
-    """Returns the axis of ratios that are judged by `middle`, which always lies well inside."""
+    """Returns the axis of ratios around `middle`, which always lies well inside."""
     values = [*values, middle]
     room = max(max(values) - min(values), 0.5 * middle)
     step = _step(room * 1.2)
@@ -81,7 +81,7 @@ def _of_powers(low: float, high: float, name: Callable[[float], str]) -> Axis:
 
 
 def _step(room: float, most: int = 5) -> float:
-    """Returns a round step of which no more than `most` fill the room."""
+    """Returns a round step that fits the room at most `most` times."""
     exact = room / most
     unit = 10.0 ** floor(log10(exact))
     return next(unit * step for step in _STEPS if unit * step >= exact * (1 - 1e-9))

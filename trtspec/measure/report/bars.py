@@ -1,4 +1,4 @@
-"""Bars that stand in a table's cells: a share, or what a whole is made of."""
+"""Draws bars in a table's cells: a share, or the parts of a whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WIDTH, _HEIGHT = 120.0, 10.0
 
 
 def share(value: float, kind: str, words: str, low: float | None = None, high: float | None = None) -> Markup:
-    """Returns a bar of a share of 1, with the interval of it where there is one."""
+    """Returns the bar of a share of 1, with its interval if there is one."""
     drawing = Drawing(_WIDTH, _HEIGHT, words)
     drawing.box(0, 0, _WIDTH, _HEIGHT, "empty")
     drawing.box(0, 0, _WIDTH * value, _HEIGHT, f"{kind} fill", words)
@@ -22,7 +22,7 @@ def share(value: float, kind: str, words: str, low: float | None = None, high: f
 
 
 def parts(shares: Sequence[tuple[str, float]], words: str) -> Markup:
-    """Returns a bar of parts, each with the class of its looks; together they are at most 1."""
+    """Returns a bar of parts, each with its style class; together they are at most 1."""
     drawing = Drawing(_WIDTH, _HEIGHT, words)
     drawing.box(0, 0, _WIDTH, _HEIGHT, "empty")
     left = 0.0

@@ -1,4 +1,4 @@
-"""Plots of shares by position: a column for each, side by side where there are several kinds."""
+"""Plots shares by position: one column for each, side by side for several kinds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Columns:
 
 
 def draw(words: str, kinds: Sequence[Columns], names: Sequence[str], x_title: str, y_title: str) -> Markup:
-    """Returns the plot of shares; `names` are the positions', `words` are read to who cannot see it."""
+    """Returns the plot of shares; `names` are those of the positions, `words` are for screen readers."""
     drawing = Drawing(WIDTH, HEIGHT, words)
     bottom, height = HEIGHT - BOTTOM, HEIGHT - BOTTOM - TOP
     for level in (0.0, 0.25, 0.5, 0.75, 1.0):

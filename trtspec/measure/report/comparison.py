@@ -1,4 +1,4 @@
-"""The report of two results beside each other, A and B."""
+"""Makes the report that compares two results, A and B."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def comparison_page(comparison: BenchComparison) -> Page:
         advice=(
             f"A on its own: {first.verdict.words}.",
             f"B on its own: {second.verdict.words}.",
-            "The two were not measured in turns: what the machine did in between is in these numbers too.",
+            "The two were not measured alternately: other work of the machine during either run is in "
+            "these numbers too.",
         ),
         advice_title="To judge it by",
         hero=speed.gain_plot(gain) or speed.speed_plot(measured),
@@ -59,14 +60,14 @@ def _gain(comparison: BenchComparison) -> Gain:
 
 def _verdict(gain: Gain) -> str:
     if not gain.ratios:
-        return "Nothing can be said of which is faster"
+        return "Not known which is faster"
     if all(found.ratio.low > 1 for found in gain.ratios):
         return "B is faster"
     if all(found.ratio.high < 1 for found in gain.ratios):
         return "A is faster"
     if all(found.ratio.low <= 1 <= found.ratio.high for found in gain.ratios):
         return "No difference was found"
-    return "Which is faster depends on the load"
+    return "It depends on the load which is faster"
 
 
 def _because(gain: Gain) -> str:
@@ -83,7 +84,7 @@ def _because(gain: Gain) -> str:
 
 
 def _speedups(comparison: BenchComparison) -> ReportSection | None:
-    """Returns what drafts gain in each of the two; None where neither can say it."""
+    """Returns the gain by drafts of each of the two; None if neither has one."""
     if not any(row.first.speedup or row.second.speedup for row in comparison.rows):
         return None
     rows = []
@@ -94,7 +95,7 @@ def _speedups(comparison: BenchComparison) -> ReportSection | None:
             rows.append((f"{row.load.value:g}", name, times(found.value if found else None), ends))
     sure = f"{comparison.first.settings.confidence:.0%} interval"
     header = (*of_comparison(comparison).header, "speed-up by drafts", sure)
-    words = "Each run beside the same engine without drafts, in turns: this is what the drafts are worth."
+    words = "Each run alternated with the same engine without drafts: this is the gain by drafts."
     return ReportSection(
         "What drafts gain in each", words, (), (Table("Speed-up", header, tuple(rows), names=2),)
     )
@@ -123,7 +124,7 @@ def _tiles(comparison: BenchComparison) -> Iterator[Tile]:
 
 
 def _differing(first: BenchResult, second: BenchResult) -> ReportSection | None:
-    """Returns what was not the same in how the two were measured; None where all was."""
+    """Returns the differences between the settings of the two; None if there are none."""
     one, other = (
         {name: value for _, told in facts(result) for name, value in told} for result in (first, second)
     )
@@ -136,7 +137,7 @@ def _differing(first: BenchResult, second: BenchResult) -> ReportSection | None:
         return None
     table = Table("Servers, models, settings, machines", ("", "A", "B"), rows, names=3)
     return ReportSection(
-        "What differs between the runs", "The rest was the same, and stands below.", (), (table,)
+        "What differs between the runs", "The rest was the same, and is listed below.", (), (table,)
     )
 
 

@@ -1,4 +1,4 @@
-"""A report as one file of HTML that loads nothing and runs nothing."""
+"""Writes a report as one HTML file that loads nothing and runs nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _UNSEEN = {
     code: f"\\u{code:04x}" for code in (*range(0x20), *range(0x7F, 0xA0), *_BIDI) if chr(code) not in "\n\t"
 }
-"""Characters that no file of HTML may have, or that turn the order of others around."""
+"""Characters that HTML forbids, or that reverse the order of text."""
 
 
 def write_report(page: Page, file: Path) -> Path:
@@ -26,7 +26,7 @@ def write_report(page: Page, file: Path) -> Path:
 
 
 def as_html(page: Page) -> str:
-    """Returns the whole file. What comes from a result is text in it, whatever it says."""
+    """Returns the whole file. Everything from a result is escaped."""
     here = files("trtspec.measure.report")
     environment = Environment(autoescape=True, trim_blocks=True)
     template = environment.from_string(here.joinpath("page.html.j2").read_text(encoding="utf-8"))

@@ -17,23 +17,23 @@ _CATEGORY = ("accepted", "a token", "of drafted", "tokens a round", "drafted")
 
 
 def together(parts: Iterable[DraftAcceptance]) -> DraftAcceptance:
-    """Returns the counts of all of them in one."""
+    """Returns the sum of all counts."""
     return reduce(_add, parts, DraftAcceptance(0, 0, 0, ()))
 
 
 def whole(arm: ReportArm) -> DraftAcceptance | None:
-    """Returns how the drafts of all loads did; None where nothing tells."""
+    """Returns the draft counts of all loads; None if there are none."""
     return together(drafts.acceptance for drafts in arm.drafts) if arm.drafts else None
 
 
 def per_token(found: DraftAcceptance) -> float | None:
-    """Returns the share accepted of the tokens whose turn came, since all before them were accepted."""
+    """Returns the conditional acceptance: of tokens before which all were accepted, the accepted share."""
     reached = found.verifications + sum(found.accepted_per_position[:-1])
     return sum(found.accepted_per_position) / reached if reached else None
 
 
 def by_category(arm: ReportArm) -> dict[str, DraftAcceptance]:
-    """Returns how the drafts of each category did at all loads."""
+    """Returns the draft counts of each category at all loads."""
     names = sorted({name for drafts in arm.drafts for name in drafts.by_category})
     return {
         name: together(drafts.by_category[name] for drafts in arm.drafts if name in drafts.by_category)
@@ -42,7 +42,7 @@ def by_category(arm: ReportArm) -> dict[str, DraftAcceptance]:
 
 
 def acceptance(measured: MeasuredArms) -> ReportSection | None:
-    """Returns how often drafts were accepted, by position and by load; None where nothing tells."""
+    """Returns the acceptance by position and by load; None without draft counts."""
     known = [(arm, found) for arm in measured.arms if (found := whole(arm))]
     if not known:
         return None
@@ -69,7 +69,7 @@ def acceptance(measured: MeasuredArms) -> ReportSection | None:
 
 
 def categories(measured: MeasuredArms) -> ReportSection | None:
-    """Returns acceptance by the category of the prompt; None where there are not two of them."""
+    """Returns acceptance by the category of the prompt; None for fewer than two categories."""
     told = [(arm, by_category(arm)) for arm in measured.arms]
     known = [(arm, found) for arm, found in told if len(found) > 1]
     if not known:
@@ -90,7 +90,8 @@ def categories(measured: MeasuredArms) -> ReportSection | None:
     header = ("category", *(() if alone else (measured.label,)), *_CATEGORY)
     return ReportSection(
         "Acceptance by category",
-        f"Of the tokens{whose} whose turn came, most were accepted for {best}, fewest for {worst}.",
+        f"Acceptance{whose} was highest for {best} and lowest for {worst}, counting draft tokens after "
+        "accepted ones only.",
         (),
         (Table("By category, all loads together", header, rows, names=1 if alone else 2),),
     )
@@ -122,18 +123,18 @@ def _finding(known: list[tuple[ReportArm, DraftAcceptance]]) -> str:
 
 
 def _told(known: list[tuple[ReportArm, DraftAcceptance]], words: Callable[[DraftAcceptance], str]) -> str:
-    """Returns a number of each arm, which is named where there are two."""
+    """Returns a number of each arm, with the arm's name if there are two."""
     return ", ".join(words(found) + (f" {arm.phrase}" if len(known) > 1 else "") for arm, found in known)
 
 
 def _notes(known: list[tuple[ReportArm, DraftAcceptance]]) -> Iterator[str]:
     if any(drafts.source == "metrics" for arm, _ in known for drafts in arm.drafts):
-        yield "By the server's metrics, which count what others asked meanwhile too."
+        yield "These are from the server's metrics, which include other clients' requests in that time."
     shortened = max(found.shortened for _, found in known)
     if shortened > 0.005:
         yield (
-            f"{percent(shortened)} of the places of drafts were left empty (the end of an answer, "
-            "a shorter K), which counts here as not accepted."
+            f"{percent(shortened)} of the draft positions were empty (the end of an answer, a shorter K), "
+            "which counts here as not accepted."
         )
 
 

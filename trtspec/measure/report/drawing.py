@@ -1,4 +1,4 @@
-"""A picture as SVG inside a page; its words are escaped, since elements are made and never written."""
+"""Draws SVG inside a page. Text is escaped, since it is only added through elements."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from markupsafe import Markup
 
 
 class Drawing:
-    """A picture of so many units; colours and sizes of text are the page's, by class."""
+    """A picture of a given size in units; the page's style classes set colours and text sizes."""
 
     def __init__(self, width: float, height: float, words: str) -> None:
-        """`words` are what someone hears who cannot see it."""
+        """`words` are for screen readers."""
         self._svg = Element(
             "svg",
             {"viewBox": f"0 0 {width:g} {height:g}", "role": "img", "aria-label": words, "class": "plot"},
@@ -30,7 +30,7 @@ class Drawing:
         _explain(box, words)
 
     def dot(self, x: float, y: float, radius: float, kind: str, words: str = "") -> None:
-        """Draws a circle; `words` are shown where a pointer rests on it."""
+        """Draws a circle; `words` are its tooltip."""
         _explain(self._add("circle", kind, cx=_at(x), cy=_at(y), r=_at(radius)), words)
 
     def text(self, x: float, y: float, words: str, kind: str) -> None:

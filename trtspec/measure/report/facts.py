@@ -19,7 +19,7 @@ _PLAIN_BY = {
 
 
 def facts(result: BenchResult) -> tuple[tuple[str, Facts], ...]:
-    """Returns groups of names and values; what is not known is left out."""
+    """Returns groups of names and values, without unknown values."""
     groups = {
         "Server and model": _server(result),
         "Workload": _workload(result),
@@ -33,7 +33,7 @@ def facts(result: BenchResult) -> tuple[tuple[str, Facts], ...]:
 
 
 def when(started: str) -> str:
-    """Returns an ISO 8601 time as a day and a minute, 2026-11-22 20:15 UTC; what is none as it is."""
+    """Returns an ISO 8601 time as day and minute, 2026-11-22 20:15 UTC; other text unchanged."""
     try:
         return f"{datetime.fromisoformat(started).astimezone(timezone.utc):%Y-%m-%d %H:%M} UTC"
     except ValueError:

@@ -1,4 +1,4 @@
-"""Times that somebody waits: to the first text, for each token, for the whole answer."""
+"""Shows latencies: to the first text, for each token, and for the whole answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Known = tuple[OfferedLoad, ReportArm, Percentiles]
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A kind of time that somebody waits."""
+    """A kind of latency."""
 
     title: str
     meaning: str
@@ -36,12 +36,12 @@ WAITS = (
     ),
     Wait(
         "Time of a token after the first",
-        "What a reader sees as speed: the mean over each answer, after its first text.",
+        "The speed that a reader sees: the mean over each answer, after its first text.",
         lambda figures: figures.inter_token,
     ),
     Wait(
         "From one piece of text to the next",
-        "Drafts bring several tokens at once, so text comes in larger pieces and not as often.",
+        "Drafts bring several tokens at once, so text comes in larger pieces and less often.",
         lambda figures: figures.between_pieces,
     ),
     Wait(
@@ -53,7 +53,7 @@ WAITS = (
 
 
 def latencies(measured: MeasuredArms) -> Iterator[ReportSection]:
-    """Yields a section for each kind of time that was measured."""
+    """Yields a section for each measured latency."""
     for wait in WAITS:
         told = ((load, arm, wait.of(figures)) for load, arm, figures in measured.each())
         known = [(load, arm, found) for load, arm, found in told if found]
@@ -90,7 +90,7 @@ def _section(measured: MeasuredArms, wait: Wait, known: list[Known]) -> ReportSe
 
 
 def _finding(measured: MeasuredArms, of: Of) -> str:
-    """Returns how the arms compare at the lowest load and, where there is another, at the highest."""
+    """Returns how the arms compare at the lowest load and, if there is another, at the highest."""
     loads, said = measured.loads, []
     for at in loads if len(loads) < 3 else (loads[0], loads[-1]):
         found = [(arm, of(figures)) for load, arm, figures in measured.each() if load == at]

@@ -1,4 +1,4 @@
-"""Plots of what changes with load: a line for each way of decoding, and where it was measured."""
+"""Plots values by load: a line for each way of decoding, with a point for each measurement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtspec.measure.report.drawing import Drawing
 WIDTH, HEIGHT = 400.0, 232.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 14.0, 26.0, 40.0
 _ROOMY = 8
-"""So many points leave room for two digits at each."""
+"""Up to this many points have room for two digits each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A load that means something, such as the break-even."""
+    """A marked load, such as the break-even."""
 
     x: float
     words: str
@@ -49,7 +49,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A value by which lines are judged."""
+    """A value that lines are compared with."""
 
     y: float
     words: str
@@ -67,10 +67,10 @@ def draw(
     scattered: Sequence[PlotPoint] = (),
     named: bool = False,
 ) -> Markup:
-    """Returns the plot; `x` and `y` are an axis with its title, `words` are read to who cannot see it.
+    """Returns the plot; `x` and `y` are an axis with its title, `words` are for screen readers.
 
-    `scattered` are single observations behind the lines; `named` writes the value at each point of a line,
-    which is readable for one line alone.
+    `scattered` are single observations behind the lines. `named` writes the value at each point of a line,
+    which is readable for a single line only.
     """
     frame = _Frame(Drawing(WIDTH, HEIGHT, words), x[1], y[1])
     if level:
@@ -88,14 +88,14 @@ def draw(
 
 
 class _Frame:
-    """A drawing with the two axes that give values their place in it."""
+    """A drawing with two axes, which set the position of values."""
 
     def __init__(self, drawing: Drawing, x: Axis, y: Axis) -> None:
         self.drawing = drawing
         self._x, self._y = x, y
 
     def x(self, value: float) -> float:
-        # Points keep off the frame, so that the first and last are seen whole.
+        # A margin keeps the first and the last point fully visible.
         return LEFT + 12 + (WIDTH - LEFT - RIGHT - 24) * self._x.place(value)
 
     def y(self, value: float) -> float:
@@ -130,7 +130,7 @@ class _Frame:
         )
 
     def scattered(self, point: PlotPoint) -> None:
-        # Beside the interval of the same load, which would hide it.
+        # It is beside the interval of the same load, which would hide it.
         self.drawing.dot(self.x(point.x) - 9, self.y(point.y), 1.6, "scatter", point.words)
 
     def line(self, line: Line) -> None:

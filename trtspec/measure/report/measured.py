@@ -1,4 +1,4 @@
-"""Selects what a report compares: the two arms of a result, or the same arm of two results."""
+"""Selects the two sides of a report: the two arms of a result, or the same arm of two results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ReportArm:
 
     @property
     def drafts(self) -> list[DraftFigures]:
-        """The figures of its drafts, for each load where there were some."""
+        """The figures of its drafts, for each load that has some."""
         known = (figures.drafts for _, figures in self.figures)
         return [drafts for drafts in known if drafts and drafts.acceptance.verifications]
 
@@ -52,7 +52,7 @@ class MeasuredArms:
 
     @property
     def header(self) -> tuple[str, str]:
-        """The heads of the columns that `cells` stand in."""
+        """The headers of the columns of `cells`."""
         return load_header(self.loads), self.label
 
     @property
@@ -61,13 +61,13 @@ class MeasuredArms:
         return axis_of(self.loads)
 
     def change(self, values: Sequence[float]) -> float | None:
-        """Returns by how much the value of the other arm differs from that of the base, as a share of it."""
+        """Returns the difference of the other arm's value from the base's, as a share of the base's."""
         if len(values) != 2 or not values[self.base]:
             return None
         return values[1 - self.base] / values[self.base] - 1
 
     def each(self) -> Iterator[tuple[OfferedLoad, ReportArm, ArmFigures]]:
-        """Yields the figures of each load, those of the arms together."""
+        """Yields the figures of both arms for each load."""
         for load in self.loads:
             for arm in self.arms:
                 for its, figures in arm.figures:
@@ -76,7 +76,7 @@ class MeasuredArms:
 
 
 def of_result(result: BenchResult) -> MeasuredArms:
-    """Returns the arms of one result: with drafts, and without where that was measured."""
+    """Returns the arms of one result: with drafts, and without if that was measured."""
     drafted = tuple((level.load, level.arms.speculative) for level in result.levels)
     plain = tuple((level.load, level.arms.plain) for level in result.levels if level.arms.plain)
     arms = [
@@ -87,7 +87,7 @@ def of_result(result: BenchResult) -> MeasuredArms:
 
 
 def of_comparison(comparison: BenchComparison) -> MeasuredArms:
-    """Returns what two results measured with drafts, at the loads that both have."""
+    """Returns the arms with drafts of two results, at their common loads."""
     first = tuple((row.load, row.first.arms.speculative) for row in comparison.rows)
     second = tuple((row.load, row.second.arms.speculative) for row in comparison.rows)
     return MeasuredArms(
@@ -111,17 +111,17 @@ def axis_of(loads: Sequence[OfferedLoad]) -> tuple[str, Axis]:
 
 
 def between(loads: Sequence[OfferedLoad], value: float) -> str:
-    """Returns a load that lies between those that were measured in words: 24 streams, 3.4 streams."""
+    """Returns in words a load between measured ones: 24 streams, 3.4 streams."""
     return str(OfferedLoad(loads[0].kind, _rounded(value)))
 
 
 def short(value: float) -> str:
-    """Returns such a load as a number alone."""
+    """Returns a load as a number alone."""
     return f"{_rounded(value):g}"
 
 
 def at_most(loads: Sequence[OfferedLoad], value: float) -> str:
-    """Returns the largest load up to such a one in words; streams are whole."""
+    """Returns in words the largest load up to this one; streams are whole."""
     kind = loads[0].kind
     return str(OfferedLoad(kind, max(floor(value + 1e-9), 1))) if kind == "streams" else between(loads, value)
 

@@ -1,4 +1,4 @@
-"""Numbers as the report writes them: as many digits as one can use, with their unit."""
+"""Formats the report's numbers: with useful digits, and their unit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOTHING = "-"
 
 
 def plain(value: float | None, digits: int = 3) -> str:
-    """Returns a number with so many significant digits, at most two after the point: 1,234, 12.3, 0.12."""
+    """Returns a number with this many significant digits, at most two after the point: 1,234, 12.3, 0.12."""
     if value is None:
         return NOTHING
     return f"{value:,.{_decimals(value, digits)}f}"
@@ -28,7 +28,7 @@ def interval(low: float | None, high: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Returns a share of 1 in percent: 73%, 0.4%, 99.95%; what is not all is never 100%."""
+    """Returns a share of 1 in percent: 73%, 0.4%, 99.95%; only 1 itself is 100%."""
     if share is None:
         return NOTHING
     value = 100 * share
@@ -53,12 +53,12 @@ def duration(seconds: float | None) -> str:
 
 
 def in_unit(longest: float) -> tuple[float, str]:
-    """Returns the unit of a table of times, and how many of it a second has."""
+    """Returns the unit for a table of times, and how many of these units a second has."""
     return (1e3, "ms") if longest < 2 else (1.0, "s")
 
 
 def change(share: float) -> str:
-    """Returns a change as a share of what it was: +12%, -3%; 2.4x where it is more than twice as much."""
+    """Returns a relative change: +12%, -3%; 2.4x if the value more than doubled."""
     if share >= 1:
         return f"{plain(1 + share, 2)}x"
     rounded = round(100 * share)

@@ -1,4 +1,4 @@
-"""The report of one result."""
+"""Makes the report of one result."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from trtspec.measure.report.section import Figure, LegendKey, ReportSection, Tab
 
 
 def goodput(measured: MeasuredArms, targets: Targets) -> ReportSection | None:
-    """Returns the requests a second that kept the latencies asked for; None where none were."""
+    """Returns the requests per second that met the requested latencies; None if none were requested."""
     told = ((load, arm, figures.goodput) for load, arm, figures in measured.each())
     known = [(load, arm, good) for load, arm, good in told if good]
     if not known:
@@ -34,14 +34,14 @@ def goodput(measured: MeasuredArms, targets: Targets) -> ReportSection | None:
     )
     return ReportSection(
         "Goodput",
-        f"Requests that kept {in_words(targets)}; those that failed count as not kept.",
+        f"Requests that met {in_words(targets)}; failed requests count as missed.",
         (figure,) if len(measured.loads) > 1 else (),
         (Table("Goodput", (*measured.header, "in time/s", "share of all"), rows, names=2),),
     )
 
 
 def in_words(targets: Targets) -> str:
-    """Returns the latencies that were asked for."""
+    """Returns the requested latencies in words."""
     kinds = (
         ("first text within", targets.time_to_first_token),
         ("a token within", targets.inter_token),
@@ -51,7 +51,7 @@ def in_words(targets: Targets) -> str:
 
 
 def counts(measured: MeasuredArms) -> ReportSection:
-    """Returns how many requests were measured, and those of them that failed, by kind."""
+    """Returns the number of measured requests, and of failed ones by kind."""
     each = list(measured.each())
     asked = sum(figures.requests for _, _, figures in each)
     failed = sum(figures.failed for _, _, figures in each)

@@ -1,4 +1,4 @@
-"""Shows where the time of a round goes, and what the server reported of itself."""
+"""Shows how the time of a round is spent, and what the server's metrics reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAMES = ("draft", "verification", "everything else")
 
 
 def times(measured: MeasuredArms) -> ReportSection | None:
-    """Returns how long drafting and verifying take in a round; None where the server does not say."""
+    """Returns the times of drafting and verifying in a round; None if the server does not report them."""
     told = ((load, arm, figures.inside.round_times) for load, arm, figures in measured.each())
     known = [(load, arm, found) for load, arm, found in told if found and sum(_parts(found)) > 0]
     if not known:
@@ -33,7 +33,7 @@ def times(measured: MeasuredArms) -> ReportSection | None:
 
 
 def server(measured: MeasuredArms) -> ReportSection | None:
-    """Returns what the server's caches and GPUs did; None where nothing is known."""
+    """Returns the use of the server's caches and GPUs; None if nothing is known."""
     told = [(load, arm, figures.inside) for load, arm, figures in measured.each()]
     reuse = any(inside.kv_reuse is not None for _, _, inside in told)
     gpu = any(inside.gpu_use is not None for _, _, inside in told)
@@ -52,7 +52,7 @@ def server(measured: MeasuredArms) -> ReportSection | None:
         *(("prompt tokens from the KV cache",) if reuse else ()),
         *(("GPU busy",) if gpu else ()),
     )
-    words = "What the server's caches and GPUs did meanwhile."
+    words = "The use of the server's caches and GPUs during the run."
     if gpu:
         words += " Drafts pay while a GPU has time to spare."
     return ReportSection(

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 @dataclass(frozen=True, slots=True)
 class LegendKey:
-    """A line of a legend: what a kind of line, dot or column stands for."""
+    """A line of a legend: the meaning of a kind of line, dot or column."""
 
     kind: str
     words: str
@@ -34,13 +34,13 @@ class Table:
 
     @property
     def groups(self) -> list[list[tuple[str, ...]]]:
-        """The rows, those together that follow each other with the same first cell."""
+        """The rows, grouped by the same first cell."""
         return [list(rows) for _, rows in groupby(self.rows, lambda row: row[0])]
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A plot with its legend, which is empty where the plot says it itself."""
+    """A plot with its legend, which is empty if the plot needs none."""
 
     plot: Markup
     keys: tuple[LegendKey, ...] = ()
@@ -58,7 +58,7 @@ class ReportSection:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A number that is seen first, with what it means."""
+    """A prominent number, with its meaning."""
 
     name: str
     value: str

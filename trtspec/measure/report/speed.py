@@ -26,7 +26,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Ratios by load, what they are called, and what it means that one is above 1 or below."""
+    """Ratios by load, their title, and the meaning of a ratio above or below 1."""
 
     title: str
     meaning: str
@@ -36,7 +36,7 @@ class Gain:
 
 
 def gain_of(result: BenchResult) -> Gain:
-    """Returns what drafts gain."""
+    """Returns the gain by drafts."""
     found = tuple(
         Ratio(level.load, level.speedup, tuple(_twos(level))) for level in result.levels if level.speedup
     )
@@ -45,7 +45,7 @@ def gain_of(result: BenchResult) -> Gain:
 
 
 def gain_plot(gain: Gain) -> Figure | None:
-    """Returns ratios by load with the break-even; None where there is no ratio."""
+    """Returns ratios by load with the break-even; None without ratios."""
     if not gain.ratios:
         return None
     loads = [found.load for found in gain.ratios]
@@ -70,7 +70,7 @@ def gain_plot(gain: Gain) -> Figure | None:
 
 
 def speed_plot(measured: MeasuredArms) -> Figure | None:
-    """Returns tokens a second of each arm by load; None for one load, of which a table says all."""
+    """Returns tokens per second of each arm by load; None for one load, for which the table is enough."""
     if len(measured.loads) < 2:
         return None
     plotted = [
@@ -102,7 +102,10 @@ def throughput(measured: MeasuredArms, gain: Gain) -> ReportSection:
     caption = f"Tokens a second, all streams together, with intervals of {gain.confidence:.0%}"
     note = ""
     if measured.loads[0].kind == "rate":
-        note = "At a given rate tokens a second follow from the rate; the gain is of the time of a request."
+        note = (
+            "At a given rate the tokens per second follow from the rate; the gain is that of the time of a "
+            "request."
+        )
     plot = speed_plot(measured)
     return ReportSection(
         "Tokens a second",
@@ -113,13 +116,13 @@ def throughput(measured: MeasuredArms, gain: Gain) -> ReportSection:
 
 
 def _twos(level: LoadResult) -> Iterator[float]:
-    """Yields the speed-up of each two pairs of blocks together, of which each arm began one.
+    """Yields the speed-up of each two pairs of blocks together, in which each arm came first once.
 
-    Who comes second finds caches warm, so a pair alone says little.
+    The second block of a pair finds caches warm, so a single pair says little.
     """
     ratios = []
     for with_drafts, without in level.pairs:
-        # Of a rate the pairs are times, of streams tokens a second.
+        # For a rate the pairs are times, for streams tokens per second.
         over, under = (with_drafts, without) if level.load.kind == "streams" else (without, with_drafts)
         ratios.append(over / under if under > 0 else 0.0)
     for one, other in zip(ratios[::2], ratios[1::2], strict=False):

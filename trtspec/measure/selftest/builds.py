@@ -1,4 +1,5 @@
-"""The builds of the tiny pair that a self-test makes, as recipes; pure but for the files it writes."""
+"""Defines the builds of the tiny pair that a self-test makes, as recipes; pure except for the files it
+writes."""
 
 from __future__ import annotations
 
@@ -44,25 +45,25 @@ class TinyBuild:
 
 @dataclass(frozen=True, slots=True)
 class TinyPair:
-    """The pair and the machine that its builds are for."""
+    """The pair, and the machine for its builds."""
 
     folder: Path
     """Has `target` and `draft`."""
     heads: Path | None
     """Medusa's heads of the target."""
     gpu: gpus.GpuProduct | None
-    """None for the torch backend."""
+    """The release of TensorRT-LLM; None for the torch backend."""
     release: str | None
 
     def builds(self, calibration: Path) -> list[TinyBuild]:
-        """Returns the builds, each of which adds what a recipe may have; `calibration` is a file of texts.
+        """Returns the builds, each with another feature of recipes; `calibration` is a file of texts.
 
-        The first is of the torch backend, and says what is right.
+        The first is of the torch backend, and is the reference.
         """
         reference = self._build("reference", "float32", "in_process")
         if self.gpu is None:
             return [reference, self._build("bls", "float32", "bls")]
-        # As many tokens as sixteen texts have do not fit an iteration, so that drafts are cut.
+        # The tokens of sixteen texts do not fit one iteration, so that drafts are cut.
         short = {"max_num_tokens": 512, "enable_chunked_context": True}
         made = [
             reference,
@@ -91,7 +92,7 @@ class TinyPair:
         engine: Mapping[str, Any] = _NOTHING,
         quantization: Mapping[str, Any] = _NOTHING,
     ) -> TinyBuild:
-        """Returns a build for the GPU, or for the torch backend where its numbers are float32."""
+        """Returns a build for the GPU, or for the torch backend if its numbers are float32."""
         gpu = None if numbers == "float32" else self.gpu
         own = {"dtype": "float32" if gpu is None else "bfloat16", "quantization": dict(quantization)}
         backend = (

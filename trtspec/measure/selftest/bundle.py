@@ -15,18 +15,18 @@ from trtspec.base.environment import is_secret
 
 _NAMES = ("*.yaml", "*.jsonl", "*.json", "*.log", "*.pbtxt")
 _LEFT_OUT = {"tokenizer", "code", "checkpoint", "1"}
-"""Folders of files that the pair's own repository has, or that are weights."""
+"""Folders that are left out: the pair's repository has their files, or they are weights."""
 _MOST = 4 << 20
-# A bundle goes to strangers, so it leaves out more than servers are kept from.
+# Strangers read a bundle, so it hides more variables than servers do not get.
 _SOUNDS_SECRET = re.compile(r"TOKEN|KEY", re.IGNORECASE)
 _HEADERS = re.compile(r"(trtspec-key[:=]|authorization:\s*bearer\s+|hf_)[\w.\-]+", re.IGNORECASE)
 
 
 def write_bundle(path: Path, folder: Path, result: Mapping[str, Any]) -> None:
-    """Writes the zip whole or not at all; raises OSError.
+    """Writes the zip atomically; raises OSError.
 
-    It has `result` and every small text file of the self-test's folder. Values of variables whose names
-    sound secret, keys of servers and this user's home are replaced in all of them.
+    It contains `result` and every small text file of the self-test's folder. In all of them it replaces
+    values of variables with secret-sounding names, keys of servers, and this user's home.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     made = temporary(path)

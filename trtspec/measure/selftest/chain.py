@@ -1,4 +1,5 @@
-"""The whole chain, held against the machine: builds, the process beside the engines, servers, `verify`."""
+"""Tries the whole chain on this machine: builds, the engines in a process of their own, servers, and
+`verify`."""
 
 from __future__ import annotations
 
@@ -42,10 +43,10 @@ from trtspec.recipe.releases import release_of
 _ENGINES_S = 600.0
 RULES = {
     "build": (
-        "Checkpoints are converted, and engines built of them.",
+        "Checkpoints are converted, and engines are built from them.",
         "§2 to §4: commands/build.py, builder.py",
     ),
-    "engines": ("The engines load, and go on to the end.", "serving/triton/engines.py"),
+    "engines": ("The engines load, and run to the end.", "serving/triton/engines.py"),
     "in_process": ("Triton loads the coordinator with both engines in it.", "docs/explanation/engines.md"),
     "bls": (
         "Triton loads each engine as a model of its own.",
@@ -57,7 +58,7 @@ RULES = {
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """Builds the pair below `folder`, and tries what trtspec relies on; what is built there stays."""
+    """Builds the pair below `folder`, and tries what trtspec relies on; the builds stay there."""
 
     folder: Path
     pair: TinyPair
@@ -66,7 +67,7 @@ class SelfTest:
     say: Callable[[str], None]
 
     def run(self) -> Iterator[Outcome]:
-        """Yields the outcomes as they come; raises `TrtspecError` for what this machine lacks."""
+        """Yields the outcomes as they come; raises `TrtspecError` if this machine lacks something."""
         self.folder.mkdir(parents=True, exist_ok=True)
         texts = self.folder / "calibration.jsonl"
         write_atomically(texts, "".join(json.dumps({"text": text}) + "\n" for text in PROMPTS))
@@ -74,7 +75,9 @@ class SelfTest:
         for build in self.pair.builds(texts):
             start = time.monotonic()
             if build.numbers == "fp8" and find_spec("modelopt") is None:
-                yield _outcome(build, "build", Ruling.NOT_TRIED, "calibration needs the extra fp8 here")
+                yield _outcome(
+                    build, "build", Ruling.NOT_TRIED, "calibration on this machine needs the extra fp8"
+                )
                 continue
             try:
                 made = self._built(build)
@@ -83,7 +86,7 @@ class SelfTest:
                 continue
             yield _outcome(build, "build", Ruling.OK, f"{time.monotonic() - start:.0f} s", start)
             if self.pair.gpu is not None and build.numbers == "float32":
-                continue  # It only says what is right.
+                continue  # This build is only the reference.
             if build.layout == "in_process":
                 yield from self._beside_the_engines(build, made)
             yield from self._served(build)
@@ -98,7 +101,7 @@ class SelfTest:
         return self.folder / build.name
 
     def _beside_the_engines(self, build: TinyBuild, made: BuildPlan) -> Iterator[Outcome]:
-        """Tries the engines in a process of their own, which they may take with them."""
+        """Tries the engines in a process of their own, since an engine may end its process."""
         output, results = self._output(build), self.folder / f"{build.name}.jsonl"
         model = load(self.folder / f"{build.name}.yaml").recipe.serving.triton_name
         plan = budget(made.resolved)
@@ -132,7 +135,7 @@ class SelfTest:
         yield from found
         if status != 0 and not any(one.check == "engines" for one in found):
             last = "".join(log.read_text(errors="replace").splitlines(keepends=True)[-1:]).strip()
-            ended = f"ended with {status}" if status is not None else f"did not end in {_ENGINES_S:g} s"
+            ended = f"ended with {status}" if status is not None else f"did not end within {_ENGINES_S:g} s"
             found_ = f"{ended} after {len(found)} checks: {last} ({log})"
             yield _outcome(build, "engines", Ruling.DIFFERS, found_, start)
 
@@ -147,7 +150,7 @@ class SelfTest:
 
     @property
     def _code(self) -> Path:
-        """The folder that `python -m` finds the part for NVIDIA's image in."""
+        """The folder with the modules for NVIDIA's image, for `python -m`."""
         return self.folder / "code"
 
     def _copy_code(self) -> None:
@@ -161,7 +164,7 @@ class SelfTest:
             (self._code / package / "__init__.py").touch()
 
     def _served(self, build: TinyBuild) -> Iterator[Outcome]:
-        """Serves the build under Triton, and has `verify` ask it."""
+        """Serves the build under Triton, and runs `verify` on it."""
         start, folder = time.monotonic(), self._output(build)
         deployed = DeployedBuild(folder, load(self.folder / f"{build.name}.yaml"))
         is_up = False
@@ -180,7 +183,7 @@ class SelfTest:
     def _verified(self, build: TinyBuild, folder: Path, url: str, model: str) -> Outcome:
         start, vocabulary = time.monotonic(), Vocabulary.load(folder / "tokenizer")
         if build.drafts_inside:
-            return _outcome(build, "lossless", Ruling.NOT_TRIED, "it needs a second server, without drafts")
+            return _outcome(build, "lossless", Ruling.NOT_TRIED, "it needs a second server without drafts")
         settings = VerificationSettings((None, 1, 8), max_tokens=24, dtype=build.numbers, draws=40)
         prompts = asked(built_in(vocabulary), vocabulary)[::3]
 

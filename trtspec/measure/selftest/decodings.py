@@ -1,4 +1,4 @@
-"""Checks of ordinary decoding, of many requests at once, and of options that verifications keep to."""
+"""Checks ordinary decoding, many requests at once, and options that also hold in verifications."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trtspec.measure.selftest.trial import Trial, check, final
 from trtspec.serving.executor import FinishReason, Guide, GuideType, Request, Response
 
 _IDLE_S = 0.2
-"""The seconds in which an engine without requests shows whether it still works."""
+"""The seconds after which an engine without requests must be idle."""
 _SURE = 200.0
 """A bias that no logit outweighs."""
 
@@ -21,13 +21,13 @@ async def plain_decoding(trial: Trial) -> str:
     for question in trial.questions:
         [answer] = await trial.ask(Request(question.prompt, len(question.text)))
         expect(answer.token_ids, list(question.text), "text without a draft")
-        expect(answer.finish_reason, FinishReason.LENGTH, "reason of an end by max_tokens")
-    return f"{sum(len(question.text) for question in trial.questions)} tokens are the reference's"
+        expect(answer.finish_reason, FinishReason.LENGTH, "finish reason at max_tokens")
+    return f"{sum(len(question.text) for question in trial.questions)} tokens equal the reference's"
 
 
 @check("streaming", "batch_manager/llmRequest.cpp; executor/executorImpl.cpp", of_drafts=False)
 async def streaming(trial: Trial) -> str:
-    """A stream tells each token once, in order."""
+    """A stream contains each token once, in order."""
     question = trial.questions[0]
     heard = await trial.hear(Request(question.prompt, len(question.text), streaming=True))
     said = [token for response in heard for token in response.token_ids]
@@ -43,7 +43,7 @@ async def end_token(trial: Trial) -> str:
     for token in dict.fromkeys(text):
         [answer] = await trial.ask(Request(question.prompt, len(text), end_id=token))
         found = answer.token_ids, answer.finish_reason
-        expect(found, (text[: text.index(token)], FinishReason.END_ID), f"text that token {token} ends")
+        expect(found, (text[: text.index(token)], FinishReason.END_ID), f"text ended by token {token}")
     return f"{len(set(text))} end tokens"
 
 
@@ -72,7 +72,7 @@ async def many_at_once(trial: Trial) -> str:
         requests.append(Request(question.prompt, len(draft) + 1, draft))
     for question, request, answer in zip(asked, requests, await trial.ask(*requests), strict=True):
         right = trial.right(question, request, answer)
-        expect(answer.token_ids, right, f"one of {len(requests)} answers at once")
+        expect(answer.token_ids, right, f"one of {len(requests)} concurrent answers")
     return f"{len(requests)} requests"
 
 
@@ -80,7 +80,7 @@ async def many_at_once(trial: Trial) -> str:
 async def cancellation(trial: Trial) -> str:
     """A cancelled request ends before the next iteration, and the others go on.
 
-    One of two texts is cancelled after three tokens, and one that waits before its first.
+    One of two running texts is cancelled after three tokens, and a waiting one before its first.
     """
     question, other = trial.questions[0], trial.questions[-1]
     heard: list[Response] = []
@@ -102,11 +102,13 @@ async def cancellation(trial: Trial) -> str:
     await final(is_over)
     [answer] = await beside
     said = [token for response in heard for token in response.token_ids]
-    # More than the clear beginning may have been said by then, of which nothing is known.
+    # By then the engine may have written more than the clear beginning, and the rest is unknown.
     common = min(len(said), len(question.text))
-    expect(said[:common], list(question.text[:common]), "what was said before the end")
-    expect(heard[-1].finish_reason, FinishReason.CANCELLED, "reason of a cancelled text")
-    expect([one.finish_reason for one in early], [FinishReason.CANCELLED], "one that was cancelled early")
+    expect(said[:common], list(question.text[:common]), "text before the cancellation")
+    expect(heard[-1].finish_reason, FinishReason.CANCELLED, "finish reason of a cancelled text")
+    expect(
+        [one.finish_reason for one in early], [FinishReason.CANCELLED], "a request that was cancelled early"
+    )
     expect(answer.token_ids, list(other.text), "the text beside it")
     before = executor.progress
     await asyncio.sleep(_IDLE_S)
@@ -126,7 +128,7 @@ async def block_reuse(trial: Trial) -> str:
         executor.take_kv_use()
     before = executor.kv_reuse
     if before is None:
-        raise NotTried("the engine does not say what it finds in its KV cache")
+        raise NotTried("the engine does not report what it finds in its KV cache")
     vocabulary = executor.limits.vocab_size
     length = min(160, executor.limits.max_input_len - 4 * (trial.k + 1))
     prompt = [(7 * i * i + 13 * i + 5) % vocabulary for i in range(length)]
@@ -137,7 +139,7 @@ async def block_reuse(trial: Trial) -> str:
     after = executor.kv_reuse
     assert after is not None
     asked, found = after.asked - before.asked, after.found - before.found
-    # The first of four requests finds nothing, the others all but a block or two.
+    # The first of four requests finds nothing; the others find all except a block or two.
     if found < 0.4 * asked:
         raise Differs(f"of {asked} tokens in four rounds {found} were in the KV cache, expected most")
     return f"{found} of {asked} tokens in four rounds were in the KV cache"
@@ -145,7 +147,7 @@ async def block_reuse(trial: Trial) -> str:
 
 @check("bans and bias", "layers/externalDraftTokensLayer.cpp, PenaltyLayer and BanWordsLayer")
 async def bans_and_bias(trial: Trial) -> str:
-    """Bad words and embedding bias hold in verifications too."""
+    """Bad words and embedding bias also hold in verifications."""
     question = trial.questions[0]
     prompt, text = question.prompt, list(question.text)
     biased = next(token for token in range(1, trial.executor.limits.vocab_size) if token not in text)
@@ -160,10 +162,10 @@ async def bans_and_bias(trial: Trial) -> str:
 
 @check("guides", "batch_manager/guidedDecoder.cpp", of_drafts=False)
 async def guides(trial: Trial) -> str:
-    """A guided text is of its grammar, and the texts beside it are as they were."""
+    """A guided text follows its grammar, and the texts beside it do not change."""
     limits = trial.executor.limits
     if GuideType.REGEX not in limits.guide_types or trial.decode is None or not trial.end_ids:
-        raise NotTried("the engine follows no guides")
+        raise NotTried("the engine supports no guides")
     pattern, said = r"(yes|no), [0-9]{2}", ""
     guide = Guide(GuideType.REGEX, pattern, trial.end_ids)
     for question in trial.questions:
@@ -172,8 +174,8 @@ async def guides(trial: Trial) -> str:
         guided, beside = await trial.ask(request, free)
         said = trial.decode(guided.token_ids)
         if not re.fullmatch(pattern, said):
-            raise Differs(f"the guide {pattern} was followed to {said!r}")
-        expect(beside.token_ids, list(question.text), "a free text beside a guided one")
+            raise Differs(f"the guide {pattern} gave {said!r}")
+        expect(beside.token_ids, list(question.text), "an unguided text beside a guided one")
     return f"{len(trial.questions)} texts such as {said!r}"
 
 

@@ -1,9 +1,9 @@
-"""Loads the engines of one build in a process of their own, and tries and measures them there.
+"""Loads the engines of one build in a separate process, and tries and measures them there.
 
     python3 -m trtspec.measure.selftest.engines JOB.json
 
-It runs in NVIDIA's image too, where it has its own folder and `trtspec.serving` alone, so that it imports
-nothing else of trtspec. Each outcome is written as soon as it is known, since an engine may end the process.
+It also runs in NVIDIA's image, which has only this folder and `trtspec.serving`. So it imports nothing else
+of trtspec. Each outcome is written as soon as it is known, since an engine may end the process.
 """
 
 from __future__ import annotations
@@ -31,42 +31,43 @@ from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.triton.engines import EnginePair, load
 
 _LOOKED_AT, _CLEAR, _LONGEST, _QUESTIONS = 96, 8, 40, 6
-"""The tokens in which a question is looked for, the least and the most of its text, and their number."""
+"""The tokens that are searched for a question, the shortest and the longest text of one, and the number of
+questions."""
 _K = 6
 _TOKENS, _DRAFTED = 32, 4
 
 
 @dataclass(frozen=True, slots=True)
 class TrialJob:
-    """The rules that one process has to try; it is read from JSON."""
+    """The rules that one process must try, read from JSON."""
 
     build: str
     """The name of the build."""
     parameters: Mapping[str, str]
-    """Those of the model's config.pbtxt."""
+    """The parameters of the model's config.pbtxt."""
     folder: str
     """The model's folder."""
     reference: str
-    """An engine of the torch backend of the same target, whose text is right."""
+    """An engine of the torch backend of the same target: the reference."""
     prompts: Sequence[str]
     clear: float
-    """The nats by which a token must be likelier than any other, so that rounding changes nothing."""
+    """How many nats likelier than any other a token must be, so that rounding cannot change the choice."""
     release: str | None
     """The release of TensorRT-LLM; None for the torch backend."""
     planned: Mapping[str, float]
-    """The bytes that the plan reckons with: `engines`, `draft_cache`; the share `fraction` of the caches."""
+    """The planned bytes `engines` and `draft_cache`, and the caches' share `fraction` of the memory."""
     results: str
-    """The file of outcomes, a line of JSON each."""
+    """The file of outcomes, one line of JSON each."""
 
 
 class Reference:
-    """Says what the target's text is, by the torch backend on the CPU."""
+    """Computes the target's text by the torch backend on the CPU."""
 
     def __init__(self, folder: Path) -> None:
         self._trial = Trial(TorchExecutor(folder), (), self.likely, 0)
 
     async def questions(self, prompts: Sequence[Sequence[int]], clear: float) -> list[Question]:
-        """Returns the places behind the prompts from which on it is clear for longest what comes."""
+        """Returns the positions after the prompts from which the next tokens are clear for longest."""
         asked = [Request(each, _LOOKED_AT, return_log_probs=True, top_log_probs=2) for each in prompts]
         found = []
         for prompt, answer in zip(prompts, await self._trial.ask(*asked), strict=True):
@@ -77,7 +78,9 @@ class Reference:
         found.sort(key=lambda question: len(question.text), reverse=True)
         usable = [question for question in found[:_QUESTIONS] if len(question.text) >= _CLEAR]
         if not usable:
-            raise Differs(f"no prompt has {_CLEAR} tokens behind it that are {clear} nats ahead")
+            raise Differs(
+                f"no prompt is followed by {_CLEAR} tokens that are {clear} nats likelier than others"
+            )
         return usable
 
     async def likely(self, text: Sequence[int], count: int) -> Mapping[int, float]:
@@ -91,7 +94,7 @@ class Reference:
 
 
 def _longest_run(flags: Sequence[bool]) -> tuple[int, int]:
-    """Returns where the longest run of true ones begins and ends."""
+    """Returns the start and the end of the longest run of true values."""
     best = begin = end = 0
     for at, flag in enumerate((*flags, False)):
         if not flag:
@@ -112,7 +115,7 @@ class EngineTrials:
             file.write(json.dumps(outcome.as_dict()) + "\n")
 
     async def run(self) -> None:
-        """Tries everything; raises what loading raises, which is told first."""
+        """Tries everything; reports and then raises an error of loading."""
         job = self._job
         if job.release is not None:
             trtllm = load_bindings(f"the image of {job.release}")
@@ -166,9 +169,9 @@ def _of_pair(pair: EnginePair, loaded: str) -> tuple[Rule, ...]:
         texts = [[answer.token_ids for answer in answers] for answers in both]
         right = [list(question.text[:_CLEAR]) for question in trial.questions]
         if [text[:_CLEAR] for text in texts[1]] != right:
-            raise Differs("the target says something else while the draft works")
+            raise Differs("the target's text changes while the draft runs")
         if sum(one != other for one, other in zip(texts[0], alone, strict=True)) > len(alone) // 2:
-            raise Differs("the draft says something else while the target works")
+            raise Differs("the draft's text changes while the target runs")
         return loaded
 
     rule = "Two engines run in one process and on one GPU, each in its own cache."
@@ -199,7 +202,7 @@ _DRAFTS_INSIDE = Rule(
 def _last(job: TrialJob, pair: EnginePair, free: int) -> tuple[Rule, ...]:
     async def memory(trial: Trial) -> str:
         if job.release is None:
-            raise NotTried("the plan reckons with the memory of GPUs, and the torch backend has the host's")
+            raise NotTried("the plan is about GPU memory, and the torch backend uses the host's")
         taken, part = free - free_memory(0), job.planned["fraction"]
         cache = job.planned["draft_cache"] * (0 if pair.draft is None else pair.draft.kv_tokens or 0)
         most = part * free + (1 - part) * (job.planned["engines"] + cache)
@@ -213,21 +216,21 @@ def _last(job: TrialJob, pair: EnginePair, free: int) -> tuple[Rule, ...]:
         (plain, _, texts), (fast, rounds, drafted) = told
         clear = [list(question.text[:_CLEAR]) for question in trial.questions]
         if [text[:_CLEAR] for text in drafted] != clear or [text[:_CLEAR] for text in texts] != clear:
-            raise Differs("the coordinator says something else than the target")
+            raise Differs("the coordinator's text differs from the target's")
         per_round = 1000 * len(drafted) * _TOKENS / fast / rounds
         return f"{plain:.0f} tokens/s plain, {fast:.0f} with K={_DRAFTED}; {per_round:.2f} ms a round"
 
     return (
         Rule(
             "memory as planned",
-            "Weights, workspace and KV caches take no more of a GPU than the plan reckons with.",
+            "Weights, workspace and KV caches take no more of a GPU than planned.",
             "pipeline/plan/memory.py; §6.2 KvCacheConfig",
             memory,
             of_drafts=False,
         ),
         Rule(
             "a round's cost",
-            "The coordinator's text is the target's; the numbers are for a person to judge.",
+            "The coordinator's text is the target's; a person must judge the numbers.",
             "serving/coordinator.py",
             cost,
         ),
@@ -237,7 +240,7 @@ def _last(job: TrialJob, pair: EnginePair, free: int) -> tuple[Rule, ...]:
 async def _speed(
     pair: EnginePair, questions: Sequence[Question], k: int
 ) -> tuple[float, int, list[list[int]]]:
-    """Returns tokens a second of one text after the other, the number of rounds, and the texts."""
+    """Returns tokens per second for the texts one after the other, the number of rounds, and the texts."""
     coordinator, texts, rounds, start = pair.coordinator(), [], 0, time.monotonic()
     for question in questions:
         asked = CompletionRequest(
@@ -246,7 +249,7 @@ async def _speed(
         delta = await coordinator.complete(asked)
         assert delta.completion is not None
         texts.append(list(delta.token_ids))
-        # Each round says a token of the target's own beside those that were accepted.
+        # Each round gives the accepted tokens and one of the target's own.
         rounds += len(delta.token_ids) - delta.completion.speculation.num_accepted_draft_tokens
     return len(texts) * _TOKENS / (time.monotonic() - start), rounds, texts
 
@@ -257,7 +260,7 @@ def main(file: str) -> None:
     try:
         asyncio.run(trials.run())
     except Exception as error:
-        rule, found = "The engines load, and go on to the end.", f"{type(error).__name__}: {error}"
+        rule, found = "The engines load, and run to the end.", f"{type(error).__name__}: {error}"
         trials.tell(Outcome(job.build, "engines", rule, "serving/triton/engines.py", Ruling.DIFFERS, found))
         raise
 

@@ -1,7 +1,7 @@
-"""Checks of the names and signatures of `tensorrt_llm.bindings.executor`, as far as trtspec uses them.
+"""Checks the names and signatures in `tensorrt_llm.bindings.executor` that trtspec uses.
 
-nanobind has no signatures that Python could inspect, so each class is made with every argument that the
-executor gives it, and each attribute is read.
+Python cannot inspect nanobind's signatures. So each class is created with every argument that the executor
+passes, and each attribute is read.
 """
 
 from __future__ import annotations
@@ -66,10 +66,12 @@ _SOURCE = "cpp/tensorrt_llm/nanobind/executor"
 def names(trtllm: Any, release: str, build: str) -> list[Outcome]:
     """Returns the outcomes of the module's release, arguments and attributes."""
     found = trtllm.__version__
-    version = [] if found == release else [f"it is {found}, and the recipe's release is {release}"]
+    version = (
+        [] if found == release else [f"the bindings are of {found}, and the recipe's release is {release}"]
+    )
     takes = "{} take every argument that trtspec gives them."
     rows = (
-        ("release", "The bindings are of the release that builds.", "recipe/releases.py", version),
+        ("release", "The bindings have the release that builds.", "recipe/releases.py", version),
         ("requests", takes.format("Requests"), f"§6.3: {_SOURCE}/request.cpp", _refused(trtllm, _REQUEST)),
         (
             "configuration",
@@ -99,7 +101,7 @@ def signatures(trtllm: Any) -> dict[str, str]:
 
 
 def _refused(trtllm: Any, classes: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Makes each class with all its arguments, and returns a line for each that cannot be made."""
+    """Creates each class with all its arguments, and returns a line for each failure."""
     return [
         f"{name}: {line}"
         for name, arguments in classes.items()
@@ -108,7 +110,7 @@ def _refused(trtllm: Any, classes: Mapping[str, Mapping[str, Any]]) -> list[str]
 
 
 def _enumerations(trtllm: Any) -> None:
-    """Does what takes an enumeration, and sets what is set as an attribute."""
+    """Checks calls that take an enumeration, and attributes that are set."""
     config = trtllm.ExecutorConfig(decoding_config=MedusaTree(((0,), (0, 0))).decoding(trtllm))
     config.decoding_config = EagleTree(((0,), (0, 0))).decoding(trtllm)
     config.decoding_config = LookaheadSizes(7, 7, 7).decoding(trtllm)
@@ -127,7 +129,7 @@ def _missing(trtllm: Any, name: str) -> list[str]:
 
 
 def _line(act: Callable[[], Any]) -> list[str]:
-    """Returns the first line of what an act raises, and nothing if it raises nothing."""
+    """Returns the first line of the error that an act raises, or nothing."""
     try:
         act()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Holds what a check of the self-test has found; plain types, also in NVIDIA's image."""
+"""Holds the outcome of a check of the self-test in plain types, also in NVIDIA's image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Ruling(str, Enum):
 
 
 class Differs(Exception):
-    """Something is not as trtspec relies on it; `str()` says what was expected and what was found."""
+    """Something differs from what trtspec relies on; `str()` says what was expected and what was found."""
 
 
 class NotTried(Exception):
@@ -31,12 +31,12 @@ class Outcome:
     """The name of the build, such as "bf16"; "machine" for what is checked before anything is built."""
     check: str
     rule: str
-    """The sentence that has to be true."""
+    """The rule: a sentence that must be true."""
     source: str
-    """The place from which the rule is known."""
+    """The source of the rule."""
     state: Ruling
     found: str
-    """The numbers that were found, the difference, or the reason why nothing was tried."""
+    """The numbers found, the difference, or the reason why nothing was tried."""
     seconds: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
@@ -50,6 +50,6 @@ class Outcome:
 
 
 def expect(found: object, expected: object, where: str) -> None:
-    """Raises `Differs` where both are not equal; `where` says of what they are."""
+    """Raises `Differs` if both are not equal; `where` names what they are."""
     if found != expected:
         raise Differs(f"{where}: expected {expected}, found {found}")

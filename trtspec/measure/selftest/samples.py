@@ -1,4 +1,4 @@
-"""Checks of sampled requests with drafts, whose tokens must have the target's own distribution."""
+"""Checks that the tokens of sampled requests with drafts have the target's own distribution."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from trtspec.serving.executor import Request, SamplingConfig
 
 _CHOICES, _DRAWS = 4, 800
 _Z = 3.7
-"""The normal quantile beyond which a distribution is another one: one of ten thousand right ones is."""
+"""The normal quantile beyond which a distribution counts as different; one of ten thousand equal ones exceeds
+it."""
 
 
 @check("sampled drafts", "rules 9 and 10: layers/externalDraftTokensLayer.cpp, acceptDraftTokens")
@@ -22,10 +23,10 @@ async def sampled_drafts(trial: Trial) -> str:
     """
     limits = trial.executor.limits
     if not limits.drafts_samples:
-        raise NotTried("the engine verifies drafts of greedy requests alone")
+        raise NotTried("the engine verifies drafts only for greedy requests")
     begun = [question.prompt[:length] for question in trial.questions for length in (2, 3)]
     known = [(prompt, await trial.likely(prompt, _CHOICES)) for prompt in begun]
-    # Where no choice is rare, every choice counts.
+    # If no choice is rare, every choice counts.
     prompt, wanted = max(known, key=lambda one: min(one[1].values()))
     worst = 0.0
     for number, drafted in enumerate(list(wanted)[:2]):
@@ -47,12 +48,12 @@ async def sampled_drafts(trial: Trial) -> str:
 
 @check("greedy beside sampled", "rule 11: batch_manager/createNewDecoderRequests.cpp")
 async def greedy_beside_sampled(trial: Trial) -> str:
-    """Draft logits are a matter of each slot, and change no request beside it.
+    """Draft logits belong to one slot, and change no request beside it.
 
-    Draft logits are a matter of each slot, so that sampled requests change no greedy one.
+    So sampled requests change no greedy one.
     """
     if not trial.executor.limits.drafts_samples:
-        raise NotTried("the engine verifies drafts of greedy requests alone")
+        raise NotTried("the engine verifies drafts only for greedy requests")
     question, k = trial.questions[0], trial.k
     warm = SamplingConfig(temperature=1.5, seed=3)
     draft = question.text[:k]
@@ -69,7 +70,7 @@ async def greedy_beside_sampled(trial: Trial) -> str:
 
 @check("generation logits", "rule 12: batch_manager/trtGptModelInflightBatching.cpp")
 async def generation_logits(trial: Trial) -> str:
-    """A verification returns logits of the accepted places, with a row less where an end token ends it."""
+    """A verification returns logits of the accepted positions, with one row fewer if an end token ends it."""
     raise NotTried("trtspec asks for no generation logits")
 
 

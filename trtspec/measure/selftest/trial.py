@@ -1,4 +1,4 @@
-"""A loaded engine under trial, and how it is asked."""
+"""Sends trial requests to a loaded engine."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ WAIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A prompt, and how the model surely goes on behind it, greedily."""
+    """A prompt, and its certain greedy continuation."""
 
     prompt: tuple[int, ...]
     text: tuple[int, ...]
-    """The tokens up to the first that rounding could change, by a reference and not by the engine."""
+    """The reference's tokens up to the first one that rounding could change."""
 
 
 async def final(is_over: asyncio.Future[None]) -> None:
-    """Waits for a final response; raises `Differs` where none comes."""
+    """Waits for a final response; raises `Differs` if none comes."""
     try:
         await asyncio.wait_for(is_over, WAIT_S)
     except asyncio.TimeoutError:
-        raise Differs(f"no final response in {WAIT_S:g} s") from None
+        raise Differs(f"no final response within {WAIT_S:g} s") from None
 
 
 Likely = Callable[[Sequence[int], int], Awaitable[Mapping[int, float]]]
-"""Returns the likeliest tokens behind a text, so many, with their probabilities among each other."""
+"""Returns this number of the likeliest next tokens of a text, with their probabilities relative to each
+other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """An executor, and what a reference says of its model."""
+    """An executor, and the reference texts of its model."""
 
     executor: Executor
     questions: Sequence[Question]
@@ -54,9 +55,9 @@ class Trial:
         return (token + 1) % self.executor.limits.vocab_size
 
     async def hear(self, request: Request) -> list[Response]:
-        """Returns all responses to a request, of which the last is final.
+        """Returns all responses to a request; the last is final.
 
-        Raises `Differs` for a response out of turn, and for none in `WAIT_S` seconds.
+        Raises `Differs` for a response out of order, and for none within `WAIT_S` seconds.
         """
         heard: list[Response] = []
         is_over = asyncio.get_running_loop().create_future()
@@ -77,9 +78,9 @@ class Trial:
         return heard
 
     async def ask(self, *requests: Request) -> list[Response]:
-        """Enqueues all requests at once, none of which streams, and returns the answer to each.
+        """Enqueues all requests at once, without streaming, and returns the answer to each.
 
-        Raises `Differs` as `hear` does, for several responses to one, and for an error.
+        Raises `Differs` as `hear` does, for several responses to one request, and for an error.
         """
         answers = []
         for heard in await asyncio.gather(*map(self.hear, requests)):
@@ -90,7 +91,7 @@ class Trial:
         return answers
 
     def right(self, question: Question, request: Request, answer: Response) -> list[int]:
-        """Returns what the answer must be, by what the engine says to have left of the draft."""
+        """Returns the expected answer for the draft tokens that the engine reports as verified."""
         text, draft = list(question.text), list(request.draft_token_ids)
         if answer.num_verified is not None:
             draft = draft[: answer.num_verified]
@@ -110,20 +111,20 @@ Run = Callable[[Trial], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule that is tried on an engine."""
+    """A rule to try on an engine."""
 
     name: str
     rule: str
-    """The sentence that has to be true."""
+    """The rule: a sentence that must be true."""
     source: str
-    """The place from which it is known."""
+    """The source of the rule."""
     run: Run
-    """Returns what was found, in a few words; raises `Differs` or `NotTried`."""
+    """Returns the finding in a few words; raises `Differs` or `NotTried`."""
     of_drafts: bool = True
     """True if it needs an engine that verifies drafts."""
 
     async def outcome(self, trial: Trial, build: str = "") -> Outcome:
-        """Tries the rule; whatever else it raises is a difference too."""
+        """Tries the rule; any other exception also counts as a difference."""
         start = time.monotonic()
         state, found = Ruling.OK, ""
         try:
@@ -139,5 +140,5 @@ class Rule:
 
 
 def check(name: str, source: str, *, of_drafts: bool = True) -> Callable[[Run], Rule]:
-    """Makes a check of a function; the first line of its docstring is the rule."""
+    """Turns a function into a check; the first line of its docstring is the rule."""
     return lambda run: Rule(name, str(run.__doc__).partition("\n")[0], source, run, of_drafts)

@@ -1,4 +1,4 @@
-"""Checks of a request that carries a draft: one verification, and what its answer says."""
+"""Checks requests that carry a draft: one verification, and its answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtspec.serving.executor import FinishReason, Request
 
 @check("accepted and one more", "rule 3: batch_manager/trtGptModelInflightBatching.cpp, updateRequests")
 async def accepted_and_one_more(trial: Trial) -> str:
-    """A verification says the n accepted draft tokens and one of the target's own."""
+    """A verification returns the n accepted draft tokens and one of the target's own."""
     for question in trial.questions:
         text = list(question.text)
         for accepted in range(trial.k + 1):
@@ -20,24 +20,24 @@ async def accepted_and_one_more(trial: Trial) -> str:
                 draft[accepted] = trial.wrong(draft[accepted])
             said = await trial.tokens(Request(question.prompt, trial.k + 1, draft))
             expect(said, text[: accepted + 1], f"{accepted} of {trial.k} draft tokens are right")
-    return f"0 to {trial.k} accepted behind {len(trial.questions)} prompts"
+    return f"0 to {trial.k} accepted after {len(trial.questions)} prompts"
 
 
 @check(
-    "nothing behind a mismatch",
+    "nothing after a mismatch",
     "rule 3: kernels/speculativeDecoding/externalDraftTokensKernels.cu, acceptDraftTokensKernel",
 )
 async def nothing_behind_a_mismatch(trial: Trial) -> str:
-    """No token of a draft counts behind the first that the target would not say.
+    """No token of a draft counts after the first one that the target would not choose.
 
-    The target is asked after its own text, and not after the draft's.
+    The target continues its own text, and not the draft's.
     """
     for question in trial.questions:
         text = list(question.text)
         begun = [text[0], trial.wrong(text[1])]
         follow = await trial.tokens(Request([*question.prompt, *begun], trial.k - 2))
         said = await trial.tokens(Request(question.prompt, trial.k + 1, begun + follow))
-        expect(said, text[:2], "a draft goes on from its wrong token as the target would")
+        expect(said, text[:2], "a draft that continues its wrong token as the target would")
     return f"behind {len(trial.questions)} prompts"
 
 
@@ -69,7 +69,7 @@ async def max_tokens_cuts(trial: Trial) -> str:
 async def end_token_is_left_out(trial: Trial) -> str:
     """The end token of a verification is not in the answer, proposed or not.
 
-    The draft contains the end token, or is wrong there, or is over before it.
+    The draft contains the end token, or is wrong at that position, or ends before it.
     """
     tried = 0
     for question, position in _new_tokens(trial):
@@ -82,7 +82,7 @@ async def end_token_is_left_out(trial: Trial) -> str:
             [answer] = await trial.ask(Request(question.prompt, trial.k + 1, draft, end_id))
             expect(answer.token_ids, text[:position], where)
             if answer.finish_reason is not FinishReason.END_ID:
-                # Not every engine says that the end was met; then the next round does.
+                # Not every engine reports the end; then the next round finds it.
                 [answer] = await trial.ask(Request([*question.prompt, *text[:position]], 1, end_id=end_id))
                 expect((answer.token_ids, answer.finish_reason), ([], FinishReason.END_ID), f"{where}, next")
             tried += 1
@@ -94,9 +94,9 @@ async def end_token_is_left_out(trial: Trial) -> str:
     "rule 5: kernels/speculativeDecoding/externalDraftTokensKernels.cu, acceptDraftTokensKernel",
 )
 async def only_the_end_is_a_beginning(trial: Trial) -> str:
-    """An answer that is a beginning of what was verified is the end, and no other is.
+    """Only an answer that is a prefix of the verified draft means the end.
 
-    An answer that is a beginning of what was verified is the end; one that is not says another token.
+    Any other answer has a token of its own.
     """
     for question, position in _new_tokens(trial):
         text = list(question.text[: trial.k])
@@ -109,15 +109,15 @@ async def only_the_end_is_a_beginning(trial: Trial) -> str:
             is_end = len(new) <= len(verified) and new == verified[: len(new)]
             met = position < trial.k and end_id == question.text[position]
             expect(is_end, met, f"answer {new} to the draft {draft} with end token {end_id} is an end")
-    return "also where the draft proposes an end that the target does not"
+    return "also if the draft proposes an end that the target does not"
 
 
 @check("tokens verified", "rule 6: executor/types.h, SpeculativeDecodingMetrics")
 async def verified_is_told(trial: Trial) -> str:
-    """The answer tells how many draft tokens the engine has looked at."""
+    """The answer reports how many draft tokens the engine verified."""
     question = trial.questions[0]
     [silent] = await trial.ask(Request(question.prompt, 2))
-    expect(silent.num_verified, None, "tokens verified of no draft")
+    expect(silent.num_verified, None, "tokens verified without a draft")
     for length in range(1, trial.k + 1):
         [answer] = await trial.ask(Request(question.prompt, length + 1, question.text[:length]))
         expect(answer.num_verified, length, f"tokens verified of a draft of {length}")
@@ -126,9 +126,9 @@ async def verified_is_told(trial: Trial) -> str:
 
 @check("rounds", "rule 1: batch_manager/kvCacheManager.cpp; TensorRT-LLM #2217")
 async def rounds_give_the_plain_text(trial: Trial) -> str:
-    """Rounds of verifications say what plain decoding says.
+    """Rounds of verifications give the text of plain decoding.
 
-    Round after round, with a wrong token in every third draft.
+    Every third draft has a wrong token.
     """
     rounds = 0
     for question in trial.questions:
@@ -142,16 +142,16 @@ async def rounds_give_the_plain_text(trial: Trial) -> str:
                 [answer] = await trial.ask(Request([*question.prompt, *said], length + 1, draft))
                 said, rounds = said + answer.token_ids, rounds + 1
                 if not answer.token_ids:
-                    raise Differs(f"round {rounds} says nothing, though nothing ends the text")
+                    raise Differs(f"round {rounds} gives no token, though nothing ends the text")
             expect(said, text[: len(said)], f"text in rounds of {length}")
     return f"{rounds} rounds"
 
 
 @check("trimmed drafts", "batch_manager/microBatchScheduler.cpp, fitDraftTokens")
 async def trimmed_drafts(trial: Trial) -> str:
-    """A draft that does not fit an iteration is verified as the shorter one that is left of it.
+    """A draft that does not fit an iteration is cut, and the rest is verified.
 
-    As many drafts at once as the engine takes, behind prompts of which it counts every token.
+    The check sends as many drafts at once as the engine takes, after prompts whose every token counts.
     """
     k = trial.k
     asked = [trial.questions[i % len(trial.questions)] for i in range(trial.executor.limits.max_batch_size)]
@@ -163,11 +163,11 @@ async def trimmed_drafts(trial: Trial) -> str:
     cut = [length for length in kept if length < k]
     if not cut:
         raise NotTried(f"the engine has cut none of {len(kept)} drafts at once")
-    return f"{len(cut)} of {len(kept)} drafts were cut, to {min(cut)} at the least"
+    return f"{len(cut)} of {len(kept)} drafts were cut, the shortest to {min(cut)}"
 
 
 def _new_tokens(trial: Trial) -> Iterator[tuple[Question, int]]:
-    """Yields places of texts whose token was not said before, up to place K."""
+    """Yields positions in texts, up to K, whose token did not occur before."""
     for question in trial.questions:
         text = question.text[: trial.k + 1]
         yield from ((question, at) for at in range(trial.k + 1) if text[at] not in text[:at])

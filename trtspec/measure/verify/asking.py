@@ -9,12 +9,12 @@ from trtspec.base.errors import ServerError
 from trtspec.client.endpoint import AskError
 
 PROBED = (0,)
-"""Any prompt will do to see what a server says of its tokens: every vocabulary has token 0."""
+"""A prompt for finding out whether a server reports tokens: every vocabulary has token 0."""
 
 
 @asynccontextmanager
 async def told(name: str) -> AsyncIterator[None]:
-    """Turns what an endpoint raises into `ServerError`."""
+    """Turns an endpoint's errors into `ServerError`."""
     try:
         yield
     except AskError as error:

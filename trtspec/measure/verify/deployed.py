@@ -1,4 +1,4 @@
-"""Finds out which API a deployment has for `verify`, and whether it decodes plainly on request."""
+"""Finds a deployment's API for `verify`, and whether it decodes plainly on request."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from trtspec.measure.verify.triton_subject import TritonSubject
 async def deployed(
     url: str, model: str | None, end_ids: Collection[int], timeout_s: float, key: str | None = None
 ) -> tuple[Subject, bool]:
-    """Returns the server at a URL, and whether it can be asked for plain decoding.
+    """Returns the server at a URL, and whether it decodes plainly on request.
 
-    Raises `UnavailableError` where nobody answers, or the server does not say its tokens.
+    Raises `UnavailableError` if no server answers, or if it does not report its tokens.
     """
     found = await find(url, model, chat=False, timeout_s=timeout_s, key=key)
     endpoint = found.endpoint

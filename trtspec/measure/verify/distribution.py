@@ -1,4 +1,4 @@
-"""The sampling check: many short continuations with drafts against as many of the target alone."""
+"""Checks sampling: compares many short continuations with drafts with as many of the target alone."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from trtspec.measure.verify.two_samples import detectable, distance, p_value, st
 from trtspec.serving.executor import SamplingConfig
 
 TOKENS = 6
-"""Tokens of a continuation: two rounds or more for most draft lengths, so that what one round leaves to the
-next shows."""
+"""Tokens of a continuation. They take two or more rounds at most draft lengths, so that errors between rounds
+show."""
 PROMPTS = 4
 PILOT = 32
-"""Continuations of each prompt that tell which prompts leave the target most to choose."""
+"""Continuations of each prompt for finding the prompts with the most varied answers."""
 FALSE_ALARMS = 0.001
-"""How often a lossless deployment fails, all tests together."""
+"""The probability that a lossless deployment fails, for all tests together."""
 POWER = 0.95
 Alone = list[tuple[VerifyPrompt, list[Continuation]]]
-"""Prompts, and the target's continuations of each."""
+"""Takes prompts, and returns the target's continuations of each."""
 Drawn = tuple[str, list[Continuation], list[Continuation]]
-"""The name of a prompt, and its continuations alone and with drafts."""
+"""The name of a prompt, and its continuations without and with drafts."""
 LEAST = 20
 MOST_OUTCOMES = 25
 
@@ -41,14 +41,14 @@ class DrawPlan:
     """The number of draws of each prompt, on either side."""
     temperature: float
     lengths: Sequence[int | None]
-    """The draft lengths, which take turns; None leaves the length to the deployment."""
+    """The draft lengths, used in rotation; None leaves the length to the deployment."""
     concurrency: int
     """The number of requests at once."""
     seed: int
 
     @property
     def least(self) -> int:
-        """The least number of times that an outcome must come to count by itself."""
+        """The number of times that an outcome must occur to count by itself."""
         return max(LEAST, 2 * self.draws // MOST_OUTCOMES)
 
 
@@ -58,10 +58,10 @@ def requests(plan: DrawPlan, prompts: int) -> int:
 
 
 class SamplingCheck:
-    """Draws from both sides and tests whether the counts can be of one distribution.
+    """Draws from both sides and tests whether the counts can come from one distribution.
 
-    Each draw has a seed of its own, never the same on both sides: seeds that are alike would make an engine
-    say the same twice, which proves nothing of a distribution.
+    Each draw has a seed of its own, never the same on both sides: with equal seeds an engine repeats its
+    text, which proves nothing about the distribution.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class SamplingCheck:
         self._seeds = random.Random(plan.seed)  # noqa: S311
 
     async def alone(self) -> Alone:
-        """Draws from the target alone, of the prompts that leave it most to choose."""
+        """Draws from the target alone, for the prompts with the most varied answers."""
         plan, sides, chosen = self._plan, self._sides, await self._open_prompts()
         return [
             (prompt, await self._draw(sides.plain, prompt, [sides.plain_k], plan.draws)) for prompt in chosen
         ]
 
     async def drafted(self, alone: Alone) -> Sampling:
-        """Draws of the same prompts with drafts, and returns the test of both."""
+        """Draws for the same prompts with drafts, and returns the test of both."""
         plan, side = self._plan, self._sides.speculative
         drawn = [
             (prompt.name, said, await self._draw(side, prompt, plan.lengths, plan.draws))
@@ -115,7 +115,7 @@ class SamplingCheck:
         )
 
     async def _open_prompts(self) -> list[VerifyPrompt]:
-        """Returns the prompts that leave the target most to choose, by a few draws of each."""
+        """Returns the prompts with the most varied answers, by a few draws of each."""
         told = []
         for prompt in self._prompts:
             drawn = await self._draw(self._sides.plain, prompt, [self._sides.plain_k], PILOT)
@@ -135,7 +135,7 @@ class SamplingCheck:
                 self._told(1)
                 return answer.token_ids
 
-        # A seed of 63 bits is what every API takes.
+        # Every API takes a seed of 63 bits.
         wanted = [(lengths[i % len(lengths)], self._seeds.getrandbits(63)) for i in range(count)]
         return list(await asyncio.gather(*(one(length, seed) for length, seed in wanted)))
 
@@ -145,13 +145,14 @@ class SamplingCheck:
 
 
 def repeats(said: Continuation) -> Continuation:
-    """Returns which tokens of a continuation are the same: each token's number by its first appearance."""
+    """Returns which tokens of a continuation are the same: each token as the number of its first
+    appearance."""
     numbers: dict[int, int] = {}
     return tuple(numbers.setdefault(token, len(numbers)) for token in said)
 
 
 def _worst(table: dict[Continuation, list[int]], name: Callable[[Continuation], str]) -> str:
-    """Says which outcome came most unequally often."""
+    """Returns in words the outcome whose counts differ most."""
     said = max(table, key=lambda outcome: abs(table[outcome][0] - table[outcome][1]))
     alone, drafted = table[said]
     return f"{name(said) if said else 'anything else'}: {alone} times alone, {drafted} with drafts"

@@ -1,4 +1,4 @@
-"""The greedy check: plain decoding against itself, and against speculation."""
+"""Checks greedy answers: plain decoding against itself, and against speculation."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from trtspec.measure.verify.subject import END, PLAIN, Row, Sides, Subject, Subj
 from trtspec.measure.verify.tolerance import Tolerance, most_moved, tolerance
 
 TOP = 5
-"""The likeliest tokens whose numbers are compared at each place."""
+"""How many of the likeliest tokens have their log-probabilities compared at each position."""
 CONTEXT = 40
-"""The characters of the text before a difference that are shown."""
+"""How many characters of the text before a difference are shown."""
 
 Told = Callable[[int], None]
-"""Hears how many answers have come."""
+"""Called with the number of answers so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Greedy:
     """The second plain run against the first."""
     comparisons: tuple[GreedyComparison, ...]
     prompts: tuple[Difference, ...]
-    """The prompts that the server tokenized otherwise than the tokenizer."""
+    """The prompts that the server tokenized differently from the tokenizer."""
     answers: tuple[SubjectAnswer, ...]
     """The answers of the target alone, to one prompt at a time."""
 
@@ -59,8 +59,8 @@ class Greedy:
 class GreedyCheck:
     """Compares the greedy answers of both sides to `prompts`.
 
-    The measure is the target alone, asked one prompt at a time, in token ids. All else is asked in text, as
-    users do.
+    The reference is the target alone, with one prompt at a time, in token ids. All other requests are in
+    text, as users send them.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class GreedyCheck:
         self._top = min(sides.top_log_probs, TOP)
 
     async def plain(self, concurrency: int) -> Plain:
-        """Asks the target alone; `concurrency` is that of the second run, whose differences are noise."""
+        """Asks the target alone, in two runs. `concurrency` is for the second run; its differences are
+        noise."""
         side, k = self._sides.plain, self._sides.plain_k
         alone = await self.ask(side, Way(k, 1), in_ids=True)
         return Plain(tuple(alone), tuple(await self.ask(side, Way(k, concurrency))), concurrency)
@@ -93,7 +94,7 @@ class GreedyCheck:
         dtype: str | None,
         given: float | None,
     ) -> Greedy:
-        """Returns what differs; of the places where answers part it asks the target alone again."""
+        """Returns the differences. It asks the target alone again at each position where answers differ."""
         noise = _most(plain.alone, plain.again)
         bound = tolerance(dtype, noise, given)
         by_itself = await self.compare(plain.alone, plain.again, Way(PLAIN, plain.concurrency), bound)
@@ -127,9 +128,10 @@ class GreedyCheck:
         bound: Tolerance,
         by: str = "",
     ) -> GreedyComparison:
-        """Returns what differs, each difference with its margin.
+        """Returns the differences, each with its margin.
 
-        The numbers `by` another engine are not held to the bound: it sums in another order everywhere.
+        The log-probabilities `by` another engine are not checked against the bound: it sums in another order
+        everywhere.
         """
         differences = []
         for prompt, one, other in zip(self._prompts, expected, found, strict=True):
@@ -179,10 +181,10 @@ class GreedyCheck:
         self, measured: Margins, expected: tuple[int, ...], found: tuple[int, ...], bound: Tolerance
     ) -> str:
         if not (expected and found):
-            return "one answer stops where the other goes on, without an end token"
+            return "one answer stops without an end token where the other continues"
         worse = max(measured.behind, key=measured.behind.__getitem__)
         least = "at least " if measured.is_at_least else ""
-        said = "the target holds both for equally likely"
+        said = "both are equally likely to the target"
         if measured.largest:
             better = self._name((measured.likeliest,))
             said = (
@@ -204,14 +206,15 @@ class GreedyCheck:
     def _numbers(
         self, prompt: VerifyPrompt, one: SubjectAnswer, other: SubjectAnswer, bound: Tolerance
     ) -> Difference | None:
-        """Returns the first place where the numbers behind the same text are apart by more than rounding."""
+        """Returns the first position where the log-probabilities after the same text differ by more than
+        rounding."""
         for place, pair in enumerate(common_rows(one, other)):
             if (far := most_moved([pair]) or 0.0) > bound.value:
                 before = one.token_ids[:place]
                 expected, found = (self._likeliest(row) for row in pair)
                 meaning = (
-                    f"the probabilities of this place differ by {far:.2g} nats, though the text before is the"
-                    f" same; rounding moves at most {bound.value:.2g}"
+                    f"the log-probabilities at this position differ by {far:.2g} nats, though the text "
+                    f"before is the same; rounding moves at most {bound.value:.2g}"
                 )
                 context = self._context(prompt, before)
                 return Difference(
@@ -224,14 +227,14 @@ class GreedyCheck:
         return f"{self._name((token,))} at {row[token]:.3g}"
 
     def _misread(self, answers: Sequence[SubjectAnswer]) -> tuple[Difference, ...]:
-        """Returns the prompts of which the server made another number of tokens."""
+        """Returns the prompts whose number of tokens on the server differs from the tokenizer's."""
         wrong = []
         for prompt, answer in zip(self._prompts, answers, strict=True):
             count, right = answer.num_input_tokens, len(prompt.token_ids)
             if count is not None and count != right:
                 meaning = (
-                    f"the server made {count} tokens of this prompt, its tokenizer makes {right}"
-                    + "; a second beginning is the usual reason" * (count == right + 1)
+                    f"the server made {count} tokens of this prompt, but its tokenizer makes {right}"
+                    + "; the usual reason is a second begin token" * (count == right + 1)
                 )
                 start, expected, found = prompt.text[:CONTEXT], f"{right} tokens", f"{count} tokens"
                 wrong.append(Difference(prompt.name, "prompt", "fault", 0, start, expected, found, meaning))

@@ -1,4 +1,4 @@
-"""A build, verified in this process: its engines behind its coordinator, as its model repository says."""
+"""Verifies a build in this process: its engines behind its coordinator, as its model repository says."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trtspec.serving.triton.engines import EnginePair, load
 
 
 def check_build(build: Path, model_name: str) -> dict[str, str]:
-    """Returns the parameters of a build's model; raises `UnavailableError` for what cannot run here."""
+    """Returns the parameters of a build's model; raises `UnavailableError` if the build cannot run here."""
     file = build / "model_repository" / model_name / "config.pbtxt"
     if not file.is_file():
         raise UnavailableError(build, "there is no finished build here", "trtspec build RECIPE")
@@ -43,7 +43,7 @@ def load_build(build: Path, model_name: str) -> EnginePair:
 
 @contextmanager
 def told(name: str) -> Iterator[None]:
-    """Turns what the serving side raises into `EngineError`, which a person is told."""
+    """Turns errors of the serving side into `EngineError`, which is shown to people."""
     try:
         yield
     except ServingError as error:

@@ -1,6 +1,7 @@
-"""A build that a server of others serves, with drafts and without: two servers that take turns.
+"""Verifies a build that another engine's server serves, by two servers that run alternately: with drafts and
+without.
 
-A GPU that one of them has filled has no room for the other, so whoever is asked runs, and the other does not.
+One of them fills the GPU, so only the one that is asked runs.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class ServerTurns:
         self.top_log_probs = 0
 
     async def subject(self, side: ServedSide) -> Subject:
-        """Returns what answers for a side, after starting its server if need be; raises `ServerError`."""
+        """Returns the subject of a side, after starting its server if necessary; raises `ServerError`."""
         async with self._lock:
             if self._turn is not side or self._subject is None:
                 await self.end()
@@ -60,7 +61,7 @@ class ServerTurns:
 
 
 class ServedSide:
-    """A subject whose server is started when it is asked, for which the other side's server is ended."""
+    """A subject whose server starts at a request, after the other side's server has been stopped."""
 
     longest_draft: int | None = None
 
@@ -87,13 +88,13 @@ async def in_turns(
     end_ids: Collection[int],
     say: Callable[[str], None],
 ) -> AsyncIterator[Sides]:
-    """Yields both sides of a build; that without drafts has been started. `say` is told of each start.
+    """Yields both sides of a build; the one without drafts has been started.
 
-    Raises `UnavailableError` where this machine has no such server, and `ServerError` for one that does not
-    become ready.
+    `say` reports each start. Raises `UnavailableError` if this machine has no such server, and `ServerError`
+    if one does not become ready.
     """
     if build.is_for_triton:
-        problem = "is for Triton's vLLM backend, which does not tell the token ids of its answers"
+        problem = "is for Triton's vLLM backend, which does not report the token ids of its answers"
         raise UnavailableError(build.folder, problem, "remove serving.layout, and build it again to verify")
     turns = ServerTurns(end_ids, say)
     with (

@@ -1,4 +1,4 @@
-"""The margin at one place: by how much the target prefers its likeliest token to another."""
+"""Computes the margin at one position: by how much the target prefers its likeliest token to another."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ LEAST_BIAS, LARGEST_BIAS = 2.0**-10, 64.0
 
 @dataclass(frozen=True, slots=True)
 class Margins:
-    """The likeliest token at one place, and how much less likely others are."""
+    """The likeliest token at one position, and how much less likely others are."""
 
     likeliest: int
     behind: dict[int, float]
-    """For each token that was asked about, the nats by which it is less likely."""
+    """For each requested token, how many nats less likely it is."""
     is_at_least: bool = False
     """True if a margin may be larger than stated."""
 
     def within(self, tolerance: Tolerance) -> bool:
-        """Says whether rounding alone may choose between all the tokens."""
+        """Says whether rounding alone can choose between all the tokens."""
         return self.largest <= tolerance.value and not self.is_at_least
 
     @property
@@ -41,9 +41,9 @@ async def margins(
 ) -> Margins:
     """Asks the target alone for one token after the question's prompt, and returns the margins of `tokens`.
 
-    `question` is a plain one whose prompt, in token ids, ends before the place. `END` stands for the
-    likeliest of the `end_ids`. An engine without log-probabilities is asked with a bias: the margin of a
-    token is the least that has to be added to its logit to make it the target's choice.
+    `question` is a plain request whose prompt, in token ids, ends before the position. `END` stands for the
+    likeliest of the `end_ids`. For an engine without log-probabilities a bias is used: the margin of a token
+    is the smallest bias on its logit that makes it the target's choice.
     """
     one = replace(question, max_tokens=1, ignores_end=True)
     if not target.top_log_probs:
@@ -58,7 +58,7 @@ async def margins(
         behind[token] = top - max(known, default=least)
     found = Margins(likeliest, behind, is_at_least)
     if is_at_least and found.largest <= tolerance.value:
-        # So many tokens are near the likeliest that the row has no place for this one.
+        # The row is full of tokens near the likeliest, and this one is not among them.
         return await _by_bias(target, one, tokens, end_ids, tolerance)
     return found
 
@@ -66,7 +66,7 @@ async def margins(
 async def _by_bias(
     target: Subject, one: SubjectRequest, tokens: Sequence[int], end_ids: Sequence[int], tolerance: Tolerance
 ) -> Margins:
-    """Finds each margin by halving, to a part in 2^8 of it; most are decided by the first question."""
+    """Finds each margin by bisection, to one part in 2^8; the first request decides most of them."""
     likeliest = _token(await target.ask(one))
 
     async def wins(token: int, bias: float) -> bool:

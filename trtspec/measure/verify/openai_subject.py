@@ -1,4 +1,5 @@
-"""A model behind OpenAI's API, of trtspec, vLLM, SGLang or trtllm-serve, whose completions tell token ids."""
+"""Asks a model behind OpenAI's API of trtspec, vLLM, SGLang or trtllm-serve, whose completions report token
+ids."""
 
 from __future__ import annotations
 
@@ -18,22 +19,22 @@ from trtspec.measure.verify.asking import PROBED, told
 from trtspec.measure.verify.subject import END, Row, SubjectAnswer, SubjectRequest
 
 _MOST_TOP = 5
-"""The most likely tokens that OpenAI's completions tell."""
+"""The largest number of likeliest tokens that OpenAI's completions report."""
 _NAME = "token_id:"
 _TELLING: Mapping[str | None, Mapping[str, Any]] = {
     SGLANG: {"return_token_ids": True, **COUNTING[SGLANG]},
     "tensorrt_llm": {"detokenize": False},
 }
-"""By whom a model belongs to: what has a server tell token ids, where log-probabilities have none.
+"""By a model's owner, the field that makes a server report token ids if log-probabilities have none.
 
 SGLang 0.5.23, `entrypoints/openai/serving_completions.py`; TensorRT-LLM 1.2, `serve/postprocess_handlers.py`.
 """
 
 
 class OpenAiSubject:
-    """A model behind OpenAI's API, of its `owner`.
+    """A model of `owner` behind OpenAI's API.
 
-    Its log-probabilities name tokens by their ids, as vLLM and trtspec do. SGLang and trtllm-serve report no
+    The log-probabilities of vLLM and trtspec name tokens by ids. SGLang and trtllm-serve report no
     log-probabilities by id. trtllm-serve also reports no text where it reports ids.
     """
 
@@ -48,18 +49,18 @@ class OpenAiSubject:
         self.top_log_probs = 0 if self._telling else _MOST_TOP
 
     async def probe(self) -> None:
-        """Raises `UnavailableError` for a server that does not say its tokens."""
+        """Raises `UnavailableError` if the server does not report its tokens."""
         question = SubjectRequest(PROBED, 1, ignores_end=True)
         try:
             await self.ask(question)
         except (ServerError, ValueError) as error:
-            problem = f"does not say its tokens, so answers cannot be compared: {error}"
-            repair = "of a trtspec deployment name Triton's HTTP port instead"
+            problem = f"does not report its tokens, so answers cannot be compared: {error}"
+            repair = "for a trtspec deployment, name Triton's HTTP port instead"
             raise UnavailableError(self.name, problem, repair) from error
 
     async def ask(self, question: SubjectRequest) -> SubjectAnswer:
         if question.num_draft_tokens and not self._is_ours:
-            problem = "drafts as its start says, whatever a request says"
+            problem = "takes K at its start only, not in a request"
             raise ServerError(self.name, problem, "leave --num-draft-tokens out")
         tokens: list[int] = []
         rows: list[Row] = []
@@ -86,7 +87,7 @@ class OpenAiSubject:
         if not tokens and text:
             raise ServerError(self.name, "the answer has text and no token ids")
         ended = reason == "stop"
-        if ended and tokens and tokens[-1] in self._end_ids:  # vLLM tells the end token too.
+        if ended and tokens and tokens[-1] in self._end_ids:  # vLLM also reports the end token.
             tokens, rows = tokens[:-1], rows[: len(tokens) - 1]
         return SubjectAnswer(
             (*tokens, *((END,) if ended else ())),

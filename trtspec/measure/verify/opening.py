@@ -20,7 +20,7 @@ class ServerAddress:
 
     url: str
     model: str | None
-    """None for the usual model, or the only one."""
+    """The model's name; None for the usual model, or the only one."""
     key: str | None = None
     timeout_s: float = 300.0
 
@@ -39,9 +39,9 @@ async def in_this_process(build: Path, model_name: str) -> AsyncIterator[Sides]:
 async def on_servers(
     server: ServerAddress, baseline: ServerAddress | None, vocabulary: Vocabulary
 ) -> AsyncIterator[Sides]:
-    """Yields a server, beside one without drafts if it cannot be asked for plain decoding.
+    """Yields a server, and with it one without drafts if it cannot decode plainly on request.
 
-    Raises `UnavailableError` where nobody answers, and where there is nobody to decode plainly.
+    Raises `UnavailableError` if no server answers, or if none can decode plainly.
     """
     async with AsyncExitStack() as stack:
 
@@ -60,4 +60,4 @@ async def on_servers(
             yield Sides(speculative, speculative)
         else:
             repair = "name a server of the same model without drafts: --baseline URL"
-            raise UnavailableError(speculative.name, "cannot be asked for plain decoding", repair)
+            raise UnavailableError(speculative.name, "cannot decode plainly on request", repair)

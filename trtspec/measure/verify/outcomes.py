@@ -1,4 +1,4 @@
-"""Continuations sorted into outcomes that are common enough to be counted."""
+"""Sorts continuations into outcomes that are common enough to be counted."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ Continuation = tuple[int, ...]
 
 
 def outcomes(samples: Sequence[Sequence[Continuation]], least: int) -> dict[Continuation, list[int]]:
-    """Returns how often each outcome came in each sample; outcomes are beginnings of continuations.
+    """Returns how often each outcome occurred in each sample; outcomes are prefixes of continuations.
 
-    An outcome is a beginning that came at least `least` times in all samples together; a continuation counts
-    for the longest that it has, so that what is rare is pooled with what begins alike. The empty beginning
-    is what begins like nothing common. The choice looks at all samples alike, so it favours no difference.
+    An outcome is a prefix that occurred at least `least` times in all samples together. A continuation counts
+    for its longest outcome, so rare ones are pooled with those of the same prefix. The empty prefix has all
+    that share no common prefix. All samples together decide on the outcomes, so the choice favours no
+    difference.
     """
     together = [continuation for sample in samples for continuation in sample]
     seen = Counter(said[:length] for said in together for length in range(1, len(said) + 1))
@@ -24,7 +25,7 @@ def outcomes(samples: Sequence[Sequence[Continuation]], least: int) -> dict[Cont
 
     counts = [Counter(map(outcome, sample)) for sample in samples]
     table = {each: [count[each] for count in counts] for each in set().union(*counts)}
-    # What is left of a beginning beside its common continuations may be rare itself.
+    # Without its common continuations a prefix may be rare itself.
     for length in range(max(map(len, table)), 0, -1):
         for each in [outcome for outcome in table if len(outcome) == length and sum(table[outcome]) < least]:
             parent = table.setdefault(each[:-1], [0] * len(samples))

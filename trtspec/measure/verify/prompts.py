@@ -1,4 +1,4 @@
-"""Reads prompts, with the token ids that a reference tokenizer makes of them."""
+"""Reads prompts, with their token ids by a reference tokenizer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class VerifyPrompt:
 class Vocabulary:
     """The tokenizer of the target.
 
-    It is read apart from the one that serves, and judges what the server makes of text.
+    It is read independently of the server's, to check how the server tokenizes text.
     """
 
     inner: tokenizers.Tokenizer
@@ -52,29 +52,29 @@ class Vocabulary:
         return self.words.end_ids
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Returns the token ids of a prompt, with one beginning, even where the text has it written out."""
+        """Returns the token ids of a prompt with one begin token, even if the text contains it literally."""
         ids = tuple(self.inner.encode(text).ids)
         begin = self.begin_ids
         return ids[len(begin) :] if begin and ids[: 2 * len(begin)] == begin * 2 else ids
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """Returns the text of tokens in the middle of a text; special ones have none."""
+        """Returns the text of tokens in the middle of a text; special tokens have none."""
         detokenizer = self.words.detokenizer()
         return "".join(map(detokenizer.push, token_ids)) + detokenizer.flush()
 
     def name(self, token_id: int) -> str:
-        """Returns a token for a person: its text in quotes, or its name where it has no text."""
+        """Returns a token for people: its text in quotes, or its name if it has no text."""
         text = self.text([token_id])
         return repr(text) if text else self.words.name_of(token_id) or f"token {token_id}"
 
     @property
     def beginning(self) -> str:
-        """The beginning as prompts write it out; empty where the tokenizer has none."""
+        """The begin token as text in prompts; empty if the tokenizer has none."""
         return "".join(map(self.words.name_of, self.begin_ids))
 
 
 def asked(prompts: Sequence[Prompt], vocabulary: Vocabulary, names: Sequence[str] = ()) -> list[VerifyPrompt]:
-    """Returns the prompts that are `names`, or all; raises `ModelError` for a name that none has."""
+    """Returns the prompts with these `names`, or all; raises `ModelError` for an unknown name."""
     known = {prompt.name: prompt for prompt in prompts}
     for name in names:
         if name not in known:
@@ -84,7 +84,7 @@ def asked(prompts: Sequence[Prompt], vocabulary: Vocabulary, names: Sequence[str
 
 
 def built_in(vocabulary: Vocabulary) -> list[Prompt]:
-    """Returns the prompts of trtspec's own; with one whose beginning is written out, where there is one."""
+    """Returns trtspec's own prompts; one of them contains the begin token as text, if there is one."""
     prompts = [Prompt(f"{kind}-{number}", (text,), kind) for kind, number, text in _numbered()]
     if beginning := vocabulary.beginning:
         prompts.append(Prompt("begun-1", (beginning + prompts[0].text,), "begun"))

@@ -12,7 +12,7 @@ Kind = Literal["near tie", "fault"]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A place where two answers, or their numbers, differ."""
+    """A position where two answers, or their log-probabilities, differ."""
 
     prompt: str
     """The prompt's name."""
@@ -22,15 +22,15 @@ class Difference:
     position: int
     """The index of the token in the answer, from 0. For "text" it counts characters. For "prompt" it is 0."""
     context: str
-    """The text before the place."""
+    """The text before the position."""
     expected: str
-    """The result of plain decoding, for a person."""
+    """The result of plain decoding, for people."""
     found: str
-    """The other result, for a person."""
+    """The other result, for people."""
     meaning: str
     margin: float | None = None
-    """The nats by which the target prefers its likeliest token to the less likely of both; for "numbers", how
-    far they are apart.
+    """How many nats the target prefers its likeliest token to the less likely of both; for "numbers", their
+    distance.
     """
     is_at_least: bool = False
     """True if the margin may be larger than stated."""
@@ -38,7 +38,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class GreedyComparison:
-    """The comparison of one way to answer all prompts with plain decoding of one prompt at a time."""
+    """Compares one way of answering all prompts with plain decoding of one prompt at a time."""
 
     num_draft_tokens: int | None
     """K; 0 is plain decoding, and None leaves K to the deployment."""
@@ -74,7 +74,7 @@ class Draws:
     """The number of outcomes."""
     statistic: float
     p_value: float
-    """The probability of counts at least as different where both sides have one distribution."""
+    """The probability of counts at least as different if both sides have one distribution."""
     distance: float
     """The total variation between the counts."""
     most_different: str
@@ -83,7 +83,7 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class DistributionTest:
-    """One way to tell continuations apart, and the test of it."""
+    """One property of continuations, and its test."""
 
     of: Literal["text", "repeats"]
     """The property that is compared: how continuations begin, or which of their tokens are the same.
@@ -94,15 +94,15 @@ class DistributionTest:
     p_value: float
     """The p-value of all prompts together."""
     found_everywhere: float
-    """The least total variation that the test would have found, with its power, between the outcomes of every
-    prompt that has several.
+    """The smallest total variation, the same in all prompts with several outcomes, that the test would have
+    found with its power.
     """
     found_in_one: float
     """The same for a total variation in one prompt alone."""
 
     @property
     def tells(self) -> bool:
-        """True if any prompt has outcomes that could differ."""
+        """True if any prompt has more than one outcome."""
         return any(draws.outcomes > 1 for draws in self.prompts)
 
     @property
@@ -141,10 +141,10 @@ class VerifyResult:
     """The name of the side that speculates."""
     tolerance: Tolerance
     noise: GreedyComparison
-    """Plain decoding of several prompts at once, against that of one at a time."""
+    """Plain decoding of several prompts at once, compared with one at a time."""
     comparisons: tuple[GreedyComparison, ...]
     prompts: tuple[Difference, ...] = ()
-    """The prompts that the server tokenized otherwise than the tokenizer."""
+    """The prompts that the server tokenized differently from the tokenizer."""
     sampling: Sampling | None = None
     """None where the check was left out."""
     second_opinion: GreedyComparison | None = None
@@ -152,10 +152,13 @@ class VerifyResult:
 
     @property
     def reasons(self) -> list[str]:
-        """Says why it is no lossless deployment, or nothing was proved; empty where it is one."""
+        """The reasons why the deployment is not lossless, or why nothing was proved; empty if it is
+        lossless."""
         found = []
         if self.prompts:
-            found.append(f"the server reads {len(self.prompts)} of the prompts otherwise than the tokenizer")
+            found.append(
+                f"the server tokenizes {len(self.prompts)} of the prompts differently from the tokenizer"
+            )
         if self.noise.faults or self.tolerance.is_hopeless:
             found.append("plain decoding contradicts itself by more than rounding")
         if faults := sum(len(each.faults) for each in self.comparisons):
@@ -166,7 +169,7 @@ class VerifyResult:
             lengths = ", ".join(dict.fromkeys(map(_length, silent)))
             found.append(f"nothing was drafted ({lengths}), so nothing is proved")
         if sum(each.drafted or 0 for each in self.comparisons) and not self._accepted:
-            found.append("no draft token was accepted, so acceptance was never tried")
+            found.append("no draft token was accepted, so acceptance was not tested")
         if self.second_opinion is not None and self.second_opinion.faults:
             found.append(f"{self.second_opinion.by} contradicts plain decoding by more than rounding")
         return found
@@ -179,7 +182,7 @@ class VerifyResult:
     def _silent(self) -> list[GreedyComparison]:
         """The ways in which nothing was drafted, though it should have been.
 
-        A deployment may rightly draft nothing where it chooses K by itself, if it does so with some K.
+        A deployment that chooses K itself may draft nothing, as long as it drafts when a request sets K.
         """
         silent = [each for each in self.comparisons if each.drafted == 0]
         is_all = len(silent) == len(self.comparisons)

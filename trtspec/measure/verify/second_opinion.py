@@ -1,4 +1,4 @@
-"""Asks vLLM the same prompts: another engine with the same weights, in a process of its own."""
+"""Sends the same prompts to vLLM: another engine with the same weights, in a process of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAST_LINES = 5
 
 @dataclass(frozen=True, slots=True)
 class SecondOpinion:
-    """A Python that has vLLM, and the model as published: a folder, or a name of the Hub."""
+    """A Python with vLLM, and the published model: a folder, or a name of the Hub."""
 
     python: str
     model: str
@@ -35,17 +35,17 @@ class SecondOpinion:
 
     @staticmethod
     def find(python: str) -> str:
-        """Returns the path of an interpreter on PATH or by path; raises `UnavailableError`."""
+        """Returns the path of an interpreter, by its path or on PATH; raises `UnavailableError`."""
         if (found := shutil.which(python)) is None:
             problem, repair = (
-                "is no Python that can be run",
+                "is no Python interpreter that can run",
                 "name one that has vLLM: --second-opinion PYTHON",
             )
             raise UnavailableError(python, problem, repair)
         return found
 
     async def ask(self, prompts: Sequence[VerifyPrompt], max_tokens: int) -> tuple[str, list[SubjectAnswer]]:
-        """Returns the name of the engine and its answers; raises `UnavailableError` where it has none."""
+        """Returns the name of the engine and its answers; raises `UnavailableError` if it gives none."""
         longest = max(len(prompt.token_ids) for prompt in prompts)
         asked = {
             "model": self.model,
@@ -64,7 +64,8 @@ class SecondOpinion:
             folder = Path(name)
             questions, answers, log = (folder / each for each in ("questions", "answers", "log"))
             questions.write_text(json.dumps(asked), encoding="utf-8")
-            # One process, so that none is left behind; on a CPU vLLM would take 40 % of the memory.
+            # vLLM runs in one process, so that none is left behind. On a CPU it would take 40 % of the
+            # memory.
             own = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
             with log.open("wb") as said:
                 process = await create_subprocess_exec(
@@ -86,7 +87,7 @@ class SecondOpinion:
             return found
 
     def _answer(self, said: dict[str, Any]) -> SubjectAnswer:
-        """Returns the answer without the end token, which vLLM has among the tokens."""
+        """Returns the answer without the end token, which vLLM includes."""
         tokens, rows = list(said["token_ids"]), [dict(map(tuple, row)) for row in said["rows"]]
         ended = bool(tokens) and tokens[-1] in self.vocabulary.end_ids
         text = self.vocabulary.text(tokens[:-1] if ended else tokens)

@@ -9,13 +9,13 @@ from typing import Protocol
 from trtspec.serving.executor import SamplingConfig
 
 END = -1
-"""Stands for the end of a text where tokens are compared; no token id is below zero."""
+"""The end of a text in comparisons of tokens; no token id is negative."""
 
 PLAIN = 0
 """The K of decoding with the target alone."""
 
 Row = Mapping[int, float]
-"""The likeliest tokens of one place, by id, with the logarithm of the model's own probability for each."""
+"""The likeliest tokens of one position, by id, each with the logarithm of the model's own probability."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class SubjectRequest:
     """K; 0 decodes with the target alone, and None leaves K to the deployment."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     top_log_probs: int = 0
-    """The number of likeliest tokens to report at each place."""
+    """The number of likeliest tokens to report at each position."""
     bias: Mapping[int, float] = field(default_factory=dict)
-    """Added to the logits of its token ids."""
+    """Values that are added to the logits of these token ids."""
     ignores_end: bool = False
     """True lets no end token end the text. One may then be among the tokens."""
 
@@ -41,16 +41,16 @@ class SubjectAnswer:
     """The answer to a request."""
 
     token_ids: tuple[int, ...]
-    """Closed with `END` where an end token ended the text."""
+    """The token ids; `END` is the last if an end token ended the text."""
     text: str
     rows: tuple[Row, ...] = ()
-    """One row for each token without `END`; empty where none were asked for."""
+    """One row for each token except `END`; empty if none were requested."""
     num_input_tokens: int | None = None
-    """None where the server does not say what it made of the prompt."""
+    """The number of the prompt's tokens; None if the server does not report it."""
     drafted: int | None = None
-    """The number of drafted tokens; None where the server does not say."""
+    """The number of drafted tokens; None if the server does not report it."""
     accepted: int | None = None
-    """The number of accepted draft tokens; None where the server does not say."""
+    """The number of accepted draft tokens; None if the server does not report it."""
 
 
 class Subject(Protocol):
@@ -59,15 +59,15 @@ class Subject(Protocol):
     name: str
     """The name for people."""
     longest_draft: int | None
-    """The greatest K that it takes; None where that is not known."""
+    """The largest K that it takes; None if unknown."""
 
     @property
     def top_log_probs(self) -> int:
-        """The number of likeliest tokens that it reports at a place; 0 without log-probabilities."""
+        """The number of likeliest tokens that it reports at a position; 0 without log-probabilities."""
         ...
 
     async def ask(self, question: SubjectRequest) -> SubjectAnswer:
-        """Returns the whole answer; raises `TrtspecError` where there is none."""
+        """Returns the whole answer; raises `TrtspecError` if there is none."""
         ...
 
     async def close(self) -> None: ...
@@ -75,19 +75,19 @@ class Subject(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The two sides that are compared, which are mostly the same subject."""
+    """The two compared sides; usually both are the same subject."""
 
     plain: Subject
     """The side that decodes plainly.
 
-    For a server that cannot be asked for plain decoding, it is another server, without drafts.
+    If the server cannot do that on request, it is another server without drafts.
     """
     speculative: Subject
     """The side that drafts."""
     plain_k: int | None = PLAIN
-    """The K of plain requests; None for a server without drafts that cannot be asked for K."""
+    """The K of plain requests; None for a server without drafts whose requests take no K."""
 
     @property
     def top_log_probs(self) -> int:
-        """The most likely tokens that both tell."""
+        """The number of likeliest tokens that both sides report."""
         return min(self.plain.top_log_probs, self.speculative.top_log_probs)

@@ -1,4 +1,4 @@
-"""Bounds what rounding may change: the border between a near tie and a fault."""
+"""Bounds what rounding may change. Below the bound a difference is a near tie, above it a fault."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from dataclasses import dataclass, replace
 from trtspec.measure.verify.subject import Row
 
 FLOORS = {"float32": 2.0**-10, "float16": 2.0**-5, "bfloat16": 2.0**-2, "fp8": 2.0**-1}
-"""The least bound by the type of the numbers, in nats.
+"""The smallest bound in nats, by the type of the numbers.
 
 Logits lie between 8 and 16 or so, where neighbours of bfloat16 are 2^-4 apart and of float16 2^-7: four of
 these steps. float32 has room to spare: its sums differ by some 1e-5. Where weights and activations are FP8 a
 rounding of bfloat16 becomes one of FP8 at the next layer, and the bound is twice that of bfloat16.
 """
 ASSUMED = "bfloat16"
-"""What nearly every model is served in, where nobody says otherwise."""
+"""The default type: nearly every model is served in it."""
 TIMES_NOISE = 2.0
-"""How much farther than plain decoding may move by itself.
+"""How many times the noise of plain decoding is allowed.
 
-The largest move of some thousand places is far out in the tail already; verifications use kernels of other
-shapes than either plain run, which are as many rounding errors again, and not more.
+The largest move of some thousand positions is far out in the tail already. Verifications use kernels of other
+shapes than the plain runs, which adds as many rounding errors again, but no more.
 """
 CEILINGS = {"float32": 2.0**-5, "float16": 2.0**-2, "bfloat16": 1.0, "fp8": 1.0}
-"""The most that the bound may be by the type of the numbers, and the most noise that rounding explains.
+"""The largest bound by the type of the numbers, and the largest noise that rounding explains.
 
-A GPU may multiply float32 as TF32, which rounds like float16. A token that is e times as likely as another
-is no tie with it, whatever the type.
+A GPU may multiply float32 as TF32, which rounds like float16. A token that is e times as likely as another is
+never a tie with it.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """The bound of a near tie, and where it comes from."""
+    """The bound of a near tie, and its origin."""
 
     value: float
     """The bound in nats."""
@@ -48,11 +48,14 @@ class Tolerance:
     def reason(self) -> str:
         """Says where the bound comes from."""
         if self.is_given:
-            return "as asked for"
+            return "as requested"
         if self.noise is not None and self.value > FLOORS[self.dtype]:
             most = CEILINGS[self.dtype]
-            return f"{TIMES_NOISE:g} times what plain decoding moved by itself, at most {most:.2g}"
-        return f"what {self.dtype} rounds, and at least {TIMES_NOISE:g} times the noise of plain decoding"
+            return f"{TIMES_NOISE:g} times the noise of plain decoding, at most {most:.2g}"
+        return (
+            f"the rounding of {self.dtype}, which is at least {TIMES_NOISE:g} times the noise of plain "
+            "decoding"
+        )
 
     @property
     def is_hopeless(self) -> bool:
@@ -70,16 +73,16 @@ def tolerance(dtype: str | None, noise: float | None, given: float | None = None
 
 
 def of_two_engines(bound: Tolerance) -> Tolerance:
-    """Returns the bound between two engines with the same weights, each of which rounds by itself."""
+    """Returns the bound between two engines with the same weights; each rounds in its own way."""
     return replace(bound, value=2 * bound.value)
 
 
 def moved(one: Row, other: Row) -> float:
-    """Returns how far apart two rows of the same place are, in nats.
+    """Returns the distance of two rows of the same position, in nats.
 
     That is the largest change of the difference between the log-probabilities of two tokens, which is that of
-    their logits: a change that all have in common changes no text. Where the likeliest token of one is not
-    among those of the other, it fell by at least all that the other row spans.
+    their logits: a change that all have in common changes no text. If the likeliest token of one row is
+    missing in the other, it fell by at least the span of the other row.
     """
     for row, seen in ((one, other), (other, one)):
         if max(row, key=row.__getitem__) not in seen:

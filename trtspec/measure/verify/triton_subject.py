@@ -1,4 +1,4 @@
-"""trtspec's model behind Triton's HTTP port, asked for tokens."""
+"""Asks trtspec's model behind Triton's HTTP port for tokens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class TritonSubject:
         self._streams, self._model = streams, URL(url) / "v2/models" / model
 
     async def probe(self) -> None:
-        """Finds out whether the server says log-probabilities; raises `UnavailableError` without tokens."""
+        """Finds out whether the server reports log-probabilities; raises `UnavailableError` if it reports no
+        tokens."""
         async with told(self.name):
             model = await self._streams.get(self._model)
         inputs = {tensor["name"] for tensor in (model or {}).get("inputs", ())}

@@ -1,4 +1,4 @@
-"""Pearson's chi-square test of two samples, and what it would have found."""
+"""Computes Pearson's chi-square test of two samples, and which differences it would have found."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def distributions() -> Any:
 
 
 def statistic(table: Sequence[Sequence[int]]) -> float:
-    """Returns Pearson's chi-square of a table with a row of two counts for each outcome.
+    """Returns Pearson's chi-square of a table with two counts for each outcome.
 
-    It has one degree of freedom less than there are outcomes.
+    Its degrees of freedom are the number of outcomes minus one.
     """
     totals = [sum(column) for column in zip(*table, strict=True)]
     everything = sum(totals)
@@ -37,24 +37,24 @@ def distance(table: Sequence[Sequence[int]]) -> float:
 
 
 def p_value(chi_square: float, freedom: int) -> float:
-    """Returns the chance of a statistic at least so large where both samples have one distribution."""
+    """Returns the probability of a statistic at least this large if both samples have one distribution."""
     return float(distributions().chi2.sf(chi_square, freedom)) if freedom else 1.0
 
 
 def detectable(freedom: int, size: float, limit: float, power: float) -> float:
-    """Returns the total variation that the test finds with probability `power`, whatever its shape.
+    """Returns the total variation that the test finds with probability `power`, for any shape.
 
     `size` is n m / (n + m) for samples of n and m, summed over tests that are added up. The statistic of
     distributions p and q is noncentral chi-square with `size` times the sum of (p - q)^2 over their mean,
     which is at least `size` (2 TV)^2 by Cauchy's and Schwarz's inequality, since the mean sums to one. So a
-    difference of any shape that has this total variation between the outcomes is found at least as often.
-    It is 1 where even distributions without a common outcome would not be found.
+    difference of any shape that has this total variation between the outcomes is found at least as often. It
+    is 1 if not even distributions without a common outcome would be found.
     """
     stats = distributions()
     if not freedom:
         return 1.0
     bound = stats.chi2.isf(limit, freedom)
-    # The shift that is found so often, by halving: the chance of finding it rises with the shift.
+    # Bisection finds the shift: a larger shift is found more often.
     low, high = 0.0, LARGEST_SHIFT
     while high - low > 1e-6 * high:
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""One verification: both checks, in order, and what they found."""
+"""Runs one verification: both checks, in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtspec.measure.verify.subject import PLAIN, Sides
 from trtspec.measure.verify.tolerance import of_two_engines
 
 EVERY_UP_TO = 8
-"""Each draft length up to this one is tried: a fault may show with one length alone."""
+"""Each draft length up to this one is tried, since a fault may show at a single length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class VerificationSettings:
     concurrency: int = 8
     """The number of requests at once."""
     dtype: str | None = None
-    """The type of the target's numbers; None where it is not known."""
+    """The type of the target's numbers; None if unknown."""
     near_tie: float | None = None
     """The bound in nats; None derives it from the type and the noise."""
     draws: int = 500
@@ -37,7 +37,7 @@ class VerificationSettings:
 
     @property
     def ways(self) -> list[Way]:
-        """Every length with many at once, and the first one also alone."""
+        """Every length with many requests at once, and the first length also one by one."""
         return [*(Way(length, self.concurrency) for length in self.lengths), Way(self.lengths[0], 1)]
 
     @property
@@ -45,13 +45,13 @@ class VerificationSettings:
         return DrawPlan(self.draws, self.temperature, self.lengths, self.concurrency, self.seed)
 
     def requests(self, prompts: int) -> int:
-        """Returns how many requests the verification makes, beside those for margins."""
+        """Returns how many requests the verification makes, without those for margins."""
         greedy = prompts * (len(self.ways) + 2)
         return greedy + (requests(self.plan, prompts) if self.draws else 0)
 
 
 def usual_lengths(longest: int | None) -> tuple[int | None, ...]:
-    """Returns the draft lengths that are tried where nobody names any."""
+    """Returns the default draft lengths."""
     if longest is None:
         return (None,)
     return (None, *range(1, min(longest, EVERY_UP_TO) + 1), *((longest,) if longest > EVERY_UP_TO else ()))
@@ -66,11 +66,11 @@ async def verify(
     opinion: SecondOpinion | None = None,
     command: str = "",
 ) -> VerifyResult:
-    """Returns what both checks found, and what another engine says to the prompts.
+    """Returns the result of both checks, and of the second opinion.
 
-    All of one side is asked before the other, so that two servers may take turns on one machine, and the
-    plain one first, so that nothing that drafts leave behind is in what they are held against. Raises as
-    `Subject.ask` does, and `UnavailableError` for what is missing here.
+    One side gets all its requests before the other, so that two servers can alternate on one machine. The
+    plain side comes first, so that drafts leave no trace in the reference. Raises as `Subject.ask` does, and
+    `UnavailableError` if this machine lacks something.
     """
     check = GreedyCheck(sides, vocabulary, prompts, settings.max_tokens, told)
     draws = SamplingCheck(sides, vocabulary, prompts, settings.plan, told) if settings.draws else None

@@ -1,11 +1,11 @@
-"""Runs in an interpreter that has vLLM: greedy answers of plain decoding, as a second opinion.
+"""Gives greedy answers of plain decoding as a second opinion, in an interpreter with vLLM.
 
     python vllm_worker.py QUESTIONS ANSWERS
 
-It imports nothing of trtspec, which that interpreter need not have. QUESTIONS is a JSON file with `model`
-(a folder or a name of the Hub), `revision`, `dtype`, `prompts` (token ids), `max_tokens`, `max_model_len`
-and `top`; ANSWERS becomes one with `version` and, for each prompt, `token_ids` and `rows` (pairs of a token
-id and its log-probability).
+It imports nothing of trtspec, since that interpreter may lack it. QUESTIONS is a JSON file with `model` (a
+folder or a name of the Hub), `revision`, `dtype`, `prompts` (token ids), `max_tokens`, `max_model_len` and
+`top`; ANSWERS becomes one with `version` and, for each prompt, `token_ids` and `rows` (pairs of a token id
+and its log-probability).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
         dtype=asked["dtype"],
         max_model_len=asked["max_model_len"],
         max_num_seqs=len(asked["prompts"]),
-        # Compiling takes minutes, and these are a few hundred tokens.
+        # Compiling would take minutes, for a few hundred tokens.
         enforce_eager=True,
     )
     sampling = vllm.SamplingParams(temperature=0.0, max_tokens=asked["max_tokens"], logprobs=asked["top"])

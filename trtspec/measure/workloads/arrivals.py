@@ -1,4 +1,4 @@
-"""When requests come that do not wait for each other."""
+"""Computes the times of requests that do not wait for each other."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ def arrivals(rate: float, count: int, burstiness: float, seed: int) -> list[floa
     """Returns `count` ascending times in seconds, from 0.0 on average 1 / `rate` apart.
 
     `burstiness` is the coefficient of variation of the gaps, squared: 1 is a Poisson process, 0 a clock,
-    above 1 comes in bursts. Gaps are of a gamma distribution, which vLLM's `bench serve` has too, with the
-    inverse of this number as its own.
+    above 1 comes in bursts. Gaps have a gamma distribution, as in vLLM's `bench serve`, whose burstiness is
+    the inverse of this number.
     """
     dice = random.Random(seed)  # noqa: S311
     now, times = 0.0, []

@@ -1,4 +1,4 @@
-"""The prompts in rows of the benchmarks that people use, told apart by their keys.
+"""Reads prompts from the rows of common benchmarks; their keys identify the format.
 
 - `turns`: Spec-Bench (github.com/hemingkx/Spec-Bench, `data/spec_bench/question.jsonl`), MT-bench
   (github.com/lm-sys/FastChat, `question.jsonl`) and SPEED-Bench (huggingface.co/datasets/nvidia/SPEED-Bench,
@@ -20,15 +20,15 @@ from trtspec.measure.workloads.rows import Row
 _USERS = ("human", "user")
 _PLAIN = ("prompt", "text_input", "text")
 _NAMES = ("question_id", "id", "name")
-_REPAIR = "a row has turns, conversations, messages, or prompt"
-# What SPEED-Bench has in place of texts that may not be passed on; a script of NVIDIA's fetches them.
+_REPAIR = "give each row one of turns, conversations, messages, prompt"
+# SPEED-Bench has this in place of texts that may not be redistributed; a script of NVIDIA's fetches them.
 _NOT_FETCHED = "FULL BENCHMARK DATA SHOULD BE FETCHED"
 
 
 def prompts(rows: Iterable[Row], most_turns: int | None = None) -> tuple[Prompt, ...]:
-    """Returns the prompts of rows, each with at most so many turns; raises `DatasetError` with the place.
+    """Returns the prompts of rows, each with at most this many turns; raises `DatasetError` with the row.
 
-    A conversation in which no user speaks is left out.
+    A conversation without a user's turn is left out.
     """
     found = (_prompt(number, place, row, most_turns) for number, (place, row) in enumerate(rows, 1))
     return tuple(prompt for prompt in found if prompt.turns)
@@ -40,7 +40,7 @@ def _prompt(number: int, place: str, row: dict[str, Any], most_turns: int | None
         if not isinstance(turn, str) or not turn:
             raise DatasetError(place, f"a turn must be text, not {turn!r:.60}")
         if _NOT_FETCHED in turn:
-            repair = "complete it with the script that the data set's page names"
+            repair = "complete the file with the script that the data set's page names"
             raise DatasetError(place, "its text was left out of the published file", repair)
         _check_whole(place, "a turn", turn, "no tokenizer reads")
     max_tokens = row.get("max_tokens")
@@ -54,7 +54,7 @@ def _prompt(number: int, place: str, row: dict[str, Any], most_turns: int | None
 
 
 def _check_whole(place: str, what: str, text: str, then: str) -> None:
-    """Refuses a text that was cut between the two halves of an emoji, as JavaScript counts them."""
+    """Refuses a text that was cut between the two UTF-16 halves of an emoji."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -78,7 +78,7 @@ def _turns(place: str, row: dict[str, Any]) -> list[Any]:
 
 
 def _said(place: str, messages: Any, who: str, what: str) -> list[Any]:
-    """Returns what the user says, one turn after another."""
+    """Returns the user's turns, in order."""
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise DatasetError(place, "a conversation must be a list of objects", _REPAIR)
     return [message.get(what) for message in messages if message.get(who) in _USERS]

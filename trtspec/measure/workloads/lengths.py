@@ -1,6 +1,4 @@
-"""Finds the lengths of requests, in tokens: from a trace that has them, or by counting prompts and
-answers.
-"""
+"""Finds the lengths of requests in tokens: from a trace, or by counting prompts and answers."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from trtspec.measure.workloads.formats import prompts
 from trtspec.measure.workloads.rows import Row, read_rows
 
 Count = Callable[[str], int]
-"""Says how many tokens a text has."""
+"""Returns the number of tokens of a text."""
 
 _KEYS = (
     ("input_length", "output_length"),  # Mooncake's traces (https://github.com/kvcache-ai/Mooncake)
@@ -25,10 +23,10 @@ _REPAIR = "give " + ", or ".join(" and ".join(keys) for keys in _KEYS) + ", or p
 
 
 def read_lengths(path: Path, count: Count, answer_tokens: int) -> list[tuple[int, int]]:
-    """Returns the tokens of each prompt and of its answer; raises `DatasetError` with the place.
+    """Returns the tokens of each prompt and of its answer; raises `DatasetError` with the row.
 
     A row has both as numbers, or is a recorded answer (`prompt`, `text`, or their `_token_ids`), or a prompt
-    as `trtspec bench` reads it. An answer has `answer_tokens` tokens where nothing says how many.
+    as `trtspec bench` reads it. An answer of unknown length has `answer_tokens` tokens.
     """
     rows = _csv(path) if path.suffix == ".csv" else read_rows(path)
     found = [_lengths(place, row, count, answer_tokens) for place, row in rows]
@@ -82,5 +80,5 @@ def _number(place: str, key: str, value: Any) -> int:
     except (TypeError, ValueError, OverflowError):
         raise DatasetError(place, f"{key} must be a number of tokens, not {value!r:.60}") from None
     if not 0 <= number <= 10**7:
-        raise DatasetError(place, f"{key} is {number}, which no request has")
+        raise DatasetError(place, f"{key} is {number}, which is impossible for a request")
     return max(number, 1)

@@ -1,4 +1,4 @@
-"""A workload by its name on the command line: a file, or `synthetic:…`."""
+"""Reads a workload by its name on the command line: a file, or `synthetic:…`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtspec.measure.workloads.workload import Workload
 
 
 def read_workload(name: str, seed: int = 0, most_turns: int | None = None) -> Workload:
-    """Returns the workload in an order in which any part of it has every category in its share.
+    """Returns the workload in an order in which every part of it has all categories in their shares.
 
     Raises `DatasetError` for a file that cannot be read or has no prompts, and `MeasureError` for a wrong
     `synthetic:…`.

@@ -1,8 +1,8 @@
 """Reads a target's recorded answers from JSONL; drafts are measured and trained with them.
 
 A line is an object with `name`, `category`, `model`, `sampling`, `finish_reason`, and of prompt and answer
-the tokens (`prompt_token_ids`, `answer_token_ids`), the text (`prompt`, `text`) or both. Tokens count where
-both are there. Keys that are not known are left alone, so that others may add their own.
+the tokens (`prompt_token_ids`, `answer_token_ids`), the text (`prompt`, `text`) or both. If both are there,
+the tokens count. Unknown keys are ignored, so that others may add their own.
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ class Recorded:
     text: str | None = None
     answer_token_ids: tuple[int, ...] | None = None
     finish_reason: FinishReason = "length"
-    """By `stop`, an end token came behind the answer, which does not contain it; by `length`, it was cut."""
+    """`stop`: an end token followed the answer, which does not contain it. `length`: the answer was cut."""
     model: str = ""
     """The model that gave the answer."""
     sampling: Mapping[str, float] = field(default_factory=dict)
-    """The options that were not left out, by TensorRT-LLM's names (`temperature`, `top_p`, `seed` and so on).
+    """The sampling options of the request, by TensorRT-LLM's names (`temperature`, `top_p`, `seed` and so
+    on).
 
     Without any, the answer is greedy.
     """
 
 
 def read_recorded(path: Path) -> list[Recorded]:
-    """Reads a file of recorded answers; a last line that was cut off while it was written does not count.
+    """Reads a file of recorded answers; ignores a last line that was cut off during writing.
 
     Raises `DatasetError` with the number of a line that is wrong.
     """
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise DatasetError(path, "no such file", "give the file that recorded answers went to") from None
+        raise DatasetError(path, "no such file", "name the file of recorded answers") from None
     except OSError as error:
         raise DatasetError(path, f"cannot be read: {error.strerror}") from None
     lines = data[: data.rfind(b"\n") + 1].split(b"\n")
@@ -57,7 +58,7 @@ def read_recorded(path: Path) -> list[Recorded]:
 
 
 def append_recorded(path: Path, answers: Iterable[Recorded]) -> None:
-    """Adds answers behind those of a file, which is made if there is none; what is added is on the disk."""
+    """Appends answers to a file, which it creates if necessary, and syncs them to the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
         if size := file.tell():

@@ -1,4 +1,4 @@
-"""The rows of a file of prompts: JSON objects with where each stands, whatever the file's form."""
+"""Reads the rows of a file of prompts in any format: JSON objects with their places."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SUFFIXES = (".jsonl", ".json", ".parquet", ".txt")
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Returns every row of a file with its place, as errors name it; raises `DatasetError`.
+    """Returns every row of a file with its place for errors; raises `DatasetError`.
 
-    A line of JSONL, an element of a JSON list and a row of Parquet are an object; a line of text, which is
-    not empty, is one with `prompt`. Parquet takes pyarrow, else it raises `UnavailableError`.
+    A row is a line of JSONL, an element of a JSON list, or a row of Parquet. A line of text that is not empty
+    is an object with `prompt`. Parquet needs pyarrow, and without it `UnavailableError` is raised.
     """
     readers = {".jsonl": _jsonl, ".json": _json, ".parquet": _parquet, ".txt": _text}
     if path.suffix not in readers:

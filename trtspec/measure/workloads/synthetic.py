@@ -1,4 +1,4 @@
-"""Prompts that are made: of any length, and of no meaning."""
+"""Makes prompts of any length from random words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trtspec.measure.workloads.workload import Workload
 
 NAME = "synthetic"
 _REPAIR = f"as in {NAME}:input=512,output=128,spread=0.2,prompts=64"
-# Each is one token of the usual vocabularies, with the space before it.
+# Each word with its leading space is one token of the usual vocabularies.
 _WORDS = (
     "the of and to in is that for it as was with be by on not he his but at are this have from or had an "
     "they which one you were all her she there would their we him been has when who will no more if out "
@@ -34,13 +34,13 @@ class Shape:
     output: int = 128
     """The mean tokens of an answer."""
     spread: float = 0.0
-    """The standard deviation of both lengths over their mean."""
+    """The standard deviation of both lengths divided by their means."""
     prompts: int = 64
     """The number of prompts."""
 
 
 def read_shape(text: str) -> Shape:
-    """Returns what `synthetic:input=512,output=128` says; raises `MeasureError`."""
+    """Reads text such as `synthetic:input=512,output=128`; raises `MeasureError`."""
     values: dict[str, float] = {}
     for part in filter(None, text.removeprefix(NAME).removeprefix(":").split(",")):
         key, _, value = part.partition("=")
@@ -58,7 +58,7 @@ def read_shape(text: str) -> Shape:
 
 
 def synthetic(shape: Shape, seed: int) -> Workload:
-    """Returns prompts of random words; those of one seed are the same everywhere."""
+    """Returns prompts of random words; one seed gives the same prompts everywhere."""
     dice, words = random.Random(seed), _WORDS.split()  # noqa: S311
 
     def length(mean: int) -> int:

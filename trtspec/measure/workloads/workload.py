@@ -1,4 +1,4 @@
-"""Prompts to measure with, under a name."""
+"""Defines a workload: prompts with a name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trtspec.measure.workloads.prompt import Prompt
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """At least one prompt, with where they come from."""
+    """Prompts, at least one, and their origin."""
 
     name: str
     source: str
@@ -26,6 +26,6 @@ class Workload:
 
     @property
     def digest(self) -> str:
-        """Tells it from a workload that asks anything else, or in another order."""
+        """Identifies the workload: other prompts, or another order, give another digest."""
         said = [(prompt.turns, prompt.max_tokens) for prompt in self.prompts]
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]

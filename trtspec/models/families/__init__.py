@@ -33,14 +33,14 @@ FAMILIES: dict[str, ModelFamily] = {
 }
 
 
-# Why no engine is built of architectures that users ask for (TensorRT-LLM's `models/__init__.py` and
-# `models/gemma/config.py`). Other servers load them by themselves.
-_SERVED = "serve it with a backend that loads it by itself, as engine.backend: vllm or sglang"
+# The reasons why trtspec builds no engine of some requested architectures (TensorRT-LLM's
+# `models/__init__.py` and `models/gemma/config.py`). Other servers load these models themselves.
+_SERVED = "serve it with a backend that loads models itself: engine.backend: vllm or sglang"
 REFUSED = {
-    "Llama4ForConditionalGeneration": "no engine is built of Llama 4: TensorRT-LLM has it in its PyTorch"
-    " backend alone",
-    "Gemma3ForConditionalGeneration": "no engine is built of a Gemma 3 that sees pictures: TensorRT-LLM's"
-    " engines have its text models alone",
+    "Llama4ForConditionalGeneration": "trtspec builds no engine of Llama 4: TensorRT-LLM supports it only "
+    "in its PyTorch backend",
+    "Gemma3ForConditionalGeneration": "trtspec builds no engine of a multimodal Gemma 3: TensorRT-LLM's "
+    "engines support only its text models",
 }
 REFUSED["Llama4ForCausalLM"] = REFUSED["Llama4ForConditionalGeneration"]
 
@@ -58,8 +58,10 @@ def family_of(source: Source) -> ModelFamily:
             source.folder, f"architecture {source.architecture} is not supported; known: {known}"
         )
     if source.model_type != family.name:
-        problem = f"architectures says {source.architecture}, but model_type is {source.model_type}"
-        raise ModelError(source.folder / "config.json", problem, f"for this architecture it is {family.name}")
+        problem = f"architectures has {source.architecture}, but model_type is {source.model_type}"
+        raise ModelError(
+            source.folder / "config.json", problem, f"for this architecture model_type must be {family.name}"
+        )
     _check_experts(source, family)
     family.check(source)
     return family

@@ -22,7 +22,8 @@ ROPE_TYPES = {
     "yarn": ("factor", "original_max_position_embeddings"),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
 }
-# What `yarn` may have: TensorRT-LLM knows no `attention_factor`, and takes one `mscale` without the other.
+# The supported keys of `yarn`: TensorRT-LLM has no `attention_factor`, and reads only one of the two `mscale`
+# keys.
 OF_YARN = {"type", "rope_type", "beta_fast", "beta_slow", *ROPE_TYPES["yarn"]}
 IGNORED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 
@@ -30,11 +31,11 @@ IGNORED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 def check(source: Source, *, activation: str = "silu", own_positions: bool = False) -> None:
     """Raises ModelError for a model that no Llama-like family converts correctly.
 
-    With `own_positions` the family itself says how its rotary positions may turn.
+    With `own_positions` the family checks its rotary positions itself.
     """
     config = source.folder / "config.json"
     if source.hidden_act != activation:
-        problem = f"hidden_act {source.hidden_act} is not {activation}, which {source.architecture} has"
+        problem = f"hidden_act is {source.hidden_act}, but {source.architecture} needs {activation}"
         raise ModelError(config, problem)
     if source.attention_bias or source.mlp_bias:
         raise ModelError(config, f"attention_bias and mlp_bias are not supported for {source.architecture}")
@@ -62,7 +63,7 @@ def _check_rope(config: Path, scaling: Mapping[str, Any]) -> None:
             raise ModelError(config, f"{key} of rope type {kind!r} must be a positive number, not {number!r}")
     others = sorted(scaling.keys() - OF_YARN) if kind == "yarn" else []
     if others:
-        problem = f"{', '.join(others)} of rope type 'yarn': TensorRT-LLM computes the usual one"
+        problem = f"{', '.join(others)} of rope type 'yarn': TensorRT-LLM ignores it and uses the default"
         raise ModelError(config, problem)
 
 
@@ -83,8 +84,8 @@ def weights(
 
     `qkv_bias` adds the biases of q, k and v, `qk_norm` the norms of q and k. `stacked` is for models whose q,
     k and v are one tensor; gate and up projection are then one too, and TensorRT-LLM has `mlp.fc` for both.
-    `mlp` yields what a layer has in place of the usual MLP. `shift` is added to the weights of norms, and
-    `sandwich` adds the norms behind attention and MLP.
+    `mlp` yields the tensors that replace the usual MLP. `shift` is added to the weights of norms, and
+    `sandwich` adds the norms after attention and MLP.
     """
     hidden, vocabulary = sizes.hidden_size, sizes.vocab_size
     embedding = TensorPart("model.embed_tokens.weight", (vocabulary, hidden), Split.VOCAB)
@@ -145,12 +146,12 @@ def _attention(sizes: Sizes, layer: int, *, qkv_bias: bool, stacked: bool) -> It
 def _mlp(sizes: Sizes, layer: int, *, stacked: bool) -> Iterator[FamilyTensor]:
     wide = sizes.intermediate_size, sizes.hidden_size
     if stacked:
-        # The half that goes through the activation is the first of Hugging Face's stack and the second of
-        # TensorRT-LLM's (`swiglu` of its functional.py).
+        # The half for the activation comes first in Hugging Face's stack and second in TensorRT-LLM's
+        # (`swiglu` of its functional.py).
         halves = [part(layer, "mlp.gate_up_proj.weight", wide, Split.ROWS, first) for first in (wide[0], 0)]
         yield linear("mlp.fc", layer, *halves)
     else:
-        # TensorRT-LLM's `fc` goes through the activation, and its `gate` is what it is multiplied with.
+        # In TensorRT-LLM `fc` goes through the activation and is multiplied with `gate`.
         yield linear("mlp.fc", layer, part(layer, "mlp.gate_proj.weight", wide, Split.ROWS))
         yield linear("mlp.gate", layer, part(layer, "mlp.up_proj.weight", wide, Split.ROWS))
     yield linear("mlp.proj", layer, part(layer, "mlp.down_proj.weight", wide[::-1], Split.COLUMNS))

@@ -1,6 +1,6 @@
-"""Layers whose MLP is a mixture of experts, as TensorRT-LLM's `layers/moe.py` has them.
+"""Converts layers whose MLP is a mixture of experts, for TensorRT-LLM's `layers/moe.py`.
 
-Its matrices are those of one MLP with a dimension more, for the experts: `mlp.fc` holds up and gate
+Its matrices are those of one MLP with one more dimension, for the experts: `mlp.fc` holds up and gate
 projection, in this order, and the second goes through the activation. `mlp.router` is float32 in every
 checkpoint. Ranks share every expert (`moe_tp_size` is `tp_size`), as NVIDIA ModelOpt exports them.
 """
@@ -17,7 +17,7 @@ from trtspec.models.sizes import Sizes
 from trtspec.models.source import Source
 
 ACTIVATION = ConfigKey(
-    "hidden_act", value="swiglu", default="gelu", otherwise="TensorRT-LLM multiplies with no gate"
+    "hidden_act", value="swiglu", default="gelu", otherwise="TensorRT-LLM would leave out the gate"
 )
 
 
@@ -26,14 +26,14 @@ class ExpertNames:
     """Hugging Face's names of the parts of a mixture of experts."""
 
     block: str
-    """The module that stands for the MLP."""
+    """The module in place of the MLP."""
     gate: str = "gate_proj"
     """The gate matrix of each expert; the next two are its other matrices."""
     up: str = "up_proj"
     down: str = "down_proj"
 
     def weights(self, sizes: Sizes, layer: int) -> Iterator[FamilyTensor]:
-        """Yields the router and the experts of a layer, and the one that every token has if there is one."""
+        """Yields the router and the experts of a layer, and the shared expert if there is one."""
         experts, hidden = sizes.experts, sizes.hidden_size
         assert experts is not None
         router = part(layer, f"{self.block}.gate.weight", (experts.count, hidden))

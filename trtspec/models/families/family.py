@@ -1,4 +1,4 @@
-"""Plain data by which a model family describes its checkpoint."""
+"""Defines the data with which a model family describes its checkpoint."""
 
 from __future__ import annotations
 
@@ -63,24 +63,24 @@ class FamilyTensor:
     experts: int | None = None
     """The number of experts, with a matrix for each: [experts, out, in]. None for a weight of no experts."""
     dtype: str | None = None
-    """The dtype of a weight that is stored in the same one in every checkpoint, by its safetensors name."""
+    """The safetensors dtype of a weight that has the same dtype in every checkpoint."""
     shift: float = 0.0
-    """Added to each number."""
+    """The number that is added to each weight."""
 
     @property
     def matrices(self) -> tuple[tuple[TensorPart, ...], ...]:
-        """The parts of each matrix, of which only a weight of experts has more than one."""
+        """The parts of each matrix; only a weight of experts has more than one matrix."""
         each = len(self.parts) // (self.experts or 1)
         return tuple(self.parts[first : first + each] for first in range(0, len(self.parts), each))
 
     @property
     def caches(self) -> tuple[str, str]:
-        """The names in a calibration of the keys and values that this weight computes, stacked or not."""
+        """The names that a calibration gives to the keys and values computed by this weight."""
         attention = self.parts[0].module.rpartition(".")[0]
         return f"{attention}.k_proj", f"{attention}.v_proj"
 
     def name_from(self, first_layer: int) -> str:
-        """The tensor's name on a pipeline rank, which counts layers from the model's `first_layer`."""
+        """The tensor's name on a pipeline rank, whose first layer is the model's `first_layer`."""
         if self.layer is None:
             return self.name
         return f"transformer.layers.{self.layer - first_layer}.{self.name}"
@@ -97,7 +97,7 @@ def shapes(weights: Iterable[FamilyTensor]) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """A key of TensorRT-LLM's `config.json` that tells a family from others."""
+    """A key of TensorRT-LLM's `config.json` that identifies a family."""
 
     name: str
     _: KW_ONLY
@@ -106,12 +106,12 @@ class ConfigKey:
     default: Any
     """The value that TensorRT-LLM takes if the key is missing."""
     otherwise: str
-    """Says what TensorRT-LLM does wrong with any other value."""
+    """The mistake that TensorRT-LLM makes with any other value."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFamily:
-    """All that trtspec knows of one family; other modules read these fields instead of comparing names.
+    """All that trtspec knows about one family; other modules read these fields instead of comparing names.
 
     The fields from `swiglu` on describe TensorRT-LLM's class.
     """
@@ -127,19 +127,19 @@ class ModelFamily:
     ignored: re.Pattern[str]
     """Matches Hugging Face tensors that carry no weight of the model and may be left out."""
     keys: tuple[ConfigKey, ...] = ()
-    """The keys of `config.json` that tell this family from others."""
+    """The keys of `config.json` that identify this family."""
     window: Callable[[Source], int | None] = lambda _: None
-    """The number of tokens that a token attends to, itself counted; None for all."""
+    """The number of tokens that a token attends to, including itself; None for all."""
     alternates: bool = False
     """True if only some layers have that window."""
     original: Callable[[Source], int | None] = lambda _: None
-    """The number of tokens that a text may have before its rotary factors change; None if they never do."""
+    """The text length in tokens beyond which the rotary factors change; None if they never do."""
     experts: bool = False
-    """True if experts stand in place of every layer's MLP."""
+    """True if experts replace every layer's MLP."""
     swiglu: bool = True
     """True if its MLP has a gated SiLU."""
     fused_gate: bool = False
-    """True if it has the two matrices before the activation as one."""
+    """True if it stacks the two matrices before the activation."""
     norms_heads: bool = False
     """True if it normalizes q and k."""
     pipelines: bool = True

@@ -1,9 +1,9 @@
-"""Gemma 2: `Gemma2ForCausalLM` as TensorRT-LLM's `models/gemma/{config,convert,model}.py` have it.
+"""Converts Gemma 2: `Gemma2ForCausalLM`, for TensorRT-LLM's `models/gemma/{config,convert,model}.py`.
 
-A norm multiplies with 1 + w, which is what the checkpoint holds. Attention and MLP stand between two norms
-each, and scores and logits are squashed. Each second layer sees `sliding_window` tokens only: TensorRT-LLM
-leaves that to the runtime, which keeps no KV cache of an alternating window for the next round, so that
-engines are built for texts that are not longer.
+A norm multiplies with 1 + w, and the checkpoint holds 1 + w. Attention and MLP each have a norm before and
+after, and scores and logits are soft-capped. Every second layer sees only `sliding_window` tokens.
+TensorRT-LLM leaves that to the runtime, which keeps no KV cache of an alternating window for the next round.
+So engines are built for texts within the window.
 """
 
 from __future__ import annotations
@@ -22,19 +22,29 @@ NEEDED = ("head_dim", "num_key_value_heads", "query_pre_attn_scalar", "rms_norm_
 KEYS = (
     # TensorRT-LLM's `gelu` is this activation (`ACT2FN` of functional.py), and by another name of it
     # `fuse_gate_mlp` (models/modeling_utils.py) leaves the two matrices of an MLP apart.
-    ConfigKey("hidden_act", value="gelu", default="gelu", otherwise="the MLP is another, or is not fused"),
-    ConfigKey("attn_bias", value=False, default=False, otherwise="TensorRT-LLM adds biases that it has not"),
+    ConfigKey(
+        "hidden_act",
+        value="gelu",
+        default="gelu",
+        otherwise="TensorRT-LLM would use another activation, or would not fuse the MLP",
+    ),
+    ConfigKey(
+        "attn_bias",
+        value=False,
+        default=False,
+        otherwise="TensorRT-LLM would add biases that the model lacks",
+    ),
     ConfigKey(
         "inter_layernorms",
         value=True,
         default=True,
-        otherwise="the torch backend leaves out the norms behind attention and MLP",
+        otherwise="the torch backend would leave out the norms after attention and MLP",
     ),
 )
 
 
 def check(source: Source) -> None:
-    """Raises ModelError for what the conversion would get wrong.
+    """Raises ModelError for models that would be converted wrongly.
 
     The defaults of the other families are not Gemma's, and TensorRT-LLM reads no scaling of its positions.
     """
@@ -64,7 +74,7 @@ def config(source: Source) -> dict[str, Any]:
 
 
 def cap(source: Source, key: str) -> float | None:
-    """The bound to which scores or logits are squashed; None if they are not."""
+    """The soft cap of scores or logits; None without one."""
     return source.config.number(key, 0.0) if source.config.content.get(key) is not None else None
 
 

@@ -1,8 +1,8 @@
-"""Gemma 3's text models: `Gemma3ForCausalLM` as TensorRT-LLM's `models/gemma` have it.
+"""Converts Gemma 3's text models: `Gemma3ForCausalLM`, for TensorRT-LLM's `models/gemma`.
 
-It has norms of q and k in place of squashed scores, and layers with a window have a rotary base of their own.
-Models that see pictures, as most of Gemma 3, are `Gemma3ForConditionalGeneration`, which that class does not
-read.
+It has norms of q and k instead of soft-capped scores, and layers with a window have a rotary base of their
+own. Multimodal models, which most of Gemma 3 are, are `Gemma3ForConditionalGeneration`, and that class does
+not read them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from trtspec.models.source import Source
 
 
 def check(source: Source) -> None:
-    """Raises ModelError for what the conversion would get wrong."""
+    """Raises ModelError for models that would be converted wrongly."""
     gemma2.check(source)
     config = source.config
     if gemma2.cap(source, "attn_logit_softcapping") is not None:
         raise ModelError(config.file, "attn_logit_softcapping: TensorRT-LLM's Gemma 3 has none")
     if config.get("use_bidirectional_attention", bool, False):
-        raise ModelError(config.file, "use_bidirectional_attention is of models that write no text")
+        raise ModelError(config.file, "use_bidirectional_attention belongs to models that generate no text")
 
 
 def config(source: Source) -> dict[str, Any]:

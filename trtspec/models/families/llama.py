@@ -10,7 +10,10 @@ from trtspec.models.source import Source
 
 KEYS = (
     ConfigKey(
-        "attn_bias", value=False, default=False, otherwise="TensorRT-LLM adds biases that this family has not"
+        "attn_bias",
+        value=False,
+        default=False,
+        otherwise="TensorRT-LLM would add biases that this family lacks",
     ),
 )
 

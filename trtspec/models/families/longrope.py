@@ -1,10 +1,10 @@
-"""`longrope` (Ding et al. 2024, arXiv 2402.13753): each pair's turns divided by a factor of its own.
+"""Reads `longrope` (Ding et al.
 
-A model has two lists of factors: for texts that are not longer than those that it was first trained on, and
-for longer ones. TensorRT-LLM's attention (`useLongRoPECache` of its gptAttentionPlugin.cpp) takes the second
-one for all requests of a step if the longest chunk of a prompt among them is longer. That chunk is short in a
-round of drafts, whatever lies in the KV cache, so that its engines are built for texts with the first list
-alone.
+2024, arXiv 2402.13753): each rotary pair's frequency is divided by a factor of its own. A model has two lists
+of factors: for texts up to its first training length, and for longer ones. TensorRT-LLM's attention
+(`useLongRoPECache` of its gptAttentionPlugin.cpp) uses the second list for all requests of a step if the
+longest prompt chunk among them exceeds that length. In a round of drafts the chunk is short, even if the KV
+cache holds a long text. So engines are built only for texts with the first list.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from trtspec.models.source import Source
 KIND = "longrope"
 _LISTS = ("short_factor", "long_factor")
 _KEYS = {"type", "rope_type", "original_max_position_embeddings", *_LISTS}
-_REPAIR = "take one without it, as microsoft/phi-4 and microsoft/Phi-3-mini-4k-instruct are"
+_REPAIR = "choose a model without longrope, such as microsoft/phi-4 or microsoft/Phi-3-mini-4k-instruct"
 
 
 def check(source: Source) -> None:
-    """Raises ModelError for a scaling of positions that is another one, or not whole."""
+    """Raises ModelError for another scaling of positions, or an incomplete one."""
     scaling = source.rotary_scaling
     if scaling is None:
         return
@@ -33,7 +33,7 @@ def check(source: Source) -> None:
         raise ModelError(file, problem, _REPAIR)
     if others := sorted(scaling.keys() - _KEYS):
         raise ModelError(
-            file, f"{', '.join(others)} of rope type {KIND!r}: TensorRT-LLM computes the usual one"
+            file, f"{', '.join(others)} of rope type {KIND!r}: TensorRT-LLM ignores it and uses the default"
         )
     pairs = turned(source) // 2
     for name in _LISTS:
@@ -59,7 +59,7 @@ def config(source: Source) -> dict[str, Any]:
 def original(source: Source) -> int | None:
     """Returns the length in tokens up to which texts use the first factors; None without `longrope`.
 
-    Raises ModelError if the config does not say, or says two things.
+    Raises ModelError if the config has no such length, or two different ones.
     """
     if source.rotary_scaling is None:
         return None
@@ -72,7 +72,7 @@ def original(source: Source) -> int | None:
 
 
 def turned(source: Source) -> int:
-    """Returns the number of elements of each head that rotary positions turn."""
+    """Returns the number of rotated elements of each head."""
     return int(source.head_size * source.partial_rotary_factor)
 
 

@@ -1,11 +1,11 @@
 """Phi-3 and Phi-4: `Phi3ForCausalLM` as TensorRT-LLM's `models/phi3` have it.
 
-That class is a Llama with stacked matrices, whose positions may turn only a part of each head, and three
-limits: the only rope scaling that it hands to its attention is `longrope`, it passes nothing from one
-pipeline rank to the next, and its heads are always `hidden_size / num_attention_heads` wide. Each rank needs
-its share of both halves of `mlp.fc`, which this conversion stacks. TensorRT-LLM's own conversion and
-ModelOpt's cut the whole stack instead, so that of two ranks one gets the whole gate. A sliding window is kept
-in the same way as for Mistral.
+That class is a Llama with stacked matrices, which may rotate only a part of each head. It has three limits:
+it supports only the rope scaling `longrope`, it passes nothing from one pipeline rank to the next, and its
+heads are always `hidden_size / num_attention_heads` wide. Each rank needs its share of both halves of
+`mlp.fc`, which this conversion stacks. TensorRT-LLM's own conversion and ModelOpt's cut the whole stack
+instead, so that of two ranks one gets the whole gate. A sliding window is kept in the same way as for
+Mistral.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from trtspec.models.families.window import of_all_layers
 from trtspec.models.source import Source
 
 KEYS = (
-    ConfigKey("hidden_act", value="swiglu", default="gelu", otherwise="TensorRT-LLM multiplies with no gate"),
+    ConfigKey(
+        "hidden_act", value="swiglu", default="gelu", otherwise="TensorRT-LLM would leave out the gate"
+    ),
 )
 
 window = partial(of_all_layers, default=None)
 
 
 def check(source: Source) -> None:
-    """Raises ModelError for what this conversion would get wrong, rope scalings but `longrope` included."""
+    """Raises ModelError for models that would be converted wrongly, including rope scalings other than
+    `longrope`."""
     file, share = source.config.file, source.partial_rotary_factor
     decoder.check(source, own_positions=True)
     if share > 1:
@@ -37,7 +40,7 @@ def check(source: Source) -> None:
     longrope.check(source)
     heads, size = source.num_attention_heads, source.head_size
     if heads * size != source.hidden_size:
-        problem = f"{heads} heads of {size} do not make the hidden_size, as TensorRT-LLM assumes"
+        problem = f"{heads} heads of {size} are not the hidden_size, but TensorRT-LLM assumes that"
         raise ModelError(file, problem)
     source.config.get("rms_norm_eps", float)  # Required, since its default is not that of other families.
     window(source)

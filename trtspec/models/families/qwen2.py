@@ -17,7 +17,7 @@ def check(source: Source) -> None:
 
 
 def config(source: Source) -> dict[str, Any]:
-    """Together with `keys`, every key of `QWenConfig`, whose defaults would be those of the first Qwen."""
+    """Adds to `keys` every key of `QWenConfig`, whose defaults are those of the first Qwen."""
     return {
         **decoder.config(source),
         "use_logn_attn": False,
@@ -29,7 +29,7 @@ def config(source: Source) -> dict[str, Any]:
 
 
 BIASES = ConfigKey(
-    "attn_bias", value=True, default=True, otherwise="TensorRT-LLM leaves out the biases of q, k and v"
+    "attn_bias", value=True, default=True, otherwise="TensorRT-LLM would leave out the biases of q, k and v"
 )
 FAMILY = ModelFamily(
     name="qwen2",
@@ -38,7 +38,9 @@ FAMILY = ModelFamily(
     config=config,
     ignored=decoder.IGNORED,
     keys=(
-        ConfigKey("qwen_type", value="qwen2", default="qwen2", otherwise="TensorRT-LLM builds another Qwen"),
+        ConfigKey(
+            "qwen_type", value="qwen2", default="qwen2", otherwise="TensorRT-LLM would build another Qwen"
+        ),
         BIASES,
     ),
 )

@@ -1,4 +1,4 @@
-"""Qwen1.5-MoE and Qwen2-MoE: `Qwen2MoeForCausalLM`, with an expert that every token has beside the chosen.
+"""Converts Qwen1.5-MoE and Qwen2-MoE: `Qwen2MoeForCausalLM`, with a shared expert for every token.
 
 TensorRT-LLM's `models/qwen` has experts in every layer, or in none.
 """
@@ -19,7 +19,7 @@ NAMES = ExpertNames("mlp")
 
 
 def check(source: Source) -> None:
-    """Raises ModelError for layers without experts among others, and what no Qwen may have."""
+    """Raises ModelError if only some layers have experts, and for features that no Qwen may have."""
     decoder.check(source)
     check_none(source)
     config = source.config
@@ -32,7 +32,7 @@ def check(source: Source) -> None:
 
 
 def config(source: Source) -> dict[str, Any]:
-    """Together with `keys`, every key of `QWenConfig`."""
+    """Adds to `keys` every key of `QWenConfig`."""
     assert source.experts is not None
     renormalized = source.config.get("norm_topk_prob", bool, False)
     return {
@@ -51,7 +51,7 @@ FAMILY = ModelFamily(
     ignored=decoder.IGNORED,
     keys=(
         ConfigKey(
-            "qwen_type", value="qwen2_moe", default="qwen2", otherwise="TensorRT-LLM builds another Qwen"
+            "qwen_type", value="qwen2_moe", default="qwen2", otherwise="TensorRT-LLM would build another Qwen"
         ),
         qwen2.BIASES,
         experts.ACTIVATION,

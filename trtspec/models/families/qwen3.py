@@ -12,7 +12,7 @@ from trtspec.models.families import decoder, qwen2
 from trtspec.models.families.family import ConfigKey, ModelFamily
 
 NO_BIASES = ConfigKey(
-    "attn_bias", value=False, default=True, otherwise="TensorRT-LLM adds biases that this family has not"
+    "attn_bias", value=False, default=True, otherwise="TensorRT-LLM would add biases that this family lacks"
 )
 FAMILY = ModelFamily(
     name="qwen3",
@@ -25,7 +25,7 @@ FAMILY = ModelFamily(
             "qwen_type",
             value="qwen3",
             default="qwen2",
-            otherwise="TensorRT-LLM leaves out the norms of q and k and says nothing",
+            otherwise="TensorRT-LLM would silently leave out the norms of q and k",
         ),
         NO_BIASES,
     ),

@@ -18,7 +18,7 @@ FAMILY = ModelFamily(
             "qwen_type",
             value="qwen3_moe",
             default="qwen2",
-            otherwise="TensorRT-LLM leaves out the norms of q and k and says nothing",
+            otherwise="TensorRT-LLM would silently leave out the norms of q and k",
         ),
         qwen3.NO_BIASES,
         experts.ACTIVATION,

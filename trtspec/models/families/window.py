@@ -12,12 +12,12 @@ _SLIDING, _FULL = "sliding_attention", "full_attention"
 
 @dataclass(frozen=True, slots=True)
 class Alternating:
-    """The sliding window of all layers but some, which see the whole text."""
+    """A sliding window of most layers; the others see the whole text."""
 
     window: int
     """The number of tokens in the window."""
     pattern: int
-    """One layer in so many, the last of them, sees the whole text."""
+    """The last of each group of this many layers sees the whole text."""
 
 
 def of_all_layers(source: Source, default: int | None) -> int | None:
@@ -37,7 +37,7 @@ def of_all_layers(source: Source, default: int | None) -> int | None:
 
 
 def check_none(source: Source) -> None:
-    """Raises ModelError for a Qwen that uses a window, which its layers from `max_window_layers` on have."""
+    """Raises ModelError for a Qwen that uses a window: its layers from `max_window_layers` on do."""
     config, layers = source.config, source.num_hidden_layers
     if not config.get("use_sliding_window", bool, False):
         return

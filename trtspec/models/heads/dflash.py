@@ -1,10 +1,9 @@
-"""The format of DFlash's own repository (https://github.com/z-lab/dflash), and of DSpark's heads beside it.
+"""Reads the format of DFlash's own repository (https://github.com/z-lab/dflash), and of DSpark's heads.
 
-Both propose a block of tokens in one step. `fc` brings the target's states behind some layers, one beside
-the other, to the head's width, and `hidden_norm` goes over them; the head's layers read them beside the
-block's own places, of which all but the first are masked. A head of DSpark (deepseek-ai) has `markov_head`
-too, which makes each token depend on the one before. Embedding and `lm_head` are the target's where a head
-has none.
+Both propose a block of tokens in one step. `fc` projects the concatenated target states after some layers to
+the head's width, and `hidden_norm` normalizes them. The head's layers read them together with the block's own
+positions, of which all but the first are masked. A DSpark head (deepseek-ai) also has `markov_head`, which
+makes each token depend on the one before. A head without embedding or `lm_head` uses the target's.
 
 Keys and names are those that vLLM 0.32 and SGLang 0.5.23 read (`qwen3_dflash.py` and `qwen3_dspark.py`,
 `dflash_utils.py` and `dspark_config.py`).
@@ -38,13 +37,13 @@ class DFlashDescription(HeadDescription):
     architecture: ClassVar[str] = "DFlashDraftModel"
 
     block: int
-    """The places of a block."""
+    """The number of positions of a block."""
     draws_first: bool
-    """True if the block's first place proposes too; else it holds the token that is known."""
+    """True if the block's first position proposes too; else it holds the known token."""
     aux_layers: tuple[int, ...]
-    """The layers of the target, counted from 0, behind which the states are read."""
+    """The layers of the target, counted from 0, whose output states are read."""
     mask: int
-    """The token that stands in the masked places."""
+    """The token at masked positions."""
 
     @property
     def longest(self) -> int:
@@ -56,7 +55,10 @@ class DFlashDescription(HeadDescription):
     def misfits(self, num_layers: int) -> Iterator[Finding]:
         beyond = [number for number in self.aux_layers if not 0 <= number < num_layers]
         if beyond:
-            problem = f"the head reads the states behind layer {beyond[0]}, counted from 0, of {num_layers}"
+            problem = (
+                f"the head reads the states after layer {beyond[0]}, counted from 0, but the target has "
+                f"{num_layers} layers"
+            )
             yield Finding("auxiliary layers", problem, TRAINED_FOR_IT, effect="the head cannot read them")
 
     def engine_draft(self, num_layers: int) -> dict[str, Any]:
@@ -66,7 +68,7 @@ class DFlashDescription(HeadDescription):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DSparkDescription(DFlashDescription):
-    """A head whose tokens of a block depend each on the one before."""
+    """A head in whose blocks each token depends on the one before."""
 
     method: ClassVar[str] = "dspark"
     architecture: ClassVar[str] = "Qwen3DSparkModel"
@@ -81,9 +83,9 @@ def recognises(folder: Path, config: Mapping[str, Any]) -> bool:
 
 
 def read(folder: Path, config: HfConfig) -> HeadDescription:
-    """Reads a head; raises ModelError or TensorError for one that is not whole."""
+    """Reads a head; raises ModelError or TensorError for an incomplete one."""
     section, found = config.section(_SECTION), _kind(config.content) or DFlashDescription
-    # The keys of DSpark's own; those of `dflash_config` count before the ones beside it.
+    # DSpark's own keys; `dflash_config` overrides the top-level keys.
     prefix = "dspark_" if "dspark_block_size" in config.content else ""
     at = section if "block_size" in section.content else config
     layers = section.ids("target_layer_ids") or config.ids(f"{prefix}target_layer_ids")
@@ -104,7 +106,7 @@ def read(folder: Path, config: HfConfig) -> HeadDescription:
 
 
 def _tensors(folder: Path) -> dict[str, Tensor]:
-    """Returns the head's tensors by their own names, without what stands before all."""
+    """Returns the head's tensors by their own names, without the common prefix."""
     return {name.removeprefix("model."): tensor for name, tensor in read_weights(folder).items()}
 
 
@@ -123,14 +125,18 @@ def block_head(
     mask: int | None,
     verifier: str | None = None,
 ) -> DFlashDescription:
-    """Returns the head with these weights; raises ModelError or TensorError for one not as it must be."""
+    """Returns the head with these weights; raises ModelError or TensorError for a wrong one."""
     values, vocab_size = layer_values(layer), layer.size("vocab_size")
     if not aux_layers:
-        raise ModelError(layer.file, "names no layers of the target: target_layer_ids", SAME_REVISION)
+        raise ModelError(
+            layer.file, "has no target_layer_ids: the layers of the target that it reads", SAME_REVISION
+        )
     if mask is None:
-        raise ModelError(layer.file, "names no token for masked places: mask_token_id", SAME_REVISION)
+        raise ModelError(layer.file, "has no mask_token_id: the token at masked positions", SAME_REVISION)
     if not draws_first and block < 2:
-        raise ModelError(layer.file, f"block_size is {block}, which leaves no place to propose for")
+        raise ModelError(
+            layer.file, f"block_size is {block}, which leaves no position to propose a token for"
+        )
     head = kind(
         folder=folder,
         form=form,
@@ -157,7 +163,7 @@ def _kind(config: Mapping[str, Any]) -> type[DFlashDescription] | None:
 
 
 def _check_tensors(head: DFlashDescription) -> None:
-    """Raises TensorError for a head without the parts that all have, whatever else its kind has."""
+    """Raises TensorError for a head without the parts that every kind has."""
     assert head.layer is not None
     hidden, found = head.layer["hidden_size"], head.tensors
     shapes = {

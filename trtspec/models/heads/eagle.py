@@ -1,9 +1,9 @@
 """The format of EAGLE's own repository (https://github.com/SafeAILab/EAGLE), for EAGLE and EAGLE-3 heads.
 
 The configuration is that of a Llama of one layer; `draft_vocab_size` is what tells an EAGLE-3 head. An EAGLE
-head (https://arxiv.org/abs/2401.15077) brings the embedding of a token and what the target's last norm gave,
-one beside the other, to the width of its layer by `fc`. It takes the target's `lm_head`, and has no norm
-before its first layer and behind its last one.
+head (https://arxiv.org/abs/2401.15077) projects a token's embedding, concatenated with the output of the
+target's last norm, to its layer's width by `fc`. It uses the target's `lm_head`, and has no norm before its
+first layer or after its last one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Defines the tensors of an EAGLE-3 head, whoever wrote it (https://arxiv.org/abs/2503.01840).
+"""Defines the tensors of an EAGLE-3 head in any format (https://arxiv.org/abs/2503.01840).
 
-Names are Speculators'. `fc` brings the target's states, one beside the other, to the head's width. The first
-decoder layer reads the embedding of a token beside that, so that its attention is twice as wide; `norm` and
-`lm_head` make logits of what comes out. `d2t` is what must be added to a token of the head for that of the
-target, `t2d` says which tokens of the target the head has. A head without `embed_tokens` or `lm_head` takes
-its target's.
+Names are Speculators'. `fc` projects the concatenated target states to the head's width. The first decoder
+layer also reads the embedding of a token, so its attention is twice as wide; `norm` and `lm_head` turn its
+output into logits. A head's token plus `d2t` of it is the target's token; `t2d` marks the target's tokens
+that the head has. A head without `embed_tokens` or `lm_head` uses its target's.
 """
 
 from __future__ import annotations
@@ -21,32 +20,32 @@ from trtspec.models.heads.weights import MAPPING, check_count, check_shapes
 from trtspec.models.tensors import Tensor
 
 NUM_AUX = 3
-"""How many states of the target a head reads that does not say which."""
+"""The number of target states that a head reads if it does not name them."""
 NORMS = ("norm_before_fc", "fc_norm", "norm_output")
 
 
 def default_aux_layers(num_hidden_layers: int) -> tuple[int, int, int]:
-    """Returns the states that EAGLE-3 reads where a head does not say which (EAGLE's own, and vLLM's)."""
+    """Returns the states that EAGLE-3 reads by default (EAGLE's own, and vLLM's)."""
     return 2, num_hidden_layers // 2, num_hidden_layers - 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eagle3Description(HeadDescription):
-    """An EAGLE-3 head, which reads the target's states behind several layers."""
+    """An EAGLE-3 head, which reads the target's states after several layers."""
 
     method: ClassVar[str] = "eagle3"
     architecture: ClassVar[str] = "Eagle3LlamaForCausalLM"
     has_first_norm: ClassVar[bool] = True
 
     aux_layers: tuple[int, ...] | None
-    """The states of the target that the head reads. 2 is the state behind the target's second layer, which
-    the third one reads, as Speculators, vLLM and transformers' `hidden_states` count. None where the folder
-    leaves the choice to the reader: `default_aux_layers`.
+    """The states of the target that the head reads. 2 is the state after the target's second layer, as
+    Speculators, vLLM and transformers' `hidden_states` count. None if the folder does not name them: then
+    `default_aux_layers`.
     """
     norm_before_residual: bool
     """Speculators' option."""
     extra_norms: tuple[str, ...]
-    """Those of Speculators' options `norm_before_fc`, `fc_norm` and `norm_output` that are on."""
+    """The active ones of Speculators' options `norm_before_fc`, `fc_norm` and `norm_output`."""
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -56,19 +55,20 @@ class Eagle3Description(HeadDescription):
 
     def oddities(self) -> Iterator[Finding]:
         if self.aux_layers is None:
-            problem = "the head names none; engines read those behind layers 2, N/2 and N-3 of N"
+            problem = "the head names none; engines read those after layers 2, N/2 and N-3 of N"
             yield note("aux_layers", problem)
         elif self.form == "specforge":
-            problem = "are counted as SGLang does; vLLM, which adds no 1, reads those of a layer before"
-            yield note("aux_layers", problem, "hand it to vLLM in Speculators' format")
+            problem = "are counted as SGLang does; vLLM would read the states of one layer earlier"
+            yield note("aux_layers", problem, "give it to vLLM in Speculators' format")
 
     def misfits(self, num_layers: int) -> Iterator[Finding]:
         read = self.aux_layers or default_aux_layers(num_layers)
         beyond = [number for number in read if not 0 <= number <= num_layers]
         if beyond or len(set(read)) < len(read):
-            says = "the head reads" if self.aux_layers else "the head names none, so that by default it reads"
+            says = "the head reads" if self.aux_layers else "the head names none, so by default it reads"
             problem = (
-                f"{says} the states behind layers {', '.join(map(str, read))} of a target with {num_layers}"
+                f"{says} the states after layers {', '.join(map(str, read))}, but the target has "
+                f"{num_layers} layers"
             )
             repair = (
                 TRAINED_FOR_IT if self.aux_layers else "name eagle_aux_hidden_state_layer_ids in config.json"
@@ -101,7 +101,7 @@ def eagle3_head(
     extra_norms: tuple[str, ...] = (),
     verifier: str | None = None,
 ) -> Eagle3Description:
-    """Returns the head whose weights are `tensors`; raises ModelError for one that is not as it must be."""
+    """Returns the head whose weights are `tensors`; raises ModelError for a wrong one."""
     head = Eagle3Description(
         folder=folder,
         form=form,

@@ -1,4 +1,4 @@
-"""A head: a few layers that propose tokens from what their target computes, as a Hugging Face folder."""
+"""Describes a head: a few layers that propose tokens from their target's states, in a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from trtspec.models.heads.weights import MAPPING
 from trtspec.models.tensors import Tensor
 
 Form = Literal["speculators", "specforge", "dflash", "eagle", "medusa"]
-"""Whose format a folder has; the last three are those of the methods' own repositories."""
-TRAINED_FOR_IT = "take a head that was trained for this target, or train one: trtspec distill"
+"""The formats of folders; the last three are those of the methods' own repositories."""
+TRAINED_FOR_IT = "use a head that was trained for this target, or train one: trtspec distill"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadDescription(ABC):
-    """The description of a head, read from its folder, whoever wrote it; each method has its own class."""
+    """The description of a head from its folder, in any format; each method has its own class."""
 
     method: ClassVar[str]
-    """The method of a recipe that has such heads."""
+    """The method of a recipe that uses such heads."""
     architecture: ClassVar[str]
-    """vLLM's name, since TensorRT-LLM has none for a head alone."""
+    """vLLM's name of the architecture, since TensorRT-LLM has none for a head alone."""
     has_first_norm: ClassVar[bool] = False
-    """True if the first layer's input norm is of the embedding alone, unlike that of a layer of a model."""
+    """True if the first layer's input norm covers only the embedding."""
 
     folder: Path
     form: Form
@@ -35,8 +35,8 @@ class HeadDescription(ABC):
     vocab_size: int
     """The size of the target's vocabulary."""
     draft_vocab_size: int
-    """The size of the head's own vocabulary. Where it is smaller than the target's, `d2t` maps its tokens to
-    the target's.
+    """The size of the head's own vocabulary. If it is smaller than the target's, `d2t` maps its tokens to the
+    target's.
     """
     tensors: Mapping[str, Tensor] = field(repr=False)
     """The places of its tensors, under Speculators' names; Medusa's keep their own. `embed_tokens.weight` and
@@ -52,7 +52,7 @@ class HeadDescription(ABC):
     verifier: str | None = None
     """The target that the head was trained for, if it says so."""
     unsaid: Mapping[str, Any] = field(default_factory=dict)
-    """The keys that vLLM needs to read the whole head, and that `config.json` lacks or has otherwise."""
+    """The keys that vLLM needs for this head, if `config.json` lacks them or has other values."""
 
     @property
     def parameters(self) -> int:
@@ -61,21 +61,22 @@ class HeadDescription(ABC):
 
     @property
     def longest(self) -> int | None:
-        """The most tokens that it proposes; None for a head that is asked again for each token."""
+        """The largest number of tokens that it proposes; None for a head that runs once for each token."""
         return None
 
     def facts(self) -> dict[str, Any]:
-        """Returns what an inspection lists of heads of this method alone."""
+        """Returns the facts that an inspection lists only for this method."""
         return {}
 
     def oddities(self) -> Iterator[Finding]:
-        """Finds what is unusual in a head of this method, and what comes of it."""
+        """Finds what is unusual in a head of this method, and its effect."""
         yield from ()
 
     def misfits(self, num_layers: int) -> Iterator[Finding]:
-        """Finds what the head reads and a target with so many layers lacks."""
+        """Finds states that the head reads and a target with this number of layers lacks."""
         yield from ()
 
     @abstractmethod
     def engine_draft(self, num_layers: int) -> dict[str, Any]:
-        """Returns what an engine of the head must say of it, on a target with so many layers."""
+        """Returns the head's entries in an engine's configuration, for a target with this number of
+        layers."""

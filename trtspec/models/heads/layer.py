@@ -1,4 +1,4 @@
-"""The configuration of a head's decoder layers, whole: every key is there, whatever its folder leaves out."""
+"""Reads the configuration of a head's decoder layers, and fills in the keys that its folder leaves out."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ def read_layer(config: HfConfig) -> Mapping[str, Any]:
     """Reads a layer's configuration, with transformers' defaults; raises ModelError for another kind."""
     kind = config.get("model_type", str, "llama")
     if kind not in MODEL_TYPES:
-        problem = f"has decoder layers of {kind}; heads are read whose layers are {' or '.join(MODEL_TYPES)}"
-        raise ModelError(config.file, problem, "take a head with such layers: its target may be any")
+        problem = (
+            f"has decoder layers of {kind}; trtspec reads heads with layers of {' or '.join(MODEL_TYPES)}"
+        )
+        raise ModelError(config.file, problem, "use a head with such layers; its target may be of any family")
     others = sorted({*config.get("layer_types", list, [])} - {"full_attention"})
     if others:
-        problem = f"has layers with {others[0]}; heads are read whose layers see the whole text"
+        problem = f"has layers with {others[0]}; trtspec reads heads with full attention only"
         raise ModelError(config.file, problem)
     if (share := read_rope(config)[2]) != 1.0:
         raise ModelError(config.file, f"partial_rotary_factor is {share}; a head's must be 1")

@@ -1,10 +1,10 @@
 """The format of Medusa's own repository (https://github.com/FasterDecoding/Medusa, arXiv 2401.10774).
 
-`config.json` names the target and how many heads there are, `medusa_lm_head.safetensors` has their weights.
-`H.L.linear` is the residual block L of head H, which reads what the target's last norm gave; behind its
-blocks, under the next number, stands what makes logits. Head 0 proposes the token after the next one.
-TensorRT-LLM reads exactly this (`tensorrt_llm/models/medusa/weight.py`). vLLM 0.32.0 reads the same tensors
-and a `config.json` that says more (`vllm_keys`).
+`config.json` names the target and the number of heads, `medusa_lm_head.safetensors` has their weights.
+`H.L.linear` is the residual block L of head H, which reads the output of the target's last norm. The number
+after the last block is the head's output matrix. Head 0 proposes the token after the next one. TensorRT-LLM
+reads exactly this (`tensorrt_llm/models/medusa/weight.py`). vLLM 0.32.0 reads the same tensors and a
+`config.json` that says more (`vllm_keys`).
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ class MedusaDescription(HeadDescription):
 
 
 def vllm_keys(hidden_size: int, vocab_size: int) -> dict[str, Any]:
-    """Returns what vLLM's `MedusaConfig` reads of `config.json` beside what Medusa's own repository writes.
+    """Returns the keys of `config.json` that vLLM's `MedusaConfig` reads and Medusa's own repository does not
+    write.
 
-    Without it the heads are 4,096 wide, and lose the biases of their blocks, untold (vLLM 0.32.0,
+    Without them the heads silently get a width of 4,096 and lose the biases of their blocks (vLLM 0.32.0,
     `transformers_utils/configs/medusa.py` and `model_executor/models/medusa.py`).
     """
     return {
@@ -67,14 +68,14 @@ def recognises(folder: Path, config: Mapping[str, Any]) -> bool:
 
 
 def read(folder: Path, config: HfConfig) -> MedusaDescription:
-    """Reads the heads; raises ModelError for those that have no logits of their own."""
+    """Reads the heads; raises ModelError for heads without output matrices of their own."""
     count, blocks, found = (
         config.size("medusa_num_heads"),
         config.size("medusa_num_layers", 1),
         read_weights(folder, WEIGHTS),
     )
     if (logits := found.get(f"0.{blocks}.weight")) is None:
-        problem = f"0.{blocks}.weight: is missing: the heads take their target's logits (Medusa's version 2)"
+        problem = f"0.{blocks}.weight: is missing: the heads use their target's lm_head (Medusa's version 2)"
         repair = (
             f"store the target's lm_head.weight as H.{blocks}.weight of each head H, as TensorRT-LLM demands"
         )

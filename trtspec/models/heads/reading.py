@@ -17,18 +17,18 @@ from trtspec.models.hf_config import HfConfig, read_hf_config
 
 class _Format(Protocol):
     def recognises(self, folder: Path, config: Mapping[str, Any]) -> bool:
-        """Says whether a folder with this `config.json` is of the format, if it is a head at all."""
+        """Says whether a head's folder with this `config.json` has this format."""
 
     def read(self, folder: Path, config: HfConfig) -> HeadDescription:
         """Reads the head; raises ModelError or TensorError."""
 
 
 FORMATS: Sequence[_Format] = (speculators, specforge, dflash, medusa, eagle)
-"""In the order in which a folder is held against them."""
+"""The formats, in the order in which they are tried."""
 
 
 def is_head(folder: Path) -> bool:
-    """Says whether a folder is one of a head, or of another draft in a head's format, whole or not."""
+    """Says whether a folder has a head, or another draft in a head's format, complete or not."""
     try:
         return _format(folder, read_hf_config(folder / "config.json")) is not None
     except ModelError:
@@ -36,13 +36,13 @@ def is_head(folder: Path) -> bool:
 
 
 def read_head(folder: Path) -> HeadDescription:
-    """Reads a head's folder; raises ModelError or TensorError for one that is none, or not whole."""
+    """Reads a head's folder; raises ModelError or TensorError if it has no head, or an incomplete one."""
     if not folder.is_dir():
         raise ModelError(folder, "is not a folder", "give the head's folder or its Hugging Face Hub id")
     config = read_hf_config(folder / "config.json")
     if (found := _format(folder, config)) is None:
-        problem = "is no head: neither of Speculators, of SpecForge, nor of the own repository of a method"
-        repair = "name the folder of a head, of any of these methods, or write method: draft_model"
+        problem = "is no head in a known format: Speculators, SpecForge, or a method's own repository"
+        repair = "name the folder of a head in one of these formats, or write method: draft_model"
         raise ModelError(folder, problem, repair)
     return found.read(folder, config)
 

@@ -1,8 +1,8 @@
 """SpecForge's format (https://github.com/sgl-project/SpecForge, 0.2), which SGLang reads as it is.
 
-A layer's configuration with `draft_vocab_size` beside it, its one decoder layer named `midlayer`. Its
+It is a layer's configuration with `draft_vocab_size`; its one decoder layer is named `midlayer`. Its
 `eagle_aux_hidden_state_layer_ids` count as SGLang does, whose `set_eagle3_layers_to_capture` adds 1 to each:
-1 is the state behind the second layer.
+1 is the state after the second layer.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ def recognises(folder: Path, config: Mapping[str, Any]) -> bool:
 
 
 def read(folder: Path, config: HfConfig) -> HeadDescription:
-    """Reads a head; raises ModelError for one that leaves its last norm out."""
+    """Reads a head; raises ModelError for a head without its last norm."""
     if not config.get("norm_output", bool, True):
-        raise ModelError(config.file, "norm_output is false: its logits are of states that no norm went over")
+        raise ModelError(
+            config.file, "norm_output is false: its logits come from states without the last norm"
+        )
     vocab_size = config.size("vocab_size")
     captured = config.section("eagle_config").ids("eagle_aux_hidden_state_layer_ids")
     return eagle3_head(

@@ -19,12 +19,12 @@ from trtspec.models.heads.weights import read_weights
 from trtspec.models.hf_config import HfConfig
 
 KIND = "speculators_model_type"
-_NO_METHOD = "proposes all tokens at once in a way that no method of a recipe has"
+_NO_METHOD = "proposes all tokens at once in a way that no recipe's method supports"
 _REFUSED: Mapping[str, str] = {
-    "eagle": "is an EAGLE head of Speculators before 0.5, which Speculators 0.9 and vLLM 0.32 read no more",
-    "mlp": "is an MLP speculator, which Speculators 0.9 has dropped, and vLLM 0.32 too",
-    "independent": "wraps a draft model of its own, which Speculators 0.9 has dropped",
-    "mtp": "is a layer of its target for multi-token prediction, which belongs into the target's folder",
+    "eagle": "is an EAGLE head of Speculators before 0.5, which Speculators 0.9 and vLLM 0.32 no longer read",
+    "mlp": "is an MLP speculator, which Speculators 0.9 and vLLM 0.32 no longer support",
+    "independent": "wraps a draft model, which Speculators 0.9 no longer supports",
+    "mtp": "is a multi-token prediction layer, which belongs into the target's folder",
     "peagle": _NO_METHOD,
     "dflash2": _NO_METHOD,
     "xpress": _NO_METHOD,
@@ -42,7 +42,7 @@ def read(folder: Path, config: HfConfig) -> HeadDescription:
         return _block(folder, BLOCKS[kind], config)
     if kind != "eagle3":
         reason = _REFUSED.get(kind, "is of a kind that trtspec does not know")
-        raise ModelError(folder, f"{KIND} is {kind}: it {reason}", "take a head of EAGLE-3, DFlash or DSpark")
+        raise ModelError(folder, f"{KIND} is {kind}: it {reason}", "use a head of EAGLE-3, DFlash or DSpark")
     layer = config.section("transformer_layer_config")
     aux = config.ids("eagle_aux_hidden_state_layer_ids")
     return eagle3_head(

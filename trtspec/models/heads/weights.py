@@ -1,4 +1,4 @@
-"""The tensors of a head's folder, headers only, and whether they are those that it must have."""
+"""Reads the headers of a head's tensors, and checks that they are the required ones."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from trtspec.models.source import DTYPES
 from trtspec.models.tensors import INDEX, PICKLES, SINGLE, Tensor, read_header, read_tensors
 
 MAPPING = {"d2t": "I64", "t2d": "BOOL"}
-"""The tables of a head's own vocabulary, with their dtypes as safetensors names them."""
+"""The tables of a head's own vocabulary, with their safetensors dtypes."""
 _SAVE = "torch.load({0!r}, weights_only=True), {1!r}"
-_UNUSED = re.compile(r"verifier_\w+\.weight|.*rotary_emb\.inv_freq")  # of the target; computed anew
+_UNUSED = re.compile(r"verifier_\w+\.weight|.*rotary_emb\.inv_freq")  # of the target; computed again
 
 
 def read_weights(folder: Path, single: str = SINGLE) -> dict[str, Tensor]:
@@ -32,19 +32,19 @@ def read_weights(folder: Path, single: str = SINGLE) -> dict[str, Tensor]:
 
 
 def check_count(folder: Path, what: str, count: int, tensors: Mapping[str, Tensor]) -> None:
-    """Raises ModelError for more of a head's parts than it has tensors, of which each has some."""
+    """Raises ModelError if a head claims more parts than it has tensors: each part has at least one."""
     if count > len(tensors):
         problem = f"{what} is {count}, but there are only {len(tensors)} tensors"
         raise ModelError(folder / "config.json", problem, SAME_REVISION)
 
 
 def check_shape(folder: Path, tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
-    """Returns the tensor of a name; raises TensorError where there is none, or one of another shape."""
+    """Returns the tensor of a name; raises TensorError if it is missing or has another shape."""
     tensor = tensors.get(name)
     if tensor is None:
         raise TensorError(folder, f"{name}: is missing", DOWNLOAD_AGAIN)
     if tensor.shape != shape:
-        problem = f"{tensor.name}: has shape {list(tensor.shape)}, config.json demands {list(shape)}"
+        problem = f"{tensor.name}: has shape {list(tensor.shape)}, but config.json demands {list(shape)}"
         raise TensorError(tensor.file, problem, SAME_REVISION)
     return tensor
 
@@ -56,9 +56,9 @@ def check_shapes(
     optional: Collection[str] = (),
     dtypes: Mapping[str, str] | None = None,
 ) -> None:
-    """Raises TensorError unless the tensors are those of `shapes`, of which `optional` ones may be missing.
+    """Raises TensorError unless the tensors are those of `shapes`; `optional` ones may be missing.
 
-    They must be floats but for those of `dtypes`, which names the safetensors dtype of each.
+    They must be floats, except those of `dtypes`, which names the safetensors dtype of each.
     """
     for name, shape in shapes.items():
         if name not in tensors and name in optional:
@@ -67,7 +67,7 @@ def check_shapes(
         allowed = [dtypes[name]] if dtypes and name in dtypes else list(DTYPES)
         if tensor.dtype not in allowed:
             problem = f"{tensor.name}: has dtype {tensor.dtype}, not {' or '.join(allowed)}"
-            raise TensorError(tensor.file, problem, "take the head before it was quantized")
+            raise TensorError(tensor.file, problem, "use the unquantized head")
     if extra := sorted(name for name in tensors if name not in shapes and not _UNUSED.fullmatch(name)):
         problem = f"{tensors[extra[0]].name}: is no tensor of this head"
         raise TensorError(tensors[extra[0]].file, problem, SAME_REVISION)

@@ -48,7 +48,7 @@ def leased_plan(
         yield planned(to_run=True, earlier=first), _told(watch, list(leases.values()))
         for role, lease in leases.items():
             if lease.is_lost:
-                warn(f"{role}: the lease could not be renewed in time, and another builder has built it too")
+                warn(f"{role}: the lease was not renewed in time, so another builder has built it too")
 
 
 def _to_build(made: BuildPlan) -> list[tuple[Role, Platform, str]]:

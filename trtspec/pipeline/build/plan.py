@@ -138,7 +138,7 @@ def outline(
     facts = gather(loaded, host, None, (), progress, offline=offline)
     resolved = resolve(loaded, facts, request.flags, os.environ)
     if request.container and resolved.release is None:
-        raise OptionError("container", f"the {resolved.backend} backend builds without one")
+        raise OptionError("container", f"the {resolved.backend} backend builds without a container")
     digests = FileDigests(resolved.output / FOLDER / "digests.json", progress)
     steps = make_steps(resolved, facts, only=request.only)
     return BuildPlan(request, facts, resolved, steps, steps, digests)

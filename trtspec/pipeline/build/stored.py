@@ -50,7 +50,7 @@ def push_build(store: Store, made: BuildPlan, watch: Progress, only: Role | None
     """
     with only_build(made.output):
         if undone := made.pending():
-            problem = f"has changed since it was built: {min(undone)} is to be done"
+            problem = f"has changed since it was built: step {min(undone)} must run"
             raise StoreError(made.output, problem, "run the same command again, or choose another --output")
         return _push_held(store, made.own_steps, made.resolved, watch, only)
 
@@ -112,8 +112,8 @@ def check_key(made: BuildPlan, only: Role | None, asked: str) -> None:
     """Raises UnavailableError if the plan makes something else than what has been asked for by its key."""
     if key_of(made, only) != asked:
         what, recipe = only or "pair", made.resolved.loaded.path
-        problem = f"makes another {what} than the one that was asked for, {asked[:12]}"
-        repair = "the recipe, a model or trtspec is not as it was when the job was planned: plan it again"
+        problem = f"would make another {what} than the planned one, {asked[:12]}"
+        repair = "the recipe, a model or trtspec has changed since the job was planned: plan it again"
         raise UnavailableError(recipe, problem, repair)
 
 

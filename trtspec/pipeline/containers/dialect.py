@@ -80,10 +80,10 @@ DOCKER = Dialect(
         _GPU,
         Cause(
             r'mount config for type "bind": .*permission denied',
-            "its daemon, which is root, cannot see a folder: so does an NFS with root_squash",
-            "have the build and TRTSPEC_CACHE on a local disk, or use rootless podman",
+            "its daemon runs as root and cannot read a folder, perhaps because of NFS with root_squash",
+            "put the build and TRTSPEC_CACHE on a local disk, or use rootless podman",
         ),
-        Cause(_FULL, "docker's disk is full", "docker system df shows what takes it"),
+        Cause(_FULL, "docker's disk is full", "docker system df shows what uses it"),
         Cause(r"No such image: (\S+)", "it has no {0}", "run the same command again, which pulls it"),
     ),
     gone=re.compile(
@@ -105,9 +105,12 @@ DOCKER = Dialect(
 _SUBORDINATE = (
     "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER && podman system migrate"
 )
-NO_SUBORDINATES = ("this user has no subordinate ids, which the users of images are mapped to", _SUBORDINATE)
+NO_SUBORDINATES = (
+    "this user has no subordinate ids, which podman needs for the users of images",
+    _SUBORDINATE,
+)
 NO_SESSION = (
-    "podman finds no systemd of this user, which it has health checks run by",
+    "podman finds no systemd of this user, which runs its health checks",
     "log in as this user, and not with su or sudo; or: loginctl enable-linger, and export XDG_RUNTIME_DIR",
 )
 
@@ -123,14 +126,14 @@ PODMAN = Dialect(
         Cause(r"insufficient UIDs or GIDs|no sub[ug]id ranges found", *NO_SUBORDINATES),
         Cause(
             r"stat nvidia\.com/gpu\S+: no such file",
-            "it knows no CDI, by which GPUs come",
+            "it has no CDI, which podman needs for GPUs",
             "podman 4.1 or newer",
         ),
         Cause(r"CDI device", "containers get no GPUs here", CDI),
         _GPU,
         Cause(
             r"container-init binary not found|could not find \"catatonit|finding catatonit binary",
-            "it lacks catatonit, the first process of a container",
+            "it lacks catatonit, which runs as a container's first process",
             "install catatonit",
         ),
         Cause(
@@ -141,15 +144,15 @@ PODMAN = Dialect(
         Cause(r"systemd connection to \w+ healthchecks|dial unix .*/systemd/private", *NO_SESSION),
         Cause(
             r"'overlay' is not supported over (\S+)",
-            "podman's images cannot be in a file system of this kind, {0}",
+            "podman cannot store images on a file system of this kind, {0}",
             "name a local folder as graphroot in ~/.config/containers/storage.conf",
         ),
         Cause(
             r"rlimit.*[Oo]peration not permitted",
-            "the limits of containers.conf are above those of this user",
+            "the limits in containers.conf exceed those of this user",
             "lower default_ulimits in containers.conf, or raise the user's in /etc/security/limits.conf",
         ),
-        Cause(_FULL, "podman's disk is full", "podman system df shows what takes it"),
+        Cause(_FULL, "podman's disk is full", "podman system df shows what uses it"),
         Cause(r"(\S+): image not known", "it has no {0}", "run the same command again, which pulls it"),
     ),
     gone=re.compile(

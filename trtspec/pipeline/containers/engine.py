@@ -76,10 +76,10 @@ def find_engine() -> ContainerEngine:
         info = json.loads(result.stdout) if result.stdout.strip() else {}
         engine = read_info(program, info, here)
     except subprocess.TimeoutExpired:
-        problem = f"{program.name} info was silent for {patience} s"
+        problem = f"{program.name} info did not answer within {patience} s"
         return _silent(program, here, UnavailableError(program.name, problem))
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
-        problem = f"{program.name} info does not say what is there"
+        problem = f"{program.name} info gave no usable output"
         return _silent(program, here, UnavailableError(program.name, problem))
     if engine.version is None:
         return _silent(program, here, program.explained(result.stderr))
@@ -101,8 +101,8 @@ def _docker(program: Program, info: Mapping[str, Any], here: ContainerHost) -> C
     obstacle = None
     # Docker always names a driver, and the service of podman never does (its compat/info.go).
     if info.get("LoggingDriver") == "":
-        problem = "its command line speaks to podman here, which would leave its GPUs out"
-        obstacle = UnavailableError(program.name, problem, f"unset DOCKER_HOST, and say {CHOICE}=podman")
+        problem = "its command line talks to podman here, which would ignore the GPUs"
+        obstacle = UnavailableError(program.name, problem, f"unset DOCKER_HOST, and set {CHOICE}=podman")
     return ContainerEngine(
         program,
         info.get("ServerVersion") or None,
@@ -127,7 +127,7 @@ def _podman(program: Program, info: Mapping[str, Any], here: ContainerHost) -> C
     users = sum(part["size"] for part in (host.get("idMappings") or {}).get("uidmap") or [])
     obstacle = None
     if host.get("serviceIsRemote"):
-        problem = "its containers run on another machine, which has not these files"
+        problem = "its containers run on another machine, which does not have these files"
         obstacle = UnavailableError(program.name, problem, "unset CONTAINER_HOST, or run trtspec there")
     elif rootless and users <= 1:
         obstacle = UnavailableError(program.name, *NO_SUBORDINATES)

@@ -25,7 +25,7 @@ def ensure_image(program: Program, image: str, watch: Progress) -> None:
         except UnavailableError as error:
             if error.repair:
                 raise
-            repair = f"{program.name} pull {image} says more"
+            repair = f"run {program.name} pull {image} to see more"
             raise UnavailableError(image, f"cannot be pulled: {error.problem}", repair) from None
 
 

@@ -20,14 +20,15 @@ def oddities(engine: ContainerEngine) -> Iterator[Finding]:
     if engine.labels:
         yield note(
             "SELinux",
-            f"{name} keeps containers from files without their label; trtspec's run with label=disable",
+            f"{name} denies containers files without their SELinux label; trtspec runs its own with "
+            "label=disable",
             effect="no label of a file is changed",
         )
     if engine.may_remap and engine.program.dialect.is_daemon:
         yield note(
             "user namespaces",
-            f"{name} remaps the users of containers (userns-remap); trtspec's run with --userns host",
-            effect="what they write is this user's",
+            f"{name} remaps the users of containers (userns-remap); trtspec runs its own with --userns host",
+            effect="their files belong to this user",
         )
     if not engine.checks_health:
         yield note("health checks", "left out: " + NO_SESSION[0], NO_SESSION[1])
@@ -43,7 +44,8 @@ def oddities(engine: ContainerEngine) -> Iterator[Finding]:
         )
     if engine.cgroups == "1" and engine.rootless:
         yield note(
-            "cgroups", f"version 1, on which rootless {name} limits nothing, and which podman will drop"
+            "cgroups",
+            f"version 1, with which rootless {name} cannot limit resources; podman will stop supporting it",
         )
 
 

@@ -86,7 +86,7 @@ class Program:
         # Podman says warnings and what it tries first.
         first = next((line for line in lines if line.startswith("Error: ")), lines[0] if lines else "")
         what = first.removeprefix(f"{self.name}: ").removeprefix("Error: ")
-        return UnavailableError(self.name, what or "failed without a word")
+        return UnavailableError(self.name, what or "failed without a message")
 
     def missing(self) -> UnavailableError:
         """Returns the error for a machine without it."""

@@ -141,7 +141,7 @@ def read_engine(folder: Path) -> EngineConfig:
 
 def _whole(values: Mapping[str, Any], key: str) -> int:
     if type(value := values[key]) is not int or value < 0:
-        raise ValueError(f"{key} is {value!r:.20}, no whole number")
+        raise ValueError(f"{key} is {value!r:.20}, which is not a whole number")
     return value
 
 
@@ -155,8 +155,10 @@ def check_engine(
     """
     config = read_engine(folder)
     if release and config.version != release:
-        problem = f"was built by TensorRT-LLM {config.version}, and not by {release} as the recipe says"
-        raise EngineError(folder, problem, f"write release: {config.version}, or run the image of {release}")
+        problem = f"was built by TensorRT-LLM {config.version}, but the recipe's release is {release}"
+        raise EngineError(
+            folder, problem, f"write release: {config.version}, or build in the image of {release}"
+        )
     suffix = "engine" if config.runner.compiles else "safetensors"
     for rank in range(config.world_size):
         if not (folder / f"rank{rank}.{suffix}").is_file():
@@ -180,6 +182,6 @@ def _flaws(config: EngineConfig) -> list[str]:
         "was built without remove_input_padding, so it cannot batch in flight": (
             not config.remove_input_padding
         ),
-        "was built for beams, and drafts have none": config.max_beam_width > 1,
+        "was built for beam search, which does not work with drafts": config.max_beam_width > 1,
     }
     return [flaw for flaw, found in flaws.items() if found]

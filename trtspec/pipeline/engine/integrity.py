@@ -30,7 +30,9 @@ def check_unchanged(build: Path) -> None:
     for name, digest in built.items():
         file = build / name
         if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() != digest:
-            problem = "is not the one that was built: its SHA-256 is not that of manifest.json"
+            problem = "has changed since the build: its SHA-256 differs from manifest.json"
             raise EngineError(
-                file, problem, "trtspec build recipe.yaml makes it again; change the model, not the build"
+                file,
+                problem,
+                "build it again: trtspec build recipe.yaml; make changes in the model, not in the build",
             )

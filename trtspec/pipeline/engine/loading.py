@@ -91,15 +91,16 @@ def _check_versions(folder: Path, config: EngineConfig, built: BuiltWith, runtim
     found, release = runtime.tensorrt_llm, RELEASES.get(config.version)
     serve = f"serve it with {release.image}" if release else "serve it with the image that built it"
     if found is None:
-        problem = f"needs TensorRT-LLM {config.version}, and there is none here"
+        problem = f"needs TensorRT-LLM {config.version}, which is not installed here"
         raise EngineError(folder, problem, f"{serve}: trtspec deploy --container" if release else serve)
     if found != config.version:
-        problem = f"was built by TensorRT-LLM {config.version}, and this is {found}"
+        problem = f"was built by TensorRT-LLM {config.version}, but this is {found}"
         again = f", or build it again with release: {found}" if found in RELEASES else ""
         raise EngineError(folder, problem, serve + again)
     if not fits_tensorrt(built.tensorrt, runtime.tensorrt):
         problem = (
-            f"was built by TensorRT {built.tensorrt}, and this is {runtime.tensorrt}; it loads in no other"
+            f"was built by TensorRT {built.tensorrt}, but this is {runtime.tensorrt}; an engine loads only "
+            "in its own version"
         )
         raise EngineError(folder, problem, f"{serve}, or build it again here")
 
@@ -109,19 +110,18 @@ def _check_gpus(
 ) -> None:
     if config.world_size != len(gpus):
         ranks = f"{config.world_size} rank{'s' * (config.world_size > 1)}"
-        raise EngineError(folder, f"has {ranks}, and its recipe says {len(gpus)}", "build it again")
+        raise EngineError(folder, f"has {ranks}, but its recipe has {len(gpus)}", "build it again")
     found = len(runtime.sms)
     if found <= max(gpus):
         numbers = f"GPU{'s' * (len(gpus) > 1)} {', '.join(map(str, gpus))}"
         problem = f"runs on {numbers} of its server, and {found} {'is' if found == 1 else 'are'} visible here"
-        repair = (
-            "start the container with --gpus all, or write what is here in hardware.count and build again"
-        )
+        repair = "start the container with --gpus all, or write this number in hardware.count and build again"
         raise EngineError(folder, problem, repair)
     others = [sm for sm in (runtime.sms[gpu] for gpu in gpus) if not fits_sm(built.sm, sm)]
     if others:
         problem = (
-            f"was built for SM {built.sm}, and this GPU has SM {others[0]}; an engine runs where it was built"
+            f"was built for SM {built.sm}, but this GPU has SM {others[0]}; an engine runs only on the kind "
+            "of GPU that built it"
         )
         raise EngineError(folder, problem, "serve it on the GPU of its recipe, or build it again on this one")
 
@@ -129,10 +129,11 @@ def _check_gpus(
 def _check_mode(folder: Path, config: EngineConfig, num_draft_tokens: int) -> None:
     if config.mode is None or config.max_draft_len < 1:
         problem = "verifies no drafts: it was built without speculative_decoding_mode draft_tokens_external"
-        raise EngineError(folder, problem, "trtspec build makes a target that does")
+        raise EngineError(folder, problem, "trtspec build makes a target that verifies drafts")
     if num_draft_tokens > config.max_draft_len:
         problem = (
-            f"verifies drafts of up to {config.max_draft_len} tokens, and {num_draft_tokens} are asked for"
+            f"verifies drafts of up to {config.max_draft_len} tokens, but num_draft_tokens is "
+            f"{num_draft_tokens}"
         )
         repair = (
             f"write num_draft_tokens: {config.max_draft_len}, or build it again with a larger max_draft_len"
@@ -142,7 +143,9 @@ def _check_mode(folder: Path, config: EngineConfig, num_draft_tokens: int) -> No
 
 def _check_vocabulary(folder: Path, config: EngineConfig, tokenizer_size: int) -> None:
     if tokenizer_size > config.vocab_size:
-        problem = f"has a vocabulary of {config.vocab_size}, and the tokenizer ids up to {tokenizer_size - 1}"
+        problem = (
+            f"has a vocabulary of {config.vocab_size}, but the tokenizer has ids up to {tokenizer_size - 1}"
+        )
         raise EngineError(folder, problem, "build the engines and the tokenizer from one recipe")
 
 
@@ -150,6 +153,6 @@ def _check_length(folder: Path, config: EngineConfig, target: EngineConfig) -> N
     """Raises EngineError if an engine cannot read the target's longest text: each is given the whole text."""
     if config.max_seq_len < target.longest:
         problem = (
-            f"reads texts of {config.max_seq_len} tokens, the target of {target.longest}; it gets them whole"
+            f"reads texts of {config.max_seq_len} tokens, but the target's texts may have {target.longest}"
         )
         raise EngineError(folder, problem, "build both engines from one recipe")

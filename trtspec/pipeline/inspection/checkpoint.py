@@ -21,9 +21,9 @@ def inspect_checkpoint(folder: Path, config: Mapping[str, Any]) -> Report:
     findings += compare(config, ranks)
     if config.get("dtype") == "float32" and not _is_of_torch(folder):
         problem = (
-            "is float32, for which TensorRT-LLM has no paged context FMHA; only the torch backend serves it"
+            "is float32, but TensorRT-LLM has no paged context FMHA for it; only the torch backend serves it"
         )
-        findings.append(note("dtype", problem, "dtype: bfloat16 in the recipe"))
+        findings.append(note("dtype", problem, "write dtype: bfloat16 in the recipe"))
     return Report(
         folder=folder,
         kind="checkpoint",

@@ -82,11 +82,11 @@ def _oddities(build: Mapping[str, Any]) -> Iterator[Finding]:
         problem = f"is {build['speculative_decoding_mode']}, but max_draft_len is {drafts}"
         yield Finding("speculative_decoding_mode", problem, _AGAIN)
     if not build["plugin_config"]["use_paged_context_fmha"]:
-        problem = "is off: no KV blocks are reused, and each round computes the whole text again"
+        problem = "is off: no KV blocks are reused, so each round computes the whole text again"
         severity = Severity.ERROR if verifies else Severity.NOTE
         yield Finding("use_paged_context_fmha", problem, _AGAIN, severity=severity)
     if drafts and tokens < min(batch * (drafts + 1), build["max_seq_len"] * batch):
-        problem = f"{tokens} does not hold {batch} verifications of {drafts} draft tokens and one more"
+        problem = f"{tokens} is too small for {batch} verifications of {drafts} draft tokens and one more"
         yield Finding("max_num_tokens", problem, _AGAIN)
     if drafts and build.get("gather_context_logits"):
-        yield Finding("gather_context_logits", "cannot go together with drafts", _AGAIN)
+        yield Finding("gather_context_logits", "cannot be combined with drafts", _AGAIN)

@@ -42,7 +42,7 @@ def _compared(report: Report, target: Path) -> list[Finding]:
         return check_head(read_head(report.folder), read_source(target))
     if report.kind == "hugging_face":
         return compare(read_member(target), read_member(report.folder))
-    problem = f"is {report.kind}, which is not compared with a target"
+    problem = f"is {report.kind}, which cannot be compared with a target"
     raise ModelError(report.folder, problem, "name the folder of a head or of a model")
 
 
@@ -66,8 +66,8 @@ def _find(place: str) -> Path:
         if cached is None:
             if place.startswith((".", "/", "~")) or folder.exists():
                 raise ModelError(place, "is not a folder", "name the folder of a model, head or engine")
-            problem = "is neither a folder nor a Hub model that this machine has"
-            raise ModelError(place, problem, f"for a model of the Hub, first: hf download {place}")
+            problem = "is neither a folder nor a Hub model in this machine's cache"
+            raise ModelError(place, problem, f"download a model of the Hub first: hf download {place}")
         return cached
     if not (folder / "config.json").is_file() and read_manifest(folder / MANIFEST) is None:
         below = sorted(str(config.parent) for config in folder.glob("*/*/config.json"))

@@ -56,7 +56,7 @@ def inspect_model(folder: Path, config: Mapping[str, Any]) -> Report:
     findings += [found for found in _impossible(folder, config) if found not in findings]
     findings += _oddities(folder, config, tensors, tokenizer_size)
     if prequantized and not prequantized.has_kv_scales:
-        problem = "has no scales of keys and values; kv_cache: fp8 takes 1.0"
+        problem = "has no scales of keys and values; kv_cache: fp8 uses 1.0"
         findings.append(note("KV cache", problem))
     architectures, own = config.get("architectures"), mtp_layers(source) if source else None
     facts = {
@@ -119,17 +119,19 @@ def _oddities(
 ) -> Iterator[Finding]:
     vocabulary = config.get("vocab_size")
     if isinstance(vocabulary, int) and (tokenizer_size or 0) > vocabulary:
-        problem = f"has {tokenizer_size} tokens, the model's vocabulary only {vocabulary}"
-        yield Finding("tokenizer", problem, "take both from the same revision")
+        problem = f"has {tokenizer_size} tokens, but the model's vocabulary has only {vocabulary}"
+        yield Finding("tokenizer", problem, "use both from the same revision")
     if isinstance(vocabulary, int) and vocabulary % 8:
-        problem = f"{vocabulary} is no multiple of 8; tensor parallel ranks fill theirs up with zero rows"
+        problem = f"{vocabulary} is not a multiple of 8; tensor parallel ranks pad their share with zero rows"
         yield note("vocab_size", problem)
     if config.get("tie_word_embeddings") and "lm_head.weight" in tensors:
-        problem = "is stored although the embedding is tied to it; one that differs is refused"
+        problem = "is stored although it is tied to the embedding; trtspec refuses one that differs"
         yield note("lm_head.weight", problem)
     frequencies = [tensor for name, tensor in tensors.items() if name.endswith("rotary_emb.inv_freq")]
     if frequencies and frequencies[0].dtype != "F32":
-        problem = f"rotary frequencies are stored as {frequencies[0].dtype}, rounded; they are computed anew"
+        problem = (
+            f"rotary frequencies are stored as {frequencies[0].dtype}, rounded; trtspec computes them again"
+        )
         yield note(frequencies[0].name, problem)
     if config.get("auto_map"):
         yield note("auto_map", "the model brings Python code, which trtspec never runs")
@@ -143,14 +145,14 @@ def _dtypes(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterato
     if len(found) > 1:
         yield note("dtype", f"the weights are stored in {' and '.join(found)}")
     elif found and named in DTYPES.values() and DTYPES[found[0]] != named:
-        yield note("dtype", f"config.json says {named}, the weights are {DTYPES[found[0]]}")
+        yield note("dtype", f"config.json has {named}, but the weights are {DTYPES[found[0]]}")
 
 
 def _other_weights(folder: Path, read: set[str]) -> Iterator[Finding]:
     others = [path.name for path in sorted(folder.iterdir()) if path.name not in read]
     for name in others:
         if Path(name).suffix == ".safetensors" and read:
-            yield note(name, "is not named by the index and is not read")
+            yield note(name, "is not in the index, so it is not read")
         if Path(name).suffix in PICKLES and read:
             yield note(name, "is pickle, which can run code when read; trtspec never opens it")
 

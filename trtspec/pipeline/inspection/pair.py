@@ -52,7 +52,7 @@ def inspect_pair(loaded: LoadedRecipe) -> PairReport:
         model = loaded.recipe.models[role]
         folder = cached_folder(location, model.revision)
         if folder is None:
-            unseen[role] = f"{location} is on the Hub and not on this machine"
+            unseen[role] = f"{location} is on the Hub but not on this machine"
             continue
         try:
             if role is Role.DRAFT and method.is_head:
@@ -65,7 +65,7 @@ def inspect_pair(loaded: LoadedRecipe) -> PairReport:
         except ModelError as error:
             if folder == location:
                 raise
-            unseen[role] = f"{location} is not whole in this machine's Hub cache: {error.problem}"
+            unseen[role] = f"{location} is incomplete in this machine's Hub cache: {error.problem}"
     findings: list[Finding] = []
     if Role.TARGET in sides:
         findings += backend.misfits(loaded.recipe, sides[Role.TARGET].source)
@@ -86,6 +86,6 @@ def inspect_pair(loaded: LoadedRecipe) -> PairReport:
 
 def _method(head: HeadDescription, method: str) -> Iterator[Finding]:
     if head.method != method:
-        problem = f"is {method}, the draft is a head of method {head.method}"
+        problem = f"is {method}, but the draft is a head of method {head.method}"
         repair = f"speculation.method: {head.method}"
         yield Finding("speculation.method", problem, repair, effect="the head cannot draft by this method")

@@ -102,16 +102,16 @@ def _family(config: Mapping[str, Any]) -> Iterator[Finding]:
         named = (name for name, family in FAMILIES.items() if family.name == kind)
         architecture = next(named, architecture)
     if architecture not in FAMILIES:
-        yield note("architecture", f"{architecture} is not one that trtspec knows")
+        yield note("architecture", f"{architecture} is not supported by trtspec")
         if architecture == _ANY_QWEN and not config.get("qwen_type"):
-            problem = "is missing; TensorRT-LLM leaves out the norms of a Qwen3 and says nothing"
+            problem = "is missing; TensorRT-LLM would silently leave out the norms of a Qwen3"
             yield Finding("qwen_type", problem, _CONVERT)
         return
     keys = FAMILIES[architecture].keys
     its_own = {key.name for key in keys}
     for name, default in _DEFAULTS.items():
         if config.get(name) is None and name not in its_own:
-            yield Finding(name, f"is missing; TensorRT-LLM takes {default} for it", _CONVERT)
+            yield Finding(name, f"is missing; TensorRT-LLM uses {default}", _CONVERT)
     for key in keys:
         found = config.get(key.name)
         if (key.default if found is None else found) != key.value:
@@ -131,7 +131,7 @@ def _sizes(config: Mapping[str, Any]) -> Iterator[Finding]:
                 yield Finding(key, problem, _CONVERT)
     layers = config.get("num_hidden_layers", 0)
     if is_size(layers) and layers > MOST_BLOCKS:
-        yield Finding("num_hidden_layers", f"is {layers}, more than any model has", _CONVERT)
+        yield Finding("num_hidden_layers", f"is {layers}, which is more than any model has", _CONVERT)
 
 
 def _numbers(config: Mapping[str, Any]) -> Iterator[Finding]:
@@ -142,10 +142,13 @@ def _numbers(config: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("quantization", problem, "remove it from config.json")
     weights, cache = quantization.get("quant_algo"), quantization.get("kv_cache_quant_algo")
     if weights == "FP8" and cache is None:
-        problem = f"stays in {config.get('dtype')} beside FP8 weights, twice the memory of an FP8 cache"
+        problem = (
+            f"is {config.get('dtype')} although the weights are FP8; it takes twice the memory of an FP8 "
+            "cache"
+        )
         yield note("KV cache", problem, "quantization: {weights: fp8, kv_cache: fp8}")
     if cache == "FP8" and weights != "FP8":
-        problem = "is FP8 but the weights are not: TensorRT-LLM turns paged context FMHA off and says nothing"
+        problem = "is FP8 but the weights are not: TensorRT-LLM silently turns paged context FMHA off"
         yield Finding("KV cache", problem, "quantization: {weights: fp8, kv_cache: fp8}")
     if config.get("logits_dtype", "float32") != "float32":
         problem = f"is {config['logits_dtype']}; Triton's templates declare logits as TYPE_FP32"
@@ -157,7 +160,8 @@ def _parallel(config: Mapping[str, Any]) -> Iterator[Finding]:
     product = ranks.world_size * (mapping["cp_size"] if is_size(mapping.get("cp_size")) else 1)
     if mapping.get("world_size", 1) != product:
         problem = (
-            f"world_size is {mapping.get('world_size')}, but tp_size, pp_size and cp_size make {product}"
+            f"world_size is {mapping.get('world_size')}, but the product of tp_size, pp_size and cp_size is "
+            f"{product}"
         )
         yield Finding("mapping", problem, _CONVERT)
     if sizes is None:
@@ -166,5 +170,5 @@ def _parallel(config: Mapping[str, Any]) -> Iterator[Finding]:
     if found := misfit(sizes, ranks, fp8=is_fp8):
         yield replace(found, subject="mapping")
     if sizes.vocab_size % ranks.tp_size:
-        problem = f"{sizes.vocab_size} is no multiple of tp_size; zero rows fill up the last rank"
+        problem = f"{sizes.vocab_size} is not a multiple of tp_size; the last rank is padded with zero rows"
         yield note("vocab_size", problem)

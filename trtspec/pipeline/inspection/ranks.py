@@ -99,16 +99,16 @@ def _compare_rank(
     misshapen = [name for name, tensor in there.items() if tensor.shape != demanded[name][1]]
     if misshapen:
         name = misshapen[0]
-        shapes = f"has shape {list(there[name].shape)}, its config demands {list(demanded[name][1])}"
+        shapes = f"has shape {list(there[name].shape)}, but its config demands {list(demanded[name][1])}"
         yield Finding(file, f"{name}: {shapes}{_more(misshapen)}", _AGAIN)
     others = [name for name, tensor in there.items() if tensor.dtype != demanded[name][0]]
     if others:
         name = others[0]
-        dtypes = f"has dtype {there[name].dtype}, its config demands {demanded[name][0]}"
+        dtypes = f"has dtype {there[name].dtype}, but its config demands {demanded[name][0]}"
         yield Finding(file, f"{name}: {dtypes}{_more(others)}", _AGAIN)
     extra = [name for name in tensors if name not in demanded and not _HARMLESS.fullmatch(name)]
     if extra:
-        problem = f"{extra[0]}: is no tensor of this model{_more(extra)}; TensorRT-LLM ignores it"
+        problem = f"{extra[0]}: does not belong to this model{_more(extra)}; TensorRT-LLM ignores it"
         yield note(file, problem)
 
 

@@ -86,7 +86,7 @@ def _weights(machine: Machine, recipe: Recipe) -> dict[Role, int]:
 def _gpus(machine: Machine, recipe: Recipe | None, release: releases.Release | None) -> Iterator[Finding]:
     found = machine.gpus
     if not found:
-        repair = "start the container with --gpus all, and look at CUDA_VISIBLE_DEVICES and nvidia-smi"
+        repair = "start the container with --gpus all, and check CUDA_VISIBLE_DEVICES and nvidia-smi"
         yield Finding("GPU", "none is visible", repair, severity=_needed(recipe))
         return
     names = ", ".join(dict.fromkeys(f"{gpu.name} (SM {gpu.sm}, {gib(gpu.memory)})" for gpu in found))
@@ -96,9 +96,11 @@ def _gpus(machine: Machine, recipe: Recipe | None, release: releases.Release | N
     driver = found[0].driver
     if release and driver.partition(".")[0].isdecimal() and int(driver.partition(".")[0]) < release.driver:
         problem = (
-            f"{driver}; CUDA {release.cuda} of TensorRT-LLM {release.version} wants {release.driver} or newer"
+            f"{driver}; CUDA {release.cuda} of TensorRT-LLM {release.version} needs {release.driver} or newer"
         )
-        repair = "install a newer one; data-centre GPUs may do with the image's compatibility package"
+        repair = (
+            "install a newer driver; for data-centre GPUs the image's compatibility package may be enough"
+        )
         yield note("driver", problem, repair)
     else:
         yield ok("driver", driver)
@@ -113,10 +115,10 @@ def _kind(found: str, machine: Machine, recipe: Recipe | None) -> Finding:
         problem = f"{found}; the recipe is for {wanted.label} (SM {wanted.sm})"
         return Finding("GPU", problem, "use the recipe's GPU, or change hardware.gpu")
     if len(machine.gpus) < count:
-        repair = "look at CUDA_VISIBLE_DEVICES, or change hardware.count and parallel"
+        repair = "check CUDA_VISIBLE_DEVICES, or change hardware.count and parallel"
         return Finding("GPU", f"{found}; the recipe needs {count}", repair)
     if machine.gpus[0].memory < 0.95 * wanted.memory_gib * GIB:
-        problem = f"{found}; the recipe counts on {wanted.label} ({wanted.memory_gib} GiB)"
+        problem = f"{found}; the recipe expects {wanted.label} ({wanted.memory_gib} GiB)"
         return note("GPU", problem, "name this GPU in hardware.gpu")
     return ok("GPU", found)
 
@@ -124,7 +126,7 @@ def _kind(found: str, machine: Machine, recipe: Recipe | None) -> Finding:
 def _settings(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
     for gpu in machine.gpus[: recipe.hardware.count if recipe else None]:
         problems = {
-            "MIG": f"GPU {gpu.index} is divided; an engine wants a whole one",
+            "MIG": f"GPU {gpu.index} is divided (MIG); an engine needs a whole GPU",
             "compute mode": f"GPU {gpu.index} has {gpu.compute_mode}; "
             "TensorRT-LLM starts several processes on it",
         }
@@ -140,11 +142,11 @@ def _memory(machine: Machine, recipe: Recipe | None) -> Finding:
     gpu, needed = found[number], loads.get(number, 0)
     free = f"{gib(gpu.free)} free"
     if needed > gpu.free:
-        free += f" on GPU {gpu.index}, and the weights take {gib(needed)} of it"
-        repair = "end what else uses the GPU (nvidia-smi), or write quantization fp8 or more ranks"
+        free += f" on GPU {gpu.index}, but the weights need {gib(needed)}"
+        repair = "end other programs on the GPU (nvidia-smi), or set quantization fp8 or more ranks"
         return Finding("GPU memory", free, repair)
     if gpu.free < 0.9 * gpu.memory:
-        return note("GPU memory", free, "something else uses it: nvidia-smi shows what")
+        return note("GPU memory", free, "another program uses it: nvidia-smi shows which")
     return ok("GPU memory", free)
 
 
@@ -193,7 +195,7 @@ def _engines(machine: Machine, release: releases.Release | None) -> Iterator[Fin
         return
     if release and llm == release.version and not tensorrt.startswith(release.tensorrt):
         problem = f"{tensorrt}; the image of {release.version} has {release.tensorrt}"
-        yield note("TensorRT", problem, "engines load in this TensorRT only: build and serve here")
+        yield note("TensorRT", problem, "engines load only in this version of TensorRT: build and serve here")
     else:
         yield ok("TensorRT", tensorrt)
 
@@ -214,7 +216,7 @@ def _inside(release: releases.Release, engine: ContainerEngine) -> str:
 def _containers(engine: ContainerEngine) -> Iterator[Finding]:
     name = engine.program.name
     if not engine.is_installed:
-        yield note(name, "none; it, or podman, is needed only to run NVIDIA's image from here")
+        yield note(name, "none; docker or podman is needed only to run NVIDIA's image from here")
         return
     if problem := engine.obstacle_to(gpus=True):
         found = f"{engine.version}, and {problem.problem}" if engine.version else problem.problem
@@ -233,7 +235,9 @@ def _torch(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
     if version:
         yield ok("PyTorch", version)
         if "numba" not in machine.versions:
-            yield note("numba", "none; engines on a CPU have half the speed without it", "pip install numba")
+            yield note(
+                "numba", "none; without it engines on a CPU run at half the speed", "pip install numba"
+            )
     elif any(backend.compiles for backend in backends):
         yield note("PyTorch", "none; the draft runs on it", "NVIDIA's image has it; a build does not need it")
     else:

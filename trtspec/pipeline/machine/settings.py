@@ -12,7 +12,7 @@ def settings_obstacle(found: Sequence[Gpu]) -> UnavailableError | None:
     """The error for the first such setting of these GPUs; None if there is none."""
     for gpu in found:
         problems = {
-            "MIG": "is divided (MIG), and an engine is built for a whole GPU",
+            "MIG": "is divided (MIG), but an engine is built for a whole GPU",
             "compute mode": f"has compute mode {gpu.compute_mode}; "
             "TensorRT-LLM starts several processes on it",
         }

@@ -44,7 +44,7 @@ class Chooser:
         flag, variable = self._flags.get(key), ENVIRONMENT.get(key, "")
         written = self.loaded.recipe.written(key)
         if flag is not None:
-            choice = Choice(key, flag, "flag", "as asked for")
+            choice = Choice(key, flag, "flag", "as requested")
         elif self._environment.get(variable):
             choice = Choice(key, self._environment[variable], "environment", f"{variable} is set")
         elif written is not None:

@@ -38,8 +38,8 @@ def depending(
         return dict(engines)
     engine, target = engines[Role.DRAFT], engines[Role.TARGET]
     if engine.head and layout != "in_process":
-        problem = "a head reads its target's states, which no model of Triton sends"
-        raise choose.error("serving.layout", problem, "write layout: in_process, or leave it out")
+        problem = "a head reads its target's states, which a Triton model cannot send"
+        raise choose.error("serving.layout", problem, "write layout: in_process, or remove this line")
     if draft.layers_of_target is None:
         return dict(engines)
     are_embedded = all(one.runner.is_embedded for one in (engine, target))
@@ -66,7 +66,7 @@ def _layers(
     """Returns the layers, or how they are chosen, and keeps the choices."""
     count, of = engine.model.source.num_hidden_layers, target.model.source.num_hidden_layers
     share = weight_share(engine, target)
-    reason = f"{count} of {of} layers, {share:.0%} of the weights: pays where more than that is accepted"
+    reason = f"{count} of {of} layers, {share:.0%} of the weights: pays if acceptance is higher than that"
     written, key = draft.layers_of_target, "draft.layer_search"
     name = AUTO if written == AUTO else ", ".join(map(str, written or ()))
     choose.choices.append(Choice("draft.layers_of_target", name, "recipe", reason))
@@ -78,12 +78,12 @@ def _layers(
         values |= {"text_field": calibration.text_field, "chat_template": calibration.chat_template}
     dataset = engine.model.search.dataset
     choose(f"{key}.dataset", dataset.dataset.name if dataset else "trtspec's own", _REASON[dataset is None])
-    choose(f"{key}.count", count, "all but 45 % of those between the first and the last, as in SWIFT")
-    options = {name: choose(f"{key}.{name}", value, "what is usual") for name, value in values.items()}
+    choose(f"{key}.count", count, "without 45 % of the layers between the first and the last, as in SWIFT")
+    options = {name: choose(f"{key}.{name}", value, "the usual value") for name, value in values.items()}
     return LayersPlan(None, SearchOptions(target.checkpoint.dtype, shares_cache, count, **options), dataset)
 
 
 _REASON = {
-    False: "the texts that the target is calibrated with",
-    True: "a few beginnings of code, prose and lists: name texts of yours instead",
+    False: "the calibration texts of the target",
+    True: "a few short texts of code, prose and lists; better name your own texts",
 }

@@ -49,7 +49,7 @@ class Embedded:
     def problem(self) -> str | None:
         """The reason why the engines cannot work on this machine; None if they can."""
         if self.tokens < self.max_seq_len:
-            return f"the KV cache holds {self.tokens} tokens, less than one text of {self.max_seq_len}"
+            return f"the KV cache holds {self.tokens} tokens, less than one sequence of {self.max_seq_len}"
         return None
 
 

@@ -45,5 +45,7 @@ def check_cyclic(choose: Chooser, source: Source, options: BuildOptions) -> None
     """
     window, drafts = family_of(source).window(source), options.max_draft_len
     if window is not None and options.max_seq_len + drafts > window:
-        problem = f"tokens see {window} before them, and refused drafts overwrite some of these"
+        problem = (
+            f"tokens attend to the last {window}, and rejected drafts overwrite some of these in the KV cache"
+        )
         raise choose.error("engine.max_seq_len", problem, f"at most {window - drafts}, drafts included")

@@ -39,8 +39,10 @@ def choose_num_tokens(choose: Chooser, target: BuildOptions, affordable: Callabl
     tokens: int = choose("engine.max_num_tokens", default, reason)
     if tokens < needed:
         batch, drafts = target.max_batch_size, target.max_draft_len
-        problem = f"{tokens} is too few: {batch} requests of {drafts} draft tokens and one more are {needed}"
-        raise choose.error("engine.max_num_tokens", problem, f"at least {needed}, or leave it out")
+        problem = (
+            f"{tokens} is too small: {batch} requests of {drafts} draft tokens and one more need {needed}"
+        )
+        raise choose.error("engine.max_num_tokens", problem, f"set at least {needed}, or remove this line")
     return tokens
 
 
@@ -48,18 +50,18 @@ def choose_chunked_context(choose: Chooser, target: BuildOptions) -> bool:
     """Says whether the target has chunked context; raises RecipeError if it needs what the recipe forbids."""
     tokens, longest = target.max_num_tokens, _longest(target)
     holds = tokens >= longest
-    reason = "an iteration holds the longest text, so no draft is discarded"
+    reason = "an iteration holds the longest sequence, so no draft is discarded"
     if not holds:
         reason = (
-            f"texts outgrow an iteration; {target.max_batch_size} requests lose drafts from"
-            f" {_text(target, tokens):,} tokens each"
+            f"sequences may exceed an iteration; {target.max_batch_size} requests lose drafts from "
+            f"{_text(target, tokens):,} tokens each"
         )
     chunked: bool = choose("engine.enable_chunked_context", not holds, reason)
     if not chunked and not holds:
         problem = (
             f"without it, max_num_tokens {tokens} must hold the longest text and a draft, {longest} tokens"
         )
-        repair = f"write true, or max_num_tokens: {longest}"
+        repair = f"write true, or set max_num_tokens: {longest}"
         raise choose.error("engine.enable_chunked_context", problem, repair)
     return chunked
 

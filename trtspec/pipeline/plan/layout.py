@@ -16,7 +16,7 @@ from trtspec.recipe.serving import BLS_MODELS
 
 def repository_spec(resolved: Resolved) -> RepositorySpec:
     serving = resolved.coordination
-    assert serving is not None, "a server of others has no model repository"
+    assert serving is not None, "another engine's server has no model repository"
     engines: tuple[EngineModel, ...] = ()
     in_process = None
     admission = serving.admission

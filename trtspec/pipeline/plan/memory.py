@@ -90,7 +90,7 @@ class Budget:
         """The reason why the engines cannot work on this GPU; None if they can."""
         if self.left < 0:
             needed = gib(self.weights + self.workspace)
-            return f"the engines take {needed} of a GPU, and {self.gpu} has {gib(self.total)}"
+            return f"the engines need {needed} of a GPU, but {self.gpu} has {gib(self.total)}"
         if self.requests == 0:
             longest = self.tokens_per_request
             return f"the KV cache holds {self.tokens} tokens, less than one request of {longest}"

@@ -45,7 +45,7 @@ def build_obstacle(host: Host, release: Release, gpu: str, ranks: int) -> Trtspe
         return UnavailableError(COMMAND, "is not on PATH", repair)
     found = host.versions.get("tensorrt_llm")
     if found and found != release.version:
-        problem = f"is of TensorRT-LLM {found}, the recipe's release is {release.version}"
+        problem = f"is of TensorRT-LLM {found}, but the recipe's release is {release.version}"
         repair = f"build in a container: --container; or {inside}; or write release: {found}"
         return UnavailableError(host.trtllm_build, problem, repair)
     return _gpu_obstacle(host, gpus.GPUS[gpu], ranks)
@@ -55,7 +55,7 @@ def disk_obstacle(disk: Disk, needed: int) -> UnavailableError | None:
     """Returns what keeps a build, which writes so many bytes, from this disk; None if it has the room."""
     if needed <= disk.free:
         return None
-    problem = f"{gb(disk.free)} free in {disk.folder}, and a build needs about {gb(needed)}"
+    problem = f"{gb(disk.free)} are free in {disk.folder}, but a build needs about {gb(needed)}"
     return UnavailableError("disk", problem, "free some space, or choose another --output")
 
 
@@ -71,11 +71,11 @@ def recipe_obstacle(host: Host, recipe: Recipe) -> TrtspecError | None:
 
 def _gpu_obstacle(host: Host, wanted: gpus.GpuProduct, ranks: int) -> TrtspecError | None:
     if not host.gpus:
-        repair = "start the container with --gpus all, and look at CUDA_VISIBLE_DEVICES"
-        return UnavailableError("GPU", f"none is visible here; the recipe is for {wanted.label}", repair)
+        repair = "start the container with --gpus all, and check CUDA_VISIBLE_DEVICES"
+        return UnavailableError("GPU", f"no GPU is visible here; the recipe is for {wanted.label}", repair)
     for gpu in host.gpus[:ranks]:
         if not fits_sm(wanted.sm, gpu.sm):
-            problem = f"has SM {gpu.sm}, the recipe's {wanted.name} SM {wanted.sm}"
-            problem += "; an engine runs where it was built"
+            problem = f"has SM {gpu.sm}, but the recipe's {wanted.name} has SM {wanted.sm}"
+            problem += "; an engine runs only on the kind of GPU that built it"
             return UnavailableError(gpu.name, problem, "build on the recipe's GPU, or change hardware.gpu")
     return settings_obstacle(host.gpus[:ranks])

@@ -12,10 +12,10 @@ def choose_dtype(choose: Chooser, role: str, source: Source, backend: str) -> st
 
     Raises RecipeError for the first of them with a backend that does not run it.
     """
-    dtype: str = choose(f"{role}.dtype", source.dtype, "what the model is stored in", "model")
+    dtype: str = choose(f"{role}.dtype", source.dtype, "the dtype of the stored model", "model")
     if dtype == "auto":
         dtype = source.dtype
-        choose.choices[-1] = Choice(f"{role}.dtype", dtype, "model", "auto: what the model is stored in")
+        choose.choices[-1] = Choice(f"{role}.dtype", dtype, "model", "auto: the dtype of the stored model")
     if dtype == "float32" and backend_named(backend).float32_flaw:
         problem = "float32 has no paged context FMHA in TensorRT-LLM, which speculation needs"
         raise choose.error(f"{role}.dtype", problem, "write bfloat16 or float16")

@@ -58,7 +58,7 @@ def _choose_drafting(choose: Chooser) -> Drafting | None:
         return None
     choose.choices.append(Choice("speculation.method", method.kind, "recipe", "as written"))
     options = {
-        name: choose(f"speculation.method.{name}", value, "what is usual")
+        name: choose(f"speculation.method.{name}", value, "the usual value")
         for name, value in method.options.items()
     }
     return Drafting(method.kind, options)
@@ -67,7 +67,9 @@ def _choose_drafting(choose: Chooser) -> Drafting | None:
 def choose_layout(choose: Chooser, engines: Collection[EnginePlan]) -> Layout:
     parallel = max(engine.checkpoint.mapping.world_size for engine in engines) > 1
     default: Layout = "bls" if parallel else "in_process"
-    reason = "an engine of several ranks is a model of its own" if parallel else "no hop between the models"
+    reason = (
+        "an engine of several ranks must be a model of its own" if parallel else "no hop between the models"
+    )
     if choose.loaded.recipe.serving.layout == "triton":
         # The recipe is for vLLM, and somebody has its engines built all the same.
         return default
@@ -86,7 +88,7 @@ def choose_admission(choose: Chooser, engines: Collection[EnginePlan]) -> Admiss
     size = choose(
         "serving.max_queue_size",
         max(per_place, _LEAST_QUEUE),
-        "16 for each place" if per_place >= _LEAST_QUEUE else "room for a burst of 256 clients",
+        "16 for each slot" if per_place >= _LEAST_QUEUE else "room for a burst of 256 clients",
     )
     limit = choose(
         "serving.default_timeout_microseconds",
@@ -96,7 +98,9 @@ def choose_admission(choose: Chooser, engines: Collection[EnginePlan]) -> Admiss
     delay = choose(
         "serving.max_queue_delay_microseconds",
         min(_QUEUE_DELAY, limit),
-        "five minutes; who comes later is better off elsewhere" if limit > _QUEUE_DELAY else "the time limit",
+        "five minutes; a longer wait is better spent on another server"
+        if limit > _QUEUE_DELAY
+        else "the time limit",
     )
     draft_timeout = None
     if len(engines) > 1:

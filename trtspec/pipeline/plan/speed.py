@@ -71,9 +71,12 @@ def unforeseeable(resolved: Resolved) -> str | None:
     if resolved.loaded.recipe.hardware.gpu == gpus.NONE:
         return "a CPU has no data sheet: `trtspec bench` measures it"
     if unknown := {engine.model.source.architecture for engine in resolved.engines.values()} - set(FAMILIES):
-        return f"the layers of {' and '.join(sorted(unknown))} are not known"
+        return f"the layers of {' and '.join(sorted(unknown))} are unknown"
     if resolved.target.inside:
-        return "what an engine's own drafts bring is not reckoned: `trtspec bench --baseline` measures it"
+        return (
+            "the plan does not compute the gain by an engine's own drafts: `trtspec bench --baseline` "
+            "measures it"
+        )
     draft = resolved.engines.get(Role.DRAFT)
     if draft and draft.runner.is_embedded:
         return "a draft on the CPU has no data sheet: `trtspec bench` measures it"

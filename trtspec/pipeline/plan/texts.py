@@ -24,11 +24,11 @@ def choose_max_seq_len(choose: Chooser, longest: Mapping[Role, int], bounds: Ite
     `bounds`. Raises RecipeError for more than the target was made for.
     """
     shorter = min(longest, key=lambda role: longest[role])
-    own = TextBound(longest[shorter], f"the longest text that the {shorter} was made for")
+    own = TextBound(longest[shorter], f"the longest text that the {shorter} supports")
     found = min((own, *bounds), key=lambda bound: bound.tokens)
     origin: Origin = "model" if found is own else "default"
     length: int = choose("engine.max_seq_len", found.tokens, found.reason, origin)
     if length > longest[Role.TARGET]:
-        problem = f"{length} is more than the target was made for, {longest[Role.TARGET]} tokens"
+        problem = f"{length} is more than the target supports: {longest[Role.TARGET]} tokens"
         raise choose.error("engine.max_seq_len", problem, f"at most {longest[Role.TARGET]}")
     return length

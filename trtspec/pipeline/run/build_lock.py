@@ -25,7 +25,7 @@ def only_build(build: Path) -> Iterator[None]:
     descriptor = try_lock(file)
     if descriptor is None:
         owner = file.read_text(errors="replace").strip()
-        problem = f"another build is at work here (process {owner})"
+        problem = f"another build is running here (process {owner})"
         raise UnavailableError(build, problem, "wait for it to end, or choose another --output")
     try:
         os.set_inheritable(descriptor, True)

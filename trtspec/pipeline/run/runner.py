@@ -104,7 +104,7 @@ def _make(step: Step, build: Path, advance: Advance) -> None:
     except OSError as error:
         if error.errno not in FULL:
             raise
-        repair = "free some space and run the same command again; what is whole is kept"
+        repair = "free some space and run the same command again; finished parts are kept"
         full = UnavailableError(output, f"the disk is full ({error.strerror})", repair)
         full.step = step.name
         raise full from error

@@ -111,10 +111,10 @@ def _reuse(
     found = read_calibration(file)
     if found.provenance.get("weights") != weights:
         model = found.provenance.get("model")
-        problem = f"was made of {model}, whose weights are not those of this model"
-        raise ModelError(file, problem, "name texts in calibration.dataset, to calibrate this model")
+        problem = f"was made from {model}, whose weights differ from this model's"
+        raise ModelError(file, problem, "name texts in calibration.dataset to calibrate this model")
     if kv_cache and not found.kv:
-        problem = "has no numbers of the KV cache"
+        problem = "has no values for the KV cache"
         raise ModelError(file, problem, "calibrate with kv_cache: fp8, or write kv_cache: none")
     kept = with_layers(source, layers).layers
     write_calibration(output, found if kept is None else of_layers(found, kept))

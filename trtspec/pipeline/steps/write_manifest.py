@@ -61,7 +61,7 @@ def step(
         image = partial(_image, host.container_engine.program, resolved.release.image)
     return Step(
         kind=KIND,
-        summary="what everything was made of, and with what",
+        summary="the inputs and tools of the build",
         inputs=tuple(step.output for step in steps if step.output),
         output=OUTPUT,
         command=(),

@@ -99,7 +99,7 @@ def from_bytes(content: bytes) -> Entry:
     """Reads a document; raises ValueError if it is no entry, or names a file outside of its folder."""
     values = _parsed(content)
     if not isinstance(values, dict) or values.pop("schema", None) != SCHEMA:
-        raise ValueError("it is of another version of trtspec")
+        raise ValueError("it was written by another version of trtspec")
     try:
         files = {
             _inside(path): StoredFile(_digest(file["sha256"]), tuple(map(_chunk, file["chunks"])))
@@ -109,12 +109,12 @@ def from_bytes(content: bytes) -> Entry:
         platform = Platform(**values.pop("platform"))
         entry = Entry(**values, platform=platform, files=files, folders=folders)
     except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"it is not whole: {error}") from error
+        raise ValueError(f"it is incomplete: {error}") from error
     if entry.role not in get_args(Content):
         raise ValueError(f"its role is {entry.role!r}")
     texts = (entry.name, entry.key, entry.created)
     if not (all(isinstance(text, str) for text in texts) and isinstance(entry.manifest, dict)):
-        raise ValueError("its name, its key or its manifest is not what it should be")
+        raise ValueError("its name, its key or its manifest is wrong")
     return entry
 
 

@@ -166,7 +166,7 @@ class Files:
         except (StoreError, UnavailableError):
             raise
         except FileNotFoundError:
-            problem = f"{name} is not there, or the bucket or folder is not"
+            problem = f"{name} does not exist, or its bucket or folder does not"
             raise StoreError(str(self.address), problem, "trtspec store list shows what is there") from None
         except Exception as error:
             said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -185,14 +185,12 @@ def _open(address: StoreAddress) -> tuple[Any, str]:
         get_filesystem_class(protocol)
     except ValueError:
         known = "use a folder, or a URL such as s3://bucket/folder or gs://bucket/folder"
-        raise UnavailableError(
-            str(address), f"{protocol} is no file system that fsspec knows", known
-        ) from None
+        raise UnavailableError(str(address), f"fsspec has no file system {protocol}", known) from None
     except ImportError:
         package = _package(protocol)
         if package in EXTRAS:
             raise not_installed(package, f"{protocol}://", EXTRAS[package]) from None
-        problem = f"is not installed, and {protocol}:// needs it"
+        problem = f"is not installed, but {protocol}:// needs it"
         raise UnavailableError(package, problem, f"pip install {package}") from None
     try:
         # A listing that is remembered would not show what another machine has written.

@@ -43,7 +43,7 @@ def keep(
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with locked(_lock_of(folder), lambda: say(f"another process pulls {folder}; waiting for it")):
+        with locked(_lock_of(folder), lambda: say(f"waiting for another process that pulls {folder}")):
             _make(store, entry, folder, watch, say)
             if remembers:
                 # A folder of a disk that is full by now is served without it.
@@ -53,7 +53,7 @@ def keep(
         if error.errno not in _READ_ONLY:
             raise
         if problem := find_problem(entry, folder, watch):
-            said = f"{problem}, and nothing can be written here: {error.strerror}"
+            said = f"{problem}, and this folder cannot be written: {error.strerror}"
             repair = f"let user {os.getuid()} write to {folder.parent}"
             raise UnavailableError(folder, said, repair) from None
 
@@ -73,10 +73,10 @@ def remembered(folder: Path, digest: str) -> Entry | None:
 def find_problem(entry: Entry, folder: Path, watch: Progress) -> str | None:
     """Reads every byte of a folder; returns in what it is not the entry, None if it is."""
     if not folder.is_dir():
-        return "is not there"
+        return "does not exist"
     found = {str(path.relative_to(folder)): path for path in folder.rglob("*") if not path.is_dir()}
     for name in sorted(found.keys() ^ entry.files.keys()):
-        return f"has {name}, which is not of the entry" if name in found else f"lacks {name}"
+        return f"has {name}, which is not in the entry" if name in found else f"lacks {name}"
     for name, file in entry.files.items():
         if found[name].is_symlink() or found[name].stat().st_size != file.size:
             return f"has another {name}"
@@ -98,7 +98,7 @@ def _make(store: Store, entry: Entry, folder: Path, watch: Progress, say: Callab
         problem = find_problem(entry, folder, watch)
         if problem is None:
             return
-        say(f"{folder} {problem}; it is pulled anew")
+        say(f"{folder} {problem}; it is pulled again")
     made = temporary(folder)
     try:
         _check_room(entry, made)
@@ -127,9 +127,9 @@ def _check_room(entry: Entry, made: Path) -> None:
 
 def _no_room(entry: Entry, folder: Path) -> UnavailableError:
     free = shutil.disk_usage(folder.parent).free
-    problem = f"{entry.name} needs {mb_or_gb(entry.size)}, and {mb_or_gb(free)} are free"
+    problem = f"{entry.name} needs {mb_or_gb(entry.size)}, but {mb_or_gb(free)} are free"
     others = sorted(path.name for path in folder.parent.iterdir() if path.is_dir() and path.name[0] != ".")
-    unused = f", or remove what no pod serves any more of {', '.join(others)}" if others else ""
+    unused = f", or remove those of {', '.join(others)} that no pod serves any more" if others else ""
     return UnavailableError(folder.parent, problem, f"give the volume more room{unused}")
 
 

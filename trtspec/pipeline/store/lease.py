@@ -122,7 +122,7 @@ def _wait(store: Store, platform: Platform, key: str, what: str, watch: Progress
                     return StoreLease(store, name, mine)
                 number, builder = leases.look()
             advance = advance or shown.enter_context(watch(f"wait for {what}", None))
-            advance(0, str(builder or f"{store} answers too slowly to agree on who builds"))
+            advance(0, str(builder or f"{store} answers too slowly for builders to agree on who builds"))
             time.sleep(POLL_S)
     return None
 

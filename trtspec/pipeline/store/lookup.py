@@ -19,6 +19,6 @@ def find_entry(store: Store, name: str) -> Entry:
     if len(found) > 1:
         raise StoreError(str(store), f"{len(found)} digests begin with {name}", "give more digits of it")
     if not found:
-        problem = f"has no build {name!r:.80}, and no entry whose digest begins so"
+        problem = f"has no build {name!r:.80}, and no entry whose digest begins with it"
         raise StoreError(str(store), problem, "trtspec store list URL shows what is there")
     return found[0]

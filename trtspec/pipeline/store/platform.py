@@ -41,12 +41,12 @@ class Platform:
         if self.sm is None:
             return None
         if runtime.sms and not any(fits_sm(self.sm, sm) for sm in runtime.sms):
-            return f"it was built for SM {self.sm}, and this machine has SM {runtime.sms[0]}"
+            return f"it was built for SM {self.sm}, but this machine has SM {runtime.sms[0]}"
         llm, tensorrt = runtime.tensorrt_llm, runtime.tensorrt
         if llm and llm != self.tensorrt_llm:
-            return f"it was built by TensorRT-LLM {self.tensorrt_llm}, and this machine has {llm}"
+            return f"it was built by TensorRT-LLM {self.tensorrt_llm}, but this machine has {llm}"
         if tensorrt and not fits_tensorrt(self.tensorrt, tensorrt):
-            return f"it was built by TensorRT {self.tensorrt}, and this machine has {base_version(tensorrt)}"
+            return f"it was built by TensorRT {self.tensorrt}, but this machine has {base_version(tensorrt)}"
         return None
 
 

@@ -111,7 +111,7 @@ def exclusively(store: Store) -> Iterator[Remove]:
         nonlocal start
         for first in range(0, len(names), _BATCH):
             if monotonic() - start > LIMIT.total_seconds() / 2:
-                problem = "it took so long to look at this store that a push may have begun"
+                problem = "listing this store took so long that a push may have started"
                 raise StoreError(str(store), problem, "run the same command again; nothing is lost")
             store.files.write(mark, b"")
             start = monotonic()

@@ -103,7 +103,7 @@ class _Upload:
             stream.seek(piece.offset)
             content = stream.read(chunk.size)
         if sha256(content).hexdigest() != chunk.sha256:
-            raise StoreError(file, "was changed while it was pushed", "run the same command again")
+            raise StoreError(file, "changed during the push", "run the same command again")
         files.write(chunk.name, content)
         return chunk.size
 
@@ -130,7 +130,7 @@ class _Mark:
         """Raises StoreError if the mark is gone, unless another push of this entry has come to its end."""
         files = self._store.files
         if files.size(self.name) is None and files.size(self._entry.document) is None:
-            problem = f"the push of {self._entry.name} was at rest for so long that a prune took it for dead"
+            problem = f"the push of {self._entry.name} paused for so long that a prune took it for dead"
             raise StoreError(str(self._store), problem, "run the same command again")
 
 

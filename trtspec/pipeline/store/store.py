@@ -24,7 +24,7 @@ from trtspec.pipeline.store.platform import Platform
 ENTRIES, OBJECTS, PUSHING, PRUNING = "entries", "objects", "pushing", "pruning"
 BUILDING = "building"
 THREADS = 8  # not limited by processors: a request mostly waits for the network
-_OTHER = "its content is not what its name says"
+_OTHER = "its content does not match its name"
 
 
 class Store:
@@ -69,7 +69,7 @@ class Store:
         except ValueError as error:
             raise self._corrupted(name, str(error)) from error
         if name not in (entry.document, f"{PUSHING}/{entry.digest}.json"):
-            raise self._corrupted(name, "it is the entry of another platform or key")
+            raise self._corrupted(name, "it is an entry of another platform or key")
         return entry
 
     def read_chunk(self, chunk: Chunk) -> bytes:
@@ -78,7 +78,7 @@ class Store:
         if content is None:
             raise self._corrupted(chunk.name, "it is gone")
         if len(content) != chunk.size:
-            raise self._corrupted(chunk.name, f"it has {len(content)} bytes of {chunk.size}")
+            raise self._corrupted(chunk.name, f"it has {len(content)} of {chunk.size} bytes")
         if sha256(content).hexdigest() != chunk.sha256:
             raise self._corrupted(chunk.name, _OTHER)
         return content

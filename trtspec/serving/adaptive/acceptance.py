@@ -5,9 +5,10 @@ clock.
 from __future__ import annotations
 
 FIRST_RATE = 0.7
-"""The rate of a position of which nothing is known, nor of one before it."""
+"""The rate of a position without observations there or before it."""
 OWN_PRIOR, OVERALL_PRIOR = 6.0, 2.0
-"""How many observations the rate of all counts beside a text's own, and a position's before its own."""
+"""The weight, in observations, of the rate of all texts beside a text's own, and of the position before
+beside a position's own."""
 
 
 class AcceptanceCounter:

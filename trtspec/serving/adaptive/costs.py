@@ -14,11 +14,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 ALONE = ("", 0)
-"""The key of a token of the target alone, whatever the drafts come from."""
+"""The key of a token of the target alone, for any origin of drafts."""
 WINDOW = 3
 """How many rounds before and after a trial tell the speed during it, and at least one of each completion."""
 NOISE, LINE, LEAST = 0.2**2, 0.15**2, 0.04**2
-"""Variances of logarithms: of one trial, of rounds around their line, and of what was tried often."""
+"""Variances of logarithms: of one trial, of rounds around their line, and of a K that was tried often."""
 SURETY = 3.0
 """How many standard deviations the line's slope is from 0 before rounds of many K are known."""
 SURPRISE = 0.5

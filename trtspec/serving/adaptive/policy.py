@@ -21,14 +21,15 @@ from trtspec.serving.verification import VerificationCounts
 BURST, BURST_OF_MANY = 32, 64
 """How many tokens the target decodes alone before a draft is considered again; a burst is a new request."""
 MARGIN = 1.02
-"""How many times the goodput of the present K another one must promise."""
+"""By what factor another K must promise more goodput than the present one."""
 STAYS = 4
 """For how many rounds a K is used before goodputs are compared again, and at least one of each completion."""
 FIRST_OF_MANY = 2
-"""The K to begin with where six or more run, which are many: steps are longer, and a draft pays less."""
+"""The first K if six or more completions run: steps are longer, and a draft gains less."""
 OWN_KEEP, OVERALL_KEEP = 0.95, 0.99
 HALF_LIFE_S, FADING_S = 2.0, 0.05
-"""The seconds after which an acceptance counts half, since texts drift, and how often that is reckoned."""
+"""The seconds after which an acceptance counts half, since texts drift, and the seconds between updates of
+this."""
 
 
 def size_of(load: int) -> int:

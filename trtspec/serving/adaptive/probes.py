@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 FIRST = 4
-"""The K that is used while nothing is known."""
+"""The K before any measurement."""
 ROUNDS = 3
 """How many rounds of each completion a probe takes at most: the first tells no time."""
 BURST = 12
@@ -16,11 +16,11 @@ SHARE = 0.004
 GAP = 6
 """How many rounds with the K in use are between two probes, and at least two of each completion."""
 HOPE = 2.0
-"""How much more goodput is hoped for of a K for each standard deviation of doubt."""
+"""The bonus in goodput of a K for each standard deviation of uncertainty."""
 DOUBT = 6.0
-"""How much more probes may lose for each standard deviation of doubt about what they try."""
+"""How much more a probe may lose for each standard deviation of uncertainty about its K."""
 ALL = 0.9
-"""From which share of the texts on all count as having drafts."""
+"""From this share of texts with drafts on, all texts count as having drafts."""
 MOST_OF_ALL = 0.1
 """The share of the time that probes may take: where many run, they disturb one another when K changes."""
 LEAST_S, MOST_S = 0.5, 30.0
@@ -38,7 +38,7 @@ class LoadOutlook:
     seconds: Sequence[float]
     """The measured seconds of a round for each K; empty as long as nothing is known."""
     doubt: Callable[[], Sequence[float]]
-    """Returns by which share `seconds` may be wrong, for each K."""
+    """Returns the relative error of `seconds`, for each K."""
     share: float = 1.0
     """The share of the texts that have a draft."""
 

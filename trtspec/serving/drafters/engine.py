@@ -99,7 +99,7 @@ class EngineSource:
     def _fail(self, failure: Exception, now: float) -> None:
         self._breaker.failed(now)
         self._stats.draft_available = self._breaker.is_closed()
-        consequence = "" if self._stats.draft_available else ", so the target goes on alone for a while"
+        consequence = "" if self._stats.draft_available else ", so the target decodes alone for a while"
         log.warning("the draft failed%s: %s", consequence, failure)
 
 

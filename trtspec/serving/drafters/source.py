@@ -10,7 +10,7 @@ from trtspec.serving.executor import Request
 from trtspec.serving.text import Text
 
 ENGINE, LOOKUP, EARLIER = ORIGINS = ("engine", "lookup", "earlier_answers")
-"""What drafts come from: the draft engine, the text itself, or what the same tenant was answered before."""
+"""The origins of drafts: the draft engine, the text itself, or earlier answers to the same tenant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Offer:
     """The most tokens that a drafter can propose now."""
 
     origin: str
-    """One of `ORIGINS`, since drafts of one origin are accepted alike and take alike."""
+    """One of `ORIGINS`; drafts of one origin have similar acceptance and costs."""
     room: int
     """The most tokens of a proposal; 0 if the drafter proposes no more."""
 

@@ -26,7 +26,7 @@ class SourceInputs:
     """The engine of a method that has one."""
     target_vocab_size: int
     timeout_s: float
-    """The longest that a proposal of the engine is waited for."""
+    """The longest wait for a proposal of the engine."""
     stats: Stats
     dictionary: Dictionary | None = None
     """Given if the engine's vocabulary is another than the target's."""

@@ -16,8 +16,8 @@ from trtspec.serving.text import Text, common_prefix
 from trtspec.serving.tokenizer import Tokenizer
 
 MOST_OPEN, KEPT_OPEN = 192, 64
-"""The end of a text stays open, since what follows may cut it otherwise: at most so many bytes, of which so
-many stay open when the rest is settled."""
+"""The end of a text stays open, since later text may change its tokenization: at most the first number of
+bytes; when the rest is settled, the second number stays open."""
 MOST_TRIED = 16
 """How many places are tried that an open end may be settled up to; behind them all of it is."""
 CONTEXT = 24

@@ -13,12 +13,12 @@ from trtspec.serving.executor import MAX_TOP_LOG_PROBS, Limits, LogitsFormat
 # `SpeculativeDecodingMode`, written as an integer.
 DRAFT_TOKENS_EXTERNAL, MEDUSA, LOOKAHEAD, EAGLE = 2, 4, 8, 32
 INSIDE = frozenset({MEDUSA, LOOKAHEAD, EAGLE})
-"""The modes of engines that draft by themselves."""
+"""The modes of engines with their own drafts."""
 GREEDY_ALONE = frozenset(
     {"temperature", "top_k", "top_p", "min_p", "min_tokens"}
     | {"repetition_penalty", "presence_penalty", "frequency_penalty"}
 )
-"""What an engine that drafts by itself does not do as it is asked to.
+"""The options that an engine with its own drafts ignores.
 
 Its `DecodingMode` (`executor/types.h`) has neither temperature, penalties nor min_p. Medusa's layer draws by
 top-k alone, and has one state of random numbers for all nodes of a step (`layers/medusaDecodingLayer.cpp`);

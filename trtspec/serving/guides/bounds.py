@@ -14,7 +14,7 @@ from trtspec.serving.guides.schemas import check_schema, check_tags
 
 MAX_CHARACTERS = 32_768
 MAX_DEPTH = 64
-"""How deep braces and brackets may stand in each other: the time that xgrammar takes grows with its cube."""
+"""The largest nesting depth of braces and brackets: xgrammar's time grows with its cube."""
 _TOO_DEEP = f"it is nested more than {MAX_DEPTH} deep"
 _JSON = {GuideType.JSON_SCHEMA: check_schema, GuideType.STRUCTURAL_TAG: check_tags}
 
@@ -27,12 +27,12 @@ def check(guide: Guide) -> None:
     text = guide.guide
     if guide.guide_type is GuideType.JSON:
         if text:
-            raise GuideError("json is any JSON and takes no guide; a schema has the type json_schema")
+            raise GuideError("json means any JSON and takes no guide; use the type json_schema for a schema")
         return
     if not text:
         raise GuideError(f"a guide of the type {guide.guide_type.value} is empty")
     if len(text) > MAX_CHARACTERS:
-        raise GuideError(f"{len(text)} characters are more than {MAX_CHARACTERS}")
+        raise GuideError(f"it has {len(text)} characters, more than {MAX_CHARACTERS}")
     check_content = _JSON.get(guide.guide_type)
     if check_content is None:
         _check_depth(_depth(text))

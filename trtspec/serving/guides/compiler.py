@@ -149,7 +149,7 @@ class GuideCompiler:
         if seconds > MAX_MASK_S:
             raise GuideError(TOO_AMBIGUOUS)
         if not first.is_open(0):
-            raise GuideError("none of the model's tokens can begin a text of it")
+            raise GuideError("no token of the model can begin a text of this grammar")
         return grammar
 
     def _read(self, guide: Guide) -> Any:

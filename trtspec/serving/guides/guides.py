@@ -132,8 +132,8 @@ class Guides:
         except asyncio.TimeoutError:
             # It may have begun this moment, which says nothing of the guide either.
             if self._threads.give_up(call) or begun.cancelled():
-                raise Busy("other grammars are being read") from None
-            raise GuideError(f"xgrammar takes longer than {COMPILE_S:g} s to read it") from None
+                raise Busy("other grammars are being compiled") from None
+            raise GuideError(f"xgrammar takes longer than {COMPILE_S:g} s to compile it") from None
 
 
 def _key(guide: Guide) -> Key:

@@ -14,7 +14,7 @@ from trtspec.serving.errors import RolloutError
 from trtspec.serving.rollout.state import RolloutState, parse
 
 ROLLOUT = "TRTSPEC_ROLLOUT"
-"""The environment variable with the path of the file, which need not be there."""
+"""The environment variable with the path of the file, which need not exist."""
 LOOK_S = 1.0
 """The seconds between two looks."""
 _MOST_BYTES = 2**20

@@ -13,9 +13,10 @@ from trtspec.serving.errors import RolloutError
 Mode = Literal["speculate", "shadow"]
 VERSION = 1
 PLAIN, SHADOW, SPECULATE = ARMS = ("plain", "shadow", "speculate")
-"""What becomes of a request.
+"""The arms of requests.
 
-The target decodes it alone; the same, and drafts are proposed and scored beside it; drafts are verified.
+Plain: the target decodes alone. Shadow: it decodes alone, and drafts are scored. Speculate: drafts are
+verified.
 """
 
 
@@ -60,7 +61,7 @@ def parse(text: str) -> RolloutState:
     if not isinstance(said, dict):
         raise RolloutError("is not a JSON object")
     if said.get("version") != VERSION:
-        raise RolloutError(f"version is {said.get('version')!r}, and this server reads {VERSION}")
+        raise RolloutError(f"version is {said.get('version')!r}, but this server reads {VERSION}")
     mode, share = said.get("mode"), said.get("share")
     if mode not in (SPECULATE, SHADOW):
         raise RolloutError(f"mode is {mode!r}, and must be {SPECULATE} or {SHADOW}")

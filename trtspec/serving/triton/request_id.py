@@ -17,10 +17,10 @@ ID = "id"
 """The field of a `generate` body."""
 
 NOT_UNICODE = "the request's id, or the name or text of one of its parameters, is not valid UTF-8"
-"""What a client hears whose request Triton cannot hand on to Python.
+"""The message for a client whose request Triton cannot pass to Python.
 
-The message has no status before it: the name of such a request, from which the model would know that it came
-by the front, cannot be read either.
+It has no status before it: the model would know by the request's name that it came through the front, but the
+name cannot be read either.
 """
 
 LONGEST = 128

@@ -69,11 +69,11 @@ def read(
 
     prompt, token_ids = values["text_input"], values["input_ids"]
     if (prompt is None) == (token_ids is None):
-        found = "missing" if prompt is None else "given beside input_ids"
-        raise RequestError("text_input", found, "given, or input_ids in its place")
+        found = "missing" if prompt is None else "given together with input_ids"
+        raise RequestError("text_input", found, "given, or input_ids instead")
     is_excluded = values["exclude_input_in_output"] is not False
     if token_ids is not None and not is_excluded:
-        raise RequestError("exclude_input_in_output", "false", "true or left out beside input_ids")
+        raise RequestError("exclude_input_in_output", "false", "true or left out together with input_ids")
     completion = CompletionRequest(
         prompt=prompt,
         prompt_token_ids=token_ids,

@@ -28,7 +28,7 @@ from trtspec.serving.triton.watchdog import BEAT_S, Watchdog
 log = logging.getLogger(__name__)
 
 _CANCELLED = Failure("the request was cancelled", Code.CANCELLED)
-_DEFECT = Failure("an error of the server; its log has the trace", Code.INTERNAL)
+_DEFECT = Failure("internal error; the server's log has the trace", Code.INTERNAL)
 _STOPPING = "the server is stopping"
 _LAST_RESPONSES_S = 3.0
 

@@ -15,7 +15,7 @@ _ENDED = re.compile(
 )
 
 ENDED = "the model's process has ended"
-"""What a client hears instead, with the status 503."""
+"""The message that a client gets instead, with the status 503."""
 
 
 def tells_end(message: str) -> bool:

@@ -65,7 +65,7 @@ class Watchdog:
             try:
                 os.write(self._pipe, said)
             except OSError:
-                log.warning("the watchdog does not hear any more, and another one begins")
+                log.warning("the watchdog no longer answers, so another one starts")
                 os.close(self._pipe)
                 self._child.kill()
                 self._child.wait()

@@ -1,4 +1,4 @@
-"""`trtspec distill`: the recipe's draft, or a head, trained on its target's own answers."""
+"""`trtspec distill` trains the recipe's draft, or a head, on the target's own answers."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class DistillCommandOptions:
         ),
     ] = None
     max_length: Annotated[
-        int, typer.Option(min=2, help="The most tokens of a prompt and its answer together.")
+        int, typer.Option(min=2, help="The largest number of tokens of a prompt and its answer together.")
     ] = 2048
     seed: Annotated[int, typer.Option(min=0, help="The seed of the order of answers.")] = 0
     ttt_steps: Annotated[
@@ -132,12 +132,12 @@ class DistillCommandOptions:
 def distill(options: DistillCommandOptions) -> None:
     """Train the draft, or a head, on the target's own answers."""
     if (options.workload is None) == (options.answers is None):
-        raise typer.BadParameter("give either of them", param_hint="--workload / --answers")
+        raise typer.BadParameter("give one of the two", param_hint="--workload / --answers")
     if options.answers and options.url:
-        raise typer.BadParameter("recorded answers are not asked for again", param_hint="--url")
+        raise typer.BadParameter("recorded answers are not requested again", param_hint="--url")
     loaded = load(options.recipe)
     require("trtspec distill", "torch", "transformers", "accelerate", extra="train")
-    # PyTorch and transformers come with it, which the command's help does not need.
+    # It imports PyTorch and transformers, which the command's help does not need.
     from trtspec.train.distill import distillation
 
     wanted = _wanted(options, loaded)
@@ -157,8 +157,9 @@ def distill(options: DistillCommandOptions) -> None:
 
 
 def _wanted(options: DistillCommandOptions, loaded: LoadedRecipe) -> DistillationOptions:
-    """Returns the options of the training; what is left out is as the method's authors published it."""
-    # aiohttp comes with it; what is missing of the extra `train` is said before.
+    """Returns the options of the training; options that are left out have the values of the method's
+    authors."""
+    # It imports aiohttp; a missing extra `train` is reported before.
     from trtspec.train.distill.deployment import TargetDeployment
 
     key = read_key(options.api_key_file, options.api_key_env)
@@ -199,7 +200,7 @@ def _show(label: str, total: int, unit: str) -> Iterator[Advance]:
 
 
 def _changes(loaded: LoadedRecipe, wanted: DistillationOptions, folder: Path) -> dict[str, str | None]:
-    """Returns what a recipe in `folder` must say of the new draft, by dotted keys; None removes a key."""
+    """Returns the changes of a recipe in `folder` for the new draft, by dotted keys; None removes a key."""
     changes: dict[str, str | None] = {"draft.model": written(wanted.folder, folder)}
     gone = ["revision"]
     if wanted.head:
@@ -209,7 +210,7 @@ def _changes(loaded: LoadedRecipe, wanted: DistillationOptions, folder: Path) ->
 
 
 def _edited(loaded: LoadedRecipe, wanted: DistillationOptions, folder: Path) -> str:
-    """Returns the recipe with the new draft, for `folder`; raises RecipeError where it cannot be changed."""
+    """Returns the recipe with the new draft, for `folder`; raises RecipeError if it cannot be changed."""
     changes = {**places(loaded, folder), **_changes(loaded, wanted, folder)}
     return edit(loaded.path.read_text(encoding="utf-8-sig"), changes, loaded.path)
 
@@ -224,7 +225,7 @@ def _print(result: Distilled) -> None:
         )
     out.status(f"loss {as_line(result.points)}, {len(result.points)} steps; {result.training / 'loss.svg'}")
     if not (result.before and result.after):
-        out.warning("a draft proposes nothing for the held-out answers, so its acceptance is unknown")
+        out.warning("the draft proposes nothing for the held-out answers, so its acceptance is unknown")
         return
     before, after, length = result.before, result.after, result.num_draft_tokens
     rows = [
@@ -255,7 +256,7 @@ def _advise(result: Distilled, changes: dict[str, str | None], recipe_out: Path 
     ratio = result.per_token_ratio
     if ratio and ratio.value <= 1:
         out.warning("acceptance has not risen: keep the draft that the recipe has")
-        out.hint("more prompts, more epochs or another --learning-rate may help; a small draft wants 1e-3")
+        out.hint("more prompts, more epochs or another --learning-rate may help; a small draft needs 1e-3")
     elif ratio and ratio.low <= 1 and math.isfinite(ratio.value):
         out.warning("the rise may be chance: hold out more prompts to know")
     loaded = result.pair.loaded

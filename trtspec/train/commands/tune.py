@@ -1,4 +1,4 @@
-"""`trtspec tune` finds the draft, the method and the K that are best for one's own prompts."""
+"""`trtspec tune` finds the best draft, method and K for the user's own prompts."""
 
 from __future__ import annotations
 
@@ -143,8 +143,9 @@ def tune(options: TuneCommandOptions) -> None:
 
 
 def _measure(options: TuneCommandOptions, loaded: LoadedRecipe) -> TuneOutcome:
-    """Tries what the options name on answers of the target; what was measured is kept for the next call."""
-    # PyTorch comes with it, which the command's help does not need.
+    """Tries the candidates of the options on answers of the target, and keeps the measurements for the next
+    call."""
+    # It imports PyTorch, which the command's help does not need.
     from trtspec.train.tune.session import Session, TuneOptions
 
     folder = options.work or Path("build") / f"{loaded.recipe.name}.tune"
@@ -166,12 +167,12 @@ def _measure(options: TuneCommandOptions, loaded: LoadedRecipe) -> TuneOutcome:
             answers = session.asked(prompts, options.max_tokens, options.temperature, chat=options.chat)
         return session.outcome(answers)
     except KeyboardInterrupt:
-        out.hint(f"what was measured is kept in {folder}: the same command continues from there")
+        out.hint(f"the measurements are kept in {folder}: the same command continues from there")
         raise
 
 
 def _tell(found: TuneOutcome, loaded: LoadedRecipe, output: Path, *, json: bool) -> None:
-    """Writes the tuned recipe, if there is a better one, and prints what was found."""
+    """Writes the tuned recipe, if there is a better one, and prints the results."""
     written = tuned(found, loaded, output)
     if json:
         out.json({**as_json(found), "recipe": written and str(written)})
@@ -181,7 +182,9 @@ def _tell(found: TuneOutcome, loaded: LoadedRecipe, output: Path, *, json: bool)
             out.next(shlex.join(["build", str(written)]))
     before, now = loaded.recipe.speculation, written and load(written).recipe.speculation
     if now and now.num_draft_tokens and before.num_draft_tokens is None:
-        out.hint("it fixes K; without num_draft_tokens the adaptive policy follows acceptance and load")
+        out.hint(
+            "the recipe fixes K; without num_draft_tokens the adaptive policy follows acceptance and load"
+        )
 
 
 @contextmanager

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def print_outcome(found: TuneOutcome, recipe: Path | None) -> None:
-    """Prints who is best and why the others are not, the best one's K, and where too little is accepted."""
+    """Prints the best candidate, why the others lost, the best K, and the categories with low acceptance."""
     speed = (
-        "rounds timed on this machine" if found.is_measured else "rounds as the plan of the GPUs expects them"
+        "rounds timed on this machine" if found.is_measured else "times of rounds from the plan for the GPUs"
     )
     at_once = f"{found.streams} texts at once" if found.streams > 1 else "one text at a time"
     out.sentence(f"{found.answers} answers, {at_once}, {speed}; speed-up over the target alone")
@@ -32,7 +32,7 @@ def print_outcome(found: TuneOutcome, recipe: Path | None) -> None:
     for advice in found.advice:
         out.warning(str(advice))
     if recipe is None:
-        out.status("the target alone is fastest, so that no recipe is written: serve it without drafts")
+        out.status("the target alone is fastest, so no recipe is written: serve it without drafts")
     else:
         out.status(f"written: {recipe}")
 

@@ -1,4 +1,4 @@
-"""Measures how often a draft's tokens are accepted, by replay of answers, before and after a training."""
+"""Measures a draft's acceptance by replaying answers, before and after a training."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Tally:
 
     accepted: int
     reached: int
-    """The draft tokens before which none was refused."""
+    """The draft tokens up to the first rejected one, this one included."""
     drafted: int
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceEstimate:
-    """The acceptance of a draft on some answers, which are taken to be a random choice of such answers."""
+    """The acceptance of a draft on some answers, which count as a random sample."""
 
     acceptance: AcceptanceScore
     per_token: IntervalEstimate
@@ -40,9 +40,9 @@ class AcceptanceEstimate:
 def measure(
     answers: Sequence[RecordedAnswer], choices: Sequence[Sequence[Choices]], length: int
 ) -> AcceptanceEstimate | None:
-    """Returns the acceptance with K = `length`; None where nothing was drafted.
+    """Returns the acceptance with K = `length`; None if nothing was drafted.
 
-    `choices` are the draft's own for each answer, as `replay` takes them.
+    `choices` has the draft's own tokens for each answer, as `replay` takes them.
     """
     replays = [
         replay(answer, DRAFT_MODEL, said, length) for answer, said in zip(answers, choices, strict=True)
@@ -69,10 +69,10 @@ def _tally(replayed: Replay) -> Tally:
 
 
 def change(before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]) -> IntervalEstimate:
-    """Returns a share after over the same before, of (part, whole) for each answer.
+    """Returns the ratio of a share after the training to the share before, from (part, whole) of each answer.
 
     The variance is that of the logarithm of a ratio of two ratios, linearized (Cochran, "Sampling
-    techniques", section 6.19), so that what the same answer adds to both sides does not widen the interval.
+    techniques", section 6.19). So an answer's effect on both sides does not widen the interval.
     """
     old, tried, new, tried_anew = (
         sum(pair[side] for pair in pairs) for pairs in (before, after) for side in (0, 1)

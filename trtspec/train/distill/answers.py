@@ -1,4 +1,4 @@
-"""The answers that a draft learns from, and those that are kept for measuring it."""
+"""Collects the answers that a draft learns from, and those held out for measuring it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from trtspec.train.tune.workshop import Workshop
 Ids = tuple[int, ...]
 Render = Callable[[str], str]
 Show = Callable[[str, int, str], AbstractContextManager[Advance]]
-"""Shows progress: of a label, so many of a unit."""
-_LEAST = 2  # held-out answers: one says nothing of how much answers differ
+"""Shows progress: takes a label, a number and a unit."""
+_LEAST = 2  # held-out answers: a single one says nothing about the variance
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,18 @@ class Answers:
     learned: tuple[RecordedAnswer, ...]
     """The answers to learn from."""
     held_out: tuple[RecordedAnswer, ...]
-    """The answers to measure on, each to a prompt of its own."""
+    """The answers to measure on, each for another prompt."""
     left_out: int
-    """The number of other answers.
+    """The number of unused answers.
 
-    They have no token, are repeated, or are to a prompt that leaves no room for them, or that is held out.
+    They are empty or repeated, or their prompt leaves no room for them or is held out.
     """
 
 
 def gather(wanted: DistillationOptions, pair: TrainingPair, show: Show, watch: Progress) -> Answers:
-    """Returns the answers, which the target gives now if only prompts are given.
+    """Returns the answers; if only prompts are given, the target answers them now.
 
-    Raises DatasetError for what cannot be read or is too little, and what the target raises.
+    Raises DatasetError for a file that cannot be read or has too few answers, and errors of the target.
     """
     origin = str(wanted.answers or wanted.workload)
     render = chat_template(pair.target) if wanted.chat else str
@@ -84,7 +84,7 @@ def _share(answers: Mapping[Ids, RecordedAnswer], wanted: DistillationOptions) -
 
 
 def _recorded(pair: TrainingPair, render: Render, name: str) -> tuple[list[RecordedAnswer], int]:
-    """Reads answers; prompts that have no tokens yet are text as a user says it."""
+    """Reads answers; prompts without tokens are the text of a user."""
     found = [
         recorded
         if recorded.prompt_token_ids or recorded.prompt is None
@@ -99,17 +99,17 @@ def _in_tokens(found: Sequence[Recorded], pair: TrainingPair, source: str | Path
     size = min(model.vocab_size for model in (pair.target, pair.draft) if model)
     for answer in answers:
         if (largest := max((*answer.prompt, *answer.tokens))) >= size:
-            problem = f"has token {largest}, and the models have {size}"
-            raise DatasetError(f"{source}: {answer.name}", problem, "take answers of this target")
+            problem = f"has token id {largest}, but the models have {size} tokens"
+            raise DatasetError(f"{source}: {answer.name}", problem, "record answers of this target")
     return answers
 
 
 def _asked(
     wanted: DistillationOptions, show: Show, watch: Progress, pair: TrainingPair, render: Render, name: str
 ) -> tuple[list[RecordedAnswer], int]:
-    """Asks the target; returns its answers, and how many prompts are too long to be asked.
+    """Asks the target; returns its answers, and the number of prompts that are too long.
 
-    What it says is kept in a file that is named after all that it depends on.
+    The answers are kept in a file whose name depends on all inputs.
     """
     workload, model = read_workload(name), pair.loaded.recipe.target.model
     prompts = [replace(prompt, turns=(render(prompt.text),)) for prompt in workload.prompts]

@@ -1,6 +1,6 @@
-"""Checkpoints of a training: whole or absent, so that a run that was killed goes on from the last one.
+"""Keeps complete checkpoints of a training, so that a killed run continues from the last one.
 
-transformers writes each into a folder `checkpoint-N` under its final name. What is whole is renamed to
+transformers writes each into a folder `checkpoint-N` under its final name. A complete one is renamed to
 `step-N`, and only those are read. Of its files `optimizer.pt`, `scheduler.pt` and `rng_state.pth` are read
 with `torch.load(weights_only=True)` (`Trainer._load_optimizer_and_scheduler`, `_load_rng_state`), which
 builds tensors and plain containers and runs no code; weights are safetensors. `training_args.bin`, a pickle
@@ -25,7 +25,7 @@ SHARE = 0.05  # the most of a training's time that writing checkpoints may take
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """Returns the last checkpoint that is whole; None if there is none. What else was begun is removed."""
+    """Returns the last complete checkpoint; None if there is none. Removes incomplete ones."""
     steps = {}
     for path in sorted(folder.glob("*")):
         if path.name.startswith(_BEING_WRITTEN):
@@ -36,10 +36,10 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 class Checkpoints(TrainerCallback):
-    """Has the trainer write a checkpoint now and then, and publishes it when it is whole.
+    """Makes the trainer write checkpoints, and publishes each when it is complete.
 
-    They are `least_pause_s` apart at least, and as far as it takes for them to cost a twentieth of the time;
-    the last step has one too.
+    They are at least `least_pause_s` apart, and so far apart that they cost at most a twentieth of the time.
+    The last step has one too.
     """
 
     def __init__(self, least_pause_s: float = LEAST_PAUSE_S, clock: Callable[[], float] = monotonic) -> None:

@@ -1,4 +1,4 @@
-"""The loss of a training, step by step: a file of JSON lines, and a picture of it."""
+"""Keeps the loss of each training step in a file of JSON lines, and draws it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ class LossPoint:
 
     step: int
     loss: float
-    """The mean of its batch, in nats a token of an answer."""
+    """The mean of its batch, in nats per answer token."""
     learning_rate: float
 
 
 class LossCurve:
-    """The points so far; each is in the file, a JSON object a line, as soon as it is known."""
+    """The points so far. Each is written to the file at once, one JSON object per line."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self.points: list[LossPoint] = []
 
     def restart(self, points: Iterable[LossPoint]) -> None:
-        """Begins again behind these points: what a killed run did after its checkpoint will come again."""
+        """Starts again after these points: the steps of a killed run after its checkpoint will be
+        repeated."""
         self.points = list(points)
         write_atomically(self._file, "".join(map(_line, self.points)))
 
@@ -47,7 +48,8 @@ def _line(point: LossPoint) -> str:
 
 
 def means(values: Sequence[float], count: int) -> list[float]:
-    """Returns the means of `count` parts of the values, one after the other; of fewer if there are fewer."""
+    """Returns the means of `count` consecutive parts of the values; of fewer parts if there are fewer
+    values."""
     count = min(count, len(values))
     edges = [len(values) * part // count for part in range(count + 1)] if count else []
     return [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
@@ -65,7 +67,7 @@ def as_line(points: Sequence[LossPoint], width: int = 40) -> str:
 
 
 def as_svg(points: Sequence[LossPoint]) -> str:
-    """Returns the losses as a picture: each step's, and their course as the mean of about a 20th of all."""
+    """Returns a picture of the losses: of each step, and their moving mean over about a 20th of all."""
     losses = [point.loss for point in points]
     low, high = min(losses), max(losses)
     course = means(losses, max(2, min(20, len(losses) // 4)))

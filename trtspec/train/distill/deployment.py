@@ -1,4 +1,4 @@
-"""The target's answers at a deployment; a run that was killed asks only for those that it lacks."""
+"""Gets the target's answers from a deployment; a resumed run asks only for those that it lacks."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class TargetDeployment:
 def record(
     connect: Connect, streams: int, file: Path, prompts: Sequence[Prompt], asking: Asking, advance: Advance
 ) -> list[Recorded]:
-    """Returns the first turn of each prompt, as it is, with its answer.
+    """Returns the unchanged first turn of each prompt, with its answer.
 
-    Answers are added to the file as they come, those that it has are not asked for again, and `advance` is
+    Answers are appended to the file as they come, and those in the file are not requested again. `advance` is
     called with 1 for each. Raises what `connect` raises, and ServerError.
     """
     known = {(answer.name, answer.prompt): answer for answer in _read(file)}

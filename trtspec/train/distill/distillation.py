@@ -1,9 +1,8 @@
-"""A distillation from its recipe to the folder of the new draft, or of the new head.
+"""Runs a distillation, from the recipe to the folder of the new draft or head.
 
 Everything is kept in one folder: `target/` (an engine, if the target answers here), `answers/`, a
-`training-…/` with its checkpoints and its loss, and the result, `draft/` or what its method is called. What
-is done stays done: a run that was killed, at any moment, goes on there, and what depends on something that
-changed has another name.
+`training-…/` with its checkpoints and its loss, and the result, `draft/` or the name of its method. A run
+that was killed at any moment continues there. Results of changed inputs get another name.
 """
 
 from __future__ import annotations
@@ -153,7 +152,7 @@ def _trained(
 
 
 def as_json(result: Distilled, wanted: DistillationOptions) -> dict[str, Any]:
-    """Returns what came of it as JSON has it: shares 0 to 1, losses in nats a token."""
+    """Returns the result as JSON: shares from 0 to 1, losses in nats per token."""
     recipe, answers, points = result.pair.loaded.recipe, result.answers, result.points
     trained = {"model": recipe.draft.model, "revision": recipe.draft.revision} if recipe.draft else None
     return {

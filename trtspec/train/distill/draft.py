@@ -1,4 +1,4 @@
-"""A recipe's draft model as a student: trained whole, asked by its engine of the torch backend."""
+"""Trains a recipe's draft model; its engine of the torch backend gives its choices."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TrainedDraft:
         return self._pair.num_draft_tokens
 
     def module(self) -> nn.Module:
-        """Loads it in float32: steps as small as these would be lost in the weights' own dtype."""
+        """Loads it in float32: in the weights' own dtype such small steps would be lost."""
         return load(self._draft, torch.float32)
 
     def choices(
@@ -55,7 +55,7 @@ class TrainedDraft:
 def _choices(
     draft: Source, pair: TrainingPair, answers: Sequence[RecordedAnswer], scratch: Path, advance: Advance
 ) -> list[Choices]:
-    """Returns what the draft would say after each beginning of each answer.
+    """Returns the token that the draft would choose after each prefix of each answer.
 
     Its engine is made in `scratch`, which is removed. On a GPU it computes in its own dtype, on a CPU in
     float32. `advance` is called with 1 for each answer.

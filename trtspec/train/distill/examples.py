@@ -1,6 +1,4 @@
-"""Makes training examples: a prompt with the target's answer, of which only the answer counts for the
-loss.
-"""
+"""Makes training examples: a prompt with the target's answer. Only the answer counts for the loss."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from trtspec.train.tune.answer import RecordedAnswer
 if TYPE_CHECKING:
     import torch
 
-IGNORED = -100  # the label that the losses of PyTorch and transformers leave out
+IGNORED = -100  # the label that the losses of PyTorch and transformers ignore
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +20,15 @@ class Example:
     """A prompt and its answer."""
 
     token_ids: tuple[int, ...]
-    """The prompt and behind it the answer."""
+    """The prompt followed by the answer."""
     num_prompt: int
     """The number of tokens of the prompt."""
 
 
 def examples_of(answers: Sequence[RecordedAnswer], tokenizer: Tokenizer, max_length: int) -> list[Example]:
-    """Returns what is learned of answers whose prompts leave room for them.
+    """Returns the examples of answers whose prompts leave room for them.
 
-    The end token is behind those that it ended. All are cut at `max_length` tokens with their prompts.
+    An end token follows the answers that it ended. Prompt and answer together are cut at `max_length` tokens.
     """
     examples = []
     for answer in answers:
@@ -41,9 +39,9 @@ def examples_of(answers: Sequence[RecordedAnswer], tokenizer: Tokenizer, max_len
 
 
 def collate(examples: Sequence[Example]) -> dict[str, torch.Tensor]:
-    """Returns a batch as transformers' causal models take it: tensors [examples, longest] int64.
+    """Returns a batch for transformers' causal models: tensors [examples, longest] int64.
 
-    Rows are filled up behind their ends, where no token attends and none is learned.
+    Rows are padded after their ends; padding is neither attended to nor learned.
     """
     import torch
 

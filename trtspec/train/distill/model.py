@@ -1,4 +1,4 @@
-"""A draft as it is trained, and the folder that it becomes."""
+"""Loads a draft for training, and writes its new folder."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def check_trainable(source: Source) -> None:
     other = sorted({tensor.dtype for tensor in source.tensors.values()} - set(DTYPES))
     if source.scheme is not None or other:
         found = f"is quantized by {source.scheme.method}" if source.scheme else f"has weights of {other[0]}"
-        repair = "train the model that it was made of; a build quantizes what comes out"
+        repair = "train the unquantized model; a build quantizes the result"
         raise ModelError(source.folder, f"{found}, and cannot be trained", repair)
 
 
 def load(source: Source, dtype: torch.dtype) -> PreTrainedModel:
-    """Loads the model in a dtype, from safetensors alone and without running code that comes with it."""
+    """Loads the model in a dtype, only from safetensors and without running its code."""
     from transformers import AutoModelForCausalLM
 
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
@@ -47,7 +47,7 @@ def load(source: Source, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def write(model: Module, source: Source, folder: Path) -> None:
-    """Writes the model into a new folder, with the files, tensors and dtypes of the model that it was.
+    """Writes the model into a new folder, with the tensors and dtypes of the original.
 
     Configs, tokenizer and licence are copied.
     """
@@ -63,9 +63,10 @@ def write(model: Module, source: Source, folder: Path) -> None:
 
 
 def chat_template(source: Source) -> Callable[[str], str]:
-    """Returns what puts a user's text into the model's chat template, in Jinja's sandbox.
+    """Returns a function that puts a user's text into the model's chat template, in Jinja's sandbox.
 
-    Raises ModelError for a model without one, and then for a text that it refuses.
+    Raises ModelError for a model without a template; the function raises it for a text that the template
+    refuses.
     """
     from jinja2 import TemplateError
     from transformers import PreTrainedTokenizerFast
@@ -73,7 +74,7 @@ def chat_template(source: Source) -> Callable[[str], str]:
     tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(source.folder, local_files_only=True)
     if not tokenizer.chat_template:
         problem = "the tokenizer has no chat template"
-        raise ModelError(source.folder, problem, "leave --chat out, or take the instruct model")
+        raise ModelError(source.folder, problem, "leave --chat out, or use the instruct model")
 
     def render(text: str) -> str:
         messages = [{"role": "user", "content": text}]
@@ -90,7 +91,9 @@ def _write_weights(model: Module, source: Source, folder: Path) -> None:
 
     trained = model.state_dict()
     for file in sorted({tensor.file for tensor in source.tensors.values()}):
-        before = load_file(file)  # What is no weight, as the inverse frequencies of old Llamas, stays.
+        before = load_file(
+            file
+        )  # Tensors that are no weights stay, such as the inverse frequencies of old Llamas.
         after = {
             name: trained[name].detach().to("cpu", value.dtype).contiguous() if name in trained else value
             for name, value in before.items()

@@ -1,4 +1,4 @@
-"""The two models of a recipe, as far as a distillation reads them."""
+"""Reads a recipe's two models for a distillation."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from trtspec.train.distill.model import check_trainable
 
 @dataclass(frozen=True, slots=True)
 class TrainingPair:
-    """A target, and the draft that is trained."""
+    """A target, and the draft to train."""
 
     loaded: LoadedRecipe
     target: Source
-    """It has its weights where a head is trained."""
+    """The target; it has its weights if a head is trained."""
     draft: Source | None
-    """None where a head is trained."""
+    """The draft; None if a head is trained."""
     tokenizer: Tokenizer
 
     @property
@@ -37,20 +37,20 @@ class TrainingPair:
 
     @property
     def max_seq_len(self) -> int:
-        """The longest prompt and answer in tokens that the models were made for and the recipe serves."""
+        """The longest prompt and answer in tokens that the models support and the recipe serves."""
         own = min(model.max_position for model in (self.target, self.draft) if model)
         return min(own, self.loaded.recipe.engine.max_seq_len or own)
 
 
 def read_target(loaded: LoadedRecipe, watch: Progress) -> TrainingPair:
-    """Reads the target, with its weights, for which a head is trained."""
+    """Reads the target of a head, with its weights."""
     location, revision = loaded.locations[Role.TARGET], loaded.recipe.target.revision
     target = read_member(fetch(location, revision, watch))
     return _pair(loaded, target.source, None)
 
 
 def read_pair(loaded: LoadedRecipe, watch: Progress) -> TrainingPair:
-    """Reads both models; of the target on the Hub no weights are downloaded.
+    """Reads both models; the weights of a target on the Hub are not downloaded.
 
     Raises ModelError for a draft that cannot be trained, PairError for models that do not fit, and
     RecipeError for a draft with another vocabulary.
@@ -60,11 +60,11 @@ def read_pair(loaded: LoadedRecipe, watch: Progress) -> TrainingPair:
         kind = loaded.recipe.speculation.method.kind
         raise ModelError(loaded.path, f"has no draft to train: its method is {kind}", "add a draft section")
     if loaded.recipe.speculation.method.translates:
-        problem = "a draft learns the target's own tokens, and this one has others"
-        repair = "leave it out, with a draft that has the target's tokenizer"
+        problem = "a draft learns the target's own tokens, but this draft has another vocabulary"
+        repair = "remove this line, and use a draft with the target's tokenizer"
         raise RecipeError(loaded.path, [loaded.problem(TRANSLATES, problem, repair)])
     if loaded.recipe.draft and loaded.recipe.draft.layers_of_target:
-        problem = "its draft is layers of the target, which are not to be changed"
+        problem = "its draft is layers of the target, which must not change"
         raise ModelError(loaded.path, problem, "train a model of its own: `trtspec tune --layers` writes one")
     folders = {
         role: fetch(location, models[role].revision, watch, weights=role is Role.DRAFT)

@@ -12,9 +12,8 @@ if TYPE_CHECKING:
 
 HeadMethod = Literal["eagle3", "medusa"]
 DECAY = 0.8
-"""What a token of a draft counts beside the one before it.
-
-EAGLE's trainer (`eagle/traineagle3/main.py`) and Medusa's paper (arXiv 2401.10774, section 2.2.1) have it so.
+"""The weight of a draft token relative to the one before it, as in EAGLE's trainer
+(`eagle/traineagle3/main.py`) and Medusa's paper (arXiv 2401.10774, section 2.2.1).
 """
 
 
@@ -22,17 +21,16 @@ EAGLE's trainer (`eagle/traineagle3/main.py`) and Medusa's paper (arXiv 2401.107
 class TrainingSettings:
     """The settings of a training, by transformers' names.
 
-    Batch, epochs and learning rate are those with which fine-tuning a draft of a billion parameters is
-    reported to raise acceptance by 20 to 40 %. The rate falls to 0 in a straight line, without decay of the
-    weights: transformers' own defaults. A draft of a few million parameters wants a rate 10 to 50 times as
-    high.
+    With this batch, epochs and learning rate, fine-tuning a draft of a billion parameters is reported to
+    raise acceptance by 20 to 40 %. The rate falls linearly to 0, without weight decay: transformers' own
+    defaults. A draft of a few million parameters needs a rate 10 to 50 times as high.
     """
 
     batch_size: int = 8
     epochs: int = 3
     learning_rate: float = 2e-5
     max_length: int = 2048
-    """The most tokens of a prompt and its answer together."""
+    """The largest number of tokens of a prompt and its answer together."""
     seed: int = 0
 
 
@@ -42,13 +40,13 @@ class HeadSettings:
 
     method: HeadMethod
     ttt_steps: int = 7
-    """The number of tokens that EAGLE-3 is trained to propose one after the other, from its own states.
+    """The number of consecutive tokens that EAGLE-3 is trained to propose from its own states:
 
-    This is "training-time test" (arXiv 2503.01840, section 3.2; 7 in EAGLE's trainer and in SpecForge 0.2).
+    "training-time test" (arXiv 2503.01840, section 3.2; 7 in EAGLE's trainer and in SpecForge 0.2).
     """
     draft_vocab_size: int | None = None
-    """The number of the target's tokens that the head may say: the most frequent ones of the answers. None is
-    all.
+    """The number of the target's tokens that the head can propose: the most frequent ones of the answers.
+    None is all.
     """
     medusa_heads: int = 3
     """The number of tokens that Medusa proposes (3 in its README)."""
@@ -59,7 +57,7 @@ PUBLISHED: Mapping[HeadMethod, TrainingSettings] = {
     "medusa": TrainingSettings(epochs=2, learning_rate=1e-3),
 }
 """By method. EAGLE-3: the rate of SpecForge 0.2 (`config/schema.py`), the epochs of Speculators 0.9
-(`train/config/schema.py`); Medusa: its README. The small targets of tests want higher rates."""
+(`train/config/schema.py`); Medusa: its README. The small targets of tests need higher rates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ class DistillationOptions:
     answers: Path | None = None
     """A file of answers that the target gave."""
     held_out: str | None = None
-    """More of the same kind, which is not learned. None holds out a share of the others."""
+    """More prompts or answers, only for measuring. None holds out a share of the others."""
     held_out_share: float = 0.1
     deployment: TargetDeployment | None = None
     chat: bool = False

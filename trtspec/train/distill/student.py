@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 
 
 class Student(Protocol):
-    """Something that learns to say what its target says.
+    """A draft model or head that learns to predict its target.
 
-    `files` are those that it is made of, so that another training has another name. It proposes `longest`
-    tokens in a round.
+    `files` are its inputs, which give each training its name. It proposes `longest` tokens in a round.
     """
 
     @property
@@ -28,15 +27,15 @@ class Student(Protocol):
     def longest(self) -> int: ...
 
     def module(self) -> Module:
-        """Returns it as it is before the training; asked with a batch of `collate` it says the loss."""
+        """Returns the module before the training; called with a batch of `collate` it returns the loss."""
 
     def choices(
         self, folder: Path | None, answers: Sequence[RecordedAnswer], advance: Advance
     ) -> list[Sequence[Choices]]:
-        """Returns what the one in a folder would say of each answer, as `replay` takes it.
+        """Returns the choices for each answer, as `replay` takes them, of the student in a folder.
 
-        None stands for the one before the training. `advance` is called with 1 for each answer.
+        None means the one before the training. `advance` is called with 1 for each answer.
         """
 
     def write(self, module: Module, folder: Path) -> None:
-        """Writes what came of the training into a new folder."""
+        """Writes the result of the training into a new folder."""

@@ -1,4 +1,4 @@
-"""Trains a draft or a head with transformers' Trainer, and goes on where an earlier run was killed."""
+"""Trains a draft or a head with transformers' Trainer, and resumes an earlier run that was killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STATE = "trainer_state.json"
 
 
 def num_steps(examples: int, settings: TrainingSettings) -> int:
-    """Returns how many steps the optimizer takes."""
+    """Returns the number of the optimizer's steps."""
     return settings.epochs * -(-examples // settings.batch_size)
 
 
@@ -47,10 +47,10 @@ def train(
 
     `folder` keeps the checkpoints, and the loss in `loss.jsonl`.
 
-    A GPU is used if there is one, the first, in bfloat16 where it has that. With the same examples, settings
-    and machine the same weights come out, however often the run was killed in between. `advance` is called
-    with 1 for each step. Raises TrainingError where the loss is no number any more, and UnavailableError
-    where the GPU's memory is too small.
+    It uses the first GPU if there is one, in bfloat16 if the GPU supports that. The same examples, settings
+    and machine give the same weights, even if the run was killed and resumed. `advance` is called with 1 for
+    each step. Raises TrainingError if the loss becomes NaN or infinite, and UnavailableError if the GPU's
+    memory is too small.
     """
     kept = folder / "checkpoints"
     kept.mkdir(parents=True, exist_ok=True)
@@ -67,11 +67,11 @@ def train(
             data_collator=collate,
             callbacks=[checkpoints, _Steps(curve, advance)],
         )
-        trainer.remove_callback(PrinterCallback)  # It would print each loss on stdout.
+        trainer.remove_callback(PrinterCallback)  # This callback would print each loss on stdout.
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     except torch.OutOfMemoryError as error:
         problem = f"its memory is too small for {settings.batch_size} answers at once"
-        repair = "give a smaller --batch-size or --max-length, or take a GPU with more memory"
+        repair = "use a smaller --batch-size or --max-length, or a GPU with more memory"
         raise UnavailableError("the GPU", problem, repair) from error
     return curve.points
 
@@ -88,7 +88,7 @@ class _Rows(Dataset[Example]):
 
 
 class _Steps(TrainerCallback):
-    """Hands on the loss of each step."""
+    """Forwards the loss of each step."""
 
     def __init__(self, curve: LossCurve, advance: Advance) -> None:
         self._curve, self._advance = curve, advance
@@ -101,7 +101,7 @@ class _Steps(TrainerCallback):
         logs: dict[str, float] | None = None,
         **_: object,
     ) -> None:
-        if logs and "loss" in logs:  # The last call has the sums of the whole training.
+        if logs and "loss" in logs:  # The last call has the totals of the whole training.
             point = LossPoint(state.global_step, logs["loss"], logs["learning_rate"])
             if not math.isfinite(point.loss):
                 problem = f"diverged at step {point.step}: the loss is {point.loss}"
@@ -115,7 +115,7 @@ def _note(point: LossPoint) -> str:
 
 
 def _points(checkpoint: Path | None) -> list[LossPoint]:
-    """Returns the loss of each step that a checkpoint has behind it."""
+    """Returns the loss of each step before a checkpoint."""
     if checkpoint is None:
         return []
     history = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))["log_history"]
@@ -138,7 +138,7 @@ def _arguments(folder: Path, settings: TrainingSettings) -> TrainingArguments:
         use_cpu=not has_gpu,
         logging_steps=1,
         logging_nan_inf_filter=False,
-        save_strategy="no",  # `Checkpoints` says when
+        save_strategy="no",  # `Checkpoints` decides when
         remove_unused_columns=False,
         report_to="none",
         disable_tqdm=True,
@@ -146,7 +146,7 @@ def _arguments(folder: Path, settings: TrainingSettings) -> TrainingArguments:
         dataloader_pin_memory=has_gpu,
     )
     if has_gpu:
-        # With several GPUs the trainer would multiply the batch by their number.
+        # The trainer would multiply the batch by the number of GPUs.
         arguments._n_gpu = 1
     result: TrainingArguments = arguments
     return result

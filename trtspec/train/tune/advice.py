@@ -1,8 +1,8 @@
-"""Finds categories whose drafts are accepted too seldom, and says what helps; pure.
+"""Finds categories with low acceptance, and suggests remedies; pure.
 
-The bounds are those that users of speculative decoding are given: 60 % or more is aimed for, and under 50 %
-drafts may cost more than they bring. They are of the acceptance of a token whose predecessors were accepted,
-not of accepted by drafted tokens, which falls with K.
+The bounds are the usual advice for speculative decoding: aim for 60 % or more; under 50 % drafts may cost
+more than they gain. They hold for conditional acceptance, of a token whose predecessors were accepted. The
+ratio of accepted to drafted tokens would fall with K.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from trtspec.train.tune.standing import CandidateResult
 
 LOW, POOR = 0.6, 0.5
 BETTER = 1.05
-"""How many times as fast another candidate must be in a category to be named."""
+"""By what factor another candidate must be faster in a category to be named."""
 
 
 @dataclass(frozen=True, slots=True)
 class CategoryAdvice:
-    """A category in which too few draft tokens are accepted, and what helps."""
+    """A category in which too few draft tokens are accepted, and the remedies."""
 
     category: str
     """Empty for all answers."""
@@ -28,7 +28,7 @@ class CategoryAdvice:
     per_token: float
     of_drafted: float
     bound: float
-    """The acceptance per token that the category does not reach."""
+    """The conditional acceptance that the category does not reach."""
     speedup: float
     repairs: tuple[str, ...]
     """The remedies, in words."""
@@ -42,7 +42,7 @@ class CategoryAdvice:
 
 
 def advise(best: CandidateResult, standings: Sequence[CandidateResult]) -> list[CategoryAdvice]:
-    """Returns what there is to say of the best candidate: of all answers first, then of each category."""
+    """Returns the advice on the best candidate: for all answers first, then for each category."""
     assert best.run is not None
     score = best.run.best
     answers = sum(of_category.answers for of_category in score.by_category.values())
@@ -78,17 +78,17 @@ def _repairs(
             other, score = max(others, key=lambda pair: pair[1].by_category[category].speedup.value)
             faster = score.by_category[category].speedup.value
             if other is not best and faster > BETTER * max(found.speedup.value, 1.0):
-                yield f"{other.candidate.name} with K = {score.length} has {faster:.2f}x there"
+                yield f"{other.candidate.name} with K = {score.length} has {faster:.2f}x in this category"
         if found.speedup.value < 1.0:
-            yield "drafts cost more than they bring there: send num_draft_tokens 0 with such requests"
+            yield "drafts cost more than they gain here: send num_draft_tokens 0 with such requests"
     draft = best.candidate.draft
     if draft is None:
-        yield "a draft model does better where texts do not repeat themselves: try some with --draft"
+        yield "a draft model is better for texts without repetitions: try some with --draft"
     else:
         yield "`trtspec distill` teaches the draft the target's own answers"
-        yield "another draft: try some with --draft"
+        yield "try other drafts with --draft"
 
 
 def _scores(standing: CandidateResult) -> tuple[Score, ...]:
-    """Returns the scores of one who was measured on all answers."""
+    """Returns the scores of a candidate that was measured on all answers."""
     return standing.run.scores if standing.run and not standing.was_stopped else ()

@@ -1,4 +1,4 @@
-"""A recorded answer in the tokens of the target, as drafts are measured against it."""
+"""Holds a recorded answer in the target's tokens, for measuring drafts."""
 
 from __future__ import annotations
 
@@ -27,33 +27,35 @@ class RecordedAnswer:
     tokens: tuple[int, ...]
     """The answer without an end token."""
     stopped: bool
-    """True if an end token followed, so that the answer ended by itself."""
+    """True if an end token ended the answer."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
-    """Unless it is greedy, token i was drawn with number `seed + i`.
+    """If the answer was sampled, token i was drawn with number `seed + i`.
 
     Without a seed that number is unknown, and a draft draws independently of the target.
     """
 
     @property
     def steps(self) -> int:
-        """The number of steps that the target alone needs for it, without the prompt's own."""
+        """The number of steps that the target alone needs for it, without the prompt's step."""
         return len(self.tokens) + self.stopped
 
     @property
     def digest(self) -> str:
-        """Tells it from any other answer."""
+        """Identifies the answer."""
         sampling = [getattr(self.sampling, name) for name in _OPTIONS]
         return digest_of([self.prompt, self.tokens, self.stopped, sampling])
 
 
 def in_tokens(recorded: Recorded, tokenizer: Tokenizer, source: Path) -> RecordedAnswer:
-    """Returns a recorded answer in tokens, of which a text is made with the target's tokenizer.
+    """Returns a recorded answer in tokens; the target's tokenizer encodes text.
 
-    Raises `DatasetError`, naming `source`, for a text that has none and options that are not known.
+    Raises `DatasetError`, naming `source`, for text that cannot be encoded and for unknown options.
     """
     place = f"{source}: {recorded.name}"
     if unknown := sorted(set(recorded.sampling) - set(_OPTIONS)):
-        raise DatasetError(place, f"sampling has {unknown[0]}", f"known are {', '.join(_OPTIONS)}")
+        raise DatasetError(
+            place, f"sampling has the unknown option {unknown[0]}", f"use {', '.join(_OPTIONS)}"
+        )
     prompt, tokens = recorded.prompt_token_ids, recorded.answer_token_ids
     try:
         if not prompt:
@@ -67,7 +69,7 @@ def in_tokens(recorded: Recorded, tokenizer: Tokenizer, source: Path) -> Recorde
         raise DatasetError(place, "the prompt has no tokens")
     for name, number in recorded.sampling.items():
         if not isfinite(number) or (name in _WHOLE and number != int(number)):
-            raise DatasetError(place, f"sampling has {name} {number}, which is no number that it can be")
+            raise DatasetError(place, f"sampling has the invalid value {name} {number}")
     options = {name: int(n) if name in _WHOLE else n for name, n in recorded.sampling.items()}
     sampling = SamplingConfig(**options)  # type: ignore[arg-type]
     stopped = recorded.finish_reason == "stop"
@@ -75,7 +77,7 @@ def in_tokens(recorded: Recorded, tokenizer: Tokenizer, source: Path) -> Recorde
 
 
 def mixed(answers: Iterable[RecordedAnswer]) -> list[RecordedAnswer]:
-    """Returns the answers so that every beginning of the list has as much as possible of each category."""
+    """Returns the answers in an order in which every prefix of the list mixes the categories evenly."""
     by_category: dict[str, list[RecordedAnswer]] = {}
     for answer in answers:
         by_category.setdefault(answer.category, []).append(answer)

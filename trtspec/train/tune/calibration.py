@@ -1,9 +1,9 @@
-"""Measures on this machine what rounds cost: real rounds of real engines, one way to draft after another.
+"""Measures the costs of rounds on this machine, with real engines, for one draft length after another.
 
-What a round takes depends on the length of its draft and hardly on how much of it is accepted, so that a few
-rounds of each length tell. All lengths are measured in blocks, one after the other, so that what else the
-machine does meets all alike; of all times of a length a short one counts, since others only ever add to it.
-`trtspec.forecast.fit` makes a line of the lengths.
+A round's time depends on the length of its draft and hardly on how much is accepted, so a few rounds of each
+length are enough. All lengths are measured in blocks in rotation, so that other work of the machine affects
+all equally. Of a length's times a short one counts, since other work only adds time. `trtspec.forecast.fit`
+fits a line to the lengths.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from trtspec.serving.tokenizer import Tokenizer
 from trtspec.train.tune.costs import DraftLengthCosts, line
 
 LEAST, MOST, BUDGET_S = 3, 10, 5.0
-"""How many blocks there are; more than the least only as long as there is time."""
+"""The smallest and the largest number of blocks; more than the smallest only while there is time."""
 SECONDS, FEWEST = 0.06, 4
-"""How long rounds of one length go on in a block, and how many outputs there are at least."""
+"""The seconds of rounds of one length in a block, and the smallest number of outputs."""
 ROUNDS = 8
-"""How many rounds of the longest draft, all of it accepted, texts have room for."""
+"""Texts have room for this many fully accepted rounds of the longest draft."""
 _SPARSE = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 
 STREAMED = 8
-"""How many outputs of the target alone are timed together."""
+"""This many outputs of the target alone are timed together."""
 QUIET = 0.25
-"""Which share of the times of one length is shorter than the one that counts."""
+"""The quantile of a length's times that counts."""
 
 Drafting = Callable[[Text], Drafter] | None
 Way = tuple[Drafting, int]
@@ -53,7 +53,7 @@ Way = tuple[Drafting, int]
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The engines to time, and the texts that they run."""
+    """The engines to time, and their texts."""
 
     target: Executor
     draft: Executor | None
@@ -68,7 +68,7 @@ class Bench:
 
 
 def lengths_to_measure(longest: int) -> list[int]:
-    """Returns the lengths that are measured; those between them cost in between."""
+    """Returns the lengths to measure; the costs of others are interpolated."""
     return sorted({*(length for length in _SPARSE if length <= longest), longest})
 
 
@@ -99,12 +99,12 @@ class _Measurement:
             blocks.append({way: await self._times(*way) for way in order})
             advance(1)
         if not self._stats.draft_available:
-            raise EngineFailure("the draft failed while it was measured")
+            raise EngineFailure("the draft failed during the measurement")
         logs = [math.log(self._fitted([block]).drafted[longest // 2]) for block in blocks]
         return replace(self._fitted(blocks), error=spread(logs) / math.sqrt(len(blocks)))
 
     def _fitted(self, blocks: Sequence[Mapping[Way, list[float]]]) -> DraftLengthCosts:
-        """Returns the line through the times of each length; a quiet one of many, since others only add."""
+        """Returns the line through a low quantile of each length's times, since other work only adds time."""
         quiet = {
             way: float(np.quantile([t for block in blocks for t in block[way]], QUIET)) for way in blocks[0]
         }
@@ -116,7 +116,7 @@ class _Measurement:
         return DraftLengthCosts(line(engine, self._longest), line(free, self._longest), plain_s)
 
     async def _times(self, drafting: Drafting, length: int) -> list[float]:
-        """Returns the seconds between the outputs of a text, while as many go on as there are streams."""
+        """Returns the seconds between the outputs of a text, while all streams are running."""
         bench, clock = self._bench, asyncio.get_running_loop().time
         times: list[list[float]] = [[] for _ in range(bench.streams)]
         until = clock() + SECONDS
@@ -140,7 +140,7 @@ class _Measurement:
 
         await asyncio.gather(*(one(index) for index in range(bench.streams)))
         start, end = max(own[0] for own in times), min(own[-1] for own in times)
-        # What is streamed may come two at a time.
+        # Two outputs may arrive together.
         stride = STREAMED if not length and min(map(len, times)) > 2 * STREAMED else 1
         return [
             (after - before) / stride
@@ -151,13 +151,13 @@ class _Measurement:
 
 
 def spread(values: Sequence[float]) -> float:
-    """Returns the standard deviation of normal values, of which a few may be anything: from their median."""
+    """Returns a robust standard deviation of normal values with a few outliers, from their median."""
     middle = statistics.median(values)
     return 1.4826 * statistics.median(abs(value - middle) for value in values)
 
 
 class _Guessing:
-    """Proposes the last token again and again: a lookup costs no more, and what it says does not matter."""
+    """Proposes the last token repeatedly: it costs as much as a look-up, and the tokens do not matter."""
 
     pause = 1
     silence = "nothing_found"

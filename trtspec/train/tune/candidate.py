@@ -1,4 +1,4 @@
-"""Describes a candidate: a method and, where it has one, a draft model in some precision."""
+"""Describes a candidate: a method and, if it has one, a draft model in some precision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Precision = Literal["float32", "float16", "bfloat16", "fp8"]
 
 
 def tuned_methods() -> list[str]:
-    """Returns the methods that can be tried: those of trtspec's own drafters, but for heads.
+    """Returns the methods that can be tried: those of trtspec's own drafters except heads.
 
     Heads read their target's states.
     """
@@ -31,9 +31,9 @@ class CandidateDraft:
     """A draft model of a candidate."""
 
     location: Path | str
-    """A folder or a Hub id. For layers of the target it is where they are written."""
+    """A folder or a Hub id. For layers of the target, the folder to write them to."""
     precision: Precision | None = None
-    """None keeps the recipe's."""
+    """The precision; None keeps the recipe's."""
     is_own: bool = False
     """True for the recipe's own draft."""
     layers: tuple[int, ...] = ()
@@ -63,16 +63,17 @@ class Candidate:
         return self.draft.name if self.method == DRAFT_MODEL.kind else f"{self.method} with {self.draft.name}"
 
     def drafting(self, recipe: Recipe) -> Drafting:
-        """Returns the method with its options: the recipe's, where that has the same method."""
+        """Returns the method with its options: the recipe's, if it has the same method."""
         method = recipe.speculation.method
         if method.kind != self.method:
             method = METHODS[self.method](kind=self.method)
         return Drafting(self.method, method.options)
 
     def changes(self, recipe: Recipe, folder: Path | None) -> dict[str, Any]:
-        """Returns what the keys of a recipe become for it, None for those that go.
+        """Returns the recipe keys to change for it; None removes a key.
 
-        A draft's folder is written relative to `folder`, that of the recipe, or whole where that is None.
+        A draft's folder is written relative to `folder`, the recipe's, or as an absolute path if that is
+        None.
         """
         changes: dict[str, Any] = {}
         if recipe.speculation.method.kind != self.method:
@@ -96,10 +97,10 @@ def candidates(
     precisions: Sequence[Precision],
     methods: Sequence[str],
 ) -> list[Candidate]:
-    """Returns every combination: the recipe's own first, and before the others what needs no draft.
+    """Returns every combination: the recipe's own first, then those without a draft, then the others.
 
-    The recipe's own draft is one of them. Without `precisions` each draft stays as it is, and without
-    `methods` all are tried that the recipe's backend runs.
+    The recipe's own draft is included. Without `precisions` each draft keeps its precision, and without
+    `methods` all methods of the recipe's backend are tried.
     """
     recipe = loaded.recipe
     runner, release = recipe.runner, recipe.engine.release

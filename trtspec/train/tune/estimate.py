@@ -1,4 +1,4 @@
-"""A ratio that is measured on some answers, and how sure it is; pure."""
+"""Estimates a ratio from some answers, with its interval; pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class IntervalEstimate:
-    """A number with the interval that holds the true one, with the probability `CONFIDENCE`."""
+    """A number with its confidence interval at `CONFIDENCE`."""
 
     value: float
     low: float
@@ -22,11 +22,11 @@ class IntervalEstimate:
 
 
 def ratio(wholes: Sequence[float], parts: Sequence[float], relative_error: float = 0.0) -> IntervalEstimate:
-    """Returns the sum of `wholes` over that of `parts`, a pair for each of some randomly chosen answers.
+    """Returns the sum of `wholes` divided by that of `parts`; each pair is from one randomly chosen answer.
 
     The variance is the jackknife's, of a ratio of means (Cochran, "Sampling techniques", section 6.17), and
-    the interval Student's, of the logarithm. `relative_error` is one standard error of something that all
-    pairs have in common. One answer alone says nothing of how they differ.
+    the interval Student's, of the logarithm. `relative_error` is the standard error of a factor that all
+    pairs share. A single answer gives no variance.
     """
     y, x = np.asarray(wholes, float), np.asarray(parts, float)
     value, count = float(y.sum() / x.sum()), len(y)

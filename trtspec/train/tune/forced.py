@@ -1,4 +1,4 @@
-"""A draft's own choice after each beginning of an answer, from one pass over it: teacher forcing."""
+"""Computes a draft's choice after each prefix of an answer in one pass: teacher forcing."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from trtspec.train.tune.answer import RecordedAnswer
 from trtspec.train.tune.replay import SILENCE, Choices
 
 ROWS = 256
-"""How many tokens go through the model at once; the logits of each are a row of the whole vocabulary."""
+"""The tokens of one pass; each has a row of logits for the whole vocabulary."""
 _SLOT = 1
 
 
 def chosen_of(logits: torch.Tensor, answer: RecordedAnswer, place: int) -> list[int]:
-    """Returns the tokens that rows of logits choose for an answer's tokens, the first of which is `place`.
+    """Returns the tokens chosen by rows of logits for an answer's tokens from `place` on.
 
-    With sampling they are drawn with the numbers that the answer was drawn with.
+    Sampling uses the same random numbers as the answer.
     """
     sampling, after = answer.sampling, list(answer.tokens[place : place + len(logits) - 1])
     number = (sampling.seed or 0) + place
@@ -31,11 +31,10 @@ def chosen_of(logits: torch.Tensor, answer: RecordedAnswer, place: int) -> list[
 
 
 class Forced:
-    """A draft engine of the torch backend, asked for what it would say if the text before were the answer's.
+    """A draft engine of the torch backend that continues prefixes of an answer.
 
-    With sampling it draws with the numbers that the answer was drawn with, as it does beside its target. What
-    a target with `vocab_size` tokens lacks ends a draft, and so does the first of `end_ids`. Raises
-    `EngineLoadError`.
+    Sampling uses the same random numbers as the answer, as in a served pair. A token beyond the target's
+    `vocab_size`, or the first of `end_ids`, ends a draft. Raises `EngineLoadError`.
     """
 
     def __init__(self, engine_dir: Path, device: str, vocab_size: int, end_ids: tuple[int, ...]) -> None:
@@ -47,7 +46,7 @@ class Forced:
 
     @torch.inference_mode()
     def choices(self, answer: RecordedAnswer) -> Choices:
-        """Returns the choices; the last is what it says behind the answer, if that ended by itself."""
+        """Returns the choices; the last one follows the answer, if an end token ended that."""
         text = [*answer.prompt, *answer.tokens]
         first = len(answer.prompt) - 1
         end = len(text) if answer.stopped else len(text) - 1

@@ -15,7 +15,7 @@ from trtspec.train.tune.workshop import Workshop
 
 
 class Forecasted:
-    """Says what a candidate's rounds cost with `streams` texts at once, as long as `answers` are."""
+    """Computes the costs of a candidate's rounds with `streams` sequences of the length of `answers`."""
 
     def __init__(
         self, workshop: Workshop, answers: Sequence[RecordedAnswer], streams: int, longest: int
@@ -25,7 +25,7 @@ class Forecasted:
         self._load = BatchLoad(streams, tokens // len(answers))
 
     def __call__(self, candidate: Candidate) -> DraftLengthCosts:
-        """Returns the costs; raises UnavailableError for engines of which nothing can be told."""
+        """Returns the costs; raises UnavailableError for engines without a forecast."""
         resolved = self._workshop.plan(candidate).resolved
         if reason := unforeseeable(resolved):
             raise UnavailableError("--speed plan", reason, "measure here, with --speed measured")

@@ -15,24 +15,24 @@ from trtspec.train.tune.replay import Choices
 
 
 class Kept:
-    """A folder with recorded answers, what drafts would have said, and costs, each under a digest.
+    """A folder with recorded answers, choices of drafts, and costs, each under a digest.
 
-    A line that was cut off while it was written is measured again.
+    A line that was cut off during writing is measured again.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def answers(self, *what: Any) -> Path:
-        """Returns the file of the answers of a target, with what they depend on."""
+        """Returns the file of a target's answers; its name depends on their inputs."""
         return self.folder / f"answers-{_short(what)}.jsonl"
 
     def choices(self, draft: str) -> KeptChoices:
-        """Returns what the draft with this digest would have said to each answer."""
+        """Returns the choices for each answer of the draft with this digest."""
         return KeptChoices(self.folder / f"choices-{_short(draft)}.jsonl")
 
     def costs(self, *what: Any) -> DraftLengthCosts | None:
-        """Returns the costs that were measured of this; None if none were."""
+        """Returns the measured costs for this digest; None if there are none."""
         try:
             values = json.loads(self._costs(what).read_bytes())
         except FileNotFoundError:

@@ -18,7 +18,8 @@ from trtspec.train.tune.workshop import Workshop
 
 
 class MeasuredCosts:
-    """Says what a candidate's rounds cost with `streams` texts at once, taken from the `answers`."""
+    """Measures the costs of a candidate's rounds with `streams` sequences at once, taken from the
+    `answers`."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class MeasuredCosts:
         what = (platform.node(), self._streams, self._longest, self._texts, digests)
         costs = self._kept.costs(*what)
         if costs is None:
-            with self._watch(f"{candidate.name}: what rounds cost here", MOST) as advance:
+            with self._watch(f"{candidate.name}: timing rounds here", MOST) as advance:
                 engines = load_engines([one.engine for one in built])
                 try:
                     tokenizer = Tokenizer.load(target.folder / "tokenizer")
@@ -60,7 +61,7 @@ class MeasuredCosts:
 
 
 def middling(answers: Sequence[RecordedAnswer], count: int) -> list[list[int]]:
-    """Returns beginnings of up to `count` answers of middling length, up to the middle of each."""
+    """Returns the first halves of up to `count` answers of medium length."""
     by_length = sorted(answers, key=lambda answer: len(answer.prompt) + len(answer.tokens))
     first = max(0, (len(by_length) - count) // 2)
     return [

@@ -25,17 +25,17 @@ class TuneOutcome:
     standings: tuple[CandidateResult, ...]
     """The fastest first."""
     best: CandidateResult | None
-    """None where the target alone is faster than all."""
+    """The best candidate; None if the target alone is faster than all."""
     advice: tuple[CategoryAdvice, ...]
     answers: int
     streams: int
-    """The number of sequences at once, for which the speed-ups are."""
+    """The number of sequences at once during the measurement."""
     is_measured: bool
-    """True if rounds were timed on this machine; False if their costs are a plan's."""
+    """True if rounds were timed on this machine; False if their costs come from a plan."""
 
     @property
     def level_lengths(self) -> list[int]:
-        """The other K with which the best is as fast as far as can be told."""
+        """The other Ks with which the best candidate is not measurably slower."""
         if self.best is None or self.best.run is None:
             return []
         others = self.best.run.scores[1:]
@@ -46,7 +46,7 @@ class TuneOutcome:
 def outcome(
     standings: Sequence[CandidateResult], answers: int, streams: int, *, is_measured: bool
 ) -> TuneOutcome:
-    """Returns what follows from the standings."""
+    """Returns the outcome of the standings."""
     best = winner(standings)
     advice = advise(best, standings) if best else []
     return TuneOutcome(tuple(ranked(standings)), best, tuple(advice), answers, streams, is_measured)
@@ -60,7 +60,7 @@ def why(standing: CandidateResult, found: TuneOutcome) -> str:
     assert run is not None
     if standing is best:
         level = found.level_lengths
-        return f"the best; K = {', '.join(map(str, level))} cannot be told from it" if level else "the best"
+        return f"the best; K = {', '.join(map(str, level))} is not measurably slower" if level else "the best"
     if run.bound is not None:
         alone = "the target alone has" if run.lead == 1.0 else "the leader has at least"
         bounds = f"at most {run.bound:.2f}x, and {alone} {run.lead:.2f}x"
@@ -69,14 +69,14 @@ def why(standing: CandidateResult, found: TuneOutcome) -> str:
         return "slower than the target alone"
     other = against(best, standing, run.best)
     if other.is_level:
-        return "cannot be told from the best"
+        return "not measurably slower than the best"
     return f"the best is {100 * (other.winner.value - 1):.0f} % faster"
 
 
 def tuned(found: TuneOutcome, loaded: LoadedRecipe, output: Path) -> Path | None:
-    """Writes the recipe of the best candidate and returns where; None where drafts do not pay.
+    """Writes the recipe of the best candidate and returns its path; None if drafts do not pay.
 
-    Comments and order stay as they are. Raises RecipeError for a recipe that cannot be changed so.
+    Comments and order are kept. Raises RecipeError for a recipe that cannot be changed in this way.
     """
     if found.best is None:
         return None
@@ -87,9 +87,9 @@ def tuned(found: TuneOutcome, loaded: LoadedRecipe, output: Path) -> Path | None
 
 
 def _changes(best: CandidateResult, loaded: LoadedRecipe, folder: Path) -> dict[str, Any]:
-    """Returns what the keys of the recipe, written into `folder`, become.
+    """Returns the changed keys of the recipe, which is written into `folder`.
 
-    A recipe that asks for the adaptive policy keeps it, and gets room for drafts of the best length.
+    A recipe with the adaptive policy keeps it, and gets room for drafts of the best length.
     """
     assert best.run is not None
     recipe, length = loaded.recipe, best.run.best.length
@@ -137,7 +137,7 @@ def _standing(standing: CandidateResult, found: TuneOutcome) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """Returns plain data in which a bound that is infinite is left open, since JSON has no such number."""
+    """Returns plain data in which infinite bounds are None, since JSON has no infinity."""
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

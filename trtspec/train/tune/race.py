@@ -12,14 +12,14 @@ from trtspec.train.tune.replay import Replay
 from trtspec.train.tune.score import Score, score
 
 FEWEST = 8
-"""How many answers are looked at before anybody is stopped."""
+"""The number of answers before any candidate is stopped."""
 PLAIN = IntervalEstimate(1.0, 1.0, 1.0)
-"""The speed-up of the target alone, whom a draft has to beat."""
+"""The speed-up of the target alone, which a draft must beat."""
 
 Replays = dict[int, list[Replay]]
-"""By K, what came of each answer."""
+"""The replay of each answer, by K."""
 Measure = Callable[[Sequence[RecordedAnswer]], Replays]
-"""Returns what comes of answers with every K."""
+"""Returns the replays of answers with every K."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,15 @@ class Run:
     """The progress of a candidate."""
 
     scores: tuple[Score, ...]
-    """One for each K, the best first."""
+    """The scores, one for each K, the best first."""
     answers: int
     """The number of answers on which the candidate was measured."""
     replays: Replays
     costs: DraftLengthCosts
     bound: float | None = None
-    """The value that its best speed-up cannot exceed; None where it was measured on all answers."""
+    """The upper bound of its best speed-up; None if it was measured on all answers."""
     lead: float | None = None
-    """The value that the leader's speed-up was not below; None where it was measured on all answers."""
+    """The lower bound of the leader's speed-up; None if the candidate was measured on all answers."""
 
     @property
     def best(self) -> Score:
@@ -43,7 +43,7 @@ class Run:
 
 
 def run(answers: Sequence[RecordedAnswer], costs: DraftLengthCosts, lead: float, measure: Measure) -> Run:
-    """Measures a candidate on more and more answers, and stops where it cannot reach `lead` any more."""
+    """Measures a candidate on more and more answers, and stops once it can no longer reach `lead`."""
     replays: Replays = {}
     done = 0
     for until in _stages(len(answers)):
@@ -59,9 +59,9 @@ def run(answers: Sequence[RecordedAnswer], costs: DraftLengthCosts, lead: float,
 
 
 def compare(first: Run, second: Run, lengths: tuple[int, int]) -> IntervalEstimate:
-    """Returns how many times as fast `first` is as `second`, each with its K, on the answers that both have.
+    """Returns the speed of `first` divided by that of `second`, each with its K, on their common answers.
 
-    The answers are the same, so that what they have in common does not count.
+    Effects of the answers that both share cancel out.
     """
     count = min(first.answers, second.answers)
     spent = [

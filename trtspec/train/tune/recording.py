@@ -1,4 +1,4 @@
-"""Lets the target answer prompts alone, many at once, and writes down what it says."""
+"""Lets the target alone answer many prompts at once, and records its answers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from trtspec.serving.executor import Executor, SamplingConfig
 from trtspec.serving.tokenizer import Tokenizer
 
 LEAST_ROOM = 16
-"""How many tokens an answer must have room for; a prompt that leaves less is left out."""
+"""An answer must have room for this many tokens; longer prompts are left out."""
 
 Encode = Callable[[str], list[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The options with which prompts are sent."""
+    """The options of the requests."""
 
     model: str
     encode: Encode
@@ -33,11 +33,11 @@ class Asking:
     max_tokens: int
     """The most tokens of an answer."""
     temperature: float
-    """Above 0 the tokens are drawn, with seeds that are the same each time."""
+    """Above 0, tokens are sampled, with the same seeds each time."""
 
     def sampling(self, prompt: str) -> dict[str, float]:
-        """Returns the options with which a prompt is answered, whose text says the seed."""
-        seed = int(digest_of(prompt)[:7], 16) << 32  # fits the 63 bits of every server
+        """Returns the sampling options of a prompt; its text determines the seed."""
+        seed = int(digest_of(prompt)[:7], 16) << 32  # below 2^63, the limit of every server
         return {"temperature": self.temperature, "seed": seed} if self.temperature else {}
 
 
@@ -48,7 +48,7 @@ class _Job:
     most: int
 
     def is_answered(self, answer: Recorded) -> bool:
-        """Returns True if an answer is as long as this one may be, or ended by itself before."""
+        """Returns True if an answer has its largest length or ended before."""
         length = len(answer.answer_token_ids or ())
         return length == self.most or (length < self.most and answer.finish_reason == "stop")
 
@@ -61,9 +61,10 @@ def record(
     tokenizer: Tokenizer,
     advance: Advance,
 ) -> list[Recorded]:
-    """Returns the first turn of each prompt with its answer; those that the file has are not asked again.
+    """Returns the first turn of each prompt with its answer.
 
-    Prompts that leave no room for an answer are left out. Raises `DatasetError` if all do.
+    Prompts with an answer in the file are not sent again. Prompts that leave no room for an answer are left
+    out. Raises `DatasetError` if none is left.
     """
     jobs = {job.tokens: job for job in _jobs(prompts, asking, target)}
     known = {
@@ -73,9 +74,10 @@ def record(
     }
     if not jobs:
         problem = (
-            f"no prompt leaves room for {LEAST_ROOM} tokens: texts have {target.limits.max_seq_len} at most"
+            f"no prompt leaves room for {LEAST_ROOM} tokens: prompt and answer may have "
+            f"{target.limits.max_seq_len} tokens"
         )
-        raise DatasetError("workload", problem, "raise engine.max_seq_len, or take shorter prompts")
+        raise DatasetError("workload", problem, "raise engine.max_seq_len, or use shorter prompts")
     advance(len(known))
 
     async def all_of_them() -> None:

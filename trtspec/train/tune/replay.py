@@ -1,10 +1,10 @@
-"""Replays a known answer: computes the rounds that speculative decoding would have made of it.
+"""Replays a known answer: computes the rounds that speculative decoding would have made for it.
 
-The target is not asked: a draft is accepted as far as it says what the answer says. Nor is the draft, but
-for its own choice after each beginning of the answer: it is only asked for the token at position j + 1 where
-that at j was accepted, so what stands before its choice is the answer itself. So one pass over the text gives
-the rounds of every K exactly. Rounds are those of `trtspec.serving.rounds`, and drafters its own, to which
-every answer is that of a client without earlier ones.
+The target does not run: a draft is accepted as far as it equals the answer. The draft runs only once over the
+answer, to give its choice after each prefix. A draft token at position j + 1 counts only if the one at j was
+accepted, so its prefix is always the answer itself. So one pass over the text gives the rounds of every K
+exactly. Rounds and drafters are those of `trtspec.serving.rounds`; each answer counts as the first of its
+client.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from trtspec.serving.text import Text, common_prefix
 from trtspec.train.tune.answer import RecordedAnswer
 
 Choices = Sequence[int]
-"""What a draft would say after each beginning of an answer; `SILENCE` where it would say nothing more.
+"""The draft's choice after each prefix of an answer;
 
-It ends where the answer has a token that the draft lacks, or is longer than the draft's texts.
+`SILENCE` if it would propose nothing more. It ends where the answer has a token that the draft lacks, or
+exceeds the draft's longest text.
 """
 SILENCE = -1
 _END = -2
@@ -35,9 +36,9 @@ class Round(NamedTuple):
 
     origin: str
     length: int
-    """The number of draft tokens. With 0 the draft said nothing, and the target one token."""
+    """The number of draft tokens. With 0 the target alone gave one token."""
     accepted: int
-    """The number of draft tokens, from the first, that were the answer's."""
+    """The number of accepted draft tokens: those equal to the answer's."""
 
 
 @dataclass(slots=True)
@@ -45,26 +46,26 @@ class Replay:
     """The replay of an answer."""
 
     rounds: Counter[Round] = field(default_factory=Counter)
-    """How often each round came."""
+    """The number of times that each round occurred."""
     alone: int = 0
-    """The steps that the target decoded alone."""
+    """The number of steps of the target alone."""
 
 
 def replay(
     answer: RecordedAnswer, drafting: Drafting, choices: Sequence[Choices] | None, length: int
 ) -> Replay:
-    """Returns what comes of an answer with K = `length`.
+    """Returns the replay of an answer with K = `length`.
 
-    `choices` are those of the draft, if any: entry i has what it would say as token i of a round, and a round
-    has no more tokens than there are entries. A draft model, which reads the text alone, says the same as
-    each of them; a head goes on with states of its own, and does not.
+    `choices` has the draft's choices, if any: entry i has them for token i of a round, and a round has no
+    more tokens than there are entries. For a draft model, which reads only the text, all entries are equal; a
+    head continues with states of its own, so its entries differ.
     """
     text, said = Text(answer.prompt), [*answer.tokens, *([_END] if answer.stopped else [])]
     drafter = _source(said, len(text), drafting, choices).drafter(text, "")
     found, done = Replay(), 0
     while done < len(said):
         offer = drafter.offer()
-        # What ended by itself was allowed to go on.
+        # An answer with an end token was not cut by max_tokens.
         left = length if answer.stopped else min(length, len(said) - done - 1)
         if offer and (longest := min(left, offer.room)):
             draft = at_once(drafter.propose(Request(text, longest), math.inf))
@@ -86,7 +87,7 @@ def _source(
 
 
 def at_once(proposal: Coroutine[Any, Any, list[int]]) -> list[int]:
-    """Returns what a coroutine returns that waits for nothing."""
+    """Returns the result of a coroutine that never waits."""
     try:
         proposal.send(None)
     except StopIteration as done:
@@ -96,7 +97,7 @@ def at_once(proposal: Coroutine[Any, Any, list[int]]) -> list[int]:
 
 
 class _ToldSource:
-    """Stands for the draft engine, whose choices are known."""
+    """Replaces the draft engine by its known choices."""
 
     def __init__(self, said: list[int], begin: int, choices: Sequence[Choices]) -> None:
         self._said, self._begin, self._choices = said, begin, choices
@@ -105,11 +106,11 @@ class _ToldSource:
         return _ToldDrafter(self._said, text, self._begin, self._choices)
 
     def reap(self, now: float) -> None:
-        """Ends nothing: what is known is said at once."""
+        """Does nothing: known choices need no request."""
 
 
 class _ToldDrafter:
-    """Proposes what the draft would: the answer as far as its choices are the answer's, and then others."""
+    """Proposes the draft's choices: correct ones as far as they equal the answer, and then wrong ones."""
 
     pause = 32
     silence = "draft_at_rest"
@@ -131,7 +132,7 @@ class _ToldDrafter:
                 return draft
             draft.append(known[place])
             if known[place] != self._said[place]:
-                break  # What it says behind a wrong token is unknown, and nobody's loss.
+                break  # Its choices after a wrong token are unknown, and do not matter.
         return draft + [SILENCE] * (most - len(draft))
 
     def end(self) -> None:

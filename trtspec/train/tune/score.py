@@ -1,4 +1,4 @@
-"""Scores one way to draft with one K: speed-up and acceptance, in all and by category."""
+"""Scores one way of drafting with one K: speed-up and acceptance, overall and by category."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from trtspec.train.tune.replay import Replay
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceScore:
-    """The acceptance of drafts; shares are None where nothing was drafted."""
+    """The acceptance of drafts; shares are None if nothing was drafted."""
 
     per_token: float | None
     """The share of draft tokens that were accepted once all before them were."""
     of_drafted: float | None
-    """Accepted by drafted tokens.
+    """Accepted divided by drafted tokens.
 
-    It falls with K, since what stands behind a wrong token is drafted and not looked at.
+    It falls with K, since tokens after a wrong one are drafted in vain.
     """
     by_position: tuple[float | None, ...]
     """The same as `per_token` for each position of a draft."""
@@ -30,7 +30,7 @@ class AcceptanceScore:
 
 @dataclass(frozen=True, slots=True)
 class CategoryScore:
-    """One kind of answers: how many there were, how drafts did, and the speed-up."""
+    """One category of answers: their number, the acceptance, and the speed-up."""
 
     answers: int
     speedup: IntervalEstimate
@@ -39,7 +39,7 @@ class CategoryScore:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A draft length, the speed-up over the target alone, and how drafts did."""
+    """A draft length, its speed-up over the target alone, and its acceptance."""
 
     length: int
     speedup: IntervalEstimate
@@ -70,7 +70,7 @@ def score(
 def speedup(
     answers: Sequence[RecordedAnswer], replays: Sequence[Replay], costs: DraftLengthCosts
 ) -> IntervalEstimate:
-    """Returns tokens a second with drafts over those of the target alone."""
+    """Returns tokens per second with drafts divided by those of the target alone."""
     return ratio([answer.steps for answer in answers], [costs.total(came) for came in replays], costs.error)
 
 

@@ -1,4 +1,4 @@
-"""One `trtspec tune`, from prompts or recorded answers to an outcome."""
+"""Runs one `trtspec tune`, from prompts or recorded answers to an outcome."""
 
 from __future__ import annotations
 
@@ -37,29 +37,29 @@ class TuneOptions:
     """The candidates to try, and how they are timed."""
 
     drafts: tuple[str, ...] = ()
-    """Drafts beside the recipe's own."""
+    """Drafts besides the recipe's own."""
     layers: tuple[str, ...] = ()
     """Layers of the target that make a draft."""
     precisions: tuple[Precision, ...] = ()
-    """Empty leaves each draft as it is."""
+    """Precisions to try; if empty, each draft keeps its own."""
     methods: tuple[str, ...] = ()
-    """Empty tries all that the recipe's backend runs."""
+    """Methods to try; if empty, all that the recipe's backend runs."""
     longest: int | None = None
     """The longest draft; None takes the recipe's, or else `LONGEST`."""
     streams: int = 1
     is_measured: bool | None = None
-    """True times rounds here; False takes a plan's costs.
+    """True times rounds here;
 
-    None times them on the torch backend if that is the recipe's, or if the recipe is for a CPU, of which no
-    plan knows the times.
+    False takes a plan's costs. None times them if the recipe has the torch backend or is for a CPU, since no
+    plan knows the times of a CPU.
     """
 
 
 class Session:
-    """Tunes one recipe; `work` keeps what was measured, so that a session that broke off can be begun again.
+    """Tunes one recipe; `work` keeps the measurements, so that an interrupted session can resume.
 
-    `watch` shows progress in bytes, and `count` in answers. Raises ModelError for a draft that is a folder
-    and no model, and RecipeError for a recipe that cannot be tuned, before anything is built.
+    `watch` shows progress in bytes, and `count` in answers. Before it builds anything, it raises ModelError
+    for a draft folder without a model, and RecipeError for a recipe that cannot be tuned.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class Session:
         recipe = loaded.recipe
         if recipe.speculation.method.translates:
             problem = (
-                "tune replays drafts token by token, and tokens of another vocabulary are not the answer's"
+                "tune compares drafts with answers token by token, which another vocabulary does not allow"
             )
-            repair = "leave it out to tune other methods; trtspec bench measures this one"
+            repair = "remove this line to tune other methods; trtspec bench measures this one"
             raise RecipeError(loaded.path, [loaded.problem(TRANSLATES, problem, repair)])
         if recipe.speculation.method.is_head:
-            problem = "a head reads its target's states, and is not measured by itself"
+            problem = "a head reads its target's states, so tune cannot measure it alone"
             finding = loaded.problem("speculation.method", problem, "trtspec bench measures it")
             raise RecipeError(loaded.path, [finding])
         drafts = tuple(map(named, wanted.drafts))
@@ -95,9 +95,9 @@ class Session:
             raise RecipeError(loaded.path, [finding])
 
     def recorded(self, file: Path, most: int, *, chat: bool) -> list[RecordedAnswer]:
-        """Returns answers that were recorded before; those longer than the engines' texts are left out.
+        """Returns recorded answers; those longer than the engines' limit are left out.
 
-        With `chat` prompts that have no tokens yet are what a user says.
+        With `chat`, prompts without tokens are put into the chat template.
         """
         found = read_recorded(file)
         if chat:
@@ -112,14 +112,14 @@ class Session:
         size = self._source.vocab_size
         for answer in answers:
             if (largest := max((*answer.prompt, *answer.tokens))) >= size:
-                problem = f"has token {largest}, and the target has {size} tokens"
+                problem = f"has token id {largest}, but the target has {size} tokens"
                 raise DatasetError(f"{file}: {answer.name}", problem, "record answers of the target itself")
         return self._chosen(answers, file, most)
 
     def asked(
         self, prompts: Sequence[Prompt], max_tokens: int, temperature: float, *, chat: bool
     ) -> list[RecordedAnswer]:
-        """Returns what the target answers, here, to the first turns of prompts."""
+        """Returns the target's answers, computed here, to the first turns of prompts."""
         target = self._workshop.target()
         asking = Asking(self._loaded.recipe.target.model, self._encoder(chat), max_tokens, temperature)
         file = self._kept.answers(target.digest, max_tokens, temperature)
@@ -154,7 +154,8 @@ class Session:
         return outcome(found, len(answers), wanted.streams, is_measured=is_measured)
 
     def _chosen(self, answers: Sequence[RecordedAnswer], source: Path, most: int) -> list[RecordedAnswer]:
-        """Returns one answer to each prompt: as if they were independent, more of one would be too sure."""
+        """Returns one answer for each prompt: several would count as independent and make intervals too
+        narrow."""
         fitting = {
             answer.prompt: answer
             for answer in answers
@@ -162,7 +163,7 @@ class Session:
         }
         if len(fitting) < 2:
             least = f"answers of at most {self._max_seq_len} tokens to {len(fitting)} prompts"
-            raise DatasetError(source, f"has {least}, and two are needed", "record more")
+            raise DatasetError(source, f"has {least}, but two are needed", "record more")
         return mixed(fitting.values())[:most]
 
     def _encoder(self, chat: bool) -> Encode:
@@ -173,7 +174,7 @@ class Session:
         return Encoder(self._source.folder, Path("workload"), self._max_seq_len + 1, chat_template=True)
 
     def _of_layers(self, written: str) -> CandidateDraft:
-        """Returns the draft of some layers: a number of them, or their numbers."""
+        """Returns the draft made of some layers, given their count or their numbers."""
         count = self._source.num_hidden_layers
         layers = tuple(map(int, written.split(",")))
         if "," not in written:

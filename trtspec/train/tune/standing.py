@@ -1,4 +1,4 @@
-"""Holds the result of each candidate, or why it has none, and finds the best."""
+"""Holds the result of each candidate, or why it has none, and finds the best one."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class CandidateResult:
 
     @property
     def was_stopped(self) -> bool:
-        """True if it was dropped before all answers, since it could not win any more."""
+        """True if it was stopped early, since it could no longer win."""
         return self.run is not None and self.run.bound is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """One candidate with one draft length, and how many times as fast as it the winner is."""
+    """One candidate with one draft length, and the winner's speed divided by its own."""
 
     standing: CandidateResult
     score: Score
@@ -36,12 +36,12 @@ class Contestant:
 
     @property
     def is_level(self) -> bool:
-        """True if it cannot be told from the winner."""
+        """True if it is not measurably slower than the winner."""
         return self.winner.low <= 1.0
 
 
 def ranked(standings: Sequence[CandidateResult]) -> list[CandidateResult]:
-    """Returns the standings, the fastest first; behind those at the end who was stopped, then refused."""
+    """Returns the standings, the fastest first; stopped candidates and then refused ones come last."""
 
     def place(standing: CandidateResult) -> tuple[int, float]:
         if standing.run is None:
@@ -52,7 +52,7 @@ def ranked(standings: Sequence[CandidateResult]) -> list[CandidateResult]:
 
 
 def winner(standings: Sequence[CandidateResult]) -> CandidateResult | None:
-    """Returns the fastest; None where the target alone is faster than all."""
+    """Returns the fastest; None if the target alone is faster than all."""
     best = next(iter(ranked(standings)), None)
     if best is None or best.run is None or best.was_stopped or best.run.best.speedup.value <= 1.0:
         return None
@@ -60,7 +60,8 @@ def winner(standings: Sequence[CandidateResult]) -> CandidateResult | None:
 
 
 def against(best: CandidateResult, other: CandidateResult, score: Score) -> Contestant:
-    """Returns how the winner does against another candidate, or its own other length, on the same answers."""
+    """Returns the comparison of the winner with another candidate, or another length of its own, on the same
+    answers."""
     assert best.run is not None
     assert other.run is not None
     return Contestant(other, score, compare(best.run, other.run, (best.run.best.length, score.length)))

@@ -1,6 +1,4 @@
-"""Gets the tokens that drafts would have proposed for answers: from the disk, or from one pass of the draft
-over each.
-"""
+"""Gets drafts' choices for answers: from the disk, or from one pass of the draft over each answer."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from trtspec.train.tune.workshop import Workshop
 
 
 class DraftOracle:
-    """Asks drafts, one after the other, of which one at a time is in memory."""
+    """Runs drafts one after the other, with one at a time in memory."""
 
     def __init__(
         self, workshop: Workshop, kept: Kept, device: str, vocab_size: int, end_ids: tuple[int, ...]
@@ -44,5 +42,5 @@ class DraftOracle:
         return found
 
     def forget(self) -> None:
-        """Frees the memory of the draft that was asked last."""
+        """Frees the memory of the last draft."""
         self._draft = self._forced = self._known = None

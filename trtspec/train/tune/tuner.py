@@ -16,7 +16,7 @@ from trtspec.train.tune.standing import CandidateResult
 from trtspec.train.tune.told import DraftOracle
 
 Costing = Callable[[Candidate], DraftLengthCosts]
-"""Says what a candidate's rounds cost; raises what building it raises."""
+"""Returns the costs of a candidate's rounds; raises what building it raises."""
 
 
 class Tuner:
@@ -35,10 +35,10 @@ class Tuner:
         self._costing, self._told, self._watch = costing, told, watch
 
     def standings(self, candidates: Sequence[Candidate]) -> list[CandidateResult]:
-        """Returns where each stands, in the order in which they were measured.
+        """Returns the result of each candidate, in the order of measurement.
 
-        One that cannot be built or does not fit the target is refused; a disk, a GPU or a package that is
-        missing ends it all.
+        One that cannot be built or does not fit the target is refused. A missing disk, GPU or package ends
+        the tuning.
         """
         found: list[CandidateResult] = []
         lead = PLAIN.low
@@ -58,7 +58,7 @@ class Tuner:
     def _standing(self, candidate: Candidate, lead: float) -> CandidateResult:
         self._told.forget()
         costs, drafting = self._costing(candidate), candidate.drafting(self._recipe)
-        with self._watch(f"{candidate.name}: what it drafts", len(self._answers)) as advance:
+        with self._watch(f"{candidate.name}: running the draft", len(self._answers)) as advance:
 
             def measure(answers: Sequence[RecordedAnswer]) -> Replays:
                 told: Sequence[Choices | None] = [None] * len(answers)

@@ -1,4 +1,4 @@
-"""Engines of the torch backend of a target and of the drafts that are tried with it."""
+"""Builds the torch backend's engines of a target and of the drafts to try."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Built:
     engine: Path
     """The engine's directory in the build folder."""
     digest: str
-    """The digest of what the engine was made of."""
+    """The digest of the engine's inputs."""
 
 
 class Workshop:
     """Builds engines below `folder` that verify, or propose, up to `longest` tokens.
 
-    What was built before is not built again. Models of the Hub are downloaded as far as they are needed.
+    Existing builds are reused. Models of the Hub are downloaded as far as needed.
     """
 
     def __init__(self, loaded: LoadedRecipe, folder: Path, longest: int, watch: Progress) -> None:
@@ -63,14 +63,14 @@ class Workshop:
         return self._built(Candidate(DRAFT_MODEL.kind, draft), Role.DRAFT, check_pair.KIND)
 
     def source(self) -> Source:
-        """Reads what the target's files say of it."""
+        """Reads the target's description from its files."""
         return self.plan(ALONE).facts.target.source
 
     def _built(self, candidate: Candidate, role: Role, other: str) -> Built:
         if candidate in self._known:
             return self._known[candidate]
         recipe = self._recipe(candidate)
-        # In the bls layout no engine lives in another, so that each can be asked alone.
+        # In the bls layout no engine is inside another, so each can run alone.
         made = make_plan(
             recipe,
             output=recipe.with_suffix(""),
@@ -88,7 +88,7 @@ class Workshop:
         return built
 
     def _recipe(self, candidate: Candidate) -> Path:
-        """Writes the recipe of a candidate, in which models and texts are where they were."""
+        """Writes the recipe of a candidate, with the original paths of models and texts."""
         loaded, draft = self._loaded, candidate.draft
         if draft and draft.layers and isinstance(draft.location, Path):
             write_model(of_layers(self.source(), draft.layers), draft.location)

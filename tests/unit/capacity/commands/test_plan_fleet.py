@@ -93,7 +93,10 @@ def test_bounds_that_no_fleet_keeps(hub_cache: Path, recipe: Path) -> None:
     recipe.write_text(recipe.read_text().replace("inter_token_ms: 50", "inter_token_ms: 5"))
     found = fleet(recipe)
     assert found.exit_code == 0
-    assert "without drafts: no number of replicas does: a token takes 2" in found.stderr
+    assert (
+        "without drafts: no number of replicas is enough: for a request alone, a token takes 2"
+        in found.stderr
+    )
     assert json.loads(fleet(recipe, "--json").stdout)["without_drafts"]["replicas"] is None
 
 
@@ -131,7 +134,7 @@ def test_lengths_of_a_trace(hub_cache: Path, tmp_path: Path) -> None:
 def test_the_tiny_pair_by_a_bench(tmp_path: Path) -> None:
     failed = fleet(TINY, "--rate", "1")
     assert failed.exit_code == 1
-    assert "cannot be reckoned: engines of the torch backend have no data sheet" in str(failed.exception)
+    assert "cannot be computed: engines of the torch backend have no data sheet" in str(failed.exception)
     assert "--fleet --measured results" in str(failed.exception.repair)  # type: ignore[union-attr]
     write(result(), tmp_path)
     found = told(TINY, "--rate", "4", "--measured", tmp_path, "--workload", "synthetic:input=50,output=50")
@@ -148,9 +151,11 @@ def test_the_tiny_pair_by_a_bench(tmp_path: Path) -> None:
 def test_what_is_missing_is_told(hub_cache: Path) -> None:
     failed = fleet(LARGE)
     assert failed.exit_code == 1
-    assert "says no fleet.requests_per_second" in str(failed.exception)
+    assert "has no fleet.requests_per_second" in str(failed.exception)
     too_long = fleet(LARGE, "--rate", "1", "--workload", "synthetic:input=20000,output=10")
-    assert "requests of 20,010 tokens on average, and engine.max_seq_len is 16,384" in str(too_long.exception)
+    assert "requests have 20,010 tokens on average, but engine.max_seq_len is 16,384" in str(
+        too_long.exception
+    )
     without = CliRunner().invoke(app, ["plan", str(LARGE), "--rate", "3"])
     assert (without.exit_code, "go with --fleet" in without.output) == (2, True)
 

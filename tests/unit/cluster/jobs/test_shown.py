@@ -23,7 +23,12 @@ def standing(pair_recipe: Path, wanted: Look) -> JobStatus:
     target, draft, _ = made.jobs
     made.has(target, "7")
     made.has(draft, "8")
-    made.learn({"7": JobState(Phase.RUNS, node="n1"), "8": JobState(Phase.WAITS, "others come before it")})
+    made.learn(
+        {
+            "7": JobState(Phase.RUNS, node="n1"),
+            "8": JobState(Phase.WAITS, "jobs of higher priority come first"),
+        }
+    )
     log = made.jobs[target].log
     log.parent.mkdir(parents=True)
     log.write_text("convert target ...\nconvert target: 40 % after 20 s\x1b[2J\n\n")
@@ -36,7 +41,7 @@ def test_a_table_has_each_job_with_what_it_does(standing: JobStatus) -> None:
     lines = [line.rstrip() for line in console.export_text().splitlines()]
     assert lines[:3] == [
         "pair target: build  7  runs on n1: convert target: 40 % after 20 s\\x1b[2J",
-        "pair draft: build   8  waits: others come before it",
+        "pair draft: build   8  waits: jobs of higher priority come first",
         "pair pair              waits: is not submitted yet",
     ]
     assert "does not answer" in " ".join(lines[3:])

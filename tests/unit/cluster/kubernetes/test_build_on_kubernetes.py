@@ -73,7 +73,7 @@ def test_a_secret_in_the_recipes_store_is_for_no_job(pair: Path) -> None:
     (finding,) = result.exception.findings
     assert finding.subject == "kubernetes.store"
     assert finding.line
-    assert "sftp://me:***@host/engines has a secret" in finding.problem
+    assert "sftp://me:***@host/engines contains a secret" in finding.problem
     assert "geheim" not in result.output
 
 

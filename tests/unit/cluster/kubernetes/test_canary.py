@@ -103,7 +103,7 @@ def test_every_step_with_the_evidence_for_it(cli: Cli, emulator: Emulator) -> No
     assert "off -> 25 %" in cli("next")
     assert cli.images() == {OLD: 3, NEW: 1}
     refused = cli("next", status=1)
-    assert "no step to 50 % yet: requests: 0 new, 0 old; about 100 more requests tell" in refused
+    assert "no step to 50 % yet: requests: 0 new, 0 old; about 100 more requests will decide" in refused
     for step, images in (("50 %", {OLD: 2, NEW: 2}), ("all", {NEW: 4})):
         cli.serve(OLD, 130, 0.02)
         cli.serve(NEW, 300, 0.015)
@@ -191,9 +191,7 @@ def test_pods_that_do_not_come_up_leave_the_old_ones(cli: Cli, emulator: Emulato
     assert "off -> 25 % is not reached; trtspec rollout canary back recipe.yaml goes back" in said
     assert cli.images()[OLD] == 4
     assert cli.status(status=1)["reached"] is False
-    assert "a new build is being tried beside it" in cli.run(
-        "deploy", "recipe.yaml", "--kubernetes", status=1
-    )
+    assert "a canary runs beside it" in cli.run("deploy", "recipe.yaml", "--kubernetes", status=1)
     cli("off")
     assert cli.images() == {OLD: 4}
 
@@ -331,7 +329,7 @@ def test_a_deployment_of_no_release_is_left_alone(cli: Cli, emulator: Emulator) 
     for key in [key for key in emulator.stored if key[1] == "secrets"]:
         del emulator.stored[key]
     said = cli("next", status=1)
-    assert "deployment/llama: is of no release of Helm, which a canary needs" in said
+    assert "deployment/llama: was not made by a release of Helm, which a canary needs" in said
     assert cli.images() == {OLD: 4}
     assert "llama-canary" not in emulator.names("configmaps")
 

@@ -59,7 +59,7 @@ def test_a_context_and_its_namespace(
     ("context", "problem", "repair"),
     [
         ("elsewhere", "no such context in the kubeconfig", "there are broken, expired, here, there"),
-        ("expired", "its credentials cannot be had: exec: process returned 1", "kubectl get pods"),
+        ("expired", "cannot get its credentials: exec: process returned 1", "kubectl get pods"),
         ("broken", "Expected object with name nowhere", "kubectl config view"),
     ],
 )

@@ -159,7 +159,7 @@ def test_volume_claims_are_left_with_what_they_hold(cli: Cli, emulator: Emulator
     cli.recipe(section=BLOCK, more="  cache: claim\n")
     cli.deploy()
     said = cli("deploy", "stop", "llama", "--kubernetes").stderr
-    assert "persistentvolumeclaim/llama-engines is left with what it holds; kubectl delete" in said
+    assert "persistentvolumeclaim/llama-engines is kept with its data; kubectl delete" in said
     assert set(emulator.stored) == {(NAMESPACE, "persistentvolumeclaims", "llama-engines")}
     cli.deploy()
 
@@ -179,7 +179,7 @@ def test_an_object_of_somebody_else_is_left_alone(cli: Cli, emulator: Emulator) 
     service = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": [{"port": 80}]}}
     emulator.apply((NAMESPACE, "services", "llama"), service, {"fieldManager": "helm"})
     said = cli.deploy(status=1)
-    assert "service/llama: is there already in namespace serving, and is not of the release llama" in said
+    assert "service/llama: is already in namespace serving, and does not belong to the release llama" in said
     assert "kubernetes.name in the recipe" in said
     assert emulator.names("deployments") == []
 
@@ -268,7 +268,7 @@ def test_a_pod_that_crashes_with_the_end_of_its_log(cli: Cli, emulator: Emulator
     assert sum(line.startswith("warning: pod/llama-") and line.endswith("it may pass") for line in said) == 1
     stops = "trtspec deploy stop llama --kubernetes --context lab --namespace serving"
     assert said[-5:-2] == [
-        f"warning: what was applied stays; {stops} takes it away",
+        f"warning: what was applied stays; {stops} deletes it",
         "loading",
         "error: no GPU is to be seen",
     ]
@@ -285,7 +285,7 @@ def test_an_update_that_does_not_come_up_goes_back(cli: Cli, emulator: Emulator)
     emulator.script = lambda template: scripts.crashing("error: no GPU is to be seen\n")
     cli.recipe(more="# another text\n")
     said = cli.deploy(status=1)
-    assert "warning: the release goes back to what served before, revision 1" in said
+    assert "warning: rolling the release back to revision 1" in said
     assert ": container server ended with 1, 3 times so far" in said
     assert "what was applied stays" not in said
     spec = emulator.manifest("deployments", "llama")["spec"]["template"]["spec"]
@@ -306,7 +306,7 @@ def test_which_one_is_to_be_stopped(cli: Cli) -> None:
 def test_what_only_a_cluster_needs(cli: Cli, words: tuple[str, ...]) -> None:
     assert "only a cluster needs it" in cli("deploy", "recipe.yaml", *words, status=2).stderr
     assert "a cluster has containers of its own" in cli.deploy("--container", status=2)
-    assert "a cluster serves what a store has" in cli.deploy("--plain", status=2)
+    assert "a cluster serves a build from a store" in cli.deploy("--plain", status=2)
 
 
 def test_ctrl_c_leaves_what_was_applied(kubeconfig: Path, emulator: Emulator, tmp_path: Path) -> None:
@@ -336,7 +336,9 @@ def test_ctrl_c_leaves_what_was_applied(kubeconfig: Path, emulator: Emulator, tm
     process.send_signal(signal.SIGINT)
     _, talk = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert "interrupted: what was applied stays, and comes up; trtspec deploy status --kubernetes" in talk
+    assert (
+        "interrupted: the cluster keeps starting what was applied; trtspec deploy status --kubernetes" in talk
+    )
     assert "Traceback" not in talk
     assert emulator.names("deployments") == ["llama"]
 
@@ -346,4 +348,4 @@ def test_an_autoscaler_without_the_rules_that_it_goes_by_is_told(cli: Cli, rules
     more = f"  autoscaling: {{max_replicas: 4}}\n  monitoring: {{rules: {rules}}}\n"
     cli.recipe(section=BLOCK, more=more)
     said = cli.deploy("--dry-run")
-    assert ("autoscaling goes by its series" in said) == is_told
+    assert ("autoscaling reads the series of these rules" in said) == is_told

@@ -105,6 +105,6 @@ def test_a_canary_is_refused_with_the_reason(built: Cli, emulator: Emulator) -> 
     built.deploy()
     before = dict(emulator.stored)
     said = built("rollout", "canary", "next", "pair.yaml", status=1).stderr
-    assert "code: is vLLM, SGLang or trtllm-serve, without the metrics that a canary is judged by" in said
+    assert "code: is vLLM, SGLang or trtllm-serve, whose metrics cannot judge a canary" in said
     assert "another kubernetes.name" in said
     assert emulator.stored == before

@@ -46,7 +46,7 @@ def test_a_job_waits_for_a_node(emulator: Emulator, scheduler: KubernetesJobs, r
     heard = while_waiting(emulator, lambda: born_again(emulator, finishing()))
     scripted(emulator, unschedulable("0/3 nodes are available: 3 Insufficient nvidia.com/gpu."))
     run(scheduler, job_of(recipe, gpus=1), heard=heard)
-    assert "waits: build: no node for it: 0/3 nodes are available" in heard.said
+    assert "waits: build: no node takes it: 0/3 nodes are available" in heard.said
     assert heard.events[-1][0] == "done"
 
 
@@ -68,7 +68,7 @@ def test_a_job_waits_for_a_quota(emulator: Emulator, scheduler: KubernetesJobs, 
     scripted(emulator, finishing())
     heard = while_waiting(emulator, relent)
     run(scheduler, job_of(recipe, gpus=1), heard=heard)
-    assert "waits: build: its pods are not let in: " in heard.said
+    assert "waits: build: its pods are rejected: " in heard.said
     assert "gpus" in heard.said
     assert heard.events[-1][0] == "done"
 
@@ -132,7 +132,7 @@ def test_a_server_that_is_away_for_a_while(
     scripted(emulator, finishing(after=30.0))
     heard = while_waiting(emulator, go_away)
     run(scheduler, job_of(recipe), heard=heard)
-    assert "unanswered: the cluster is busy (503): etcdserver: leader changed" in heard.said
+    assert "unanswered: the cluster is busy (HTTP 503): etcdserver: leader changed" in heard.said
     assert heard.events[-1][0] == "done"
 
 
@@ -158,5 +158,5 @@ def test_a_server_that_is_away_when_a_job_is_due(
     scripted(emulator, finishing())
     convert = job_of(recipe, "convert")
     run(scheduler, convert, job_of(recipe, "build", after=(convert.name,)), heard=heard)
-    assert "unanswered: the cluster is busy (503)" in heard.said
+    assert "unanswered: the cluster is busy (HTTP 503)" in heard.said
     assert heard.events[-1][:2] == ("done", "build")

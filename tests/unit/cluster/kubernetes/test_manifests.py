@@ -164,7 +164,9 @@ def test_a_store_without_this_build(pair_recipe: Path, built: str) -> None:
     pair_recipe.write_text(pair_recipe.read_text() + "speculation: {max_draft_len: 2}\n")
     error = run("deploy", pair_recipe, "--kubernetes", "--store", built, "--dry-run").exception
     assert isinstance(error, StoreError)
-    assert "has no build of pair as its recipe is now, but of other recipes" in str(error)
+    assert "has no build of pair from the recipe as it is now, but it has builds of other recipes" in str(
+        error
+    )
 
 
 def test_no_store_and_a_store_with_a_secret(pair_recipe: Path) -> None:
@@ -175,4 +177,4 @@ def test_no_store_and_a_store_with_a_secret(pair_recipe: Path) -> None:
     assert "hidden" not in str(error)
     pair_recipe.write_text(pair_recipe.read_text() + f"kubernetes: {{store: '{url}'}}\n")
     error = run("deploy", pair_recipe, "--kubernetes", "--store", "s3://engines", "--dry-run").exception
-    assert "ftp://me:***@host/engines: its URL has a secret" in str(error)
+    assert "ftp://me:***@host/engines: its URL contains a secret" in str(error)

@@ -179,7 +179,7 @@ def test_a_folder_that_pods_do_not_see_is_refused(section: str, target: str) -> 
         values("vllm", section, target=target)
     (finding,) = raised.value.findings
     assert finding.subject == "target.model"
-    assert finding.problem == f"{target} is of this machine, and pods do not see it"
+    assert finding.problem == f"{target} is a folder of this machine, which pods do not see"
     assert finding.repair
     assert "below /models on a claim of kubernetes.cache" in finding.repair
 
@@ -204,7 +204,7 @@ hardware: {{gpu: h100}}
         of_server(loads(text.encode(), Path("recipe.yaml")), made)
     (finding,) = raised.value.findings
     assert (finding.subject, finding.line) == (key, 3)
-    assert "pods do not see it" in finding.problem
+    assert "pods do not see" in finding.problem
     assert finding.repair
     assert finding.repair.startswith("copy the build's draft/model to a folder below /models on a claim")
 
@@ -222,7 +222,7 @@ hardware: {{gpu: h100}}
             "sglang has no such thing: its ranks are on one host",
         ),
         ("sglang", "  form: kserve\n", "form", "trtspec's own server, and sglang is another"),
-        ("sglang", KEYS, "secrets.api_keys", "SGLang takes no key but on its command line"),
+        ("sglang", KEYS, "secrets.api_keys", "SGLang takes its key only on the command line"),
         ("vllm", "  monitoring: {rules: true}\n", "monitoring.rules", "vllm has others"),
     ],
 )

@@ -131,7 +131,7 @@ CASES: dict[str, tuple[Script, float, str, str, tuple[str, ...]]] = {
     "no node fits": (
         scripts.unschedulable("0/3 nodes are available: 3 Insufficient nvidia.com/gpu."),
         180,
-        "no node for it: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+        "no node takes it: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
         "kubectl get nodes -L nvidia.com/gpu.product",
         (),
     ),
@@ -141,28 +141,28 @@ CASES: dict[str, tuple[Script, float, str, str, tuple[str, ...]]] = {
             ("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 max size"),
         ),
         0,
-        "no node for it: 0/3 nodes are available.; pod didn't trigger scale-up: 1 max size",
+        "no node takes it: 0/3 nodes are available.; pod didn't trigger scale-up: 1 max size",
         "kubectl get nodes",
         (),
     ),
     "a node is on its way for ever": (
         scripts.unschedulable("0/3 nodes are available.", ("TriggeredScaleUp", "pod triggered scale-up")),
         600,
-        "no node for it: 0/3 nodes are available., after 600 s",
+        "no node takes it: 0/3 nodes are available., after 600 s",
         "kubectl get nodes",
         (),
     ),
     "a volume is not there": (
         scripts.unschedulable('persistentvolumeclaim "cache" not found'),
         180,
-        'no node for it: persistentvolumeclaim "cache" not found',
+        'no node takes it: persistentvolumeclaim "cache" not found',
         "kubectl get pvc",
         (),
     ),
     "a secret is not there": (
         scripts.not_made("CreateContainerConfigError", 'secret "store-keys" not found'),
         30,
-        'container server cannot be made: secret "store-keys" not found',
+        'container server cannot be created: secret "store-keys" not found',
         "kubectl create secret generic store-keys -n serving",
         (),
     ),
@@ -243,7 +243,7 @@ def test_what_passes_is_told_once_and_waited_for(cluster: Cluster, emulator: Emu
         (
             'pods "llama-1" is forbidden: violates PodSecurity "restricted:latest": restricted volume types',
             "the namespace's pod security (restricted:latest) does not allow it: restricted volume types",
-            "a cache on a volume claim",
+            "put the cache on a volume claim",
         ),
     ],
 )
@@ -253,7 +253,7 @@ def test_pods_that_are_not_let_in(
     emulator.at_pods = lambda template, number: words if number else None
     cluster.apply(deployment())
     error = failed(cluster)
-    assert (error.subject, error.problem) == ("deployment/llama", f"its pods are not let in: {problem}")
+    assert (error.subject, error.problem) == ("deployment/llama", f"its pods are rejected: {problem}")
     assert repair in str(error.repair)
     assert emulator.now == pytest.approx(60, abs=1)
 
@@ -263,7 +263,7 @@ def test_an_api_server_that_is_away_for_a_while(cluster: Cluster, emulator: Emul
     emulator.is_busy, emulator.at_time = True, lambda now: setattr(emulator, "is_busy", now < 50)
     heard = waited(cluster)
     assert [trouble.problem for trouble in heard.troubles] == [
-        "the cluster is busy (503): etcdserver: leader changed"
+        "the cluster is busy (HTTP 503): etcdserver: leader changed"
     ]
     assert emulator.now >= 50
 
@@ -289,7 +289,7 @@ def test_who_may_not_see_events_or_logs_is_told_what_there_is(cluster: Cluster, 
 def test_a_workload_that_somebody_deletes(cluster: Cluster, emulator: Emulator) -> None:
     cluster.apply(deployment())
     emulator.at_time = lambda now: emulator.stored.clear() if now > 2 else None
-    assert "was deleted while it was waited for" in failed(cluster).problem
+    assert "was deleted while trtspec waited for it" in failed(cluster).problem
 
 
 def test_kserve_is_judged_by_its_deployment(cluster: Cluster, emulator: Emulator) -> None:

@@ -50,7 +50,7 @@ def test_a_queue() -> None:
 
 
 def test_a_killed_job() -> None:
-    again = "the same command goes on where it was killed"
+    again = "the same command continues where it was killed"
     assert over(end(KILLED)) == JobState(Phase.FAILED, "was killed by SIGKILL", again, "n2")
 
 
@@ -66,14 +66,14 @@ def test_a_killed_job() -> None:
         ({"JobState": "NODE_FAIL"}, Phase.FAILED, "its node failed"),
         ({"JobState": "BOOT_FAIL"}, Phase.FAILED, "its node did not start"),
         ({"JobState": "DEADLINE"}, Phase.FAILED, "could not end before its deadline"),
-        ({"JobState": "PREEMPTED"}, Phase.FAILED, "gave its node to a job with more rights"),
+        ({"JobState": "PREEMPTED"}, Phase.FAILED, "was preempted by another job"),
         ({"JobState": "CANCELLED", "ExitCode": "0:15"}, Phase.CANCELLED, "was cancelled in Slurm"),
         (
             {"JobState": "CANCELLED", "Reason": "DependencyNeverSatisfied"},
             Phase.CANCELLED,
             "a job that it needs did not succeed",
         ),
-        ({"Reason": "BadConstraints"}, Phase.FAILED, "no node has what it asks for"),
+        ({"Reason": "BadConstraints"}, Phase.FAILED, "no node has the resources that it requests"),
         ({"JobState": "NEW_WORD", "Reason": "NewReason"}, Phase.FAILED, "ended as NEW_WORD: NewReason"),
     ],
 )
@@ -90,7 +90,7 @@ def test_a_job_that_was_requeued_says_how_often() -> None:
     ("state", "reason", "told"),
     [
         ("PENDING", "Resources", "no node is free yet"),
-        ("PENDING", "Dependency", "the jobs before it are not over"),
+        ("PENDING", "Dependency", "the jobs that it needs have not ended"),
         (
             "PENDING",
             "ReqNodeNotAvail, UnavailableNodes:n1",
@@ -101,7 +101,7 @@ def test_a_job_that_was_requeued_says_how_often() -> None:
             "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
             "its nodes are drained, down or reserved",
         ),
-        ("PENDING", "BeginTime", "is requeued, and begins in a moment"),
+        ("PENDING", "BeginTime", "is requeued, and starts soon"),
         ("PENDING", "AssocGrpGRES", "AssocGrpGRES"),
         ("REQUEUE_HOLD", "job requeued in held state", "is held: scontrol release 7"),
         ("CONFIGURING", "None", "configuring"),

@@ -42,7 +42,7 @@ def test_what_a_cluster_has_built_is_in_the_store(cluster: Cluster, folder: Path
     for line in (
         "pair target: build: job 1",
         "pair target: build: waits: no node is free yet",
-        "pair pair: waits: the jobs before it are not over",
+        "pair pair: waits: the jobs that it needs have not ended",
         "pair target: build: runs on n1",
         "pair pair: done on n1",
     ):
@@ -61,7 +61,7 @@ def test_what_a_cluster_has_built_is_in_the_store(cluster: Cluster, folder: Path
 @pytest.mark.parametrize(
     ("end", "said", "helps"),
     [
-        ("FAILED 0:9 JobLaunchFailure", "was killed by SIGKILL", "goes on where it was killed"),
+        ("FAILED 0:9 JobLaunchFailure", "was killed by SIGKILL", "continues where it was killed"),
         ("CANCELLED 0:15", "was cancelled in Slurm", ""),
         ("GONE OUT_OF_MEMORY 0:125", "took more memory than it had", "mem: 128G"),
         ("GONE", "no longer knows how it ended", ""),
@@ -88,8 +88,8 @@ def test_why_a_job_waits(cluster: Cluster, folder: Path) -> None:
     told = re.findall(r"pair target: build: waits: (.*)", stderr)
     assert told == [
         "its nodes are drained, down or reserved (n[1-2])",
-        "others come before it",
-        "is requeued, and begins in a moment",
+        "jobs of higher priority come first",
+        "is requeued, and starts soon",
         "QOSMaxGRESPerUser",
     ]
 
@@ -108,7 +108,7 @@ def test_a_recipe_that_changes_before_its_job_begins(
 
     monkeypatch.setattr("trtspec.cluster.jobs.following.sleep", edit)
     _, stderr = on_slurm(status=1)
-    assert "makes another target than the one that was asked for" in stderr
+    assert "would make another target than the planned one" in stderr
     assert "error: pair target: build: ended with status 1; its output is in " in stderr
     assert not (folder / "store").exists()
 
@@ -172,7 +172,7 @@ def test_a_gpu_that_no_node_has(cluster: Cluster, h200_recipe: Path, monkeypatch
     monkeypatch.chdir(h200_recipe.parent)
     h200_recipe.write_text(h200_recipe.read_text() + "slurm: {gpu_type: nvidia_h200}\n")
     _, stderr = on_slurm(status=1)
-    assert "error: sbatch: no node of the partition has what is asked for" in stderr
+    assert "error: sbatch: no node of the partition has what the job requests" in stderr
     assert "sinfo -o '%P %N %c %m %G'" in stderr
 
 
@@ -186,7 +186,7 @@ def test_a_gpu_that_no_node_has(cluster: Cluster, h200_recipe: Path, monkeypatch
         (
             "squeue: fatal: Could not establish a configuration source\n"
             "squeue: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host",
-            "is installed here, and not configured",
+            "is installed here, but not configured",
         ),
     ],
 )
@@ -247,7 +247,7 @@ def test_wrong_usage(cluster: Cluster, folder: Path, words: tuple[str, ...], sai
 def test_a_secret_in_the_url_is_for_no_script(cluster: Cluster, folder: Path) -> None:
     done = trtspec("build", "pair.yaml", "--on", "slurm", "--store", "sftp://me:secret@host/engines")
     assert done.returncode == 1
-    assert "has a secret" in done.stderr
+    assert "contains a secret" in done.stderr
     assert "secret@" not in done.stderr
 
 

@@ -95,7 +95,9 @@ def test_every_step_up_with_the_evidence_for_it(cli: Cli, server: Server) -> Non
     assert "all -> off" in cli("off")
     assert "off -> shadow" in cli("next")
     refused = cli("next", status=1)
-    assert "no step to 5 % yet: requests: 0 with drafts, 0 plain; about 100 more requests tell" in refused
+    assert (
+        "no step to 5 % yet: requests: 0 with drafts, 0 plain; about 100 more requests will decide" in refused
+    )
     for arm in ("shadow", "plain"):
         server.serve(arm, 300, 0.02)
     assert cli.json("status")["verdict"] == "holds"
@@ -183,7 +185,7 @@ def test_a_server_that_does_not_follow_gets_no_further(cli: Cli, server: Server)
     server.follows = False
     assert "has not followed yet" in cli("off")
     assert "does not go by the file yet" in cli("status")
-    assert "does not go by its file" in cli("next", status=1)
+    assert "does not follow its file" in cli("next", status=1)
 
 
 def test_the_recipes_share_is_where_it_begins(cli: Cli, tmp_path: Path) -> None:

@@ -46,9 +46,9 @@ def test_a_file_without_keys_is_a_mistake(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("sk-a\n# für alle\nsk-é\n".encode(), "line 3 has a key with other characters"),
-        (b"sk-a\xff\n", "line 1 has a key with other characters"),
-        (b"sk-a\x00\n", "line 1 has a key with other characters"),
+        ("sk-a\n# für alle\nsk-é\n".encode(), "line 3 has a key with characters"),
+        (b"sk-a\xff\n", "line 1 has a key with characters"),
+        (b"sk-a\x00\n", "line 1 has a key with characters"),
         (b"\xef\xbb\xbfsk-a\n", "begins with a byte order mark"),
         ("\ufeffsk-a\n".encode("utf-16-le"), "begins with a byte order mark"),
     ],

@@ -93,7 +93,7 @@ def test_a_broken_template_says_so() -> None:
 def test_a_template_that_makes_too_much_is_stopped_and_the_next_prompt_is_made(bomb: str) -> None:
     async def work(renderer: Renderer) -> None:
         for _ in range(2):
-            with pytest.raises(ApiError, match="too much of these messages") as caught:
+            with pytest.raises(ApiError, match="too long a prompt of these messages") as caught:
                 await render(renderer, "bomb")
             assert (caught.value.status, caught.value.param) == (400, "messages")
             assert await render(renderer) == "fine"
@@ -176,7 +176,7 @@ def test_a_process_that_is_stopped_holds_the_chats_no_longer_than_its_bound(
     assert isinstance(first, ApiError)
     assert (first.status, first.message) == (
         504,
-        "the process of the chat template does not answer; try again",
+        "the process that renders the chat template does not answer; try again",
     )
     assert others == ["fine", "fine"]
 

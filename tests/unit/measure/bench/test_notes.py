@@ -49,7 +49,7 @@ def test_a_quiet_run_has_nothing_beside_it() -> None:
         ("pieces of text were counted instead", (sample(tokens_told=False),), ONE, MANY),
         ("1 of 1 requests were sent more than 10 ms late", (sample(sent=0.5),), OfferedLoad("rate", 2), MANY),
         (
-            "1 prompts were asked again and again",
+            "1 prompts were sent repeatedly",
             (sample(),),
             ONE,
             Workload("w", "w", MANY.prompts[:1]),
@@ -90,7 +90,7 @@ def test_one_tenant_may_have_drafts_from_the_other_arms_answers(drafts: str, is_
 def test_a_roll_out_is_told() -> None:
     found = told(sample(), said='trtspec:speculation_share{model="m"} 0.25')
     assert found == (
-        "1 stream: the server's roll-out gives drafts to 25% of requests without a K; "
+        "1 stream: the server's roll-out gives drafts to 25% of the requests that set no K; "
         "--num-draft-tokens gives them to all"
     )
 
@@ -105,5 +105,5 @@ def test_a_cache_that_helps_who_comes_second_is_told(load: OfferedLoad, gain: fl
     pairs = tuple(rates if load.kind == "streams" else ((1 / own, 1 / plain) for own, plain in rates))
     level = LoadResult(load, Arms(figures(100), figures(50)), Interval(2.0, 1.9, 2.1), pairs)
     found = list(notes_of_order([level], 0.95))
-    said = f"{load}: the second block of a pair did 30% better"
+    said = f"{load}: the second block of a pair was 30% faster"
     assert [said in note for note in found] == [True] * is_told

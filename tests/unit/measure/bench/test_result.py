@@ -35,8 +35,8 @@ def test_keys_of_a_later_trtspec_are_passed_over(tmp_path: Path) -> None:
     [
         ("{", "is not a result"),
         ("[]", "is not a result"),
-        ('{"schema_version": 2}', "has schema version 2, and this trtspec reads 1"),
-        ('{"schema_version": 1}', "is not a whole result: server"),
+        ('{"schema_version": 2}', "has schema version 2, but this trtspec reads 1"),
+        ('{"schema_version": 1}', "is an incomplete result: server"),
         (None, "cannot be read: No such file"),
     ],
 )

@@ -119,8 +119,8 @@ def test_at_a_rate_who_refuses_many_is_not_called_faster() -> None:
     found = summed_up(rate, 60)
     assert (found.levels[0].speedup, found.verdict.decision) == (None, "unmeasured")
     assert (
-        "10 requests/s: no speed-up is stated, since more than 1% of the requests of an arm failed; "
-        "a lower --rate has fewer"
+        "10 requests/s: no speed-up is stated, since more than 1% of the requests of an arm failed; a lower "
+        "--rate avoids that"
     ) in found.verdict.notes
     # Streams are compared by tokens a second, which refused requests have none of.
     assert summed_up(OfferedLoad("streams", 10), 60).verdict.decision == "on"

@@ -33,7 +33,7 @@ def test_a_lossless_build_is_told_so_in_a_sentence(built: Path) -> None:
     done = trtspec("verify", *place(built), *FEW)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == (
-        "lossless: all 2 greedy answers with drafts are those of the target alone"
+        "lossless: all 2 greedy answers with drafts are the same as the target's alone"
     )
     assert "K=2, 4 at once" not in done.stdout
     assert "K=2, 8 at once" in done.stdout
@@ -80,7 +80,7 @@ def test_json_has_every_difference_and_the_verdict(built: Path) -> None:
     found = json.loads(done.stdout)
     assert found["lossless"] is True
     assert found["noise"]["num_draft_tokens"] == 0
-    assert found["tolerance"]["reason"].startswith("what float32 rounds")
+    assert found["tolerance"]["reason"].startswith("the rounding of float32")
 
 
 def test_a_workload_has_the_prompts(built: Path, tmp_path: Path) -> None:

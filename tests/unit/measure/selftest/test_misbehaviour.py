@@ -194,7 +194,7 @@ WRONG: Mapping[str, type[Misbehaving]] = {
     "bans and bias": asking(lambda asked: {"bad_words": ()}, of_drafts=True),
     "guides": asking(lambda asked: {"guide": None}, of_drafts=False),
     "accepted and one more": saying(lambda asked, said: said[: len(asked.draft_token_ids)], of_drafts=True),
-    "nothing behind a mismatch": saying(
+    "nothing after a mismatch": saying(
         lambda asked, said: [*said, *asked.draft_token_ids[len(said) :]], of_drafts=True
     ),
     "one step": asking(

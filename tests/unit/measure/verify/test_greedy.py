@@ -92,4 +92,4 @@ def test_a_text_that_has_its_beginning_gets_no_second_one(float32_build: Path) -
 def test_tokens_that_are_equally_likely_are_told_so(vocabulary: Vocabulary) -> None:
     (difference,) = check(vocabulary, (4, 5, 9, 1), {2: {6: -0.7, 9: -0.7}}).comparisons[0].differences
     assert difference.kind == "near tie"
-    assert difference.meaning.startswith("the target holds both for equally likely")
+    assert difference.meaning.startswith("both are equally likely to the target")

@@ -34,7 +34,7 @@ def test_an_honest_pair_is_lossless() -> None:
         (replace(HONEST, comparisons=(replace(DRAFTED, differences=(FAULT,)),)), "in 1 place"),
         (replace(HONEST, noise=replace(NOISE, differences=(FAULT,))), "plain decoding contradicts itself"),
         (replace(HONEST, tolerance=tolerance("float32", 0.5)), "plain decoding contradicts itself"),
-        (replace(HONEST, prompts=(FAULT,)), "reads 1 of the prompts otherwise"),
+        (replace(HONEST, prompts=(FAULT,)), "tokenizes 1 of the prompts differently"),
         (
             replace(HONEST, comparisons=(DRAFTED, replace(DRAFTED, drafted=0, accepted=0))),
             "nothing was drafted",
@@ -71,7 +71,7 @@ def test_samples_of_one_outcome_are_no_proof() -> None:
     sampling = Sampling(1.0, 5, 6, 0.00025, 0.95, views)
     sampled = replace(HONEST, sampling=sampling)
     assert "the same distribution" not in verdict(sampled)
-    assert "too few of the sampled continuations could be told apart" in verdict(sampled)
+    assert "too few of the sampled continuations differ" in verdict(sampled)
     told = replace(views[0], prompts=(replace(draws, outcomes=4),))
     known = replace(sampled, sampling=replace(sampling, views=(told, views[1])))
     assert verdict(known).endswith("and sampled text has the same distribution")

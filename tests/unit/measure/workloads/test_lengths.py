@@ -60,7 +60,11 @@ def test_prompts_and_recorded_answers_are_counted(tmp_path: Path) -> None:
         ("a.csv", "input_tokens,output_tokens\n1,x\n", "output_tokens must be a number of tokens, not 'x'"),
         ("a.csv", "prompt\nHello, world\n", "a.csv:2: has no lengths: its columns are prompt"),
         ("a.csv", f"prompt\n{'a' * 200_000}\n", "a.csv: is not CSV: field larger than field limit"),
-        ("a.jsonl", '{"input_length": -1, "output_length": 2}', "input_length is -1, which no request has"),
+        (
+            "a.jsonl",
+            '{"input_length": -1, "output_length": 2}',
+            "input_length is -1, which is impossible for a request",
+        ),
         ("a.jsonl", '{"input_length": 1e999, "output_length": 2}', "must be a number of tokens, not inf"),
         ("a.jsonl", '{"x": 1}', "has no prompt: its keys are x"),
     ],

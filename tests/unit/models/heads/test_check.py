@@ -44,8 +44,12 @@ def test_a_head_that_fits(tmp_path: Path, target: Callable[..., Source], name: s
 @pytest.mark.parametrize("name", ["speculators", "eagle", "medusa"])
 def test_a_target_of_other_sizes(tmp_path: Path, target: Callable[..., Source], name: str) -> None:
     findings = found(write_head(tmp_path / "head", name), target(hidden_size=32, vocab_size=40))
-    assert findings["hidden size"].problem == "the head reads states of 16 numbers, the target's have 32"
-    assert findings["vocabulary"].problem == "24 tokens in the head's target, 40 in this one"
+    assert (
+        findings["hidden size"].problem == "the head reads states of width 16, but the target's have width 32"
+    )
+    assert (
+        findings["vocabulary"].problem == "the head was made for a target with 24 tokens, but this one has 40"
+    )
     for finding in findings.values():
         assert finding.severity is Severity.ERROR
         assert finding.effect
@@ -57,7 +61,10 @@ def test_an_embedding_that_the_target_must_lend(tmp_path: Path, target: Callable
     folder = write_head(tmp_path / "head", "specforge", target_hidden_size=32)
     file = folder / "model.safetensors"
     save_file({**load_file(file), "fc.weight": torch.zeros(16, 96)}, file)
-    assert "is 16 wide; the target's is 32" in found(folder, target(hidden_size=32))["embedding"].problem
+    assert (
+        "needs width 16, but the target's has width 32"
+        in found(folder, target(hidden_size=32))["embedding"].problem
+    )
 
 
 def mapped(folder: Path, **tensors: torch.Tensor) -> Path:
@@ -71,14 +78,14 @@ def test_a_mapping_beyond_the_vocabulary(tmp_path: Path, target: Callable[..., S
     d2t[5] = 19
     findings = found(mapped(write_head(tmp_path / "head", "speculators"), d2t=d2t), target())
     assert findings["d2t"].severity is Severity.ERROR
-    assert findings["d2t"].problem == "token 5 of the head is 24 of a target with 24"
+    assert findings["d2t"].problem == "token 5 of the head maps to 24, but the target has 24 tokens"
 
 
 def test_mappings_that_contradict_each_other(tmp_path: Path, target: Callable[..., Source]) -> None:
     d2t = torch.zeros(12, dtype=torch.int64)
     d2t[5] = 1
     findings = found(mapped(write_head(tmp_path / "head", "speculators"), d2t=d2t), target())
-    assert findings["d2t"].problem == "1 tokens of the target are there twice"
+    assert findings["d2t"].problem == "1 tokens of the target occur twice"
     assert findings["t2d"].severity is Severity.NOTE
 
 
@@ -89,7 +96,7 @@ def test_states_that_the_target_lacks(
     folder = write_head(tmp_path / "head", "speculators", eagle_aux_hidden_state_layer_ids=layers)
     finding = found(folder, target())["auxiliary layers"]
     assert finding.severity is Severity.ERROR
-    assert f"behind layers {', '.join(map(str, layers))} of a target with 8" in finding.problem
+    assert f"after layers {', '.join(map(str, layers))}, but the target has 8 layers" in finding.problem
 
 
 def test_default_layers_want_a_target_deep_enough(tmp_path: Path, target: Callable[..., Source]) -> None:

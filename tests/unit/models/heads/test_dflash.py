@@ -52,9 +52,9 @@ def test_keys_of_dsparks_own_spelling(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ({"dflash_config": {"mask_token_id": 23}}, "names no layers of the target"),
-        ({"dflash_config": {"target_layer_ids": [1, 3, 5]}}, "names no token for masked places"),
-        ({"block_size": 1}, "leaves no place to propose for"),
+        ({"dflash_config": {"mask_token_id": 23}}, "has no target_layer_ids"),
+        ({"dflash_config": {"target_layer_ids": [1, 3, 5]}}, "has no mask_token_id"),
+        ({"block_size": 1}, "leaves no position to propose a token for"),
         ({"block_size": None}, "has no block_size"),
     ],
 )
@@ -86,7 +86,9 @@ def test_states_of_other_sizes_than_its_configuration_says(tmp_path: Path) -> No
     folder = write_head(
         tmp_path / "head", "dflash", dflash_config={"mask_token_id": 23, "target_layer_ids": [1]}
     )
-    with pytest.raises(TensorError, match=r"fc.weight: has shape \[16, 48\], config.json demands \[16, 16\]"):
+    with pytest.raises(
+        TensorError, match=r"fc.weight: has shape \[16, 48\], but config.json demands \[16, 16\]"
+    ):
         read_head(folder)
 
 
@@ -95,7 +97,10 @@ def test_beside_its_target(tmp_path: Path, llama_folder: Callable[..., Path]) ->
     assert check_head(head, read_source(llama_folder("target", **TARGET))) == []
     small = llama_folder("small", **{**TARGET, "num_hidden_layers": 5})
     (found,) = check_head(head, read_source(small))
-    assert found.problem == "the head reads the states behind layer 5, counted from 0, of 5"
+    assert (
+        found.problem
+        == "the head reads the states after layer 5, counted from 0, but the target has 5 layers"
+    )
 
 
 def test_no_engine_is_built_of_one(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def change(folder: Path, **tensors: torch.Tensor | None) -> None:
         ({"d2t": None}, "d2t: is missing"),
         (
             {"fc_weight": torch.zeros(16, 32)},
-            r"fc.weight: has shape \[16, 32\], config.json demands \[16, 48\]",
+            r"fc.weight: has shape \[16, 32\], but config.json demands \[16, 48\]",
         ),
         ({"fc_weight": torch.zeros(16, 48, dtype=torch.int8)}, "fc.weight: has dtype I8"),
         ({"d2t": torch.zeros(12)}, "d2t: has dtype F32, not I64"),

@@ -172,7 +172,7 @@ def test_two_builds_of_one_directory(slow_pair: Path) -> None:
     process.send_signal(signal.SIGCONT)
     assert process.wait(timeout=120) == 0
     assert other.returncode == 1
-    assert f"another build is at work here (process {process.pid})" in other.stderr
+    assert f"another build is running here (process {process.pid})" in other.stderr
 
 
 def test_a_full_disk(slow_pair: Path) -> None:

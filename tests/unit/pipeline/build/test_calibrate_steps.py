@@ -123,8 +123,8 @@ def no_cache(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (other_weights, "target.calibration.json: was made of ./target, whose weights are not those"),
-        (no_cache, "target.calibration.json: has no numbers of the KV cache"),
+        (other_weights, "target.calibration.json: was made from ./target, whose weights differ"),
+        (no_cache, "target.calibration.json: has no values for the KV cache"),
     ],
 )
 def test_a_calibration_of_something_else(recipe: Path, change: Callable[[Path], None], said: str) -> None:

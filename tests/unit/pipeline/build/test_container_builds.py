@@ -189,7 +189,7 @@ class TestRefusedBeforeAnythingIsConverted:
 
     def test_another_gpu(self, build: Builds, machine: GpuMachine) -> None:
         machine.gpus("NVIDIA L40S, 8.9, 590, Default, Disabled, 46068, 46000")
-        assert "has SM 89, the recipe's h200 SM 90" in self.refused(build)
+        assert "has SM 89, but the recipe's h200 has SM 90" in self.refused(build)
 
     def test_an_image_that_cannot_be_pulled(self, build: Builds, docker: DockerDaemon) -> None:
         docker.images()
@@ -200,7 +200,7 @@ class TestRefusedBeforeAnythingIsConverted:
     def test_the_torch_backend_has_none(self, build: Builds) -> None:
         result = build("--container", "--backend", "torch")
         assert result.returncode == 2
-        assert "the torch backend builds without one" in result.stderr
+        assert "the torch backend builds without a container" in result.stderr
 
 
 class TestFailures:
@@ -223,7 +223,7 @@ class TestFailures:
 
     def test_an_image_with_another_release(self, build: Builds, docker: DockerDaemon) -> None:
         said = self.failed(build, docker, FAKE_RELEASE="1.1.0")
-        assert "was built by TensorRT-LLM 1.1.0, and not by 1.2.1 as the recipe says" in said
+        assert "was built by TensorRT-LLM 1.1.0, but the recipe's release is 1.2.1" in said
 
     def test_an_image_without_trtllm_build(self, build: Builds, docker: DockerDaemon) -> None:
         (docker.folder / "image_bin/trtllm-build").unlink()

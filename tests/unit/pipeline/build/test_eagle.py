@@ -145,7 +145,7 @@ def test_a_head_that_the_ranks_cannot_share_is_refused(recipe: Path) -> None:
     values["intermediate_size"] -= 1
     (folder / "config.json").write_text(json.dumps(values))
     lines = "target: {model: ./target, parallel: {tensor: 2}}", "hardware: {gpu: h200, count: 2}"
-    problem = r"target.parallel.tensor: of the draft inside, intermediate_size \d+ does not divide among 2"
+    problem = r"target.parallel.tensor: of the draft inside, intermediate_size \d+ cannot be divided among 2"
     with pytest.raises(RecipeError, match=problem):
         planned(write(recipe.parent, *lines))
 

@@ -141,7 +141,9 @@ def test_a_head_of_another_target_is_refused(bench: Bench, llama_folder: Callabl
     llama_folder("target", hidden_size=32, num_hidden_layers=4)
     bench.write("eagle3")
     said = bench.run("build", "recipe.yaml", status=1)[1]
-    assert "do not fit: hidden size: the head reads states of 16 numbers, the target's have 32" in said
+    assert (
+        "do not fit: hidden size: the head reads states of width 16, but the target's have width 32" in said
+    )
     assert not (bench.folder / "build/head/target/engine").exists()
 
 
@@ -175,4 +177,4 @@ def test_what_replays_drafts_alone_refuses_a_head(bench: Bench) -> None:
     (bench.folder / "texts.txt").write_text("one\ntwo\n")
     bench.write("eagle3")
     said = bench.run("tune", "recipe.yaml", "--workload", "texts.txt", status=1)[1]
-    assert "speculation.method: a head reads its target's states, and is not measured by itself" in said
+    assert "speculation.method: a head reads its target's states, so tune cannot measure it alone" in said

@@ -241,7 +241,7 @@ def test_heads_of_another_target_are_refused(recipe: Path) -> None:
     path.write_text(json.dumps(json.loads(whole) | {"hidden_size": 32}))
     write_head_for(recipe.with_name("target"), recipe.with_name("head"), "medusa")
     path.write_text(whole)
-    with pytest.raises(ModelError, match="hidden size: the head reads states of 32 numbers"):
+    with pytest.raises(ModelError, match="hidden size: the head reads states of width 32"):
         planned(recipe)
 
 
@@ -277,7 +277,7 @@ def test_what_such_an_engine_cannot_be_asked_says_so(built: Bench) -> None:
         (
             ["verify", recipe, "--output", str(built.folder / "out")],
             UnavailableError,
-            "cannot be asked for plain decoding",
+            "cannot decode plainly on request",
         ),
     ):
         result = CliRunner().invoke(app, words)

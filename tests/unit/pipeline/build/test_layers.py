@@ -167,7 +167,7 @@ def test_every_server_is_told_where_they_are(bench: Bench, backend: str) -> None
     ("draft", "said"),
     [
         ("[0, 5]", "has no layer 5: its layers are 0 to 4"),
-        ("auto, layer_search: {count: 5}", "has 5 layers, and a draft of 5 of them leaves none out"),
+        ("auto, layer_search: {count: 5}", "has 5 layers, so a draft of 5 layers would leave none out"),
         ("[0], dtype: float32", "draft.dtype: the draft is layers of the target, and has its dtype"),
         ("[0], model: ./other", "draft.model: the draft is layers of the target, and has its model"),
         ("[0], layer_search: {count: 2}", "nothing is searched for: layers_of_target names the layers"),
@@ -184,4 +184,4 @@ def test_what_cannot_be_is_refused_with_a_repair(bench: Bench, draft: str, said:
 def test_layers_of_the_target_are_not_trained(bench: Bench) -> None:
     bench.write("[0, 3, 4]")
     said = bench.run("distill", "recipe.yaml", "--workload", "texts.jsonl", status=1)[1]
-    assert "its draft is layers of the target, which are not to be changed" in said
+    assert "its draft is layers of the target, which must not change" in said

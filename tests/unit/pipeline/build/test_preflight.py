@@ -69,7 +69,7 @@ def another_release(attempt: Attempt) -> str:
 def no_gpu(attempt: Attempt) -> str:
     attempt.with_tools()
     attempt.machine.gpus()
-    return "GPU: none is visible here; the recipe is for NVIDIA H100"
+    return "GPU: no GPU is visible here; the recipe is for NVIDIA H100"
 
 
 def another_gpu(attempt: Attempt) -> str:

@@ -152,7 +152,7 @@ def test_a_build_directory_is_held_while_it_is_pushed(
     output, push, refused = pair_recipe.parent / "build", store_push.push, list[str]()
 
     def push_and_look(*args: Any) -> None:
-        with pytest.raises(UnavailableError, match="another build is at work here"):
+        with pytest.raises(UnavailableError, match="another build is running here"):
             only_build(output).__enter__()
         refused.append(args[1].role)
         push(*args)

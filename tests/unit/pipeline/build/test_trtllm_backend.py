@@ -142,7 +142,7 @@ class TestRefusedBeforeAnythingIsConverted:
     def test_another_release(self, recipe: Path, machine: GpuMachine) -> None:
         recipe.write_text(recipe.read_text().replace("1.2.1", "1.1.0"))
         said = self.refused(recipe, machine)
-        assert "is of TensorRT-LLM 1.2.1, the recipe's release is 1.1.0" in said
+        assert "is of TensorRT-LLM 1.2.1, but the recipe's release is 1.1.0" in said
         assert "run inside nvcr.io/nvidia/tritonserver:26.02-trtllm-python-py3" in said
         assert "or write release: 1.2.1" in said
 
@@ -164,9 +164,9 @@ class TestRefusedBeforeAnythingIsConverted:
 
     def test_no_gpu(self, recipe: Path, machine: GpuMachine) -> None:
         machine.gpus()
-        assert "GPU: none is visible here; the recipe is for NVIDIA H200" in self.refused(recipe, machine)
+        assert "GPU: no GPU is visible here; the recipe is for NVIDIA H200" in self.refused(recipe, machine)
         machine.gpus(H200)
-        assert "none is visible here" in self.refused(recipe, machine, CUDA_VISIBLE_DEVICES="")
+        assert "no GPU is visible here" in self.refused(recipe, machine, CUDA_VISIBLE_DEVICES="")
 
 
 class TestRefusedBeforeAnythingIsDownloaded:
@@ -190,7 +190,7 @@ class TestRefusedBeforeAnythingIsDownloaded:
 
     def test_another_gpu(self, recipe: Path, machine: GpuMachine) -> None:
         machine.gpus("NVIDIA L40S, 8.9, 590, Default, Disabled, 46068, 46000")
-        assert "has SM 89, the recipe's h200 SM 90" in self.refused(recipe, machine)
+        assert "has SM 89, but the recipe's h200 has SM 90" in self.refused(recipe, machine)
 
     def test_no_docker(self, recipe: Path, machine: GpuMachine) -> None:
         said = self.refused(recipe, machine, "--container", PATH=str(machine.folder / "bin"))
@@ -232,7 +232,7 @@ class TestFailures:
     def test_an_engine_of_another_release_is_not_kept(self, recipe: Path, machine: GpuMachine) -> None:
         result = build(recipe, machine, FAKE_RELEASE="1.1.0")
         assert result.returncode == 1
-        assert "was built by TensorRT-LLM 1.1.0, and not by 1.2.1 as the recipe says" in result.stderr
+        assert "was built by TensorRT-LLM 1.1.0, but the recipe's release is 1.2.1" in result.stderr
         assert not (recipe.parent / "out/target/engine").exists()
 
     def test_an_engine_that_would_not_load_is_not_kept(self, recipe: Path, machine: GpuMachine) -> None:

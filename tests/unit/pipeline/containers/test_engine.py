@@ -83,7 +83,7 @@ def test_a_limit_is_one_that_may_be_given() -> None:
     [
         (PODMAN, infos.PODMAN_WITHOUT_IDS, "no subordinate ids", "usermod --add-subuids"),
         (PODMAN, infos.PODMAN_ELSEWHERE, "on another machine", "unset CONTAINER_HOST"),
-        (DOCKER, infos.DOCKER_IS_PODMAN, "speaks to podman", "TRTSPEC_CONTAINERS=podman"),
+        (DOCKER, infos.DOCKER_IS_PODMAN, "talks to podman", "TRTSPEC_CONTAINERS=podman"),
     ],
 )
 def test_what_cannot_be_handled_is_refused(
@@ -171,9 +171,9 @@ class TestDevices:
 @pytest.mark.parametrize(
     ("script", "problem"),
     [
-        ("exit 1", "failed without a word"),
-        ("echo 'not JSON'", "docker info does not say what is there"),
-        ("echo '[]'", "docker info does not say what is there"),
+        ("exit 1", "failed without a message"),
+        ("echo 'not JSON'", "docker info gave no usable output"),
+        ("echo '[]'", "docker info gave no usable output"),
         (
             "echo '{\"ServerVersion\": \"\"}'; echo 'Cannot connect to the Docker daemon' >&2",
             "does not answer",

@@ -34,7 +34,7 @@ def test_what_was_changed_is_not_deployed(built: Path, pair_recipe: Path, name: 
     result = CliRunner().invoke(app, ["deploy", str(pair_recipe), "--output", str(built)])
     assert isinstance(result.exception, EngineError)
     assert str(file) in str(result.exception)
-    assert "is not the one that was built" in str(result.exception)
+    assert "has changed since the build" in str(result.exception)
 
 
 def test_a_build_without_a_manifest_is_not_judged(built: Path, tmp_path: Path) -> None:
@@ -47,5 +47,5 @@ def test_it_is_the_manifest_that_is_believed(built: Path) -> None:
     manifest = json.loads((built / "manifest.json").read_text())
     manifest["outputs"]["tokenizer/tokenizer.json"] = "0" * 64
     (built / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(EngineError, match=r"tokenizer\.json: is not the one that was built"):
+    with pytest.raises(EngineError, match=r"tokenizer\.json: has changed since the build"):
         check_unchanged(built)

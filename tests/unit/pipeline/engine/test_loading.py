@@ -89,27 +89,27 @@ def test_the_torch_backend_needs_nothing_of_nvidia(tmp_path: Path, runtime: Runt
     [
         (
             {"runtime": Runtime(None, None, (90,))},
-            "needs TensorRT-LLM 1.2.1, and there is none here",
+            "needs TensorRT-LLM 1.2.1, which is not installed here",
             "serve it with nvcr.io/nvidia/tritonserver:26.06-trtllm-python-py3",
         ),
         (
             {"runtime": Runtime("1.1.0", "10.13.3.9", (90,))},
-            "was built by TensorRT-LLM 1.2.1, and this is 1.1.0",
+            "was built by TensorRT-LLM 1.2.1, but this is 1.1.0",
             "26.06-trtllm-python-py3, or build it again with release: 1.1.0",
         ),
         (
             {"target": {"version": "1.3.0rc4"}},
-            "was built by TensorRT-LLM 1.3.0rc4, and this is 1.2.1",
+            "was built by TensorRT-LLM 1.3.0rc4, but this is 1.2.1",
             "the image that built it, or build it again with release: 1.2.1",
         ),
         (
             {"runtime": Runtime("1.2.1", "10.13.3.9", (90,))},
-            "was built by TensorRT 10.14.1.48, and this is 10.13.3.9",
+            "was built by TensorRT 10.14.1.48, but this is 10.13.3.9",
             "or build it again here",
         ),
         (
             {"runtime": Runtime("1.2.1", None, (89,))},
-            "was built for SM 90, and this GPU has SM 89",
+            "was built for SM 90, but this GPU has SM 89",
             "build it again on this one",
         ),
         (
@@ -119,10 +119,10 @@ def test_the_torch_backend_needs_nothing_of_nvidia(tmp_path: Path, runtime: Runt
         ),
         (
             {"draft": {}, "draft_built": BuiltWith("10.13.3.9", 90)},
-            "was built by TensorRT 10.13.3.9, and this is 10.14.1.48",
+            "was built by TensorRT 10.13.3.9, but this is 10.14.1.48",
             "or build it again here",
         ),
-        ({"target": {"ranks": 2}}, "has 2 ranks, and its recipe says 1", "build it again"),
+        ({"target": {"ranks": 2}}, "has 2 ranks, but its recipe has 1", "build it again"),
         (
             {"target": {"ranks": 2}, "target_gpus": (0, 1)},
             "runs on GPUs 0, 1 of its server, and 1 is visible here",
@@ -135,13 +135,13 @@ def test_the_torch_backend_needs_nothing_of_nvidia(tmp_path: Path, runtime: Runt
         ),
         (
             {"draft": {}, "draft_gpus": (1,), "runtime": Runtime("1.2.1", None, (90, 89))},
-            "was built for SM 90, and this GPU has SM 89",
+            "was built for SM 90, but this GPU has SM 89",
             "build it again on this one",
         ),
         ({"target": {"drafts": 0}}, "verifies no drafts", "trtspec build"),
         (
             {"target": {"drafts": 4}},
-            "verifies drafts of up to 4 tokens, and 8 are asked for",
+            "verifies drafts of up to 4 tokens, but num_draft_tokens is 8",
             "num_draft_tokens: 4",
         ),
         (
@@ -150,20 +150,24 @@ def test_the_torch_backend_needs_nothing_of_nvidia(tmp_path: Path, runtime: Runt
             "build the engine again",
         ),
         ({"draft": {"kv_cache_type": "CONTINUOUS"}}, "is continuous, not paged", "build the engine again"),
-        ({"draft": {"max_beam_width": 4}}, "was built for beams", "build the engine again"),
+        ({"draft": {"max_beam_width": 4}}, "was built for beam search", "build the engine again"),
         ({"draft": {"drafts": 8}}, "built for mode 2 with max_draft_len 8", "build the engine again"),
         (
             {"draft": {"vocab_size": 64}},
-            "has a vocabulary of 64, and the tokenizer ids up to 99",
+            "has a vocabulary of 64, but the tokenizer has ids up to 99",
             "one recipe",
         ),
         ({"target": {"vocab_size": 64}}, "has a vocabulary of 64", "one recipe"),
         (
             {"draft": {"vocab_size": 99}},
-            "has a vocabulary of 99, and the tokenizer ids up to 99",
+            "has a vocabulary of 99, but the tokenizer has ids up to 99",
             "one recipe",
         ),
-        ({"draft": {"max_seq_len": 128}}, "reads texts of 128 tokens, the target of 256", "one recipe"),
+        (
+            {"draft": {"max_seq_len": 128}},
+            "reads texts of 128 tokens, but the target's texts may have 256",
+            "one recipe",
+        ),
     ],
 )
 def test_what_would_fail(tmp_path: Path, changes: dict[str, Any], problem: str, repair: str) -> None:

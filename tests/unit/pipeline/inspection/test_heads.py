@@ -77,7 +77,10 @@ def test_beside_its_target(tmp_path: Path, llama_folder: Save) -> None:
     other = llama_folder("other", **TARGET | {"vocab_size": 40})
     result = RUN.invoke(app, ["inspect", str(folder), "--target", str(other)])
     assert result.exit_code == 1
-    assert "wrong  vocabulary: 24 tokens in the head's target, 40 in this one" in result.stdout
+    assert (
+        "wrong  vocabulary: the head was made for a target with 24 tokens, but this one has 40"
+        in result.stdout
+    )
 
 
 def test_a_draft_model_beside_its_target(llama_folder: Save, tmp_path: Path) -> None:
@@ -116,5 +119,5 @@ def test_another_method_than_the_heads(recipe: Callable[[str], Path]) -> None:
 
 
 def test_a_head_is_no_draft_model(recipe: Callable[[str], Path]) -> None:
-    with pytest.raises(ModelError, match="is a head of method eagle3, no model"):
+    with pytest.raises(ModelError, match="is a head of method eagle3, not a model"):
         inspect_pair(load(recipe("draft_model")))

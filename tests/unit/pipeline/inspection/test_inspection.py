@@ -119,14 +119,14 @@ def test_one_that_is_ours_has_nothing_odd(tmp_path: Path, family: str, ranks: in
         (
             "qwen_type",
             None,
-            "is None, not qwen3; TensorRT-LLM leaves out the norms of q and k and says nothing",
+            "is None, not qwen3; TensorRT-LLM would silently leave out the norms of q and k",
         ),
         (
             "qwen_type",
             "qwen2",
-            "is qwen2, not qwen3; TensorRT-LLM leaves out the norms of q and k and says no",
+            "is qwen2, not qwen3; TensorRT-LLM would silently leave out the norms of q and k",
         ),
-        ("attn_bias", None, "is None, not False; TensorRT-LLM adds biases that this family has not"),
+        ("attn_bias", None, "is None, not False; TensorRT-LLM would add biases that this family lacks"),
     ],
 )
 def test_a_qwen3_that_does_not_say_so(tmp_path: Path, key: str, value: str | None, problem: str) -> None:
@@ -144,23 +144,31 @@ def test_a_qwen3_that_does_not_say_so(tmp_path: Path, key: str, value: str | Non
 @pytest.mark.parametrize(
     ("path", "values", "problem"),
     [
-        ((), {"hidden_act": None}, "hidden_act: is missing; TensorRT-LLM takes gelu for it"),
-        ((), {"rotary_base": None}, "rotary_base: is missing; TensorRT-LLM takes 10000 for it"),
+        ((), {"hidden_act": None}, "hidden_act: is missing; TensorRT-LLM uses gelu"),
+        ((), {"rotary_base": None}, "rotary_base: is missing; TensorRT-LLM uses 10000"),
         (("quantization",), {"bits": 8}, "quantization: has bits, which TensorRT-LLM refuses with a TypeErr"),
         (
             ("mapping",),
             {"world_size": 3},
-            "mapping: world_size is 3, but tp_size, pp_size and cp_size make 4",
+            "mapping: world_size is 3, but the product of tp_size, pp_size and cp_size is 4",
         ),
-        (("mapping",), {"tp_size": 3, "world_size": 6}, "mapping: 4 attention heads do not divide among 3"),
+        (
+            ("mapping",),
+            {"tp_size": 3, "world_size": 6},
+            "mapping: 4 attention heads cannot be divided among 3",
+        ),
         ((), {"intermediate_size": 100}, "mapping: intermediate_size of a rank: 50 is not a multiple of 16"),
-        ((), {"intermediate_size": 128}, "mlp.fc.weight: has shape [48, 64], its config demands [64, 64]"),
+        (
+            (),
+            {"intermediate_size": 128},
+            "mlp.fc.weight: has shape [48, 64], but its config demands [64, 64]",
+        ),
         (
             (),
             {"num_hidden_layers": 4},
             "rank2.safetensors: transformer.layers.1.input_layernorm.weight: is mi",
         ),
-        ((), {"dtype": "float16"}, "has dtype BF16, its config demands F16 (and "),
+        ((), {"dtype": "float16"}, "has dtype BF16, but its config demands F16 (and "),
     ],
 )
 def test_configs_that_tensorrt_llm_would_take_amiss(
@@ -198,7 +206,7 @@ def test_sizes_of_no_model_are_shown(checkpoint: Callable[..., Path], values: di
     [
         ((), "num_hidden_layers", -5, "is -5, and must be a whole number from 1 to 2147483647"),
         ((), "num_hidden_layers", 0, "is 0, and must be"),
-        ((), "num_hidden_layers", 10**6, "is 1000000, more than any model has"),
+        ((), "num_hidden_layers", 10**6, "is 1000000, which is more than any model has"),
         ((), "hidden_size", math.inf, "is inf, and must be"),
         ((), "num_key_value_heads", -1, "is -1, and must be"),
         ((), "vocab_size", "many", "is 'many', and must be"),
@@ -240,7 +248,8 @@ def test_ranks_that_are_not_whole(checkpoint: Callable[..., Path]) -> None:
     assert wrong[2] == f"rank0.safetensors: {name}: is missing"
     assert said(report, wrong=False) == [
         "rank4.safetensors: is not read; the checkpoint has 4 ranks",
-        "rank0.safetensors: transformer.layers.0.extra: is no tensor of this model; TensorRT-LLM ignores it",
+        "rank0.safetensors: transformer.layers.0.extra: does not belong to this model; TensorRT-LLM "
+        "ignores it",
     ]
 
 
@@ -290,8 +299,8 @@ def test_an_engine_of_tensorrt_llm(engine: Path) -> None:
     ("path", "values", "problem"),
     [
         ((), {"max_draft_len": 0}, "speculative_decoding_mode: is 2, but max_draft_len is 0"),
-        ((), {"max_num_tokens": 35}, "max_num_tokens: 35 does not hold 4 verifications of 8 draft tokens"),
-        ((), {"gather_context_logits": True}, "gather_context_logits: cannot go together with drafts"),
+        ((), {"max_num_tokens": 35}, "max_num_tokens: 35 is too small for 4 verifications of 8 draft tokens"),
+        ((), {"gather_context_logits": True}, "gather_context_logits: cannot be combined with drafts"),
         ((), {"max_seq_len": None}, "config.json: has no max_seq_len"),
         (
             (),
@@ -335,7 +344,7 @@ def test_ranks_that_only_a_config_claims(engine: Path, tmp_path: Path) -> None:
 
 
 def test_folders_that_are_nothing_of_this(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="is neither a folder nor a Hub model that this machine has"):
+    with pytest.raises(ModelError, match="is neither a folder nor a Hub model in this machine's cache"):
         inspect("owner/model")
     with pytest.raises(ModelError, match=r"has no config\.json"):
         inspect(str(tmp_path))

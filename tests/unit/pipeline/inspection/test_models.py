@@ -91,13 +91,15 @@ def test_a_llama_4_is_shown_and_compared_and_no_engine_is_built_of_it(tmp_path: 
     assert source.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert (source.model_type, source.num_hidden_layers, source.vocab_size) == ("llama4", 4, 264)
     assert source.experts == ExpertSizes(4, 1, 48)
-    with pytest.raises(ModelError, match=r"no engine is built of Llama 4: TensorRT-LLM has it") as caught:
+    with pytest.raises(
+        ModelError, match=r"trtspec builds no engine of Llama 4: TensorRT-LLM supports it"
+    ) as caught:
         family_of(source)
     assert "engine.backend: vllm or sglang" in str(caught.value.repair)
     report = inspect(str(tmp_path))
     assert not report.facts["convertible"]
     assert (report.facts["num_hidden_layers"], report.facts["hidden_size"]) == (4, 32)
-    assert "no engine is built of Llama 4" in said(report, wrong=False)[0]
+    assert "trtspec builds no engine of Llama 4" in said(report, wrong=False)[0]
 
 
 def test_what_is_odd_about_a_model(llama_folder: Save) -> None:
@@ -117,13 +119,13 @@ def test_what_is_odd_about_a_model(llama_folder: Save) -> None:
     assert not said(report, wrong=True)
     assert said(report, wrong=False) == [
         ": has no tokenizer.json",
-        "vocab_size: 301 is no multiple of 8; tensor parallel ranks fill theirs up with zero rows",
-        "lm_head.weight: is stored although the embedding is tied to it; one that differs is refused",
-        "model.layers.0.self_attn.rotary_emb.inv_freq: rotary frequencies are stored as BF16, rounded; they "
-        "are computed anew",
+        "vocab_size: 301 is not a multiple of 8; tensor parallel ranks pad their share with zero rows",
+        "lm_head.weight: is stored although it is tied to the embedding; trtspec refuses one that differs",
+        "model.layers.0.self_attn.rotary_emb.inv_freq: rotary frequencies are stored as BF16, rounded; "
+        "trtspec computes them again",
         "auto_map: the model brings Python code, which trtspec never runs",
         "dtype: the weights are stored in F16 and F32",
-        "consolidated.safetensors: is not named by the index and is not read",
+        "consolidated.safetensors: is not in the index, so it is not read",
         "pytorch_model.bin: is pickle, which can run code when read; trtspec never opens it",
     ]
 
@@ -142,7 +144,7 @@ def test_a_dtype_that_the_config_does_not_name(llama_folder: Save) -> None:
     folder = llama_folder(dtype=torch.float32)
     edit(folder, dtype="bfloat16")
     assert said(inspect(str(folder)), wrong=False) == [
-        "dtype: config.json says bfloat16, the weights are float32"
+        "dtype: config.json has bfloat16, but the weights are float32"
     ]
 
 
@@ -164,7 +166,7 @@ def test_models_that_are_broken(llama_folder: Save) -> None:
 
     small = llama_folder("small", vocab_size=200)
     assert said(inspect(str(small)), wrong=True) == [
-        "tokenizer: has 258 tokens, the model's vocabulary only 200"
+        "tokenizer: has 258 tokens, but the model's vocabulary has only 200"
     ]
 
     config = json.loads((small / "config.json").read_text()) | {"architectures": {"0": "LlamaForCausalLM"}}

@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_each_fits_as_it_is_said_to(hub_cache: Path, folder: Path) -> None:
     found = plan(folder, RECIPE)
-    assert "the engines take 144.2 GiB" in found["memory"]["problem"]
+    assert "the engines need 144.2 GiB" in found["memory"]["problem"]
     assert len(found["alternatives"]) > 3
     for one in found["alternatives"]:
         memory = plan(folder, changed(one["changes"]))["memory"]

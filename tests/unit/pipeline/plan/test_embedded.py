@@ -71,4 +71,4 @@ def test_what_is_free_bounds_it(plan: Callable[..., str]) -> None:
 
 def test_too_little_for_one_text(plan: Callable[..., str]) -> None:
     said = " ".join(plan(host.ProcessShare(8, None, 1000)).split())
-    assert "the KV cache holds 0 tokens, less than one text of 100" in said
+    assert "the KV cache holds 0 tokens, less than one sequence of 100" in said

@@ -93,7 +93,7 @@ def test_what_is_left_is_for_keys_and_values() -> None:
 
 def test_what_cannot_work() -> None:
     problem = budget(80 * GIB, 41 * GIB, 1000).problem
-    assert problem == "the engines take 84.0 GiB of a GPU, and NVIDIA H100 has 80.0 GiB"
+    assert problem == "the engines need 84.0 GiB of a GPU, but NVIDIA H100 has 80.0 GiB"
     assert (budget(80 * GIB, 41 * GIB, 1000).tokens, budget(80 * GIB, 39 * GIB, 1000).requests) == (0, 0)
     problem = budget(80 * GIB, 38 * GIB, GIB // 1000, length=2000).problem
     assert problem == "the KV cache holds 900 tokens, less than one request of 2000"
@@ -111,7 +111,7 @@ class TestCommand:
         many = "{max_batch_size: 4000000}"
         result = self.plan(tmp_path, engine=many, hardware="{gpu: l4}")
         assert result.exit_code == 0
-        assert "warning: the engines take" in result.stderr
+        assert "warning: the engines need" in result.stderr
         assert "NVIDIA L4 has 22.5" in result.stderr
         memory = json.loads(self.plan(tmp_path, "--json", engine=many, hardware="{gpu: l4}").stdout)["memory"]
         assert memory["problem"] in result.stderr
@@ -142,7 +142,7 @@ class TestCommand:
         printed = " ".join(self.plan(tmp_path, **sizes).stdout.split())
         assert "weights 0.0 GiB target 0.0 GiB workspace" in printed
         assert "memory 4.0 GiB free on this machine, for its CPU weights 0.0 GiB of the draft" in printed
-        assert "less 1 for what drives the GPU" in printed
+        assert "minus 1 for the threads that drive the GPU" in printed
         monkeypatch.setattr(host, "look", lambda: host.ProcessShare(8, None, 1000))
         said = self.plan(tmp_path, **sizes).stderr
-        assert "warning: the KV cache holds 0 tokens, less than one text of 100" in said
+        assert "warning: the KV cache holds 0 tokens, less than one sequence of 100" in said

@@ -87,7 +87,7 @@ def test_defaults_for_a_laptop(resolved: Resolve) -> None:
     assert found.target.options.max_draft_len == 4
     assert found.target.options.max_seq_len == 1024
     assert choice(found, "engine.max_seq_len") == Choice(
-        "engine.max_seq_len", 1024, "model", "the longest text that the draft was made for"
+        "engine.max_seq_len", 1024, "model", "the longest text that the draft supports"
     )
 
 
@@ -104,7 +104,7 @@ def test_what_no_engine_is_built_of_is_planned_for_other_servers(resolved: Resol
     assert planned.backend == backend
     assert advice(planned, None, None, None, None, None).rules
     for engines in ("tensorrt_llm", "torch"):
-        with pytest.raises(ModelError, match="no engine is built of Llama 4"):
+        with pytest.raises(ModelError, match="trtspec builds no engine of Llama 4"):
             make(f"engine: {{backend: {engines}}}")
     nvfp4 = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}
     assert budget(resolved(f"engine: {{backend: {backend}}}", config=nvfp4)) is None
@@ -176,7 +176,7 @@ def test_drafts_are_discarded_only_where_a_text_outgrows_an_iteration(resolved: 
     found = resolved("engine: {max_num_tokens: 8192}")
     assert found.target.enable_chunked_context
     assert choice(found, "engine.enable_chunked_context").reason == (
-        "texts outgrow an iteration; 16 requests lose drafts from 504 tokens each"
+        "sequences may exceed an iteration; 16 requests lose drafts from 504 tokens each"
     )
     assert not resolved("engine: {max_num_tokens: 8200}").target.enable_chunked_context
     asked = resolved("engine: {enable_chunked_context: true}")
@@ -188,7 +188,7 @@ def test_without_chunked_context_each_text_must_fit_an_iteration(resolved: Resol
     with pytest.raises(RecipeError, match="max_num_tokens 8199 must hold the longest text") as caught:
         resolved("engine: {max_num_tokens: 8199, enable_chunked_context: false}")
     assert caught.value.findings[0].subject == "engine.enable_chunked_context"
-    assert caught.value.findings[0].repair == "write true, or max_num_tokens: 8200"
+    assert caught.value.findings[0].repair == "write true, or set max_num_tokens: 8200"
 
 
 def test_max_num_tokens_covers_a_verification_of_every_request(resolved: Resolve) -> None:
@@ -238,7 +238,7 @@ def test_what_trtllm_build_would_switch_off_is_refused(resolved: Resolve) -> Non
         ("engine: {max_input_len: 8192}", r"engine.max_input_len: 8192 leaves no room for an answer"),
         (
             "engine: {max_num_tokens: 143}",
-            r"143 is too few: 16 requests of 8 draft tokens and one more are 144",
+            r"143 is too small: 16 requests of 8 draft tokens and one more need 144",
         ),
         (
             "target: {model: ./t, quantization: {weights: fp8}}",
@@ -262,8 +262,8 @@ def test_the_ranks_of_an_engine(resolved: Resolve) -> None:
 @pytest.mark.parametrize(
     ("parallel", "said"),
     [
-        ("tensor: 8", r"target\.parallel\.tensor: 4 attention heads do not divide among 8 ranks"),
-        ("pipeline: 3", r"target\.parallel\.pipeline: 3 pipeline ranks are more than the model's 2 layers"),
+        ("tensor: 8", r"target\.parallel\.tensor: 4 attention heads cannot be divided among 8 ranks"),
+        ("pipeline: 3", r"target\.parallel\.pipeline: 3 pipeline ranks exceed the model's 2 layers"),
     ],
 )
 def test_ranks_that_a_model_does_not_divide_among(resolved: Resolve, parallel: str, said: str) -> None:
@@ -277,7 +277,7 @@ def test_a_stretched_rope_makes_room(resolved: Resolve) -> None:
 
 
 def test_a_text_longer_than_the_target_knows(resolved: Resolve) -> None:
-    with pytest.raises(RecipeError, match=r"max_seq_len: 4096 is more than the target was made for, 2048"):
+    with pytest.raises(RecipeError, match=r"max_seq_len: 4096 is more than the target supports: 2048"):
         resolved("engine: {max_seq_len: 4096}", longest=(2048, 8192))
 
 
@@ -378,7 +378,7 @@ class TestDevice:
             resolved(hardware, sizes, "draft: {model: ./d, device: 'cuda:0'}")
         (finding,) = caught.value.findings
         assert (finding.subject, finding.repair) == ("draft.device", "write another GPU, or cpu")
-        assert re.match("cuda:0 has ranks of the target too: the engines take .* of a GPU", finding.problem)
+        assert re.match("cuda:0 has ranks of the target too: the engines need .* of a GPU", finding.problem)
 
     def test_torch_runs_any_recipe(self, resolved: Resolve) -> None:
         found = resolved(self.CPU, flags={"engine.backend": "torch"})

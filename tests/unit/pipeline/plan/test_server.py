@@ -143,7 +143,7 @@ def test_a_head_that_fills_a_block_says_it_whole(
 
 
 def test_a_draft_model_that_was_not_trained_to_propose_all_at_once(planned: Planned) -> None:
-    with pytest.raises(RecipeError, match="names no token for it"):
+    with pytest.raises(RecipeError, match="names no mask token"):
         planned(speculation="{method: {kind: draft_model, parallel_drafting: true}}")
 
 
@@ -198,7 +198,7 @@ def test_both_models_share_the_gpus_of_the_target(planned: Planned) -> None:
 @pytest.mark.parametrize(
     ("sections", "problem"),
     [
-        ({"engine": "{backend: vllm, max_seq_len: 20000}"}, "20000 is more than the target was made for"),
+        ({"engine": "{backend: vllm, max_seq_len: 20000}"}, "20000 is more than the target supports"),
         (
             {"engine": "{backend: vllm, max_num_tokens: 4096, enable_chunked_context: false}"},
             "4096 is less than the longest text, which is read in one iteration",

@@ -57,8 +57,8 @@ class TestTheLongestText:
     ) -> None:
         made = {"hidden_size": 64, "max_position_embeddings": 16384, **keys}
         found = planned(change=lambda: llama_folder("target", **made), **ALONE)
-        assert length(found) == (longest, "model", "the longest text that the target was made for")
-        with pytest.raises(RecipeError, match=f"than the target was made for, {longest} tokens"):
+        assert length(found) == (longest, "model", "the longest text that the target supports")
+        with pytest.raises(RecipeError, match=f"than the target supports: {longest} tokens"):
             planned(
                 change=lambda: llama_folder("target", **made),
                 **{**ALONE, "engine": f"{{backend: vllm, max_seq_len: {longest + 1}}}"},
@@ -88,14 +88,14 @@ class TestTheLongestText:
     )
     def test_is_the_one_that_the_server_is_told(self, planned: Planned, flag: str) -> None:
         found = planned(**ALONE, engine=f"{{backend: {flag}}}")
-        assert length(found) == (32768, "model", "the longest text that the target was made for")
+        assert length(found) == (32768, "model", "the longest text that the target supports")
         assert length(planned(engine=f"{{backend: {flag}}}"))[0] == 16384  # The draft's own.
 
     def test_is_that_of_a_draft_that_has_less(
         self, planned: Planned, llama_folder: Callable[..., Path]
     ) -> None:
         found = planned(change=lambda: llama_folder("draft", max_position_embeddings=512))
-        assert length(found) == (512, "model", "the longest text that the draft was made for")
+        assert length(found) == (512, "model", "the longest text that the draft supports")
 
     def test_is_what_the_memory_of_the_gpus_holds(
         self, planned: Planned, llama_folder: Callable[..., Path]

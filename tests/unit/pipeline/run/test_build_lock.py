@@ -26,7 +26,7 @@ def test_one_process_at_a_time_and_a_dead_one_holds_nothing(tmp_path: Path) -> N
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
-        with pytest.raises(UnavailableError, match=rf"another build is at work here \(process {other.pid}\)"):
+        with pytest.raises(UnavailableError, match=rf"another build is running here \(process {other.pid}\)"):
             only_build(tmp_path).__enter__()
         other.kill()
     with only_build(tmp_path):

@@ -84,7 +84,7 @@ def test_a_package_that_is_missing(
 
 
 def test_a_protocol_that_nobody_knows() -> None:
-    with pytest.raises(UnavailableError, match="s4 is no file system"):
+    with pytest.raises(UnavailableError, match="fsspec has no file system s4"):
         Store("s4://bucket/x")
 
 
@@ -95,7 +95,7 @@ def test_a_url_that_nobody_can_read() -> None:
 
 def test_a_bucket_that_is_not_there(s3_url: str) -> None:
     store = Store(f"{s3_url.rpartition('/')[0]}-other/store")
-    with pytest.raises(StoreError, match="the bucket or folder is not"):
+    with pytest.raises(StoreError, match="its bucket or folder does not"):
         store.files.write("x", b"")
 
 

@@ -149,7 +149,7 @@ def test_what_is_not_the_entry_is_pulled_anew(
     chunks, said = kept_by(store, entry, folder)
 
     assert chunks > 10
-    assert "it is pulled anew" in said[0]
+    assert "it is pulled again" in said[0]
     assert tree(folder) == tree(engine)
     assert find_problem(entry, folder, no_progress) is None
 
@@ -163,7 +163,7 @@ def test_of_two_pods_one_pulls_and_the_other_waits_for_it(
     first.go()
     assert first.hears() == "half"
     second.go()
-    assert second.hears() == f"another process pulls {folder}; waiting for it"
+    assert second.hears() == f"waiting for another process that pulls {folder}"
     assert not folder.exists()
     first.go()
 
@@ -219,9 +219,12 @@ def test_no_room_names_what_could_go(
     folder.with_name("older").mkdir(parents=True)
     free = shutil.disk_usage(folder.parent)._replace(free=entry.size - 1)
     monkeypatch.setattr("trtspec.pipeline.store.kept.shutil.disk_usage", lambda _: free)
-    with pytest.raises(UnavailableError, match=r"llama needs 0\.0 MB, and 0\.0 MB are free") as found:
+    with pytest.raises(UnavailableError, match=r"llama needs 0\.0 MB, but 0\.0 MB are free") as found:
         keep(store, entry, folder, no_progress, lambda _: None)
-    assert found.value.repair == "give the volume more room, or remove what no pod serves any more of older"
+    assert (
+        found.value.repair
+        == "give the volume more room, or remove those of older that no pod serves any more"
+    )
     assert beside(folder) == ["older"]
 
 
@@ -237,7 +240,7 @@ def test_what_can_only_be_read_is_verified(
     monkeypatch.setattr("trtspec.pipeline.store.kept.locked", read_only)
     assert kept_by(store, entry, folder) == (0, [])
     (folder / "config.json").write_text("{}")
-    said = r"has another config\.json, and nothing can be written here: Read-only file system"
+    said = r"has another config\.json, and this folder cannot be written: Read-only file system"
     with pytest.raises(UnavailableError, match=said) as found:
         keep(store, entry, folder, no_progress, lambda _: None)
     assert found.value.repair == f"let user {os.getuid()} write to {folder.parent}"

@@ -110,7 +110,7 @@ def test_two_that_made_the_same_engine_both_stay_and_all_see_the_first(store: St
 def test_a_file_that_changes_while_it_is_pushed_is_refused(store: Store, engine: Path) -> None:
     entry = entry_of(engine)
     (engine / "rank1.engine").write_bytes(b"x" * 10300)
-    with pytest.raises(StoreError, match="was changed while it was pushed"):
+    with pytest.raises(StoreError, match="changed during the push"):
         push(store, entry, engine, silent)
     assert store.entries() == []
 
@@ -145,7 +145,7 @@ class TestCorruption:
     def test_of_an_entry(self, pushed: Store) -> None:
         entry = pushed.entries()[0]
         pushed.files.write(entry.document, to_bytes(replace(entry, name="other")))
-        with pytest.raises(CorruptedError, match="its content is not what its name says"):
+        with pytest.raises(CorruptedError, match="its content does not match its name"):
             pushed.find(H200, entry.key)
         found = verify(pushed, no_progress)
         assert [finding.subject for finding in found.findings] == [entry.document]
@@ -212,7 +212,7 @@ def test_what_is_no_entry(content: bytes) -> None:
 
 @pytest.mark.parametrize("change", [{"created": 3}, {"name": ["a"]}, {"manifest": 3}])
 def test_an_entry_of_other_types_is_none(engine: Path, change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="not what it should be"):
+    with pytest.raises(ValueError, match="its manifest is wrong"):
         from_bytes(to_bytes(replace(entry_of(engine), **change)))
 
 

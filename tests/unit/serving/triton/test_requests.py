@@ -47,7 +47,7 @@ def test_a_prompt_may_be_token_ids() -> None:
     completion, wanted = read(tensors(input_ids=[5, 70000, 0]), {})
     assert (completion, wanted) == (CompletionRequest(prompt_token_ids=[5, 70000, 0]), ResponseOptions())
     told = refusal(input_ids=[5], exclude_input_in_output=False)
-    assert told == "exclude_input_in_output is false; it must be true or left out beside input_ids"
+    assert told == "exclude_input_in_output is false; it must be true or left out together with input_ids"
     assert explain(RequestError("prompt_token_ids", 9, "small")) == "input_ids is 9; it must be small"
 
 
@@ -155,8 +155,8 @@ def test_a_bias_is_one_number_for_each_word() -> None:
 
 
 def test_a_missing_text_is_named() -> None:
-    assert refusal(max_tokens=3) == "text_input is missing; it must be given, or input_ids in its place"
-    assert refusal(text_input=b"a", input_ids=[1]).startswith("text_input is given beside input_ids")
+    assert refusal(max_tokens=3) == "text_input is missing; it must be given, or input_ids instead"
+    assert refusal(text_input=b"a", input_ids=[1]).startswith("text_input is given together with input_ids")
 
 
 def test_bytes_that_are_not_utf8_are_placed() -> None:

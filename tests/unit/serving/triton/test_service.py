@@ -101,7 +101,7 @@ def test_more_completions_than_places_are_refused(serve: Serve) -> None:
 
     for count in (0, 9, 2**31 - 1):
         assert ask(service, replace(ENDLESS, num_return_sequences=count)).failure() == Failure(
-            f"num_return_sequences is {count}; it must be 1 to 8, the completions at work at once",
+            f"num_return_sequences is {count}; it must be 1 to 8, the number of completions that run at once",
             Code.INVALID_ARG,
         )
 
@@ -292,7 +292,7 @@ def test_a_full_queue_is_worth_another_try(serve: Serve) -> None:
     ends = [client.failure() for client in clients]
 
     assert ends[:2] == [None, None]
-    busy = "1 completions are at work and 1 wait already; try again later"
+    busy = "1 completions are running and 1 wait already; try again later"
     assert ends[2:] == [Failure(busy, Code.UNAVAILABLE)] * 4
 
 

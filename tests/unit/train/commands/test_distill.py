@@ -75,9 +75,9 @@ def test_a_head_and_the_recipe_that_drafts_with_it(words: tuple[object, ...], tm
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ((), "give either of them"),
-        (("--workload", "a.txt", "--answers", "b.jsonl"), "give either of them"),
-        (("--answers", "b.jsonl", "--url", "http://127.0.0.1:1"), "are not asked for again"),
+        ((), "give one of the two"),
+        (("--workload", "a.txt", "--answers", "b.jsonl"), "give one of the two"),
+        (("--answers", "b.jsonl", "--url", "http://127.0.0.1:1"), "are not requested again"),
     ],
 )
 def test_what_does_not_go_together(options: tuple[str, ...], problem: str, pair_recipe: Path) -> None:

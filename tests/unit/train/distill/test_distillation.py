@@ -169,7 +169,7 @@ class TestWhatIsRefused:
     ) -> None:
         other = Recorded("other", prompt_token_ids=(9, 300), answer_token_ids=(8, 7))
         append_recorded(Path(str(toy.held_out if held_out else toy.answers)), [other])
-        with pytest.raises(DatasetError, match="other: has token 300, and the models have 264"):
+        with pytest.raises(DatasetError, match="other: has token id 300, but the models have 264"):
             run(toy)
 
     def test_a_recipe_without_a_draft(self, toy: DistillationOptions, run: Run) -> None:

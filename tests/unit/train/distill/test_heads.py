@@ -231,7 +231,7 @@ def test_a_target_of_too_few_layers(
     taught: DistillationOptions, run: Run, llama_folder: Callable[..., Path]
 ) -> None:
     llama_folder("target", num_hidden_layers=2)
-    with pytest.raises(ModelError, match="has 2 layers, and an EAGLE-3 head reads the states behind three"):
+    with pytest.raises(ModelError, match="has 2 layers, but an EAGLE-3 head reads the states after three"):
         run(taught, head=HeadSettings("eagle3"))
 
 

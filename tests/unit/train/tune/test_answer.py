@@ -17,7 +17,7 @@ TINY = Path(__file__).parents[4] / "recipes" / "tiny"
 @pytest.mark.parametrize("sampling", [{"seed": 1.5}, {"temperature": float("nan")}, {"top_k": float("inf")}])
 def test_options_that_no_request_can_have_are_told(sampling: dict[str, float]) -> None:
     recorded = Recorded("a", prompt="x", text="y", sampling=sampling)
-    with pytest.raises(DatasetError, match=f"a: sampling has {next(iter(sampling))}"):
+    with pytest.raises(DatasetError, match=f"a: sampling has the invalid value {next(iter(sampling))}"):
         in_tokens(recorded, Tokenizer.load(TINY / "target"), Path("answers.jsonl"))
 
 

@@ -187,7 +187,7 @@ def test_tokens_that_the_target_has_not_are_told(pair_recipe: Path) -> None:
     append_recorded(texts, [Recorded("a", prompt="x", answer_token_ids=(5, 10**6))])
     done = trtspec("tune", pair_recipe, "--work", pair_recipe.parent / "work", "--answers", texts)
     assert done.returncode == 1
-    assert "texts.jsonl: a: has token 1000000, and the target has" in done.stderr
+    assert "texts.jsonl: a: has token id 1000000, but the target has" in done.stderr
 
 
 @pytest.mark.usefixtures("cheap")

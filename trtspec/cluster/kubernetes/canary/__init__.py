@@ -1,1 +1,1 @@
-"""A new build beside the one that a cluster serves: a share of the requests, a step at a time, and back."""
+"""Runs a new build beside the one that a cluster serves, and moves requests to it step by step."""

@@ -1,4 +1,4 @@
-"""The bounds of a canary: those of a roll-out, with the old build in place of plain decoding; pure."""
+"""Checks the bounds of a canary: those of a roll-out, with the old build in place of plain decoding; pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CanaryEvidence:
     pods: Sequence[Pod]
     wanted: int
     silent: int = 0
-    """The number of these pods that are ready and tell no metrics."""
+    """How many of these pods are ready but give no metrics."""
 
 
 def check(evidence: CanaryEvidence) -> list[Check]:
@@ -40,7 +40,7 @@ def check(evidence: CanaryEvidence) -> list[Check]:
     drafted, usual = drafts(evidence.canary), drafts(evidence.stable)
     checks = [_pods(evidence), requests(new, old, _NAMES)]
     if drafted.drafts or usual.drafts:
-        # Texts on which the build that serves does worse are no fault of the new one.
+        # The new build is not to blame for texts on which the old one does worse.
         least = min(LEAST_ACCEPTANCE, usual.per_token) if usual.drafts else LEAST_ACCEPTANCE
         checks.append(acceptance(drafted, new, least))
     checks.append(errors(new, old, "old"))
@@ -50,14 +50,14 @@ def check(evidence: CanaryEvidence) -> list[Check]:
 
 
 def _pods(evidence: CanaryEvidence) -> Check:
-    """The bound that no pod of the new build restarts."""
+    """Returns the check that no pod of the new build has restarted."""
     restarts = sum(each.restarts for pod in evidence.pods for each in pod.containers if not each.is_init)
     ready = sum(pod.is_ready for pod in evidence.pods)
     name, bound = "pods", "all ready, none restarted"
     if restarts:
         return Check(name, bound, f"{restarts} restarts", BoundState.BROKEN)
     if evidence.silent:
-        return Check(name, bound, f"{evidence.silent} of {ready} ready ones tell no metrics", BoundState.OPEN)
+        return Check(name, bound, f"{evidence.silent} of {ready} ready ones give no metrics", BoundState.OPEN)
     if ready < evidence.wanted:
         return Check(name, bound, summary(list(evidence.pods)), BoundState.OPEN)
     return Check(name, bound, f"{ready} ready", BoundState.HOLDS)

@@ -16,14 +16,14 @@ _FIRST, _NEXT = "trtspec:time_to_first_token_seconds", "trtspec:inter_token_late
 _TOKENS, _DONE = "trtspec:generation_tokens", "trtspec:request_success"
 _FAILED = "failed"
 _KINDS = ("engine_failure", "timed_out", "internal", "refused")
-"""Kinds of `trtspec:request_errors` that the build may be the reason of; clients cause the others."""
+"""Kinds of `trtspec:request_errors` that the build may cause; clients cause the others."""
 _DRAFTS = tuple(
     f"trtspec:spec_decode_{name}" for name in ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
 )
 
 
 def counted(scrape: Scrape, model: str) -> Counted:
-    """Returns the counters of a pod that matter here."""
+    """Returns those counters of a pod that the bounds use."""
     names = (COUNTED, STARTED, _DONE, _TOKENS, *_DRAFTS, f"{_FIRST}_sum", f"{_NEXT}_sum")
     found = {name: scrape.total(name, model=model) for name in names}
     found[_FAILED] = sum(scrape.total("trtspec:request_errors", model=model, kind=kind) for kind in _KINDS)
@@ -34,7 +34,7 @@ def counted(scrape: Scrape, model: str) -> Counted:
 
 
 def grown(before: Mapping[str, Counted], now: Mapping[str, Counted]) -> Counted:
-    """Returns what pods have counted since, all together; one that was started anew counts from its start."""
+    """Returns the sum of what the pods have counted since. A pod that restarted counts from its start."""
     total: Counted = {}
     for pod, counters in now.items():
         old = before.get(pod, {})
@@ -47,8 +47,9 @@ def grown(before: Mapping[str, Counted], now: Mapping[str, Counted]) -> Counted:
 def arm(counters: Counted) -> ArmCounts:
     """Returns the completions of one build, and their times.
 
-    A time per token is that between two outputs over the tokens that an output has. Outputs of one completion
-    are alike, so the error is that of as many values as there are completions, which is rather too large.
+    The time per token is the time between two outputs divided by the tokens of an output. The outputs of one
+    completion are alike, so the error is computed from as many values as there are completions. That
+    overestimates it.
     """
     done = counters.get(_DONE, 0.0)
     first, following = _times(counters, _FIRST), _times(counters, _NEXT)
@@ -68,7 +69,7 @@ def drafts(counters: Counted) -> ScoredDrafts:
 
 
 def _times(counters: Counted, name: str) -> MeanTimes:
-    """Returns the mean of a histogram and its error; within a bucket values count as spread evenly."""
+    """Returns the mean of a histogram and its error. Values are taken as spread evenly within a bucket."""
     start = f"{name}{{"
     bounds = sorted(
         (float(key[len(start) : -1].replace("+Inf", "inf")), value)
@@ -83,6 +84,6 @@ def _times(counters: Counted, name: str) -> MeanTimes:
         middles += (number - below) * (low + high) / 2
         squares += (number - below) * (low * low + low * high + high * high) / 3
         low, below = high, number
-    # Of the spread all is taken from the buckets: what they say of the mean may be off by half of one.
+    # The spread comes from the buckets alone: their own mean may be off by half a bucket.
     variance = max(squares / count - (middles / count) ** 2, 0.0)
     return MeanTimes(int(count), counters[f"{name}_sum"] / count, math.sqrt(variance / count))

@@ -1,4 +1,4 @@
-"""The counters of pods: from each pod itself, by way of the API server, or from a Prometheus."""
+"""Reads the counters of pods: from each pod through the API server, or from a Prometheus."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from trtspec.cluster.kubernetes.refusals import RefusedByCluster
 from trtspec.deployment.pod import PORTS
 
 MOST_PODS = 50
-"""Of more pods of one build not all are asked; so many tell enough."""
+"""At most this many pods of one build are asked; more would add little."""
 _SILENT = 3
-"""Where so many do not answer, a network policy is in the way rather than a pod on its way out."""
+"""If this many pods do not answer, the cause is a network policy rather than pods that are ending."""
 
 
 class PodMetrics(Protocol):
     """Reads the counters of pods."""
 
     def of(self, pods: Sequence[str]) -> dict[str, Counted]:
-        """Returns the counters of those of the first `MOST_PODS` that tell any."""
+        """Returns the counters of those of the first `MOST_PODS` pods that give any."""
         ...
 
 
@@ -35,7 +35,7 @@ class OfPods:
         self._cluster, self._model = cluster, model
 
     def of(self, pods: Sequence[str]) -> dict[str, Counted]:
-        """Raises `ClusterError` for who may not use the proxy, and where it reaches none of the first."""
+        """Raises `ClusterError` if the caller may not use the proxy, or it reaches none of the first pods."""
         found: dict[str, Counted] = {}
         silent = 0
         for pod in pods[:MOST_PODS]:
@@ -54,13 +54,13 @@ class OfPods:
 
 
 class OfPrometheus:
-    """Asks a Prometheus that scrapes the pods, as a PodMonitor has it do."""
+    """Asks a Prometheus that scrapes the pods, for example by a PodMonitor."""
 
     def __init__(self, url: str, namespace: str, model: str) -> None:
         self._url, self._namespace, self._model = url.rstrip("/"), namespace, model
 
     def of(self, pods: Sequence[str]) -> dict[str, Counted]:
-        """Raises `UnavailableError` where it does not answer."""
+        """Raises `UnavailableError` if Prometheus does not answer."""
         asked = pods[:MOST_PODS]
         if not asked:
             return {}

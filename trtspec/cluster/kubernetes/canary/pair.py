@@ -1,4 +1,4 @@
-"""The two releases of a canary as they are in the cluster: made, scaled, waited for, taken away."""
+"""Creates, scales, awaits and deletes the two releases of a canary in the cluster."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from trtspec.cluster.kubernetes.values import Values
 from trtspec.cluster.kubernetes.waiting import PodListener
 from trtspec.cluster.kubernetes.workloads import ReplicaCounts
 
-_WHOLE = 1000  # of the weights of a route
+_WHOLE = 1000  # the sum of a route's weights
 
 
 @dataclass(slots=True)
 class CanaryPair:
-    """The release that serves, and that of the canary beside it."""
+    """The release that serves, and the canary's release beside it."""
 
     cluster: Cluster
     values: Values
@@ -41,7 +41,7 @@ class CanaryPair:
 
     @property
     def has_weights(self) -> bool:
-        """True if a gateway's route sets the share of requests of each build."""
+        """True if a gateway's route sets each build's share of requests."""
         return self.values.gateway is not None and self.values.gateway.endpoint_picker is None
 
     @property
@@ -54,26 +54,26 @@ class CanaryPair:
         return workloads.parse(found) if found else None
 
     def served(self) -> tuple[ReplicaCounts, bool]:
-        """Returns the Deployment that serves, and whether that is this build by this recipe.
+        """Returns the Deployment that serves, and whether it serves this build of this recipe.
 
-        Raises `ClusterError` where there is none, or it is of no release.
+        Raises `ClusterError` if there is none, or if no release of Helm has made it.
         """
         ref = self.refs[STABLE]
         found = self.cluster.find(ref)
         repair = "trtspec deploy RECIPE --kubernetes"
         if found is None:
-            problem = f"is not in namespace {self.cluster.namespace}, so that nothing can be beside it"
+            problem = f"is not in namespace {self.cluster.namespace}; a canary needs a deployment that serves"
             raise ClusterError(str(ref), problem, repair)
         if self.helm.revision(ref.name) is None:
             raise ClusterError(
-                str(ref), "is of no release of Helm, which a canary needs", f"{repair} --force"
+                str(ref), "was not made by a release of Helm, which a canary needs", f"{repair} --force"
             )
         workload = workloads.parse(found)
         is_same = workload.build == self.values.digest and self.values.config_map in _mounted(found)
         return workload, is_same
 
     def counts(self) -> PodCounts:
-        """Returns how many pods are wanted now."""
+        """Returns the current numbers of replicas."""
         stable, canary = self.workload(STABLE), self.workload(CANARY)
         return PodCounts(stable.wanted if stable else 0, canary.wanted if canary else 0)
 
@@ -82,7 +82,7 @@ class CanaryPair:
         return [pod for each in found if not (pod := pods.parse(each)).is_ending]
 
     def shift(self, then: PodCounts) -> None:
-        """Brings the pods to these numbers, one at a time, each waited for before the next move."""
+        """Scales the pods to these numbers, one at a time, and waits for each before the next."""
         for counts in moves(self.counts(), then, surge=self.values.max_surge > 0):
             self._scale(CANARY, counts.canary)
             self._scale(STABLE, counts.stable)
@@ -96,25 +96,25 @@ class CanaryPair:
         waiting.wait(self.cluster, refs, labels, patience_s, self.listener)
 
     def lead(self, share: float) -> None:
-        """Gives the canary a share of the requests where a route has weights."""
+        """Gives the canary a share of the requests if a route has weights."""
         if self.has_weights:
             self.helm.change(self.values.name, {"canaryWeight": round(share * _WHOLE), **self._replicas()})
 
     def update(self) -> None:
-        """Makes the release that serves one of the new build, with as many pods as it has now.
+        """Updates the release that serves to the new build, with its current number of pods.
 
-        Its Service, and its route, lead to the canary as well, as long as that is there.
+        While the canary exists, the Service and the route lead to it as well.
         """
         self.helm.upgrade(self.values, force=True, settings=self._replicas())
         self.wait(STABLE)
 
     def settle(self) -> None:
-        """Makes the release what the recipe says, with all its pods."""
+        """Updates the release to what the recipe says, with all its pods."""
         self.helm.upgrade(self.values, force=True)
         self.finish()
 
     def finish(self) -> None:
-        """Waits for the release that serves, and deletes what only earlier revisions of it needed."""
+        """Waits for the release that serves, and deletes what only its earlier revisions needed."""
         self.wait(STABLE)
         served = self.cluster.find(self.refs[STABLE])
         self.helm.sweep(self.values.name, but=_mounted(served) if served else ())

@@ -1,4 +1,4 @@
-"""A canary looked at and moved: begun, a step on, a step back, or taken away."""
+"""Shows a canary and moves it: starts it, goes one step on or back, or removes it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CanaryView:
 
     name: str
     standing: CanaryState | None
-    """None where there is no canary."""
+    """The canary; None if there is none."""
     counts: PodCounts
     """The pods of the build that serves, and of the new one."""
     steps: tuple[float, ...]
@@ -60,13 +60,13 @@ class CanaryView:
 
 
 class Canary:
-    """The canary of one deployment. `told` is called with each move before it is made."""
+    """The canary of one deployment. `told` is called before each move."""
 
     def __init__(self, pair: CanaryPair, metrics: PodMetrics, told: Callable[[str, str], None]) -> None:
         self._pair, self._metrics, self._told = pair, metrics, told
         self._cluster, self._name = pair.cluster, pair.values.name
         if pair.values.server:
-            problem = "is vLLM, SGLang or trtllm-serve, without the metrics that a canary is judged by"
+            problem = "is vLLM, SGLang or trtllm-serve, whose metrics cannot judge a canary"
             repair = "a second recipe with another kubernetes.name serves the new build beside it"
             raise ClusterError(self._name, problem, repair)
         if pair.values.kserve:
@@ -84,10 +84,10 @@ class Canary:
         return CanaryView(self._name, standing, counts, self._steps(replicas), checks)
 
     def go_on(self, *, force: bool) -> tuple[float, float] | None:
-        """Goes to the next share, and returns both; None where the new build serves alone already.
+        """Goes to the next share, and returns both shares; None if the new build serves alone already.
 
-        A move that was interrupted is ended first. Raises `RefusedError` where a bound does not hold, unless
-        with `force`, and `ClusterError` for pods that do not come up.
+        An interrupted move is finished first. Raises `RefusedError` if a bound does not hold, unless with
+        `force`, and `ClusterError` if pods do not start.
         """
         standing = standings.read(self._cluster, self._name)
         if standing is None or (standing.share == 1 and standing.is_reached and not self._is_same(standing)):
@@ -104,7 +104,8 @@ class Canary:
         return here, self._move(standing, then)
 
     def go_back(self) -> tuple[float, float] | None:
-        """Goes to the share before, and returns both; None where the old build serves alone already."""
+        """Goes back to the share before, and returns both shares; None if the old build serves alone
+        already."""
         standing = standings.read(self._cluster, self._name)
         if standing is None:
             return None
@@ -116,7 +117,7 @@ class Canary:
         return standing.share, self._move(standing, then)
 
     def go_off(self) -> tuple[float, float] | None:
-        """Takes the new build away at once, and returns both shares; None where there is none."""
+        """Removes the new build at once, and returns both shares; None if there is no canary."""
         standing = standings.read(self._cluster, self._name)
         if standing is None:
             return None
@@ -126,7 +127,9 @@ class Canary:
         stable, is_same = self._pair.served()
         if is_same:
             problem = f"serves this build already, {stable.build[:12]}"
-            raise RefusedError(self._name, problem, "trtspec build RECIPE --store URL makes another to try")
+            raise RefusedError(
+                self._name, problem, "trtspec build RECIPE --store URL makes another build to try"
+            )
         if not stable.is_done:
             repair = "trtspec deploy status --kubernetes says why"
             raise RefusedError(self._name, f"is not all ready: {stable.ready} of {stable.wanted}", repair)
@@ -137,14 +140,14 @@ class Canary:
         return 0.0, self._move(made, self._steps(stable.wanted)[1])
 
     def _move(self, standing: CanaryState, then: float) -> float:
-        """Moves pods and requests to a share, after it was written down that this is meant."""
+        """Moves pods and requests to a share, after it has recorded that share."""
         if then == 0:
             return self._end(standing)
         self._told(name_of(standing.share), name_of(then))
         meant = self._write(replace(standing, share=then, is_reached=False, since=None, counted={}))
         if then == 1:
             return self._promote(meant)
-        # A build has requests only while its pods are there; a step that broke off may have none of them yet.
+        # A build gets requests only while it has pods; an interrupted step may have none yet.
         self._pair.lead(min(standing.share, then) if standing.is_reached else 0.0)
         self._pair.shift(self._counts(then, standing.replicas))
         self._pair.lead(then)
@@ -152,7 +155,7 @@ class Canary:
         return then
 
     def _promote(self, standing: CanaryState) -> float:
-        """Makes the new build that of the deployment itself, and takes the canary away."""
+        """Makes the new build the deployment's own, and removes the canary."""
         pair = self._pair
         pair.update()
         if not pair.is_scaled:
@@ -163,7 +166,7 @@ class Canary:
         return 1.0
 
     def _end(self, standing: CanaryState) -> float:
-        """Makes the deployment again what it was before the canary, and takes that away."""
+        """Restores the deployment as it was before the canary, and removes the canary."""
         self._told(name_of(standing.share), name_of(0.0))
         pair = self._pair
         if standing.revision is not None and (pair.has_weights or standing.share == 1):
@@ -176,7 +179,7 @@ class Canary:
         return 0.0
 
     def _counts(self, share: float, replicas: int) -> PodCounts:
-        """Returns the pods of a share; those that an autoscaler sets stay as they are."""
+        """Returns the pods for a share; a number that an autoscaler sets stays as it is."""
         if not self._pair.is_scaled:
             return counts_of(share, replicas)
         stable = self._pair.counts().stable
@@ -194,8 +197,8 @@ class Canary:
     def _check_build(self, standing: CanaryState) -> None:
         if not self._is_same(standing):
             digest = self._pair.values.digest
-            problem = f"build {standing.new[:12]} is being tried, and the recipe's is {digest[:12]}"
-            raise RefusedError(self._name, problem, "trtspec rollout canary off RECIPE takes that one away")
+            problem = f"the canary serves build {standing.new[:12]}, and the recipe's build is {digest[:12]}"
+            raise RefusedError(self._name, problem, "trtspec rollout canary off RECIPE removes that canary")
 
     def _check(self, checks: list[Check], then: float) -> None:
         for verdict in (BoundState.BROKEN, BoundState.OPEN):
@@ -211,7 +214,8 @@ class Canary:
         return check(evidence)
 
     def _counted(self) -> dict[str, Counted]:
-        """Returns what the pods have counted until now; nothing where nobody says it: the move is made."""
+        """Returns what the pods have counted until now; empty if no metrics can be read, and the move goes
+        on."""
         found: dict[str, Counted] = {}
         with suppress(ClusterError, UnavailableError):
             for track in (CANARY, STABLE):
@@ -220,7 +224,7 @@ class Canary:
 
 
 def _ready(pods: list[Pod]) -> list[str]:
-    """Returns the names of the pods that are ready, which tell metrics."""
+    """Returns the names of the ready pods: only these give metrics."""
     return sorted(pod.name for pod in pods if pod.is_ready)
 
 
@@ -229,6 +233,6 @@ def _refused(found: Check, then: float) -> RefusedError:
         problem = f"{found.name} is {found.found}, and must be {found.bound}"
         repair = "go back: trtspec rollout canary back RECIPE, or off"
         return RefusedError(f"no step to {name_of(then)}", problem, repair)
-    tells = f"; about {found.needed} more requests tell" if found.needed else ""
+    tells = f"; about {found.needed} more requests will decide" if found.needed else ""
     problem = f"{found.name}: {found.found}{tells}"
     return RefusedError(f"no step to {name_of(then)} yet", problem, "wait for them, or --force it")

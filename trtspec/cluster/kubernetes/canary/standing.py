@@ -29,15 +29,15 @@ class CanaryState:
     replicas: int
     """The replicas of the deployment."""
     is_reached: bool = False
-    """False while pods are moved to the share."""
+    """False while pods still move to this share."""
     since: str | None = None
     """The time of `counted` in ISO 8601."""
     counted: Mapping[str, Counted] = field(default_factory=dict)
     """The counters of the pods at that time, by the pods' names."""
     revision: int | None = None
-    """The revision of the release before the canary, which is gone back to."""
+    """The release's revision before the canary, for going back."""
     mark: str | None = None
-    """The version of the ConfigMap that said so."""
+    """The version of the ConfigMap that this was read from."""
 
     @property
     def goes_on(self) -> bool:
@@ -51,7 +51,7 @@ def ref_of(name: str) -> Ref:
 
 
 def read(cluster: Cluster, name: str) -> CanaryState | None:
-    """Returns where a deployment's canary stands; None where there is none."""
+    """Returns the state of a deployment's canary; None if there is none."""
     ref = ref_of(name)
     found = cluster.find(ref)
     if found is None:
@@ -59,7 +59,7 @@ def read(cluster: Cluster, name: str) -> CanaryState | None:
     try:
         said: dict[str, Any] = json.loads(found["data"][_KEY])
         if said.pop("version") != _VERSION:
-            raise ValueError("of another version of trtspec")
+            raise ValueError("written by another version of trtspec")
         return CanaryState(**said, mark=found["metadata"].get("resourceVersion"))
     except (KeyError, TypeError, ValueError) as error:
         repair = f"kubectl delete {ref} -n {cluster.namespace}, and {name}-canary with it"
@@ -67,7 +67,8 @@ def read(cluster: Cluster, name: str) -> CanaryState | None:
 
 
 def write(cluster: Cluster, name: str, standing: CanaryState) -> CanaryState:
-    """Replaces what is kept, unless somebody else has since it was read; returns it with its new mark."""
+    """Replaces the stored state, and returns it with its new version. Fails if somebody has changed it since
+    it was read."""
     cluster.apply(_manifest(name, standing), force=True)
     found = cluster.find(ref_of(name)) or {}
     return replace(standing, mark=found.get("metadata", {}).get("resourceVersion"))

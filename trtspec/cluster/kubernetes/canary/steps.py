@@ -1,4 +1,4 @@
-"""The steps of a canary: how many pods of which build, and which share of the requests; pure."""
+"""Computes the steps of a canary: the pods of each build, and the share of requests; pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from trtspec.deployment.rollout.steps import STEPS
 
 SHARES = tuple(step.state.share for step in STEPS if step.state.mode == "speculate")
-"""The shares of requests that a canary gets, one after the other; 0 and 1 are before it and after it."""
+"""The shares of requests that a canary gets, one after the other. 0 is before it, and 1 is after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class PodCounts:
 
     @property
     def share(self) -> float:
-        """The share of requests that the canary has where every pod has the same."""
+        """The canary's share of requests if every pod gets the same number."""
         total = self.stable + self.canary
         return self.canary / total if total else 0.0
 
@@ -31,7 +31,7 @@ def name_of(share: float) -> str:
 
 
 def counts_of(share: float, replicas: int) -> PodCounts:
-    """Returns the pods for a share of `replicas`; each build has one at least while both serve."""
+    """Returns the pods for a share of `replicas`; each build has at least one while both serve."""
     if share in (0.0, 1.0):
         return PodCounts(replicas, 0)
     canary = max(1, math.ceil(share * replicas - 0.5))
@@ -39,10 +39,10 @@ def counts_of(share: float, replicas: int) -> PodCounts:
 
 
 def steps_for(replicas: int, *, has_weights: bool) -> tuple[float, ...]:
-    """Returns the shares that so many replicas can have, from 0 to 1.
+    """Returns the shares that this number of replicas allows, from 0 to 1.
 
-    With weights of a gateway that is any. Without, several shares may take the same pods, of which the
-    largest is nearest to what they get.
+    A gateway's weights allow any share. Without them several shares may take the same pods; the largest of
+    these is nearest to the real share.
     """
     between = SHARES[1:-1]
     if not has_weights:
@@ -51,9 +51,9 @@ def steps_for(replicas: int, *, has_weights: bool) -> tuple[float, ...]:
 
 
 def moves(now: PodCounts, then: PodCounts, *, surge: bool) -> Iterator[PodCounts]:
-    """Yields the counts from one to the other, a pod at a time, so that the requests have their servers.
+    """Yields the counts on the way, one pod at a time, so that requests always have servers.
 
-    With `surge` a new pod is there before an old one goes; without, there are never more than there were.
+    With `surge` a new pod starts before an old one ends. Without it there are never more pods than before.
     """
     stable, canary = now.stable, now.canary
     while (stable, canary) != (then.stable, then.canary):

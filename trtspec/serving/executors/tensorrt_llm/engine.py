@@ -80,16 +80,20 @@ def read_engine(
 def _check(folder: Path, release: str, document: dict[str, Any]) -> None:
     version, plugins = document["version"], document["build_config"]["plugin_config"]
     if version != release:
-        problem = f"was built by TensorRT-LLM {version}, and this is {release}"
+        problem = f"was built by TensorRT-LLM {version}, but this is {release}"
         raise EngineLoadError(folder, f"{problem}; serve it with the image of {version}, or build it again")
     ranks = document["pretrained_config"]["mapping"]["world_size"]
     if ranks != 1:
-        problem = f"has {ranks} ranks, and one process runs engines of one; serve them with layout: bls"
+        problem = (
+            f"has {ranks} ranks, but one process runs only engines of one rank; serve it with layout: bls"
+        )
         raise EngineLoadError(folder, problem)
     if not (folder / "rank0.engine").is_file():
         raise EngineLoadError(folder, "has no rank0.engine; build it again")
     if not plugins["use_paged_context_fmha"]:
-        problem = "was built without use_paged_context_fmha, so no round could reuse the KV cache of the last"
+        problem = (
+            "was built without use_paged_context_fmha, so no round can reuse the KV cache of the previous one"
+        )
         raise EngineLoadError(folder, f"{problem}; build it again")
 
 
@@ -97,7 +101,10 @@ def _check_inside(folder: Path, mode: int, drafts: int, inside: RuntimeDraft | N
     """Raises `EngineLoadError` unless the draft is what the engine was built for."""
     if inside is None:
         if mode in INSIDE:
-            problem = "drafts by itself, and the parameters of config.pbtxt do not say how; write them again"
+            problem = (
+                "drafts by itself, but config.pbtxt lacks the parameters for that; write the model "
+                "repository again"
+            )
             raise EngineLoadError(folder, problem)
     elif (inside.mode, inside.num_drafted) != (mode, drafts):
         built = f"{folder} was built for mode {mode} with max_draft_len {drafts}"

@@ -77,4 +77,4 @@ def check_guided(request: Request, stop_token_id: int | None) -> None:
     if request.end_id != stop_token_id:
         raise Refused(f"A guide needs EndId {stop_token_id}, at which TensorRT-LLM's matcher ends")
     if request.bad_words or request.sampling.min_tokens:
-        raise Refused("TensorRT-LLM leaves the grammar where bad words or min_tokens forbid what it allows")
+        raise Refused("TensorRT-LLM breaks the grammar if bad words or min_tokens forbid what it allows")

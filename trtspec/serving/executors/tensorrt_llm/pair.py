@@ -77,8 +77,8 @@ def _tokens_of_each(device_id: int, fraction: float, engines: Sequence[TrtLlmEng
         weights = sum(engine.weight_bytes for engine in engines) / _GIB
         cache = needed * sum(engine.kv_bytes for engine in engines) / fraction / _GIB
         problem = (
-            f"has {free / _GIB:.1f} GiB free, and the engines need {weights:.1f} GiB for weights and"
-            f" {cache:.1f} GiB for the KV caches of one text of {needed} tokens"
+            f"has {free / _GIB:.1f} GiB free, but the engines need {weights:.1f} GiB for weights and"
+            f" {cache:.1f} GiB for the KV caches of one sequence of {needed} tokens"
         )
         raise EngineLoadError(f"GPU {device_id}", problem)
     return tokens

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
 Read = Callable[[str], Bytes]
-"""Returns the bytes of a tensor, `[size]`; those that nobody looks at need not be read from a disk."""
+"""Returns the bytes of a tensor, `[size]`; unused bytes need not be read from the disk."""
 
 _PIECE = 4096
 _CHUNK = 16 << 20

@@ -22,7 +22,7 @@ def find_device(named: str | None) -> str:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if named == CPU or not count:
         if named not in (CPU, None):
-            log.warning("%s is not here, nor any other GPU: the engine runs on the CPU", named)
+            log.warning("neither %s nor any other GPU is here: the engine runs on the CPU", named)
         return CPU
     number = int(named.partition(":")[2]) if named else 0
     if number >= count:

@@ -24,7 +24,7 @@ from trtspec.serving.text import Text
 ENDED, NOTHING = -1, -2
 """What a row chooses in place of a token: that the text ends, and that nothing may follow."""
 
-GUIDES_BUSY = "The engine still follows other guides, which take too long; try again later"
+GUIDES_BUSY = "The engine is busy with other guides, which take too long; try again later"
 
 MAX_STALL_S = 0.2
 """The longest that all requests wait for what one guide has to say to one step, in a processor's time."""

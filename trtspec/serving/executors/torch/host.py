@@ -40,7 +40,7 @@ class ProcessShare:
         if self.quota is not None and self.quota < self.cpus:
             most, because = int(self.quota), f"the control group allows {self.quota:g} processors"
         if self.busy:
-            because += f", less {self.busy} for what drives the GPU"
+            because += f", minus {self.busy} for the threads that drive the GPU"
         return max(most - self.busy, 1), because
 
 

@@ -31,7 +31,7 @@ def kv_tokens_of(configs: Sequence[TorchEngineConfig], device: str, shared: int 
         one = AHEAD * longest * sum(need.bytes_per_token for need in needs)
         raise EngineLoadError(
             f"the KV cache on {device}",
-            f"holds {tokens} tokens, less than one text of {longest} (max_seq_len), which takes"
+            f"holds {tokens} tokens, less than one sequence of {longest} (max_seq_len), which takes"
             f" {one / GIB:.2f} GiB: {free / GIB:.2f} GiB are free, and the weights take"
             f" {weights / GIB:.2f}; a smaller max_seq_len or more memory help",
         )

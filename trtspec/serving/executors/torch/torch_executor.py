@@ -70,7 +70,7 @@ class TorchExecutor:
         config = read_config(engine_dir)
         if config.draft is not None and (target is None or target._home is None):
             raise EngineLoadError(
-                engine_dir, f"{config.draft['method']}: lives in a target, and there is none"
+                engine_dir, f"{config.draft['method']}: runs inside a target's engine, and there is none"
             )
         self._device_thread: DeviceThread = (
             target._device_thread if target else device_thread or DeviceThread()

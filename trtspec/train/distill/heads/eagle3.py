@@ -1,10 +1,10 @@
-"""An EAGLE-3 head as it is trained: all rounds of a text at once, each with several tokens.
+"""Trains an EAGLE-3 head on all rounds of a text at once, each with several tokens.
 
-At place t of a text stands the round that knows the target's states behind token t and earlier ones, and
-token t + 1. Its first token is t + 2; the next ones it proposes from states of its own. In training-time test
-(arXiv 2503.01840, section 3.2) the tokens before are the text's own, so that rounds at all places have their
+The round at position t of a text knows the target's states after token t and earlier ones, and token t + 1.
+Its first token is t + 2; it proposes the next ones from states of its own. In training-time test (arXiv
+2503.01840, section 3.2) the tokens before are the text's own. So the rounds at all positions compute their
 second token at once, then their third, and so on: depth by depth. Keys of depth 0 are the text's; of each
-later depth a round sees its own key alone.
+later depth a round sees only its own key.
 
 The weights have Speculators' names. The modules are transformers' Llama.
 """
@@ -24,13 +24,13 @@ from trtspec.train.distill.examples import IGNORED
 from trtspec.train.distill.heads.teacher import Taught
 from trtspec.train.distill.settings import DECAY
 
-llama: Any = modeling_llama  # It has functions without types.
+llama: Any = modeling_llama  # transformers' functions have no types.
 Cache = list[tuple[Tensor, Tensor]]
 """Keys and values `[texts, heads, length, head_dim]` of each depth."""
 
 
 class Eagle3Attention(nn.Module):
-    """Attends to the text as far as a round knows it, and to what the round itself said after it."""
+    """Attends to the text that a round knows, and to the round's own tokens after it."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Eagle3Attention(nn.Module):
 
 
 class Eagle3Layer(nn.Module):
-    """A decoder layer that reads the embedding of a token beside a state."""
+    """A decoder layer that reads the embedding of a token and a state."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -81,9 +81,9 @@ class Eagle3Layer(nn.Module):
 
 
 class Eagle3Student(nn.Module):
-    """A head of one layer for a target whose states behind `aux_layers` it reads.
+    """A head of one layer that reads the target's states after `aux_layers`.
 
-    `known` are the target's tokens that it may say, ascending; None for all.
+    `known` are the target's tokens that it can propose, ascending; None for all.
     """
 
     def __init__(self, config: LlamaConfig, aux_layers: tuple[int, ...], known: Tensor | None) -> None:
@@ -105,14 +105,14 @@ class Eagle3Student(nn.Module):
 
     @torch.no_grad()
     def begin(self, embedding: Tensor, head: Tensor) -> None:
-        """Begins with the target's embedding, which stays, and its rows of logits."""
+        """Starts from the target's embedding, which stays fixed, and its output matrix."""
         self.embed_tokens.weight.copy_(embedding)
         self.lm_head.weight.copy_(head if self.known is None else head[self.known])
 
     def forward(self, taught: Taught, token_ids: Tensor, depth: int) -> Iterator[Tensor]:
-        """Yields the logits of so many tokens of each round, `[texts, length, own vocabulary]` each.
+        """Yields the logits of this many tokens of each round, `[texts, length, own vocabulary]` each.
 
-        Entry d, place t is of token t + 2 + d; the last 1 + d places know too little, and are noise.
+        Entry d at position t is for token t + 2 + d; the last 1 + d positions have no target, and are noise.
         """
         states = self.fc(torch.cat([taught.states[number] for number in self._aux_layers], -1))
         places = torch.arange(token_ids.shape[1], device=token_ids.device)[None]
@@ -123,10 +123,10 @@ class Eagle3Student(nn.Module):
             yield self.lm_head(self.norm(states))
 
     def loss(self, taught: Taught, token_ids: Tensor, labels: Tensor, depth: int) -> Tensor:
-        """Returns how far the head's probabilities are from the target's, in nats a token of an answer.
+        """Returns the distance of the head's probabilities from the target's, in nats per answer token.
 
-        It is their cross entropy over the tokens that the head may say, a depth counting `DECAY` of the one
-        before. Left out are prompts, and where the target's first choice is a token that the head lacks.
+        It is their cross entropy over the tokens that the head can propose; each depth counts `DECAY` of the
+        one before. It leaves out prompts, and positions where the head lacks the target's first choice.
         """
         total, weights = taught.logits.new_zeros(()), 0.0
         first = taught.logits.argmax(-1)

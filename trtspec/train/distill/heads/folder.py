@@ -1,7 +1,7 @@
-"""The folder that a trained head becomes: Speculators' format for EAGLE-3, its own repository's for Medusa.
+"""Writes the folder of a trained head: Speculators' format for EAGLE-3, its own repository's for Medusa.
 
-Speculators 0.9 and vLLM 0.32 read the one (`trtspec.models.heads.speculators`), TensorRT-LLM and vLLM 0.32
-the other.
+Speculators 0.9 and vLLM 0.32 read the first (`trtspec.models.heads.speculators`), TensorRT-LLM and vLLM 0.32
+the second.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def write_eagle3(
 
 
 def _layer_section(layer: LlamaConfig) -> dict[str, Any]:
-    """Returns the configuration of the head's one layer, as transformers has it."""
+    """Returns the configuration of the head's one layer in transformers' keys."""
     return {
         "model_type": "llama",
         "vocab_size": layer.vocab_size,
@@ -83,7 +83,7 @@ def _layer_section(layer: LlamaConfig) -> dict[str, Any]:
         "attention_bias": False,
         "mlp_bias": False,
         "tie_word_embeddings": False,
-        # As transformers 4 has it, and as transformers 5.
+        # The first is transformers 4's key, the second transformers 5's.
         "rope_theta": layer.rope_theta,
         "rope_scaling": layer.rope_scaling,
         "rope_parameters": {

@@ -1,8 +1,8 @@
-"""Medusa's heads as they are trained: Medusa-1, whose target stays as it is (arXiv 2401.10774).
+"""Trains Medusa's heads: Medusa-1, whose target stays fixed (arXiv 2401.10774).
 
-Head d says from the target's last state behind token t which token t + 2 + d is. It begins as its target's
-own logits: a residual block whose weights are zero, and the target's `lm_head`. The weights have the names
-of Medusa's own repository.
+Head d predicts token t + 2 + d from the target's last state after token t. It starts with the target's own
+logits: a residual block of zero weights, and the target's `lm_head`. The weights have the names of Medusa's
+own repository.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ResidualBlock(nn.Module):
 
 
 class MedusaStudent(nn.ModuleList):
-    """So many heads of a target, with one residual block each."""
+    """Heads of a target, with one residual block each."""
 
     def __init__(self, hidden: int, vocab_size: int, count: int) -> None:
         blocks = (
@@ -41,21 +41,21 @@ class MedusaStudent(nn.ModuleList):
 
     @torch.no_grad()
     def begin(self, embedding: Tensor, head: Tensor) -> None:
-        """Begins with the target's rows of logits."""
+        """Starts from the target's output matrix."""
         for own in self:
             own[1].weight.copy_(head)  # type: ignore[index]
 
     def forward(self, taught: Taught, token_ids: Tensor, depth: int) -> Iterator[Tensor]:
         """Yields the logits of the first `depth` heads, `[texts, length, vocabulary]` each.
 
-        Entry d, place t is of token t + 2 + d.
+        Entry d at position t is for token t + 2 + d.
         """
         for own in list(self)[:depth]:
             yield own(taught.states[-1])
 
     def loss(self, taught: Taught, token_ids: Tensor, labels: Tensor, depth: int) -> Tensor:
-        """Returns the cross entropy of the answers' tokens, in nats a token; a head counts `DECAY` of the
-        one before."""
+        """Returns the cross entropy of the answers' tokens, in nats per token; each head counts `DECAY` of
+        the one before."""
         total, weights = taught.logits.new_zeros(()), 0.0
         for done, logits in enumerate(self(taught, token_ids, depth)):
             wanted = labels[:, 2 + done :]

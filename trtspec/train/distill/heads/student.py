@@ -1,4 +1,4 @@
-"""A head as a student: its target computes what it learns from, batch by batch, and stays as it is."""
+"""Trains a head on what its target computes, batch by batch; the target stays fixed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ Net = Eagle3Student | MedusaStudent
 
 
 class Learner(nn.Module):
-    """A head as the trainer asks it: with a batch of examples, for the loss. Its target is no part of it."""
+    """The module that the trainer calls with a batch of examples for the loss. The target is no part of
+    it."""
 
     def __init__(self, head: Net, teach: Callable[[Tensor, Tensor], Taught], depth: int) -> None:
         super().__init__()
@@ -119,10 +120,10 @@ class HeadStudent:
 
     @torch.no_grad()
     def _choices(self, net: Net, answer: RecordedAnswer) -> Sequence[Choices]:
-        """Returns what the head would say of an answer, an entry for each depth.
+        """Returns the head's choices for an answer, one entry for each depth.
 
-        In the round before the answer's first token the target has computed nothing yet, and the head is
-        silent.
+        In the round before the answer's first token the target has computed nothing, so the head proposes
+        nothing.
         """
         text, begin = [*answer.prompt, *answer.tokens], len(answer.prompt)
         token_ids = torch.tensor([text], device=self._teacher.device)
@@ -141,9 +142,9 @@ class HeadStudent:
 
 
 def most_frequent(examples: Sequence[Example], vocab_size: int, count: int | None) -> Tensor | None:
-    """Returns the tokens that answers have most often, ascending, int64; None for all.
+    """Returns the most frequent tokens of answers, ascending, int64; None for all.
 
-    Where answers have fewer different ones, those with the lowest ids are added, as SpecForge does.
+    If answers have fewer different tokens, those with the lowest ids are added, as SpecForge does.
     """
     if count is None or count >= vocab_size:
         return None
@@ -153,21 +154,21 @@ def most_frequent(examples: Sequence[Example], vocab_size: int, count: int | Non
 
 
 def aux_layers(target: Source) -> tuple[int, ...]:
-    """Returns the states that a new EAGLE-3 head reads: the default ones, others if the target is small."""
+    """Returns the states that a new EAGLE-3 head reads: the default ones, or others for a small target."""
     count = target.num_hidden_layers
     found = default_aux_layers(count)
     if len(set(found)) < len(found) or max(found) >= count:
         found = 1, count // 2, count - 1
     if len(set(found)) < len(found):
-        problem = f"has {count} layers, and an EAGLE-3 head reads the states behind three of them"
-        raise ModelError(target.folder, problem, "take --method medusa, or train a draft model")
+        problem = f"has {count} layers, but an EAGLE-3 head reads the states after three of them"
+        raise ModelError(target.folder, problem, "use --method medusa, or train a draft model")
     return found
 
 
 def layer_of(target: Source) -> LlamaConfig:
     """Returns the configuration of a head's layer: a Llama's of the target's size.
 
-    Its positions turn as the target's, but for factors that were found for the target's own pairs.
+    Its rotary positions are the target's, without factors that were fitted to the target's own pairs.
     """
     make: Any = LlamaConfig
     scaling = target.rotary_scaling or {}

@@ -15,14 +15,14 @@ from trtspec.train.distill.model import load
 
 @dataclass(frozen=True, slots=True)
 class Taught:
-    """The target's outputs for texts in tokens `[texts, length]`."""
+    """The target's outputs for token ids `[texts, length]`."""
 
     states: tuple[Tensor, ...]
-    """The states behind the embedding and behind each layer, `[texts, length, hidden]`. The last one is
-    behind the last norm.
+    """The states after the embedding and after each layer, `[texts, length, hidden]`. The last one is after
+    the last norm.
     """
     logits: Tensor
-    """The logits of the token behind each, `[texts, length, vocabulary]`."""
+    """The logits of each next token, `[texts, length, vocabulary]`."""
 
 
 class Teacher:
@@ -30,10 +30,8 @@ class Teacher:
 
     def __init__(self, source: Source) -> None:
         if source.scheme is not None:
-            problem = (
-                f"is quantized by {source.scheme.method}, and a head learns from the weights before that"
-            )
-            raise ModelError(source.folder, problem, "name the model that it was made of as the target")
+            problem = f"is quantized by {source.scheme.method}, but a head learns from unquantized weights"
+            raise ModelError(source.folder, problem, "name the unquantized model as the target")
         on_gpu = torch.cuda.is_available()
         dtype = getattr(torch, source.dtype) if on_gpu else torch.float32
         self._model: Any = load(source, dtype).requires_grad_(False)
@@ -46,17 +44,18 @@ class Teacher:
 
     @property
     def embedding(self) -> Tensor:
-        """The vectors of its tokens, `[vocabulary, hidden]`, on the CPU in float32."""
+        """Its token embeddings, `[vocabulary, hidden]`, on the CPU in float32."""
         return _plain(self._model.get_input_embeddings())
 
     @property
     def head(self) -> Tensor:
-        """The matrix that makes logits of the last states, `[vocabulary, hidden]`, on the CPU in float32."""
+        """Its output matrix, which turns the last states into logits, `[vocabulary, hidden]`, on the CPU in
+        float32."""
         return _plain(self._model.get_output_embeddings())
 
     @torch.no_grad()
     def teach(self, token_ids: Tensor, attention_mask: Tensor | None = None) -> Taught:
-        """Computes texts; those that are shorter than the longest are filled up behind their ends."""
+        """Computes texts; shorter ones are padded after their ends."""
         said = self._model(
             token_ids, attention_mask=attention_mask, output_hidden_states=True, use_cache=False
         )

@@ -84,7 +84,7 @@ def test_what_it_would_not_do_is_refused(trtllm: Any, folder: Path, changes: dic
 @pytest.mark.parametrize(
     ("tree", "problem"),
     [
-        (None, "drafts by itself, and the parameters of config.pbtxt do not say how"),
+        (None, "drafts by itself, but config.pbtxt lacks the parameters for that"),
         (EagleTree(TREE.choices[:-1]), "mode 32 with max_draft_len 63, and this is of mode 32 with 62"),
         (MedusaTree(TREE.choices), "medusa_choices: .* mode 32 with max_draft_len 63, and this is of mode 4"),
     ],

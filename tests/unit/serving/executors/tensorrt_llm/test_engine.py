@@ -60,7 +60,7 @@ def test_a_sliding_window_is_one_that_a_text_can_leave(
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "another release": ("", {"version": "1.1.0"}, "was built by TensorRT-LLM 1.1.0, and this is 1.2.1"),
+    "another release": ("", {"version": "1.1.0"}, "was built by TensorRT-LLM 1.1.0, but this is 1.2.1"),
     "two ranks": ("pretrained_config", {"mapping": {"world_size": 2}}, "has 2 ranks, .* layout: bls"),
     "no reuse": (
         "build_config",

@@ -94,7 +94,7 @@ def test_what_it_would_not_do_is_refused(trtllm: Any, folder: Path, changes: dic
 @pytest.mark.parametrize(
     ("sizes", "problem"),
     [
-        (None, "drafts by itself, and the parameters of config.pbtxt do not say how"),
+        (None, "drafts by itself, but config.pbtxt lacks the parameters for that"),
         (LookaheadSizes(3, 3, 4), "3, 3, 4: .* mode 8 with max_draft_len 15, and this is of mode 8 with 13"),
     ],
 )

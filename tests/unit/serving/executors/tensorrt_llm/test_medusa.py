@@ -157,7 +157,7 @@ def test_guides_are_not_followed(trtllm: Any, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("tree", "problem"),
     [
-        (None, "drafts by itself, and the parameters of config.pbtxt do not say how"),
+        (None, "drafts by itself, but config.pbtxt lacks the parameters for that"),
         (
             MedusaTree(TREE.choices[:-1]),
             r"medusa_choices: \{0\}.* mode 4 with max_draft_len 63, and this is of mode 4 with 62",

@@ -101,8 +101,8 @@ def test_too_little_memory_is_said_before_anything_is_loaded(trtllm: Any, gpus: 
     with pytest.raises(EngineLoadError) as caught:
         load_engines(trtllm, [EngineLocation(folders[0], 0), EngineLocation(folders[1], 0)], 0.9)
     assert str(caught.value) == (
-        "GPU 0: has 0.0 GiB free, and the engines need 0.0 GiB for weights and 0.0 GiB for the KV caches of"
-        " one text of 128 tokens"
+        "GPU 0: has 0.0 GiB free, but the engines need 0.0 GiB for weights and 0.0 GiB for the KV caches of "
+        "one sequence of 128 tokens"
     )
     assert trtllm.Executor.MADE == []
 

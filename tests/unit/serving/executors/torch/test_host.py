@@ -108,11 +108,11 @@ def test_as_many_as_there_are_processors_for(host: ProcessShare, threads: int) -
 def test_what_other_threads_keep_busy_is_left_to_them() -> None:
     assert ProcessShare(8, None, 0, busy=1).threads == (
         7,
-        "one for each processor that the process may run on, less 1 for what drives the GPU",
+        "one for each processor that the process may run on, minus 1 for the threads that drive the GPU",
     )
     assert ProcessShare(8, 2.5, 0, busy=1).threads == (
         1,
-        "the control group allows 2.5 processors, less 1 for what drives the GPU",
+        "the control group allows 2.5 processors, minus 1 for the threads that drive the GPU",
     )
     assert ProcessShare(1, None, 0, busy=1).threads[0] == 1
     assert ProcessShare(8, None, 0, "3", busy=1).threads == (3, "OMP_NUM_THREADS")

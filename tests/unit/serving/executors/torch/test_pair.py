@@ -70,7 +70,7 @@ class TestFindDevice:
     ) -> None:
         gpus(0)
         assert find_device("cuda:1") == "cpu"
-        assert caplog.messages == ["cuda:1 is not here, nor any other GPU: the engine runs on the CPU"]
+        assert caplog.messages == ["neither cuda:1 nor any other GPU is here: the engine runs on the CPU"]
 
 
 @pytest.fixture
@@ -238,7 +238,7 @@ def test_the_budget_knows_what_is_held_once(tmp_path: Path, monkeypatch: pytest.
     sizes = [file.stat().st_size for folder in folders for file in folder.glob("*.safetensors")]
     few = host.ProcessShare(1, None, sum(sizes) - 4 * matrices // 2)
     monkeypatch.setattr("trtspec.serving.executors.torch.memory.look", lambda: few)
-    with pytest.raises(EngineLoadError, match="less than one text"):
+    with pytest.raises(EngineLoadError, match="less than one sequence"):
         kv_tokens_of(configs, "cpu")
     per_token = sum(2 * config.num_layers * config.num_kv_heads * config.head_size * 4 for config in configs)
     with loaded(folders) as both:

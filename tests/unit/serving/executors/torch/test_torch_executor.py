@@ -347,7 +347,9 @@ def test_penalties_still_see_the_whole_text(engine: Path) -> None:
 
 def test_a_cache_for_which_there_is_no_memory(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "look", lambda: ProcessShare(2, None, 200_000))
-    with pytest.raises(EngineLoadError, match=r"holds \d+ tokens, less than one text of 128 \(max_seq_len\)"):
+    with pytest.raises(
+        EngineLoadError, match=r"holds \d+ tokens, less than one sequence of 128 \(max_seq_len\)"
+    ):
         TorchExecutor(engine)
 
 

@@ -101,7 +101,7 @@ readinessProbe:
     path: /health
     port: openai
   periodSeconds: 5
-  # A busy server of others answers by what its model has said in the last seconds.
+  # A busy server of another engine answers from what its model has said in the last seconds.
   failureThreshold: {{ ternary 1 3 (not (empty .Values.engines)) }}
   timeoutSeconds: 5
 livenessProbe:

@@ -76,7 +76,7 @@ class DrafterKind(Protocol):
 
 
 METHODS: Mapping[str, DrafterKind] = {"eagle3": eagle3, "eagle": eagle, "medusa": medusa, "layers": layers}
-"""By what `draft.method` of an engine's configuration says."""
+"""By `draft.method` of an engine's configuration."""
 
 
 def dependent_forms(config: TorchEngineConfig) -> dict[str, Form]:
@@ -92,7 +92,7 @@ def load_dependent(
     assert config.draft is not None
     own, theirs = (config.dtype, config.vocab_size), (home.config.dtype, home.config.vocab_size)
     if own != theirs:
-        problem = f"is for a target of {_said(*own)}, and this one is of {_said(*theirs)}; build it again"
+        problem = f"is for a target of {_said(*own)}, but this one has {_said(*theirs)}; build it again"
         raise EngineLoadError(engine_dir, problem)
     device, limits = home.model.embedding.device, config.limits
     tensors = read_rank(engine_dir, dependent_forms(config), device)

@@ -59,7 +59,7 @@ def has_kernels(device: torch.device) -> bool:
 def _is_installed() -> bool:
     if find_spec("numba") is not None:
         return True
-    log.warning("numba is not installed, without which engines on a CPU are slower: pip install numba")
+    log.warning("numba is not installed, so engines on a CPU are slower: pip install numba")
     return False
 
 

@@ -60,7 +60,10 @@ def test_a_head_in_another_dtype_takes_the_targets(tmp_path: Path) -> None:
     [
         ({"hidden_size": 32, "head_dim": 8}, "has hidden_size 32, and the head is for a target with 16"),
         ({"vocab_size": 25}, "has vocab_size 25, and the head is for a target with 24"),
-        ({"num_hidden_layers": 2}, "the head reads the states behind layers 1, 2, 3 of a target with 2"),
+        (
+            {"num_hidden_layers": 2},
+            "the head reads the states after layers 1, 2, 3, but the target has 2 layers",
+        ),
     ],
 )
 def test_a_head_of_another_target(tmp_path: Path, sizes: dict[str, Any], flaw: str) -> None:
@@ -74,7 +77,7 @@ def test_an_engine_that_was_built_for_another_target(tmp_path: Path) -> None:
     folders = engines(tmp_path / "a", tiny_target(), random_head(tmp_path / "head", "eagle"))
     others = engines(tmp_path / "b", tiny_target(vocab_size=24, dtype=torch.bfloat16), tmp_path / "head")
     with pytest.raises(
-        EngineLoadError, match=r"is for a target of torch.float32 and 24 tokens, and this one"
+        EngineLoadError, match=r"is for a target of torch.float32 and 24 tokens, but this one has"
     ):
         load_engines([others[0], folders[1]])
 
