@@ -171,6 +171,7 @@ def _not_reached(repo_id: str, kind: HubKind, error: BaseException) -> TrtspecEr
             repo_id, f"the token of this machine may not read this {kind.name}", "use a token that may"
         )
     if status is not None:
-        return kind.error(repo_id, f"the Hub answered with status {status}", "try again later")
+        repair = "try again later" if status >= 500 or status == 429 else _NETWORK
+        return kind.error(repo_id, f"the Hub answered with status {status}", repair)
     repair = f"check the network and HF_ENDPOINT; write a {kind.local} of this machine as ./{kind.local}"
     return kind.error(repo_id, "is not complete on this machine, and the Hub cannot be reached", repair)

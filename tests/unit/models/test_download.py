@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -171,6 +173,14 @@ def test_what_the_hub_refuses_is_one_clear_error(
     output = fetch(model, revision, **environment)
     assert output.startswith(f"{model}: ")
     assert said in output
+
+
+def test_an_endpoint_that_is_not_the_hub(fetch: Callable[..., str]) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        said = fetch("owner/model", HF_ENDPOINT=f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+    assert said.startswith("owner/model: the Hub answered with status 404; check the network")
 
 
 def test_a_model_that_is_half_there_offline(hub: Hub, fetch: Callable[..., str]) -> None:
