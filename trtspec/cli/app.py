@@ -19,7 +19,6 @@ import trtspec
 from trtspec.base.explanation import explain
 from trtspec.cli.commands import Root, examples, typer_app
 from trtspec.cli.terminal.output import INTERRUPTED, out
-from trtspec.cli.terminal.streams import open_closed
 
 _DEBUG = "TRTSPEC_DEBUG"
 """The variable that has the trace of a known error shown."""
@@ -45,7 +44,7 @@ def _trtspec(
 
 def main() -> None:
     """Runs the command line, as the console script; explains a known error and exits with status 1."""
-    open_closed()
+    _open_closed_streams()
     # The end of the process would take a second where torch is loaded, to look through it for garbage.
     atexit.register(gc.freeze)
     try:
@@ -66,3 +65,15 @@ def main() -> None:
         if explanation.repair:
             out.hint(explanation.repair)
         sys.exit(1)
+
+
+def _open_closed_streams() -> None:
+    """Gives a command whose stdin, stdout or stderr is closed (`>&-`) the null device in its place.
+
+    Python has no stream there, and the first file that is opened would have its number.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(null, True)
+            setattr(sys, name, os.fdopen(null, mode, encoding="utf-8"))

@@ -11,10 +11,8 @@ import typer
 
 import trtspec
 from trtspec.base.errors import UnavailableError
-from trtspec.cli.terminal.advice import advice_as_json, alternatives_as_json, print_advice, print_alternatives
-from trtspec.cli.terminal.forecast import print_speed, speed_as_json
-from trtspec.cli.terminal.memory import embedded_as_json, memory_as_json, print_embedded, print_memory
 from trtspec.cli.terminal.options import BackendOption, JsonOption, OutputOption, RecipeArgument
+from trtspec.cli.terminal.outlook import outlook_as_json, print_outlook
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.steps import print_steps, steps_as_json
 from trtspec.cli.terminal.verdict import print_verdict
@@ -169,20 +167,8 @@ def _print(made: BuildPlan, outlook: PlanOutlook) -> None:
     """Prints the verdict, and behind it what it comes from."""
     print_verdict(made, outlook)
     out.result()
-    if outlook.memory:
-        print_memory(outlook.memory)
-        out.result()
-    if outlook.on_cpu:
-        print_embedded(outlook.on_cpu)
-        out.result()
-    if outlook.memory and outlook.memory.problem:
-        print_alternatives(outlook.alternatives)
-        out.result()
-    if outlook.speed:
-        gpu = made.resolved.loaded.recipe.hardware.gpu
-        print_speed(outlook.speed, gpu, made.resolved.target.options.max_batch_size)
-        out.result()
-    print_advice(outlook.advice)
+    hardware = made.resolved.loaded.recipe.hardware
+    print_outlook(outlook, hardware.gpu, made.resolved.target.options.max_batch_size)
     out.result()
     rows = [
         (choice.key, _as_yaml(choice.value), choice.origin, choice.reason) for choice in made.resolved.choices
@@ -193,18 +179,10 @@ def _print(made: BuildPlan, outlook: PlanOutlook) -> None:
 
 
 def _as_json(made: BuildPlan, outlook: PlanOutlook) -> dict[str, Any]:
-    on_host = embedded_as_json(outlook.on_cpu) if outlook.on_cpu else None
-    memory: dict[str, Any] = {"memory": on_host}
     models = made.facts.models
-    if outlook.memory:
-        memory = {"memory": memory_as_json(outlook.memory), "host_memory": on_host}
     return {
         "values": [asdict(choice) for choice in made.resolved.choices],
-        **memory,
-        "alternatives": alternatives_as_json(outlook.alternatives),
-        "forecast": speed_as_json(outlook.speed) if outlook.speed else None,
-        "no_forecast": outlook.no_speed,
-        **advice_as_json(outlook.advice),
+        **outlook_as_json(outlook),
         "not_read": {role: str(facts.not_read) for role, facts in models.items() if facts.not_read},
         **steps_as_json(made),
     }

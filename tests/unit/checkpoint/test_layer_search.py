@@ -13,9 +13,8 @@ from transformers import DynamicCache
 from tests.fakes.engine_dir import tiny_llama
 from trtspec.checkpoint.calibrate.model import keep_layers
 from trtspec.checkpoint.layers.agreement import Skipping
-from trtspec.checkpoint.layers.chosen import ChosenLayers
+from trtspec.checkpoint.layers.chosen import ChosenLayers, best_round, found, worries
 from trtspec.checkpoint.layers.search import Layers, search
-from trtspec.checkpoint.layers.verdict import best_round, found, worries
 
 PROMPTS = ([5, 9, 33, 7], [61, 2, 2, 48, 17], [11])
 

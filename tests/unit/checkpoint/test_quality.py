@@ -16,8 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
 from trtspec.checkpoint.calibrate.model import load_model
-from trtspec.checkpoint.calibrate.quality import measure
-from trtspec.checkpoint.calibrate.verdict import cost, worries
+from trtspec.checkpoint.calibrate.quality import cost, measure, worries
 from trtspec.checkpoint.calibration import CalibratedRanges, Quality
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtspec.checkpoint.calibrate import verdict as calibrated
+from trtspec.checkpoint.calibrate import quality
 from trtspec.checkpoint.calibration import read_calibration
-from trtspec.checkpoint.layers import verdict as chosen_layers
-from trtspec.checkpoint.layers.chosen import read_layers
+from trtspec.checkpoint.layers import chosen as layers
 from trtspec.cli.terminal.output import out
 from trtspec.pipeline.plan.depending import weight_share
 
@@ -83,12 +82,12 @@ def _print_costs(made: BuildPlan, steps: Sequence[Step]) -> None:
 
 def _calibrated(made: BuildPlan, role: Role, file: Path) -> tuple[str | None, Iterable[str]]:
     calibration = read_calibration(file)
-    return calibrated.cost(calibration), calibrated.worries(calibration)
+    return quality.cost(calibration), quality.worries(calibration)
 
 
 def _chosen(made: BuildPlan, role: Role, file: Path) -> tuple[str | None, Iterable[str]]:
-    chosen, share = read_layers(file), weight_share(made.resolved.engines[role], made.resolved.target)
-    return chosen_layers.found(chosen, share), chosen_layers.worries(chosen, share)
+    chosen, share = layers.read_layers(file), weight_share(made.resolved.engines[role], made.resolved.target)
+    return layers.found(chosen, share), layers.worries(chosen, share)
 
 
 _TOLD: Mapping[str, Callable[[BuildPlan, Role, Path], tuple[str | None, Iterable[str]]]] = {

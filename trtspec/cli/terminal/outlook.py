@@ -1,0 +1,229 @@
+"""Prints what to expect of a plan, for people and for machines: memory, speed, what the rules say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from trtspec.base.units import gib
+from trtspec.cli.terminal.output import out
+from trtspec.pipeline.plan.speed import ACCEPTANCES
+
+if TYPE_CHECKING:
+    from trtspec.forecast.rules import Judgement, RuleAdvice
+    from trtspec.pipeline.plan.alternatives import Alternative
+    from trtspec.pipeline.plan.embedded import Embedded
+    from trtspec.pipeline.plan.memory import Budget
+    from trtspec.pipeline.plan.outlook import PlanOutlook
+    from trtspec.pipeline.plan.speed import Speed
+
+_SHOWN = 8
+"""The number of alternatives that are printed."""
+
+
+def print_outlook(outlook: PlanOutlook, gpu: str, places: int) -> None:
+    """Prints what there is of an outlook, a table each.
+
+    `gpu` is the recipe's, and `places` is the number of requests that its engines serve at once.
+    """
+    if outlook.memory:
+        _print_memory(outlook.memory)
+        out.result()
+    if outlook.on_cpu:
+        _print_embedded(outlook.on_cpu)
+        out.result()
+    if outlook.memory and outlook.memory.problem:
+        _print_alternatives(outlook.alternatives)
+        out.result()
+    if outlook.speed:
+        _print_speed(outlook.speed, gpu, places)
+        out.result()
+    _print_advice(outlook.advice)
+
+
+def outlook_as_json(outlook: PlanOutlook) -> dict[str, Any]:
+    on_host = _embedded_as_json(outlook.on_cpu) if outlook.on_cpu else None
+    memory: dict[str, Any] = {"memory": on_host}
+    if outlook.memory:
+        memory = {"memory": _memory_as_json(outlook.memory), "host_memory": on_host}
+    return {
+        **memory,
+        "alternatives": _alternatives_as_json(outlook.alternatives),
+        "forecast": _speed_as_json(outlook.speed) if outlook.speed else None,
+        "no_forecast": outlook.no_speed,
+        "advice": asdict(outlook.advice),
+    }
+
+
+def _print_memory(budget: Budget) -> None:
+    """Prints what a GPU has, what the engines take of it, what is left and for what."""
+    engines = budget.engines.items()
+    rows = [
+        (
+            "weights",
+            gib(budget.weights),
+            ", ".join(f"{role} {gib(engine.weights)}" for role, engine in engines),
+        ),
+        ("workspace", gib(budget.workspace), "an estimate: activations, logits, CUDA, TensorRT"),
+        (
+            "KV cache",
+            gib(max(budget.left, 0)),
+            f"{budget.tokens:,} tokens{' in each of the two' * (len(engines) > 1)}",
+        ),
+        (
+            "a token",
+            f"{budget.kv_per_token:,} B",
+            ", ".join(f"{role} {engine.kv_per_token:,} B" for role, engine in engines),
+        ),
+        (
+            "requests",
+            str(budget.requests),
+            f"of {budget.tokens_per_request:,} tokens, draft included;"
+            f" max_batch_size is {budget.max_batch_size}",
+        ),
+    ]
+    out.table(rows, header=("memory", gib(budget.total), f"of the fullest {budget.gpu}"))
+
+
+def _memory_as_json(budget: Budget) -> dict[str, Any]:
+    """Returns the budget in bytes, tokens and requests."""
+    found = {name: getattr(budget, name) for name in ("left", "tokens", "requests", "problem")}
+    values = asdict(budget)
+    return {**values, **values.pop("engines"), **found}
+
+
+def _print_embedded(embedded: Embedded) -> None:
+    """Prints the memory of the engines on the CPU of this machine."""
+    is_pair = len(embedded.roles) > 1
+    found = f"{'all' if embedded.tokens == embedded.asked else 'of'} {embedded.asked:,}"
+    of = "of both models" if is_pair else f"of the {embedded.roles[0]}"
+    if embedded.shared:
+        of += f", {gib(embedded.shared)} in common"
+    rows = [
+        ("weights", gib(embedded.weights), of),
+        ("a token", f"{embedded.kv_per_token:,} B", "of KV cache, in both" if is_pair else "of KV cache"),
+        (
+            "KV cache",
+            f"{embedded.tokens:,} tokens",
+            f"{'in each of the two, ' if is_pair else ''}{found} that requests can ask for",
+        ),
+        ("threads", str(embedded.threads), f"{embedded.because}; fewer while others are busy on them"),
+    ]
+    out.table(rows, header=("memory", gib(embedded.free), "free on this machine, for its CPU"))
+
+
+def _embedded_as_json(embedded: Embedded) -> dict[str, Any]:
+    return {**asdict(embedded), "problem": embedded.problem}
+
+
+def _print_speed(speed: Speed, gpu: str, places: int) -> None:
+    """Prints the speed without drafts, and the best draft length with its gain by acceptance and streams."""
+    rows = [
+        (
+            row.streams,
+            f"{row.tokens_per_second:,.0f}",
+            *(f"{one.speedup:.2f}@{one.length}" if one.length else "-" for one in row.best),
+            "never" if row.break_even is None else f"{row.break_even:.2f}",
+        )
+        for row in speed.rows
+    ]
+    out.result(f"expected of {gpu}, texts of {speed.context:,} tokens: tokens/s without drafts, then")
+    out.result(f"times that @ the best K up to {speed.pair.longest}, by how likely a draft token is accepted")
+    out.table(rows, header=("streams", "tokens/s", *(f"at {value}" for value in ACCEPTANCES), "from"))
+    for line in _speed_notes(speed, places):
+        out.result(line)
+
+
+def _speed_notes(speed: Speed, places: int) -> Iterator[str]:
+    """Yields what is to be known beside the numbers."""
+    first, last = speed.rows[0], speed.rows[-1]
+    yield "from: the acceptance at which drafts begin to gain; -: they gain nothing"
+    span = f"{first.plain.seconds * 1000:.1f} ms for {first.streams} stream"
+    span += f", {last.plain.seconds * 1000:.1f} ms for {last.streams}"
+    limits = [(row.streams, row.plain.bottleneck) for row in speed.rows]
+    changes = [one for number, one in enumerate(limits) if not number or limits[number - 1][1] != one[1]]
+    waits = ", ".join(f"{limit} from {streams} on" for streams, limit in changes)
+    yield f"a step without drafts: {span}; it waits for {waits}"
+    if speed.pair.draft is None:
+        yield "drafts are looked up and cost nothing; where nothing is found, there is none"
+    if full := [row.streams for row in speed.rows if not row.fits]:
+        texts = "a text" if full[0] == 1 else f"{full[0]} texts"
+        yield f"the KV cache does not hold {texts} of that length"
+    if places < last.streams:
+        yield f"max_batch_size is {places}: of more streams the others wait in line"
+
+
+def _speed_as_json(speed: Speed) -> dict[str, Any]:
+    """Returns the forecast; times are seconds."""
+    return {
+        "context": speed.context,
+        "max_draft_len": speed.pair.longest,
+        "round_overhead": speed.pair.overhead_s,
+        "streams": [
+            {
+                "streams": row.streams,
+                "tokens_per_second": row.tokens_per_second,
+                "step": row.plain.seconds,
+                "limit": row.plain.bottleneck,
+                "draft_cost": row.draft_cost,
+                "break_even": row.break_even,
+                "fits": row.fits,
+                "best": [
+                    {"acceptance": acceptance, "num_draft_tokens": one.length, "speedup": one.speedup}
+                    for acceptance, one in zip(ACCEPTANCES, row.best, strict=True)
+                ],
+            }
+            for row in speed.rows
+        ],
+    }
+
+
+def _print_alternatives(found: Sequence[Alternative]) -> None:
+    """Prints what fits, best first, by what is to be changed in the recipe."""
+    if not found:
+        out.sentence("nothing fits instead: neither FP8 nor shorter texts, on up to 8 such GPUs")
+        return
+    rows = [
+        (
+            f"{one.count} GPU{'s' * (one.count > 1)}",
+            gib(one.budget.weights),
+            f"{one.budget.requests} of {one.budget.max_batch_size}",
+            f"{one.budget.tokens_per_request:,}",
+            ", ".join(f"{key}: {value}" for key, value in one.changes.items()),
+        )
+        for one in found[:_SHOWN]
+    ]
+    out.table(rows, header=("fits instead", "weights", "requests", "of tokens", "with this in the recipe"))
+
+
+def _alternatives_as_json(found: Sequence[Alternative]) -> list[dict[str, Any]]:
+    return [
+        {
+            "changes": one.changes,
+            "count": one.count,
+            "weights": one.budget.weights,
+            "left": one.budget.left,
+            "tokens": one.budget.tokens,
+            "requests": one.budget.requests,
+            "tokens_per_request": one.budget.tokens_per_request,
+        }
+        for one in found
+    ]
+
+
+def _print_advice(advice: RuleAdvice) -> None:
+    """Prints each rule and each thing of the checklist with its verdict and number."""
+    out.table(_rules(advice.rules), header=("", "the rules that users are told"))
+    out.result()
+    out.table(_rules(advice.checklist), header=("", "before production"))
+
+
+def _rules(judgements: Sequence[Judgement]) -> list[tuple[str, str]]:
+    return [(one.verdict, _rule(one)) for one in judgements]
+
+
+def _rule(one: Judgement) -> str:
+    """Returns a rule with its number and what follows, where there are any."""
+    found = "; ".join(part for part in (one.number, one.then) if part)
+    return f"{one.rule}: {found}" if found else one.rule
