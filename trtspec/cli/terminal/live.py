@@ -19,7 +19,7 @@ def rows(figures: ServerFigures) -> list[tuple[str, str]]:
     """Returns what there is to see, as a name and words for each."""
     f = figures
     shown = [
-        ("streams", f"{f.running} of {f.places} places  {_bar(f.running / f.places if f.places else 0)}"),
+        ("streams", f"{f.running} of {f.places} slots  {_bar(f.running / f.places if f.places else 0)}"),
         ("queue", f"{f.waiting} of {f.queue_size}" + (f", {f.longest_wait:.1f} s" if f.waiting else "")),
         (
             "tokens/s",

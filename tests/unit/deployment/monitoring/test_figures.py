@@ -70,7 +70,7 @@ def test_they_are_what_happened_in_between() -> None:
     assert found.inter_token_latency[1] == pytest.approx(0.0345)
     assert (found.errors, found.fallbacks) == ({"timed_out": 1}, {"policy": 0.5})
     words = dict(rows(found))
-    assert words["streams"].startswith("2 of 16 places")
+    assert words["streams"].startswith("2 of 16 slots")
     assert words["queue"] == "3 of 256, 1.5 s"
     assert words["acceptance"].startswith("60% ############........  3.40 tokens")
     assert (words["no draft"], words["errors"]) == ("policy 0.5/s", "timed_out 1.0/s")
@@ -231,7 +231,7 @@ def test_what_is_drawn_sends_nothing_else_to_the_terminal() -> None:
     with redirect_stdout(terminal), drawn("evil \x1b]0;title\x07") as draw:
         draw(found)
     said = terminal.getvalue()
-    assert "2 of 16 places" in said
+    assert "2 of 16 slots" in said
     assert "\\x1b[2J" in said
     assert "\x1b[2J" not in said
     assert "\x1b]0" not in said
