@@ -13,14 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from trtspec.base.causes import find_cause
+from trtspec.base.causes import DRIVER, EXCLUSIVE, Cause, find_cause, gpu_memory
 from trtspec.base.errors import ServerError, StuckError
+from trtspec.base.extras import how_to_install
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.server import RunningServer, ServerProcess, how_ended
 from trtspec.deployment.stubs import Stubs
 from trtspec.deployment.triton_launch import KEY_HEADER
 from trtspec.gateway.ports import Ports
-from trtspec.gateway.triton.causes import CAUSES
 from trtspec.serving.metrics import COUNTED
 
 UNREADY = "trtspec_is_stopping"
@@ -55,6 +55,36 @@ _PORT_TAKEN = re.compile(r"failed to start \w+ service: .*already in use")
 
 # What is no line of Triton's own log, but said by one of its processes.
 _PLAIN = re.compile(r"^(?![IWEF]\d{4} ).+$", re.MULTILINE)
+
+# From issue threads of TensorRT-LLM and its Triton backend.
+_CAUSES = (
+    Cause(
+        r"incompatible device, expecting compute ([\d.]+) got compute ([\d.]+)",
+        "an engine was built for compute capability {0}, but this GPU has {1}",
+        "serve it on the GPU of its recipe, or build it again on this one",
+    ),
+    Cause(
+        r"Version tag does not match|[Ss]erialization [Vv]ersion|plan file .* different version of TensorRT",
+        "an engine was built by another version of TensorRT",
+        "build and serve in the same image: trtspec build --container, trtspec deploy --container",
+    ),
+    Cause(r"No module named 'torch'", "the engines' Python has no PyTorch", how_to_install("torch")),
+    gpu_memory(
+        "end other programs on the GPU (nvidia-smi), or lower engine.max_batch_size or engine.max_seq_len"
+    ),
+    DRIVER,
+    EXCLUSIVE,
+    Cause(
+        r"triton_python_backend_stub: error while loading shared libraries: ([^\s:]+)",
+        "Triton's Python backend lacks {0}",
+        "install it, or serve in NVIDIA's image: trtspec deploy --container",
+    ),
+    Cause(
+        r"unable to find backend library for backend 'tensorrtllm'|libtriton_tensorrtllm.so",
+        "this Triton has no TensorRT-LLM backend",
+        "serve it in NVIDIA's image: trtspec deploy --container",
+    ),
+)
 
 
 class Door(Protocol):
@@ -103,7 +133,7 @@ class TritonServer(RunningServer):
         if (status := self._lost()) is not None:
             self._check_loaded()
             how = f"a model's process {how_ended(status)} before it started"
-            cause = find_cause(CAUSES, "\n".join(_PLAIN.findall(self._said())))
+            cause = find_cause(_CAUSES, "\n".join(_PLAIN.findall(self._said())))
             raise self._error("tritonserver", how, cause)
         return False
 
@@ -185,7 +215,7 @@ class TritonServer(RunningServer):
         said = self._said()
         if _PORT_TAKEN.search(said):
             return StuckError("tritonserver", "another program has taken its port", "start it again")
-        cause = find_cause(CAUSES, "\n".join(_ERROR.findall(said)))
+        cause = find_cause(_CAUSES, "\n".join(_ERROR.findall(said)))
         if deaths := _WATCHDOG.findall(said):
             model, how = deaths[0]
             return self._error(model, how, cause)
@@ -194,7 +224,7 @@ class TritonServer(RunningServer):
     def _check_loaded(self) -> None:
         """Raises `ServerError` when a model did not load."""
         if failure := _LOAD_FAILURE.search(self._said()):
-            cause = find_cause(CAUSES, failure[1])
+            cause = find_cause(_CAUSES, failure[1])
             repair = cause[1] if cause else self._log
             raise ServerError(self._deployment.model_name, f"did not load: {failure[1]}", repair)
 

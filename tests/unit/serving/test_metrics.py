@@ -20,8 +20,7 @@ from trtspec.serving.executor import Guide, GuideType, KvReuse, SamplingConfig
 from trtspec.serving.histogram import BETWEEN_TOKENS_S, FIRST_TOKEN_S, REQUEST_S, Histogram
 from trtspec.serving.metrics import FAMILIES, MetricType, counters, gauges, histograms
 from trtspec.serving.policy import unsplittable_options
-from trtspec.serving.reasons import FALLBACKS
-from trtspec.serving.stats import Stats
+from trtspec.serving.stats import FALLBACKS, Stats
 from trtspec.serving.tokenizer import Tokenizer
 
 ALONE = CompletionRequest(prompt_token_ids=[1], max_tokens=8, end_id=NO_END)

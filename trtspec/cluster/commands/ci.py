@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from trtspec.base.atomic import write_atomically
-from trtspec.base.errors import TrtspecError
+from trtspec.base.errors import StoreError, TrtspecError
 from trtspec.cli.terminal.options import ForceOption
 from trtspec.cli.terminal.output import out
 from trtspec.cluster.ci import github, gitlab
 from trtspec.cluster.ci.job import check_names, job_of
-from trtspec.cluster.ci.stored import stored_recipes
+from trtspec.models.hub import find_commit
+from trtspec.pipeline.store.entry import Entry
+from trtspec.pipeline.store.platform import platform_of
 from trtspec.pipeline.store.store import Store
-from trtspec.recipe.loader import load
+from trtspec.recipe.loader import LoadedRecipe, load
+from trtspec.recipe.releases import release_of
 
 HELP = "Engine builds in GitHub Actions or GitLab CI."
 EXAMPLES = ("trtspec ci init github", "trtspec ci matrix recipes/*.yaml")
 
 System = Literal["github", "gitlab"]
+_HUB_TIMEOUT_S = 10
 
 
 def init(
@@ -73,7 +78,7 @@ def matrix(
     check_names(loaded)
     made_of = {recipe.path: job_of(recipe) for recipe in loaded}
     wanted = [recipe for recipe in loaded if made_of[recipe.path]]
-    stored = stored_recipes(Store(store), wanted, out.warning) if store else set()
+    stored = _stored(Store(store), wanted) if store else set()
     jobs = []
     for recipe in loaded:
         job = made_of[recipe.path]
@@ -89,3 +94,50 @@ def matrix(
 
 
 COMMANDS = (init, matrix)
+
+
+def _stored(store: Store, recipes: Iterable[LoadedRecipe]) -> set[Path]:
+    """Returns the files of the recipes whose builds the store has.
+
+    A recipe that cannot be looked up is left out with a warning. If this machine may not read the store, all
+    recipes are: the caller need not have the rights of the builds. The build asks the store again. No weights
+    of models are downloaded.
+    """
+    found = set[Path]()
+    try:
+        entries = store.entries()
+    except StoreError as error:
+        out.warning(f"{error}; the builds will ask the store")
+        return found
+    for loaded in recipes:
+        try:
+            if _has_pair(entries, loaded, _commits(loaded)):
+                found.add(loaded.path)
+        except TrtspecError as error:
+            out.warning(f"{loaded.path}: {error}; the build will ask the store")
+    return found
+
+
+def _has_pair(entries: Iterable[Entry], loaded: LoadedRecipe, commits: Mapping[str, str]) -> bool:
+    """Says whether there is a build of this recipe, for its GPU and release, from these commits of models.
+
+    `commits` has the commit of each model of the Hub, by its role. A model in a folder has no commit, so its
+    build is not found here. The job finds it in the store.
+    """
+    recipe = loaded.recipe
+    platform = platform_of(recipe.hardware.gpu, release_of(recipe.engine.release))
+    return any(
+        entry.role == "pair"
+        and entry.platform == platform
+        and entry.manifest["recipe"] == loaded.digest
+        and {role: model["revision"] for role, model in entry.manifest["models"].items()} == commits
+        for entry in entries
+    )
+
+
+def _commits(loaded: LoadedRecipe) -> dict[str, str]:
+    return {
+        role: find_commit(location, loaded.recipe.models[role].revision, _HUB_TIMEOUT_S)
+        for role, location in loaded.locations.items()
+        if isinstance(location, str)
+    }

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from trtspec.deployment.rollout.evidence import ArmCounts, MeanTimes, RolloutEvidence, ScoredDrafts
-from trtspec.deployment.rollout.shares import difference
 from trtspec.serving.rollout.state import ARMS, PLAIN, SHADOW, SPECULATE, RolloutState
 
 LEAST_REQUESTS = 100
@@ -126,7 +125,7 @@ def errors(arm: ArmCounts, other: ArmCounts | None, name_of_other: str = "plain"
 
     def interval(more: int = 0) -> tuple[float, float]:
         factor = 1 + more / arm.requests
-        return difference(share, factor * arm.requests, usual, factor * others, _ONE_SIDED)
+        return _difference(share, factor * arm.requests, usual, factor * others, _ONE_SIDED)
 
     low, high = interval()
     if others:
@@ -141,6 +140,29 @@ def errors(arm: ArmCounts, other: ArmCounts | None, name_of_other: str = "plain"
         return _side(*interval(more), MOST_ERRORS) is not BoundState.OPEN
 
     return Check(name, bound, found, verdict, bisect_left(range(_MOST_NEEDED), True, key=tells))
+
+
+def _difference(
+    own: float, count: float, other: float, count_of_other: float, errors: float
+) -> tuple[float, float]:
+    """Returns the ends of the interval of `own - other`, which are shares of the given numbers.
+
+    `errors` is the number of standard errors to an end. It is Newcombe's interval from two of Wilson's (1998,
+    "Interval estimation for the difference between independent proportions", method 10), which is also right
+    for few and rare events. A share of no requests counts as exact.
+    """
+    low, high = _wilson(own, count, errors)
+    low_of_other, high_of_other = _wilson(other, count_of_other, errors) if count_of_other else (other, other)
+    middle = own - other
+    below, above = math.hypot(own - low, high_of_other - other), math.hypot(high - own, other - low_of_other)
+    return middle - below, middle + above
+
+
+def _wilson(share: float, count: float, errors: float) -> tuple[float, float]:
+    square = errors * errors / count
+    middle = (share + square / 2) / (1 + square)
+    half = math.sqrt(square * (share * (1 - share) + square / 4)) / (1 + square)
+    return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
 def _failing(arm: ArmCounts) -> float:

@@ -6,11 +6,20 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trtspec.measure.verify.comparison import common_rows, first_difference
 from trtspec.measure.verify.margin import Margins, margins
 from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary
 from trtspec.measure.verify.result import Difference, GreedyComparison
-from trtspec.measure.verify.subject import END, PLAIN, Row, Sides, Subject, SubjectAnswer, SubjectRequest
+from trtspec.measure.verify.subject import (
+    END,
+    PLAIN,
+    Row,
+    Sides,
+    Subject,
+    SubjectAnswer,
+    SubjectRequest,
+    common_rows,
+    first_difference,
+)
 from trtspec.measure.verify.tolerance import Tolerance, most_moved, tolerance
 
 TOP = 5

@@ -47,7 +47,7 @@ class Drafter(Protocol):
 
     @property
     def silence(self) -> str:
-        """Says why there was no offer, by a name of `trtspec.serving.reasons.FALLBACKS`."""
+        """Says why there was no offer, by a name of `trtspec.serving.stats.FALLBACKS`."""
         ...
 
     def offer(self) -> Offer | None:

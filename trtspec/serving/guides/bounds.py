@@ -1,22 +1,35 @@
-"""The bounds of guides: what is refused unread.
+"""The bounds of guides: what is refused before xgrammar sees it.
 
-Reading it might take minutes or gigabytes, or the guide would not be followed as it is meant.
+To read it might take minutes or gigabytes, or xgrammar would not follow it as it is meant.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from trtspec.serving.errors import GuideError
 from trtspec.serving.executor import Guide, GuideType
-from trtspec.serving.guides.schemas import check_schema, check_tags
 
 MAX_CHARACTERS = 32_768
 MAX_DEPTH = 64
 """The largest nesting depth of braces and brackets: xgrammar's time grows with its cube."""
 _TOO_DEEP = f"it is nested more than {MAX_DEPTH} deep"
-_JSON = {GuideType.JSON_SCHEMA: check_schema, GuideType.STRUCTURAL_TAG: check_tags}
+# xgrammar passes over these keywords without a word (`cpp/json_schema_converter.cc`), and takes a `$ref` to
+# another document, or `allOf` of several schemas, for any JSON. A client that sends such a schema would get
+# answers that break it. Keywords that only make a value narrower (`multipleOf`, `uniqueItems`, `contains`)
+# are left alone.
+_IGNORED = ("not", "if", "dependentRequired", "dependentSchemas", "$dynamicRef", "$recursiveRef")
+_NAMED = ("properties", "patternProperties", "$defs", "definitions")
+_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
+_SINGLE = (
+    *("items", "additionalItems", "unevaluatedItems", "contains"),
+    *("additionalProperties", "unevaluatedProperties", "propertyNames"),
+)
+_OF_TAGS = ("json_schema", "schema")
+# A client sees 80 characters of a problem.
+_LONGEST_REFERENCE = 32
 
 
 def check(guide: Guide) -> None:
@@ -80,3 +93,56 @@ def _depth(text: str) -> int:
         elif character in ")}]":
             depth = max(depth - 1, 0)
     return deepest
+
+
+def _check_schema(schema: Any) -> None:
+    """Raises `GuideError` for a schema with a part that xgrammar does not follow.
+
+    What else is wrong with the schema, xgrammar says itself.
+    """
+    left = [schema]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            _check_keywords(part)
+            left += _parts(part)
+
+
+def _check_tags(tags: Any) -> None:
+    """Raises `GuideError` for a structural tag with such a schema, in its form of today or that of 0.1.21."""
+    left = [tags]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            for keyword in _OF_TAGS:
+                _check_schema(part.get(keyword))
+            left += (value for key, value in part.items() if key not in _OF_TAGS)
+        elif isinstance(part, list):
+            left += part
+
+
+def _check_keywords(part: dict[str, Any]) -> None:
+    for keyword in _IGNORED:
+        if keyword in part:
+            raise GuideError(f"{keyword} of the schema cannot be followed")
+    reference = part.get("$ref")
+    if isinstance(reference, str) and reference != "#" and not reference.startswith("#/"):
+        raise GuideError(f"$ref {reference[:_LONGEST_REFERENCE]!r} is outside of the schema")
+    several = part.get("allOf")
+    if isinstance(several, list) and len(several) > 1:
+        raise GuideError("allOf of several schemas cannot be followed; merge them")
+
+
+def _parts(part: dict[str, Any]) -> Iterator[Any]:
+    """Yields the schemas in a schema; what stands in `const`, `enum` and `default` is none."""
+    for keyword in _NAMED:
+        if isinstance(named := part.get(keyword), dict):
+            yield from named.values()
+    for keyword in _LISTED:
+        if isinstance(listed := part.get(keyword), list):
+            yield from listed
+    for keyword in _SINGLE:
+        yield part.get(keyword)
+
+
+_JSON = {GuideType.JSON_SCHEMA: _check_schema, GuideType.STRUCTURAL_TAG: _check_tags}

@@ -23,7 +23,7 @@ class RequestLog:
     began: float = field(default_factory=time.monotonic)
     first_s: float | None = None
     failure: str = ""
-    """One of `trtspec.serving.reasons.FAILURES`, or empty."""
+    """One of `trtspec.serving.stats.FAILURES`, or empty."""
     endings: list[str] = field(default_factory=list)
     num_input_tokens: int = 0
     num_output_tokens: int = 0

@@ -13,11 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+from torch.nn import Module
 
 from trtspec.base.atomic import publish, remove, temporary, write_atomically
 from trtspec.base.digest import digest_of
-from trtspec.base.progress import Progress
+from trtspec.base.progress import Advance, Progress
 from trtspec.pipeline.run.build_lock import only_build
 from trtspec.pipeline.run.digests import FileDigests
 from trtspec.recipe.loader import load as load_recipe
@@ -30,12 +32,40 @@ from trtspec.train.distill.examples import Example, examples_of
 from trtspec.train.distill.heads.student import HeadStudent
 from trtspec.train.distill.pair import TrainingPair, read_pair, read_target
 from trtspec.train.distill.settings import DistillationOptions
-from trtspec.train.distill.student import Student
 from trtspec.train.distill.training import num_steps, train
+from trtspec.train.tune.answer import RecordedAnswer
 from trtspec.train.tune.estimate import IntervalEstimate
+from trtspec.train.tune.replay import Choices
 
 RECORD = "distillation.json"
 _PACKAGES = ("torch", "transformers", "accelerate")
+
+
+class Student(Protocol):
+    """A draft model or head that learns to predict its target.
+
+    `files` are its inputs, which give each training its name. It proposes `longest` tokens in a round.
+    """
+
+    @property
+    def files(self) -> Sequence[Path]: ...
+
+    @property
+    def longest(self) -> int: ...
+
+    def module(self) -> Module:
+        """Returns the module before the training; called with a batch of `collate` it returns the loss."""
+
+    def choices(
+        self, folder: Path | None, answers: Sequence[RecordedAnswer], advance: Advance
+    ) -> list[Sequence[Choices]]:
+        """Returns the choices for each answer, as `replay` takes them, of the student in a folder.
+
+        None means the one before the training. `advance` is called with 1 for each answer.
+        """
+
+    def write(self, module: Module, folder: Path) -> None:
+        """Writes the result of the training into a new folder."""
 
 
 @dataclass(frozen=True, slots=True)

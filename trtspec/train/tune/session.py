@@ -20,9 +20,8 @@ from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.train.tune.answer import RecordedAnswer, in_tokens, mixed
 from trtspec.train.tune.candidate import CandidateDraft, Precision, candidates, named
-from trtspec.train.tune.forecasted import Forecasted
+from trtspec.train.tune.costing import ForecastCosts, MeasuredCosts
 from trtspec.train.tune.kept import Kept
-from trtspec.train.tune.measured import MeasuredCosts
 from trtspec.train.tune.outcome import TuneOutcome, outcome
 from trtspec.train.tune.recording import Asking, Encode, record
 from trtspec.train.tune.told import DraftOracle
@@ -139,13 +138,13 @@ class Session:
             is_measured = recipe.runner.is_embedded or recipe.hardware.gpu == gpus.NONE
         drafts = [*self._drafts, *(self._of_layers(layers) for layers in wanted.layers)]
         standing = candidates(self._loaded, drafts, wanted.precisions, wanted.methods)
-        costing: MeasuredCosts | Forecasted
+        costing: MeasuredCosts | ForecastCosts
         if is_measured:
             costing = MeasuredCosts(
                 self._workshop, self._kept, answers, wanted.streams, self._longest, self._count
             )
         else:
-            costing = Forecasted(self._workshop, answers, wanted.streams, self._longest)
+            costing = ForecastCosts(self._workshop, answers, wanted.streams, self._longest)
         told = DraftOracle(
             self._workshop, self._kept, find_device(None), self._source.vocab_size, self._source.end_ids
         )

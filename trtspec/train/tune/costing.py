@@ -1,4 +1,4 @@
-"""Measures the costs of rounds on this machine, once for each draft, and keeps them."""
+"""Says what rounds cost: measured on this machine, or forecast for the recipe's GPUs."""
 
 from __future__ import annotations
 
@@ -6,20 +6,25 @@ import platform
 from collections.abc import Sequence
 from dataclasses import replace
 
+from trtspec.base.errors import UnavailableError
 from trtspec.base.progress import Progress
+from trtspec.forecast.roofline import BatchLoad, step
+from trtspec.pipeline.plan.speed import pair_of, unforeseeable
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.train.tune.answer import RecordedAnswer
 from trtspec.train.tune.calibration import MOST, Bench
 from trtspec.train.tune.candidate import Candidate
-from trtspec.train.tune.costs import DraftLengthCosts
+from trtspec.train.tune.costs import DraftLengthCosts, of_lengths
 from trtspec.train.tune.kept import Kept
 from trtspec.train.tune.workshop import Workshop
 
 
 class MeasuredCosts:
-    """Measures the costs of a candidate's rounds with `streams` sequences at once, taken from the
-    `answers`."""
+    """Measures the costs of a candidate's rounds here, once for each draft, and keeps them.
+
+    `streams` sequences, taken from the `answers`, run at once.
+    """
 
     def __init__(
         self,
@@ -32,7 +37,7 @@ class MeasuredCosts:
     ) -> None:
         self._workshop, self._kept, self._watch = workshop, kept, watch
         self._streams, self._longest = streams, longest
-        self._texts = middling(answers, streams)
+        self._texts = _middling(answers, streams)
         self._last: DraftLengthCosts | None = None
 
     def __call__(self, candidate: Candidate) -> DraftLengthCosts:
@@ -60,7 +65,34 @@ class MeasuredCosts:
         return costs
 
 
-def middling(answers: Sequence[RecordedAnswer], count: int) -> list[list[int]]:
+class ForecastCosts:
+    """Computes the costs of a candidate's rounds by the plan's model, for engines that do not run here.
+
+    `streams` sequences of the length of `answers` run at once.
+    """
+
+    def __init__(
+        self, workshop: Workshop, answers: Sequence[RecordedAnswer], streams: int, longest: int
+    ) -> None:
+        self._workshop, self._longest = workshop, longest
+        tokens = sum(len(answer.prompt) + len(answer.tokens) // 2 for answer in answers)
+        self._load = BatchLoad(streams, tokens // len(answers))
+
+    def __call__(self, candidate: Candidate) -> DraftLengthCosts:
+        """Returns the costs; raises UnavailableError for engines without a forecast."""
+        resolved = self._workshop.plan(candidate).resolved
+        if reason := unforeseeable(resolved):
+            raise UnavailableError("--speed plan", reason, "measure here, with --speed measured")
+        pair = pair_of(resolved, self._longest)
+        free = replace(pair, draft=None)
+        return DraftLengthCosts(
+            of_lengths(lambda length: pair.costs(self._load, length), self._longest),
+            of_lengths(lambda length: free.costs(self._load, length), self._longest),
+            step(pair.target, pair.chip, self._load).seconds,
+        )
+
+
+def _middling(answers: Sequence[RecordedAnswer], count: int) -> list[list[int]]:
     """Returns the first halves of up to `count` answers of medium length."""
     by_length = sorted(answers, key=lambda answer: len(answer.prompt) + len(answer.tokens))
     first = max(0, (len(by_length) - count) // 2)
