@@ -33,9 +33,9 @@ from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Deploy, Deployer, wait_unt
 from tests.perf.load import Texts
 from tests.ports import free_port
 from tests.prometheus import Prometheus
+from trtspec.cli.monitoring import shipped
 from trtspec.client.endpoint import AskError, ChatMessage, Endpoint, EndpointRequest
 from trtspec.client.finding import find
-from trtspec.deployment.monitoring.files import alerts, dashboard
 
 HERE = Path(__file__).parent
 PICTURE = HERE.parents[1] / "docs" / "dashboard.png"
@@ -106,7 +106,7 @@ def watched(folder: Path) -> Iterator[tuple[Deploy, Prometheus]]:
         deploy = deployer(build, recipe=recipe)
         wait_until(lambda: deploy.is_ready, "the server ready")
         scraped = f"127.0.0.1:{deploy.ports[2]}"
-        prometheus = Prometheus(folder, scraped, free_port(), alerts())
+        prometheus = Prometheus(folder, scraped, free_port(), shipped("alerts.yaml"))
         try:
             wait_until(lambda: prometheus.value("trtspec:num_requests_running") is not None, "a scrape")
             yield deploy, prometheus
@@ -160,7 +160,7 @@ def answered(prometheus: Prometheus, began: float, ended: float) -> Iterator[dic
     """The panels of the dashboard, each with the series that Prometheus has for its queries."""
     variables = {"$model": ".*", "$instance": ".*", "$__rate_interval": RATE}
     times = [began + number * STEP_S for number in range(int((ended - began) / STEP_S))]
-    for panel in json.loads(dashboard())["panels"]:
+    for panel in json.loads(shipped("dashboard.json"))["panels"]:
         series = []
         for target in panel.get("targets", ()):
             query = target["expr"]

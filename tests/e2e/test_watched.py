@@ -26,9 +26,9 @@ from tests.ports import free_port
 from tests.prometheus import Prometheus
 from tests.promql import names
 from trtspec.base.errors import ServerError
+from trtspec.cli.monitoring import shipped
 from trtspec.client.scrape import parse
-from trtspec.deployment.monitoring.figures import quantile
-from trtspec.deployment.monitoring.files import alerts, dashboard
+from trtspec.deployment.figures import quantile
 from trtspec.gateway.client_bounds import MAX_BODY
 from trtspec.gateway.refusals import Refusal
 
@@ -116,7 +116,9 @@ def expressions(document: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    "document", [json.loads(dashboard()), yaml.safe_load(alerts())], ids=["Grafana", "alerts"]
+    "document",
+    [json.loads(shipped("dashboard.json")), yaml.safe_load(shipped("alerts.yaml"))],
+    ids=["Grafana", "alerts"],
 )
 def test_what_they_read_is_what_a_server_exports(watched: Watched, document: Any, until: Until) -> None:
     read = set().union(*map(names, expressions(document)))
@@ -261,7 +263,9 @@ def test_a_trace_of_openais_client_goes_on_in_triton(watched: Watched, until: Un
 
 def test_prometheus_alarms_when_acceptance_falls(watched: Watched, until: Until, tmp_path: Path) -> None:
     """The rules as they are shipped but for their times, and a bound that the tiny pair crosses."""
-    rules = re.sub(r"\[\d+m\]", "[5s]", re.sub(r"for: \w+", "for: 1s", alerts())).replace("< 0.4", "< 0.55")
+    rules = re.sub(r"\[\d+m\]", "[5s]", re.sub(r"for: \w+", "for: 1s", shipped("alerts.yaml"))).replace(
+        "< 0.4", "< 0.55"
+    )
     prometheus = Prometheus(tmp_path, f"127.0.0.1:{watched.deploy.ports[2]}", free_port(), rules)
     acceptance = "sum(rate(trtspec:spec_decode_num_accepted_tokens[5s]))"
     acceptance += " / sum(rate(trtspec:spec_decode_num_draft_tokens[5s]))"
@@ -303,7 +307,7 @@ def test_prometheus_alarms_when_acceptance_falls(watched: Watched, until: Until,
 def _check_panels(prometheus: Prometheus, instance: str) -> None:
     """Prometheus answers each query of the dashboard, with values where there are any."""
     variables = {"$model": "speculative_llm", "$instance": instance, "$__rate_interval": "10s"}
-    for panel in json.loads(dashboard())["panels"]:
+    for panel in json.loads(shipped("dashboard.json"))["panels"]:
         for target in panel.get("targets", ()):
             query = target["expr"]
             for name, value in variables.items():

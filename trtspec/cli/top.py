@@ -16,12 +16,12 @@ from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import out
 from trtspec.client.local_server import one_address
 from trtspec.client.scrape import parse, read
-from trtspec.deployment.monitoring.figures import between, choose
+from trtspec.deployment.figures import between, choose
 from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.ports import METRICS
 
 if TYPE_CHECKING:
-    from trtspec.deployment.monitoring.figures import ServerFigures
+    from trtspec.deployment.figures import ServerFigures
 
 EXAMPLES = (
     "trtspec top",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.fakes.languages import TARGET, Run, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, echo
-from trtspec.deployment.monitoring.figures import quantile
+from trtspec.deployment.figures import quantile
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from trtspec.cli.terminal.output import visible
-from trtspec.deployment.monitoring.figures import ServerFigures
+from trtspec.deployment.figures import ServerFigures
 
 if TYPE_CHECKING:
     from rich.table import Table

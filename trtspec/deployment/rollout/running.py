@@ -13,7 +13,7 @@ from trtspec.base.errors import RefusedError, UnavailableError
 from trtspec.client import scrape
 from trtspec.client.scrape import Scrape
 from trtspec.deployment.deployment import rollout_file
-from trtspec.deployment.monitoring.figures import choose
+from trtspec.deployment.figures import choose
 from trtspec.deployment.rollout import standing, steps
 from trtspec.deployment.rollout.bounds import BoundState, Check, check, overall
 from trtspec.deployment.rollout.evidence import RolloutEvidence, between, counted

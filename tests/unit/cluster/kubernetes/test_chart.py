@@ -19,10 +19,10 @@ from tests.unit.cluster.kubernetes.rendered import CHART
 from tests.unit.cluster.kubernetes.schemas import check
 from trtspec.base.errors import UnavailableError
 from trtspec.cli.app import app
+from trtspec.cli.monitoring import shipped
 from trtspec.cluster.kubernetes.refusals import ApiRefusal, refusal
 from trtspec.cluster.kubernetes.resources import MONITORS
 from trtspec.cluster.kubernetes.values import Values, chart_values
-from trtspec.deployment.monitoring import files
 
 NAMESPACE = "serving"
 OPERATOR = ",".join(f"{each.api_version}/{each.kind}" for each in MONITORS)
@@ -81,11 +81,15 @@ def test_what_an_operator_brings_is_left_out_where_the_cluster_lacks_it() -> Non
 
 def test_alerts_and_dashboard_are_those_that_the_command_prints() -> None:
     found = of(by_helm("llama", "--api-versions", OPERATOR))
-    groups = [group for text in (files.alerts(), files.scaling()) for group in yaml.safe_load(text)["groups"]]
+    groups = [
+        group
+        for text in (shipped("alerts.yaml"), shipped("scaling.yaml"))
+        for group in yaml.safe_load(text)["groups"]
+    ]
     assert found["PrometheusRule", "llama"]["spec"]["groups"] == groups
     (text,) = found["ConfigMap", "llama-dashboard"]["data"].values()
     own = {"uid": "llama", "title": "trtspec: llama"}
-    assert json.loads(text) == {**json.loads(files.dashboard()), **own}
+    assert json.loads(text) == {**json.loads(shipped("dashboard.json")), **own}
 
 
 EXTRAS = """\

@@ -17,7 +17,7 @@ import pytest
 from aiohttp import ClientConnectionResetError, web
 
 from tests.ports import free_ports
-from tests.unit.deployment.monitoring.test_figures import exported
+from tests.unit.deployment.test_figures import exported
 from trtspec.gateway.ports import Ports
 from trtspec.gateway.triton import connection
 from trtspec.gateway.triton.front import Front

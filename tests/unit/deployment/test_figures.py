@@ -19,7 +19,7 @@ from tests.prometheus import tool
 from trtspec.base.errors import UnavailableError
 from trtspec.cli.terminal.live import drawn, rows
 from trtspec.client.scrape import Scrape, parse, read
-from trtspec.deployment.monitoring.figures import between, choose, quantile
+from trtspec.deployment.figures import between, choose, quantile
 from trtspec.gateway.refusals import Refusal, Refusals
 from trtspec.serving.metrics import KV_FRACTION, MetricSample, counters, gauges, histograms
 from trtspec.serving.stats import Stats

@@ -11,7 +11,7 @@ import yaml
 
 from tests.prometheus import judged, tool
 from tests.promql import names
-from trtspec.deployment.monitoring.files import alerts
+from trtspec.cli.monitoring import shipped
 from trtspec.gateway.refusals import NAME
 from trtspec.serving.metrics import FAMILIES
 
@@ -80,14 +80,14 @@ TROUBLES: dict[str, dict[str, str]] = {
 
 
 def rules() -> list[dict[str, Any]]:
-    groups = yaml.safe_load(alerts())["groups"]
+    groups = yaml.safe_load(shipped("alerts.yaml"))["groups"]
     return [rule for group in groups for rule in group["rules"]]
 
 
 @pytest.fixture(scope="module")
 def rule_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("rules") / "alerts.yaml"
-    file.write_text(alerts())
+    file.write_text(shipped("alerts.yaml"))
     return file
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from tests.prometheus import judged, tool
 from tests.promql import names
-from trtspec.deployment.monitoring.files import scaling
+from trtspec.cli.monitoring import shipped
 from trtspec.serving.metrics import FAMILIES
 
 POD = 'instance="10.0.0.7:8002",job="trtspec",namespace="llm",pod="{pod}"'
@@ -48,7 +48,7 @@ def in_models(pod: str, running: str, target: str) -> dict[str, str]:
 @pytest.fixture
 def rule_file(tmp_path: Path) -> Path:
     file = tmp_path / "scaling.yaml"
-    file.write_text(scaling())
+    file.write_text(shipped("scaling.yaml"))
     return file
 
 
@@ -87,7 +87,7 @@ def test_they_say_how_full_each_server_is(
 
 
 def test_every_metric_is_one_that_is_exported() -> None:
-    (group,) = yaml.safe_load(scaling())["groups"]
+    (group,) = yaml.safe_load(shipped("scaling.yaml"))["groups"]
     assert [rule["record"] for rule in group["rules"]] == [REQUESTS, KV]
     read = set().union(*(names(rule["expr"]) for rule in group["rules"]))
     assert len(read) == 5
