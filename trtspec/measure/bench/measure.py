@@ -13,8 +13,8 @@ from typing import Protocol
 from trtspec.base.errors import TrtspecError
 from trtspec.client.endpoint import Endpoint, EndpointRequest
 from trtspec.client.scrape import Scrape, parse, read
-from trtspec.measure.bench.gpu import GpuMeter
 from trtspec.measure.bench.inside import KvReuseShare, Meanwhile, is_idle
+from trtspec.measure.bench.machine import GpuMeter
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import OfferedLoad
 from trtspec.measure.bench.sample import ArmName, Block, RequestSample

@@ -1,8 +1,14 @@
-"""The weights of an engine: which tensors there must be, and their reading."""
+"""The weights of an engine: which tensors there must be, and their reading.
+
+The ranks of a parallel engine have shares of the weights, which are joined for one device. Shares are those
+of TensorRT-LLM's checkpoints (`tensorrt_llm/mapping.py`): rank `pipeline * tp_size + tensor`, layers counted
+from zero on every pipeline rank and split as `torch.tensor_split` does, q, k and v each split by heads before
+they are stacked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +19,12 @@ from torch import Tensor
 
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.torch.engine import ExpertConfig, TorchEngineConfig
-from trtspec.serving.executors.torch.ranks import joined, place
+
+_FC = ".fc.weight"
+_ROWS = (_FC, ".gate.weight")
+_COLUMNS = (".dense.weight", ".proj.weight")
+_HEADS = ("attention.qkv.weight", "attention.qkv.bias")
+_VOCABULARY = ("lm_head.weight", "vocab_embedding.weight")
 
 
 class Form(NamedTuple):
@@ -57,7 +68,7 @@ def read_tensors(engine_dir: Path, config: TorchEngineConfig, device: torch.devi
             ranks = files[pipeline_rank * config.tp_size :][: config.tp_size]
             shares = [rank.read(local_name) for rank in ranks]
             try:
-                tensor = tensors[name] = joined(config, name, shares)
+                tensor = tensors[name] = _joined(config, name, shares)
             except RuntimeError as error:
                 raise EngineLoadError(
                     ranks[0].path, f"the ranks' {name} do not fit together: {error}"
@@ -84,6 +95,52 @@ def _check(path: Path, name: str, tensor: Tensor, form: Form) -> None:
     if (tensor.dtype, tuple(tensor.shape)) != form:
         found, wanted = _said(tensor.dtype, tensor.shape), _said(*form)
         raise EngineLoadError(path, f"tensor {name} is {found}, not {wanted}")
+
+
+def place(config: TorchEngineConfig, name: str) -> tuple[int, str]:
+    """Returns the pipeline rank that has a tensor of the whole model, and the tensor's name there."""
+    if name.startswith("transformer.vocab_embedding"):
+        return 0, name
+    if not name.startswith("transformer.layers."):
+        return config.pp_size - 1, name
+    _, _, layer, rest = name.split(".", 3)
+    for rank, layers in enumerate(torch.arange(config.num_layers).tensor_split(config.pp_size)):
+        if int(layer) in layers:
+            return rank, f"transformer.layers.{int(layer) - int(layers[0])}.{rest}"
+    raise ValueError(name)
+
+
+def _joined(config: TorchEngineConfig, name: str, shares: Sequence[Tensor]) -> Tensor:
+    """Returns a tensor of the whole model, from the shares of all tensor-parallel ranks.
+
+    Rows and columns are the last two dimensions; experts have one before them.
+    """
+    if len(shares) == 1:
+        return shares[0]
+    if name.endswith(_FC) and config.fused_gate:
+        firsts, seconds = zip(*(share.chunk(2, -2) for share in shares), strict=True)
+        return torch.cat([*firsts, *seconds], -2)
+    if name.endswith(_ROWS):
+        return torch.cat(list(shares), -2)
+    if name.endswith(_COLUMNS):
+        return torch.cat(list(shares), -1)
+    if name.endswith(_VOCABULARY) and shares[0].shape[0] < config.vocab_size:
+        return torch.cat(list(shares))[: config.vocab_size]
+    if name.endswith(_HEADS):
+        return _heads(config, shares)
+    return shares[0]
+
+
+def _heads(config: TorchEngineConfig, shares: Sequence[Tensor]) -> Tensor:
+    """Returns the stacked q, k and v.
+
+    With more ranks than heads of keys and values, neighbouring ranks have copies of the same head.
+    """
+    copies = max(len(shares) // config.num_kv_heads, 1)
+    keys = max(config.num_kv_heads // len(shares), 1) * config.head_size
+    queries = config.num_heads // len(shares) * config.head_size
+    q, k, v = zip(*(torch.split(share, [queries, keys, keys]) for share in shares), strict=True)
+    return torch.cat([*q, *k[::copies], *v[::copies]])
 
 
 class Rank:

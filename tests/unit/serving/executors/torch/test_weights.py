@@ -23,8 +23,7 @@ from tests.fakes.engine_dir import (
 from tests.fakes.modelopt import export
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.torch.engine import read_config
-from trtspec.serving.executors.torch.ranks import place
-from trtspec.serving.executors.torch.weights import read_tensors
+from trtspec.serving.executors.torch.weights import place, read_tensors
 
 CPU = torch.device("cpu")
 SIZES: dict[str, dict[str, Any]] = {
