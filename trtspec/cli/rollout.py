@@ -18,7 +18,6 @@ from trtspec.cli.terminal.output import out
 from trtspec.client.local_server import one_address
 from trtspec.deployment.rollout import steps
 from trtspec.deployment.rollout.bounds import BoundState
-from trtspec.deployment.rollout.plan import make
 from trtspec.deployment.rollout.running import RunningDeployment
 from trtspec.deployment.rollout.steps import name_of
 from trtspec.gateway.addresses import LOOPBACK
@@ -120,7 +119,7 @@ def plan(
     require_coordinator(recipe)
     known = told(read(measured)) if measured else None
     made = trtspec.plan(recipe, output=output, progress=out.watch)
-    found = make(look_ahead(made.resolved, look(), None, known).advice)
+    found = steps.plan_of(look_ahead(made.resolved, look(), None, known).advice)
     if json:
         out.json(asdict(found))
     else:
