@@ -31,7 +31,7 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "no text": ({"max_tokens": 4}, ["text_input is missing"]),
     "token ids of no token": ({"input_ids": [1, 10**6]}, ["input_ids is 1000000", "0 to"]),
     "no token ids": ({"input_ids": []}, ["input_ids"]),
-    "text and token ids": ({"text_input": PROMPT, "input_ids": [1]}, ["beside input_ids"]),
+    "text and token ids": ({"text_input": PROMPT, "input_ids": [1]}, ["together with input_ids"]),
     "empty text": ({"text_input": ""}, ["text_input is empty"]),
     "two texts": ({"text_input": ["a", "b"]}, ["batch"]),
     "max_tokens 0": ({"text_input": PROMPT, "max_tokens": 0}, ["max_tokens is 0", "at least 1"]),
@@ -205,7 +205,7 @@ def test_a_body_of_another_coding_is_a_400_that_leaves_no_trace_in_the_log(serve
     answer = said(server, start + BROKEN_BODIES[name])
 
     assert answer.startswith(b"HTTP/1.1 400 ")
-    assert b'{"error": "the body is not in the form that its Content-Encoding' in answer
+    assert b'{"error": "the body does not match its Content-Encoding' in answer
     assert counted_by_the_front(server) == counted + 1
     assert server.generate(PROMPT, max_tokens=2)
     assert server.said.read_bytes() == log

@@ -97,7 +97,7 @@ class TestRefusals:
         (docker.daemon.folder / "unknown_image").touch()
         said = self.refused(deploy)
         assert "cannot be pulled: initializing source docker://" in said
-        assert "hint: podman pull " in said
+        assert "hint: run podman pull " in said
 
     def test_the_older_word_means_docker(self, docker: Docker, deploy: Deploying) -> None:
         assert "it is podman that runs containers here" in self.refused(deploy, "--docker", status=2)

@@ -79,9 +79,9 @@ def test_whatever_the_body_the_answer_is_an_answer_or_openais_error(
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (b"[" * 100_000, "brackets"),
-        (b'{"a":' * 50_000, "brackets"),
-        (b'{"model":"speculative_llm","prompt":' + b"[" * 300 + b"]" * 300 + b"}", "brackets"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"a":' * 50_000, "nested too deeply"),
+        (b'{"model":"speculative_llm","prompt":' + b"[" * 300 + b"]" * 300 + b"}", "nested too deeply"),
         (b'{"model":"speculative_llm","prompt":"\\ud800"}', "Unicode"),
         (b'{"model":"speculative_llm","prompt":"a","seed":' + b"9" * 5000 + b"}", "digits"),
         (b'{"model":"speculative_llm","prompt":"a","top_p":NaN}', "NaN"),

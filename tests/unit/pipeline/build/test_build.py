@@ -221,12 +221,15 @@ def edit(folder: Path, tensors: dict[str, torch.Tensor], pop: str | None = None)
         (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer.json"),
         (lambda folder: os.truncate(shards(folder)[1], 5000), "is cut off"),
         (lambda folder: shards(folder)[1].unlink(), "the index names this shard, but it is missing"),
-        (lambda folder: shutil.copy(*shards(folder)), "stands in"),
+        (lambda folder: shutil.copy(*shards(folder)), "is also in"),
         (
             lambda folder: edit(folder, {}, pop="model.norm.weight"),
             "model.norm.weight: this tensor is missing",
         ),
-        (lambda folder: edit(folder, {NORM: torch.zeros(31)}), r"has shape [31], config.json demands [32]"),
+        (
+            lambda folder: edit(folder, {NORM: torch.zeros(31)}),
+            r"has shape [31], but config.json demands [32]",
+        ),
         (lambda folder: edit(folder, {NORM: torch.zeros(32).int()}), "has dtype I32, expected one of"),
     ],
 )

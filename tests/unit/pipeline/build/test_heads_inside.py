@@ -260,7 +260,9 @@ def test_texts_do_not_leave_a_window(recipe: Path) -> None:
     path = recipe.with_name("target") / "config.json"
     kind = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 128}
     path.write_text(json.dumps(json.loads(path.read_text()) | kind))
-    with pytest.raises(RecipeError, match=r"engine.max_seq_len: tokens see 128 .* overwrite some of these"):
+    with pytest.raises(
+        RecipeError, match=r"engine.max_seq_len: tokens attend to the last 128, .* overwrite some of these"
+    ):
         planned(recipe)
 
 

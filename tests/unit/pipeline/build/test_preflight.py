@@ -63,7 +63,7 @@ def no_tool(attempt: Attempt) -> str:
 
 def another_release(attempt: Attempt) -> str:
     attempt.machine.tensorrt_llm("1.1.0")
-    return "is of TensorRT-LLM 1.1.0, the recipe's release is 1.2.1"
+    return "is of TensorRT-LLM 1.1.0, but the recipe's release is 1.2.1"
 
 
 def no_gpu(attempt: Attempt) -> str:
@@ -75,7 +75,7 @@ def no_gpu(attempt: Attempt) -> str:
 def another_gpu(attempt: Attempt) -> str:
     attempt.with_tools()
     attempt.machine.gpus("NVIDIA L40S, 8.9, 590, Default, Disabled, 46068, 46000")
-    return "NVIDIA L40S: has SM 89, the recipe's h100 SM 90"
+    return "NVIDIA L40S: has SM 89, but the recipe's h100 has SM 90"
 
 
 def a_divided_gpu(attempt: Attempt) -> str:
@@ -112,7 +112,7 @@ def a_full_disk(attempt: Attempt) -> str:
     attempt.with_tools()
     free = shutil.disk_usage("/")._replace(free=10**10)
     attempt.patch.setattr(shutil, "disk_usage", lambda _: free)
-    return "disk: 10.0 GB free in "
+    return "disk: 10.0 GB are free in "
 
 
 def a_gated_draft(attempt: Attempt) -> str:
