@@ -21,7 +21,7 @@ from trtspec.cli.commands import Root, examples, typer_app
 from trtspec.cli.terminal.output import INTERRUPTED, out
 
 _DEBUG = "TRTSPEC_DEBUG"
-"""The variable that has the trace of a known error shown."""
+"""The environment variable that makes trtspec show the trace of a known error."""
 _START = "trtspec build recipe.yaml && trtspec deploy recipe.yaml"
 
 app = typer_app("trtspec", Root)

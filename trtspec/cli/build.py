@@ -142,9 +142,9 @@ def _make(options: BuildCommandOptions) -> None:
 
 
 def _check_usage(options: BuildCommandOptions) -> None:
-    """Refuses options that do not go together.
+    """Refuses options that contradict each other.
 
-    Raises RecipeError for those that are of no use where another engine's server loads the models.
+    Raises RecipeError for options that have no effect if another engine's server loads the models.
     """
     engines = {
         "--on": options.on,

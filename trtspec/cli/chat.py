@@ -1,4 +1,4 @@
-"""`trtspec chat`: a conversation with a model that is up."""
+"""`trtspec chat`: a conversation with a running model."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def chat(options: ChatOptions) -> None:
 
 
 def _questions() -> Iterator[str]:
-    """Yields each line that is typed, with what readline has for editing it, until the end."""
+    """Yields each typed line until the end of input; readline lets the user edit it."""
     with suppress(ImportError):
         import readline  # noqa: F401
     prompt = "> " if sys.stdin.isatty() else ""
@@ -106,7 +106,7 @@ def _questions() -> Iterator[str]:
 
 
 def _answer(client: Client, said: list[ChatMessage], options: ChatOptions) -> str:
-    """Prints an answer as it comes, and returns it; one that Ctrl-C has ended, as far as it came."""
+    """Prints an answer as it comes, and returns it. Ctrl-C ends it; then it returns the part that came."""
     heard: list[str] = []
 
     def hear(piece: str) -> None:

@@ -35,7 +35,7 @@ class CommandEntry:
     also: tuple[str, ...] = ()
     """More modules whose `COMMANDS` belong to this group."""
     then: str = ""
-    """The command that follows, which a terminal is told; it takes arguments and options of this one."""
+    """The next command, printed on a terminal; it takes arguments and options of this one."""
 
 
 TABLE = (
@@ -118,10 +118,10 @@ _ENTRIES = {entry.name: entry for entry in TABLE}
 
 
 class Command(TyperCommand):
-    """Explains an option that does not go with the recipe as wrong usage, and tells what command follows."""
+    """Reports an option that does not fit the recipe as wrong usage, and prints the next command."""
 
     then = ""
-    """That of `CommandEntry`."""
+    """The `then` of `CommandEntry`."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -137,7 +137,7 @@ class Command(TyperCommand):
 
 
 _ELSEWHERE = ("dry_run", "json", "on", "only", "fleet", "commands")
-"""The options with which a command does not do what the next one goes on from."""
+"""The options with which a command does not do what the next command needs."""
 
 
 def _words(parameter: Any, value: Any) -> str:
@@ -158,7 +158,7 @@ class Commands(TyperGroup):
 
 
 class Root(Commands):
-    """The group of all commands, whose help needs none of their modules."""
+    """The group of all commands; its help imports none of their modules."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -125,7 +125,7 @@ LogFormatOption = Annotated[
 ]
 LogToOption = Annotated[
     Literal["build", "stdout"],
-    typer.Option(help="The place of logs: files in the build directory, or stdout."),
+    typer.Option(help="Where logs go: to files in the build directory, or to stdout."),
 ]
 TraceConfigOption = Annotated[
     list[str] | None,
@@ -188,12 +188,12 @@ class DeployArguments:
 def deploy(context: typer.Context, arguments: DeployArguments) -> None:
     """Serve a built recipe until Ctrl-C or SIGTERM.
 
-    Give a model in place of a recipe, and deploy writes the recipe to NAME.yaml in the current folder and
+    Give a model instead of a recipe, and deploy writes the recipe to NAME.yaml in the current folder and
     builds what is missing.
 
     Triton serves engines of TensorRT-LLM and torch. vLLM, SGLang and trtllm-serve serve their own recipes.
-    Without --container deploy runs what is installed here. When it is told to stop, it accepts no new
-    requests, and those in flight have --grace seconds to end.
+    Without --container deploy runs what is installed here. When it is stopped, it accepts no new requests,
+    and those in flight have --grace seconds to end.
 
     With --restart a server that ended by itself starts again after 1 to 30 seconds. Deploy gives up after
     five failed starts in a row. Docker or podman restarts a server that --detach left running.
@@ -235,7 +235,7 @@ def _on_cluster(arguments: DeployArguments) -> None:
 
 
 def _recipe(arguments: DeployArguments) -> Path:
-    """Returns the recipe that is asked for, or that of the model, which is built first."""
+    """Returns the recipe that is asked for, or the recipe of the model after building it."""
     asked, choices = arguments.recipe, ModelChoices(arguments.draft, arguments.method, arguments.gpu)
     model = find_model(asked)
     if model is None:
@@ -261,7 +261,7 @@ def _recipe(arguments: DeployArguments) -> Path:
 
 
 def _asked(context: typer.Context, arguments: DeployArguments) -> DeployOptions:
-    """Returns the options for the server that the command line has."""
+    """Returns the options for the server from the command line."""
     api_port = arguments.openai_port if arguments.openai else None
     return DeployOptions(
         host=arguments.host,
@@ -287,7 +287,7 @@ def _serve(
     restart: bool,
     dry_run: bool,
 ) -> None:
-    """Serves a build in a place, or prints the line that would."""
+    """Serves a build, or prints the command line that would serve it."""
     if build.is_for_triton:
         _tell_rollout(recipe, build, asked)
     site = place(build, asked)
@@ -308,7 +308,7 @@ def _serve(
 
 
 def _stay(site: Site, *, restart: bool) -> None:
-    """Stays in the foreground while a site serves; raises `typer.Exit` where it was interrupted."""
+    """Stays in the foreground while a site serves; raises `typer.Exit` if it is interrupted."""
     deployment, left = site.deployment, site.left
     talk = LogTalk(deployment, None) if deployment.logs else ServerTalk(deployment, left)
     following = LogFollower(deployment.all_logs, talk.log) if isinstance(talk, LogTalk) else nullcontext()
@@ -325,7 +325,7 @@ def _stay(site: Site, *, restart: bool) -> None:
 
 
 def _check_together(arguments: DeployArguments) -> None:
-    """Refuses options that have no use without another, or beside it."""
+    """Refuses options that have no effect without another one, or beside it."""
     if arguments.docker:
         _check_docker()
     if arguments.detach and not arguments.in_container:
@@ -345,7 +345,7 @@ def _check_together(arguments: DeployArguments) -> None:
 
 
 def _check_options(context: typer.Context, build: DeployedBuild) -> None:
-    """Refuses options of the command line that what serves the build does not have."""
+    """Refuses options that the server of this build does not have."""
     launch = build.find_launch()
     if launch is None:
         refused, why = _ONLY_SERVERS, "the build has engines, which Triton serves"
@@ -360,32 +360,32 @@ def _check_options(context: typer.Context, build: DeployedBuild) -> None:
 
 
 def _logs(context: typer.Context, log_to: str) -> Path | None:
-    """Returns the folder of logs that go to stdout, which is there until the command ends."""
+    """Returns a folder for logs that go to stdout; it exists until the command ends."""
     if log_to != "stdout":
         return None
     return Path(context.with_resource(TemporaryDirectory(prefix="trtspec-")))
 
 
 def _rollout() -> Path | None:
-    """Returns the file of a roll-out that the environment names; None where that is in the build."""
+    """Returns the roll-out's file that the environment names; None if it is the one in the build."""
     named = os.environ.get(ROLLOUT)
     return Path(named) if named else None
 
 
 def _check_docker() -> None:
-    """Refuses --docker, the older word for --container, where that would be podman."""
+    """Refuses --docker, the older name of --container, if podman would run."""
     if find_program().dialect is not DOCKER:
         raise typer.BadParameter("it is podman that runs containers here: --container", param_hint="--docker")
 
 
 def _tell_rollout(recipe: Path, build: DeployedBuild, asked: DeployOptions) -> None:
-    """Says where a roll-out stands that an earlier deployment has left."""
+    """Warns of a roll-out that an earlier deployment has left."""
     try:
         found = read(asked.rollout or rollout_file(build.folder.resolve()))
     except UnavailableError as error:
-        out.warning(f"its roll-out cannot be followed: {error}")
+        out.warning(f"its roll-out's file cannot be read: {error}")
         return
     if found and found.state != ALL.state:
         out.warning(
-            f"its roll-out stands at {name_of(found.state)}; to move it: trtspec rollout next {recipe}"
+            f"its roll-out is at step {name_of(found.state)}; to move it: trtspec rollout next {recipe}"
         )

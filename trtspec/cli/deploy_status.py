@@ -102,7 +102,7 @@ def _here(*, json: bool) -> None:
 
 
 def _in_foreground(server: LocalServer) -> dict[str, str]:
-    """Returns the row of a server that no container has, with the columns of those."""
+    """Returns the row of a server outside containers, with the same columns."""
     return {
         "name": server.name,
         "state": "ready" if server.is_ready else "starting",

@@ -81,7 +81,7 @@ def _here(name: str | None) -> None:
 
 
 def _chosen(name: str | None, found: Collection[str], where: str) -> str:
-    """Returns the name that is meant, or the only one; raises `UnavailableError`."""
+    """Returns the given name, or that of the only deployment; raises `UnavailableError`."""
     if name is None and len(found) == 1:
         (name,) = found
     if name in found:

@@ -56,14 +56,14 @@ def doctor(
 
 
 def _models(loaded: LoadedRecipe, machine: Machine) -> list[Finding]:
-    """Finds what the recipe wants of its models and they do not allow, as a build would before it begins."""
+    """Finds what the recipe asks of its models and they do not allow, as a build would before it starts."""
     host = Host(machine.versions, machine.trtllm_build, machine.gpus)
     try:
         made = outline(loaded, host, PlanRequest({}), out.watch, offline=True)
         check_models(made.steps)
     except TrtspecError as error:
         return list(error.findings)
-    return [ok("models", "they allow what the recipe wants of them")]
+    return [ok("models", "they allow what the recipe asks of them")]
 
 
 def _wheel() -> UnavailableError | None:

@@ -1,4 +1,4 @@
-"""`trtspec generate`: one completion from a server that is up."""
+"""`trtspec generate`: one completion from a running server."""
 
 from __future__ import annotations
 
@@ -143,13 +143,13 @@ def _as_json(completion: GeneratedText) -> dict[str, Any]:
 
 
 def summary(completion: GeneratedText) -> str:
-    """Returns how fast it came, and what became of its drafts."""
+    """Returns the speed of the completion, and the acceptance of its drafts."""
     number, drafts = completion.num_output_tokens, completion.drafts
     speed = f"{completion.seconds:.1f} s"
     if number:
         speed = f"{number} tokens, {completion.tokens_per_second:.0f} tokens/s"
     if drafts is None:
-        return f"{speed}; of drafts this server says nothing"
+        return f"{speed}; this server does not report drafts"
     if not drafts.drafted:
         return f"{speed}, nothing drafted"
     share = drafts.accepted / drafts.drafted

@@ -1,4 +1,4 @@
-"""`trtspec init`: a commented recipe to start from, or the one that a server's command says."""
+"""`trtspec init`: a commented recipe to start from, or a recipe made from a server's command."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def init(
     """Write a commented recipe to start from.
 
     With --from, init reads a command and never runs it. Where vLLM or SGLang is installed, init asks it for
-    its flags. It names each flag that a recipe has no place for. If that would lose the command's drafts, it
+    its flags. It names each flag that no recipe key stands for. If that would lose the command's drafts, it
     writes nothing and ends with status 1.
     """
     if path.is_dir():
@@ -90,7 +90,7 @@ def init(
 def _read(
     command: str, path: Path, gpu: str | None, draft: str | None, backend: str | None, *, allow_loss: bool
 ) -> str:
-    """Returns the recipe of a command, and says what became of its flags.
+    """Returns the recipe of a command, and prints what it did with the flags.
 
     Raises TrtspecError for one that has less speculation than the command, unless that is allowed.
     """
@@ -109,7 +109,7 @@ def _read(
 
 
 def _own_flags(tool: MigrationTool) -> OwnFlags:
-    """Returns the flags that a tool's own parser says, where the tool is installed; else none."""
+    """Returns the flags of a tool's own parser if the tool is installed, and none otherwise."""
     from trtspec.backends.table import backend_named
     from trtspec.pipeline.machine.installed import flags_of, python_of
 
@@ -120,5 +120,5 @@ def _own_flags(tool: MigrationTool) -> OwnFlags:
     with out.progress(f"ask {tool.name} for its flags"):
         flags = flags_of(python, server)
     if not flags:
-        out.status(f"{tool.name} did not say its flags: those that trtspec knows count")
+        out.status(f"{tool.name} did not list its flags, so trtspec uses its own list")
     return flags

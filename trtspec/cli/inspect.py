@@ -1,4 +1,4 @@
-"""`trtspec inspect` shows what a folder is, and what is odd about it."""
+"""`trtspec inspect` shows the kind of a folder, and its oddities."""
 
 from __future__ import annotations
 

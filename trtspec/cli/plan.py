@@ -1,4 +1,4 @@
-"""`trtspec plan`: every value of a build with where it came from, what to expect of it, and the steps."""
+"""`trtspec plan`: every value of a build with its origin, the expected speed, and the steps."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def plan(options: PlanCommandOptions) -> None:
 
 
 def _show(made: BuildPlan, options: PlanCommandOptions) -> None:
-    """Looks ahead at memory and speed, and prints the plan with what is expected of it."""
+    """Computes memory and speed, and prints the plan with both."""
     longest = made.resolved.target.options.max_seq_len
     if options.context and options.context > longest:
         raise typer.BadParameter(
@@ -158,13 +158,13 @@ def _measured(file: Path | None, recipe: str) -> MeasuredRun | None:
 
 
 def _rollout(build: Path) -> str | None:
-    """Returns the name of where the roll-out of a build stands; None before it began."""
+    """Returns the name of the roll-out's step; None if no roll-out was started."""
     found = standing.read(rollout_file(build))
     return name_of(found.state) if found else None
 
 
 def _print(made: BuildPlan, outlook: PlanOutlook) -> None:
-    """Prints the verdict, and behind it what it comes from."""
+    """Prints the verdict, and then its reasons."""
     print_verdict(made, outlook)
     out.result()
     hardware = made.resolved.loaded.recipe.hardware

@@ -176,14 +176,14 @@ def _tell(moved: RolloutMove | None, nothing: str, *, as_json: bool) -> None:
 def _show(view: RolloutView, recipe: Path) -> None:
     state, since = view.standing.state, view.standing.since
     here = steps.name_of(state)
-    out.result(f"{view.model} stands at {here}" + (f" since {since}" if since else ""))
+    out.result(f"{view.model} is at step {here}" + (f" since {since}" if since else ""))
     names = [step.name for step in steps.STEPS]
     ladder = names if here in names else [here]
     out.result("  ".join(f"[{name}]" if name == here else name for name in ladder))
     print_checks(view.checks)
     if not view.server.goes_by(state):
-        why = "cannot read its file" if view.server.is_malformed else "does not go by the file yet"
-        out.warning(f"the server {why}; it goes by its last state")
+        why = "cannot read its file" if view.server.is_malformed else "does not follow the file yet"
+        out.warning(f"the server {why}; it keeps its last state")
     if view.verdict is BoundState.BROKEN:
         out.hint(f"trtspec rollout back {recipe}")
     elif view.verdict is BoundState.OPEN:

@@ -1,4 +1,4 @@
-"""`trtspec serve`: OpenAI's API in front of a server that is up."""
+"""`trtspec serve`: OpenAI's API in front of a running server."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def serve(options: ServeOptions) -> None:
 
 
 def _check(options: ServeOptions) -> None:
-    """Refuses what is no URL, and a file without keys; warns of an API that is open to others."""
+    """Refuses an invalid URL and a file without keys; warns of an API that is open to others."""
     from trtspec.gateway.openai.keys import check_keys
 
     if not _is_url(options.url):

@@ -122,7 +122,7 @@ def show(
     sbom: Annotated[bool, typer.Option("--sbom", help="Print the bill of materials, CycloneDX.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show what an entry was made of, and with what."""
+    """Show an entry's inputs, and the versions that built it."""
     entry = find_entry(trtspec.Store(url), name)
     if sbom:
         out.json(cyclonedx(entry.manifest, entry.digest, entry.created))
@@ -214,8 +214,8 @@ def verify(
             out.result(f"{entry.digest[:12]} {entry.name} {entry.role}: cannot be pulled")
         out.status(f"{len(found.entries)} entries of {mb_or_gb(found.size)}")
     if found.findings:
-        removed = "; those that still are not were removed with what needs them" if remove else ""
-        out.status(f"{len(found.findings)} file(s) are not what they should be{removed}")
+        removed = "; what could not be used was removed with the entries that need it" if remove else ""
+        out.status(f"{len(found.findings)} file(s) are missing or damaged{removed}")
         raise typer.Exit(1)
 
 

@@ -42,7 +42,7 @@ def top(
     model_name: Annotated[
         str | None, typer.Option(help="The recipe's serving.model_name.", show_default="the only one")
     ] = None,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two scrapes.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Show one interval and end.")] = False,
     json: JsonOption = False,
 ) -> None:

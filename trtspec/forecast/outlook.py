@@ -28,7 +28,7 @@ class ForecastPair:
         return round_costs(self.target, self.draft, self.chip, load, length, self.overhead_s)
 
     def plain_tokens_per_second(self, load: BatchLoad) -> float:
-        """Returns the tokens a second of all texts without drafts."""
+        """Returns the tokens per second of all sequences without drafts."""
         return load.texts / step(self.target, self.chip, load).seconds
 
 

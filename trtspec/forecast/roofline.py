@@ -1,11 +1,11 @@
 """Predicts how long a step of a model takes on GPUs, from what it reads and computes; pure.
 
-A step takes as long as the longer of two: reading the weights and the keys and values of all its texts, and
-multiplying. On top is what each layer costs besides, and with several ranks what they wait for each other.
-That is the roofline of Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for
-multicore architectures" (2009), with the two costs that a decoder's short kernels add.
+A step takes as long as the longer of two: reading the weights and the keys and values of all sequences, and
+multiplying. Each layer adds a cost, and several ranks add the time of their exchanges. That is the roofline
+of Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for multicore
+architectures" (2009), with the two costs that a decoder's short kernels add.
 
-Data sheets say what a GPU could do. What programs get of that is `PUBLISHED`, from two sources that know
+Data sheets say what a GPU could do. `PUBLISHED` is the share that programs reach, from two sources that know
 nothing of TensorRT-LLM, of H200 or of speculative decoding:
 
 - Reading, layers and ranks: least squares of the relative error over the seven bfloat16 measurements of
@@ -122,10 +122,11 @@ class StepTime:
 def step(
     network: Network, chip: Chip, load: BatchLoad, rows: int = 1, share: HardwareShare = PUBLISHED
 ) -> StepTime:
-    """Returns the time of a step that computes `rows` rows of each text: 1 decodes, K + 1 verify K drafts.
+    """Returns the time of a step that computes `rows` rows of each sequence: 1 decodes, K + 1 verify K
+    drafts.
 
-    Ranks of `tensor` share each layer and exchange their results twice in it, each sending `2 (n - 1) / n`
-    of the bytes. Those of `pipeline` work one after another, each on its part of the texts meanwhile.
+    Ranks of `tensor` share each layer and exchange their results twice in it, each sending `2 (n - 1) / n` of
+    the bytes. Those of `pipeline` work one after another, each on its part of the sequences meanwhile.
     """
     texts = max(load.texts / network.pipeline, 1)
     ranks, all_rows = network.tensor, texts * rows
@@ -146,9 +147,10 @@ def round_costs(
 ) -> RoundCosts:
     """Returns the costs of a round with a draft of `length` tokens, which cost nothing without a `draft`.
 
-    All texts draft and are verified together. A verification reads what the one before it did not: the last
-    token and the drafts, since TensorRT-LLM keeps the rest of a text that ended for the next that begins so
-    (`kvCacheManager.cpp`, `releaseBlocks`). `overhead_s` is what a round costs besides the engines.
+    All sequences draft and are verified together. A verification reads what the one before it did not: the
+    last token and the drafts, since TensorRT-LLM keeps the rest of a finished sequence for the next one with
+    the same beginning (`kvCacheManager.cpp`, `releaseBlocks`). `overhead_s` is what a round costs besides the
+    engines.
     """
     plain = step(target, chip, load).seconds
     verified = step(target, chip, load, length + 1).seconds - plain

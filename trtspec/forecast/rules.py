@@ -1,4 +1,4 @@
-"""Holds the industry's rules of thumb for speculation against one pair; pure.
+"""Checks one pair against the industry's rules of thumb for speculation; pure.
 
 The rules are those that users have read everywhere (December 2025): a draft of 1/10 to 1/50 of its target
 with 1 to 8 GB of weights, K of 4 to 8, acceptance of 60 % and more (below 50 % the overhead can eat the
@@ -70,7 +70,7 @@ class PairFacts:
     length: int
     """K, or the longest draft that a policy may choose."""
     max_batch_size: int
-    """The number of requests that may come at once."""
+    """The largest number of requests at once."""
     requests: int | None
     """The number of requests of full length that fit into the KV caches; None where that is not known."""
     problem: str | None = None
@@ -91,7 +91,7 @@ class PairFacts:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One rule, held against a pair."""
+    """One rule, applied to a pair."""
 
     rule: str
     """The demand, in a few words."""
@@ -105,17 +105,17 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class RuleAdvice:
-    """The rules that were held against a pair, and their sum."""
+    """The rules that were applied to a pair, and the conclusion."""
 
     rules: tuple[Judgement, ...]
     checklist: tuple[Judgement, ...]
     """The checklist before production."""
     words: str
-    """The sum of both in a sentence."""
+    """The conclusion from both in a sentence."""
 
 
 def advise(facts: PairFacts, measured: MeasuredRun | None) -> RuleAdvice:
-    """Returns the rules held against a pair, with what was measured of it, if anything was."""
+    """Returns the rules applied to a pair, with its measured results if there are any."""
     seen = measured or MeasuredRun()
     of_drafts = [] if facts.inside else [_length(facts), _acceptance(facts, seen)]
     rules = [
@@ -170,7 +170,7 @@ def _memory(facts: PairFacts) -> Judgement:
         return Judgement(rule, "no", "does not fit", facts.problem)
     number = f"max_batch_size {facts.max_batch_size}"
     if facts.requests is None:
-        return Judgement(rule, "unmeasured", number, "the server says it when it starts")
+        return Judgement(rule, "unmeasured", number, "the server reports it when it starts")
     number = f"{facts.requests} requests at full length, {number}"
     return Judgement(rule, _if(not facts.short), number, "batch instead, or free memory" * facts.short)
 
@@ -237,7 +237,8 @@ def _break_even(seen: MeasuredRun) -> Judgement:
 
 
 def _checklist(facts: PairFacts, seen: MeasuredRun) -> list[Judgement]:
-    """Returns the four things to have done before production; of a draft inside no acceptance is told."""
+    """Returns the four things to have done before production; a draft inside the engine reports no
+    acceptance."""
     has_draft = facts.draft_parameters is not None
     room = "" if facts.requests is None else f", {facts.requests} requests at full length"
     size, finding, step = f"K up to {facts.length}", "trtspec tune finds K by measurement", "trtspec rollout"
@@ -256,7 +257,7 @@ def _checklist(facts: PairFacts, seen: MeasuredRun) -> list[Judgement]:
     acceptance = f"{mean_acceptance(seen.acceptance):.0%} a position" if seen.acceptance else ""
     found = [
         Judgement(
-            "baseline: latency, throughput, GPU use, what it waits for",
+            "baseline: latency, throughput, GPU use, what it is bound by",
             "yes" if measured is not None else "unmeasured",
             f"{measured:.0f} tokens/s without drafts{limit}" if measured is not None else expected,
             "" if measured is not None else "trtspec bench",
@@ -276,9 +277,9 @@ def _checklist(facts: PairFacts, seen: MeasuredRun) -> list[Judgement]:
             finding,
         ),
         Judgement(
-            "rollout: step by step, watched, with a way back",
+            "rollout: step by step, monitored, with a way back",
             "yes" if facts.rollout else "unmeasured",
-            f"stands at {facts.rollout}" if facts.rollout else "",
+            f"at step {facts.rollout}" if facts.rollout else "",
             step,
         ),
     ]

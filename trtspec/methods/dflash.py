@@ -10,7 +10,7 @@ from trtspec.methods.method import Method
 
 
 class DFlashMethod(Method):
-    """A head fills a block of masked places at once, from the target's states behind some layers (z-lab)."""
+    """A head fills a block of masked tokens at once, from the target's states after some layers (z-lab)."""
 
     has_model = is_head = True
     kind: Literal["dflash"] = Field(description="The name of this method.")

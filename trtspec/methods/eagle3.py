@@ -10,7 +10,7 @@ from trtspec.methods.method import Method
 
 
 class Eagle3Method(Method):
-    """A head proposes from the target's states behind three layers (Li et al. 2025, arXiv 2503.01840)."""
+    """A head proposes from the target's states after three layers (Li et al. 2025, arXiv 2503.01840)."""
 
     has_model = is_head = True
     kind: Literal["eagle3"] = Field(description="The name of this method.")

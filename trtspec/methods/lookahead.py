@@ -8,7 +8,7 @@ from pydantic import Field
 
 from trtspec.methods.method import Method
 
-_BY_ITSELF = "an engine with lookahead drafts by itself, as much in every step of every request"
+_BY_ITSELF = "an engine with lookahead drafts by itself, the same number of tokens in every step"
 _LACKING = {
     "speculation.mode": "an engine with lookahead verifies its own n-grams: its mode is lookahead_decoding",
     "speculation.policy": _BY_ITSELF,
@@ -28,11 +28,11 @@ class LookaheadMethod(Method):
     lacking_inside = _LACKING
     kind: Literal["lookahead"] = Field(description="The name of this method.")
     window_size: Annotated[int, Field(ge=2, le=1024)] = Field(
-        default=4, description="How many places ahead of the text are guessed at once."
+        default=4, description="The number of positions ahead of the text that are guessed at once."
     )
     ngram_size: Annotated[int, Field(ge=2, le=1024)] = Field(
-        default=3, description="How long the guessed n-grams are; a step brings at most so many tokens."
+        default=3, description="The length of the guessed n-grams; a step yields at most that many tokens."
     )
     verification_set_size: Annotated[int, Field(ge=1, le=1024)] = Field(
-        default=4, description="How many n-grams are verified at once."
+        default=4, description="The number of n-grams that are verified at once."
     )

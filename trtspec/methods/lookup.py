@@ -11,7 +11,7 @@ from trtspec.base.findings import Finding
 from trtspec.methods.method import Method
 
 LookupTokens = Annotated[int, Field(ge=1, le=64)]
-LEAST = "The fewest last tokens that must match."
+LEAST = "The smallest number of last tokens that must match."
 
 
 class LookupMethod(Method):
@@ -20,7 +20,8 @@ class LookupMethod(Method):
     added = {"earlier_answers": None}  # noqa: RUF012
     prompt_lookup_min: LookupTokens = Field(default=2, description=LEAST)
     prompt_lookup_max: LookupTokens = Field(
-        default=8, description="The most last tokens that are looked up; the longest match counts."
+        default=8,
+        description="The largest number of last tokens that are looked up; the longest match counts.",
     )
     earlier_answers: Annotated[int, Field(ge=1, le=10**6)] | None = Field(
         default=None,

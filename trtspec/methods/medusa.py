@@ -11,13 +11,13 @@ from trtspec.methods.method import Method
 NODES = 63
 """Nodes of the tree that Medusa's authors and NVIDIA's examples use; an engine verifies one token more."""
 
-_BY_ITSELF = "an engine with Medusa's heads drafts by itself, as much in every step of every request"
+_BY_ITSELF = "an engine with Medusa's heads drafts by itself, the same number of tokens in every step"
 _LACKING = {
     "speculation.mode": "an engine with Medusa's heads verifies what these propose: its mode is medusa",
     "speculation.policy": _BY_ITSELF,
     "speculation.num_draft_tokens": f"{_BY_ITSELF}; max_draft_len is the size of its tree",
     "speculation.share": _BY_ITSELF,
-    "serving.draft_timeout_microseconds": "no draft is waited for: it is made with the step before",
+    "serving.draft_timeout_microseconds": "the server waits for no draft: the step before makes it",
 }
 
 

@@ -10,7 +10,7 @@ from trtspec.methods.lookup import LookupMethod
 
 
 class NgramGpu(LookupMethod):
-    """The text itself proposes as for `ngram`; the GPU looks it up, so that no step waits for the CPU."""
+    """The text itself proposes, as with `ngram`; the GPU does the look-up, so no step waits for the CPU."""
 
     of_servers = True
     kind: Literal["ngram_gpu"] = Field(description="The name of this method.")

@@ -17,7 +17,7 @@ class Suffix(Method):
 
     kind: Literal["suffix"] = Field(description="The name of this method.")
     suffix_decoding_max_tree_depth: Annotated[int, Field(ge=1, le=1024)] = Field(
-        default=24, description="The most last tokens that are compared."
+        default=24, description="The largest number of last tokens that are compared."
     )
     suffix_decoding_max_cached_requests: Annotated[int, Field(ge=0, le=10**6)] = Field(
         default=10000,
@@ -27,5 +27,6 @@ class Suffix(Method):
         default=1.0, description="The number of drafted tokens for each last token that matched."
     )
     suffix_decoding_min_token_prob: Annotated[float, Field(ge=0, le=1)] = Field(
-        default=0.1, description="The least probability of a drafted token, by how often it followed."
+        default=0.1,
+        description="The smallest probability of a drafted token, estimated from how often it followed.",
     )

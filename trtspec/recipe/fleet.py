@@ -15,11 +15,13 @@ Times = Annotated[int | float, Field(ge=1, le=100, allow_inf_nan=False)]
 
 
 class BurstSection(Section):
-    """A time in which more requests come than usual, again and again."""
+    """A time in which more requests than usual arrive; it repeats."""
 
     factor: Times = Field(description="The rate of requests during a burst, as a multiple of the usual one.")
     seconds: Positive = Field(default=60, description="The length of a burst.")
-    every: Positive = Field(default=900, description="The seconds from the beginning of one to the next.")
+    every: Positive = Field(
+        default=900, description="The seconds from the beginning of one burst to the next."
+    )
 
 
 class Start(Section):
@@ -56,7 +58,7 @@ class FleetSection(Section):
     )
     burstiness: Annotated[int | float, Field(ge=0, le=100, allow_inf_nan=False)] = Field(
         default=1,
-        description="The burstiness of arrivals: 0 is even, 1 is Poisson, and more comes in bunches.",
+        description="The burstiness of arrivals: 0 is even, 1 is Poisson, and above 1 they come in bunches.",
     )
     burst: BurstSection | None = Field(default=None, description="Times with more requests than usual.")
     input_tokens: Positive = Field(default=512, description="Tokens of a prompt, on average.")
@@ -86,5 +88,5 @@ class FleetSection(Section):
         default={}, description="The price of an hour of a GPU, by its name: {h200: 3.5}."
     )
     currency: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=8)] = Field(
-        default="USD", description="Of the prices."
+        default="USD", description="The currency of the prices."
     )

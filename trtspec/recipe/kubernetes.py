@@ -119,7 +119,7 @@ class BuildJobSection(Section):
     """The requests of the jobs of `trtspec build --on kubernetes`, beside those of servers."""
 
     queue: LabelName | None = Field(
-        default=None, description="A LocalQueue of Kueue: jobs then wait until it lets them in."
+        default=None, description="A LocalQueue of Kueue: jobs then wait until it admits them."
     )
     volume: WorkVolume = Field(
         default=EmptyDir(),
@@ -144,12 +144,12 @@ class BuildJobSection(Section):
         " secrets.store if left out.",
     )
     priority_class: Name | None = Field(
-        default=None, description="PriorityClass of the jobs, in place of the servers'."
+        default=None, description="PriorityClass of the jobs; if left out, that of the servers."
     )
 
 
 class Autoscaling(Section):
-    """Replicas that follow the load, as the coordinators' own gauges tell it."""
+    """Autoscaling of the replicas by the coordinators' own gauges."""
 
     by: Literal["hpa", "keda"] = Field(
         default="hpa",
@@ -169,7 +169,7 @@ class Autoscaling(Section):
 
 
 class Secrets(Section):
-    """Secrets by their names alone: no manifest has their content."""
+    """Names of Secrets; no manifest contains their content."""
 
     store: Name | None = Field(
         default=None,
@@ -189,9 +189,7 @@ class Secrets(Section):
 
 
 class ResourcesSection(Section):
-    """The resources that a pod requests, in Kubernetes' quantities, in place of those that follow from the
-    build.
-    """
+    """The resources that a pod requests, in Kubernetes' quantities; those left out follow from the build."""
 
     cpu: Quantity | None = Field(default=None, description="Processors that the server requests.")
     memory: Quantity | None = Field(
@@ -220,7 +218,9 @@ class Gateway(Section):
     """A route of the Gateway API to OpenAI's API."""
 
     name: Name = Field(description="The Gateway.")
-    namespace: LabelName | None = Field(default=None, description="Its namespace, if another.")
+    namespace: LabelName | None = Field(
+        default=None, description="The namespace of the Gateway, if it is another one."
+    )
     hostnames: list[HostName] = Field(
         default=[], description="The host names of the route, or *.example.com; all if left out."
     )
@@ -238,7 +238,7 @@ class Hosts(Section):
     The image has its own way to start their ranks, because trtspec deploy keeps to one host.
     """
 
-    gpus_per_host: Positive = Field(description="GPUs of one host; hardware.count are a multiple of it.")
+    gpus_per_host: Positive = Field(description="GPUs of one host; hardware.count must be a multiple of it.")
     leader: Annotated[list[Text], Field(min_length=1)] = Field(
         description="Arguments of the leader's container, which starts the ranks and serves on our ports."
     )
@@ -267,13 +267,15 @@ class Kubernetes(Section):
         "and trtllm-serve the vendor's if left out.",
     )
     store: Text | None = Field(default=None, description="URL of the store, as the pods reach it.")
-    replicas: Positive = Field(default=1, description="Servers; with autoscaling the fewest.")
+    replicas: Positive = Field(
+        default=1, description="The number of servers; with autoscaling, the smallest number."
+    )
     max_surge: Annotated[int, Field(ge=0, le=1000)] = Field(
         default=1,
         description="Extra servers during an update; 0 needs no spare GPU, but one server at a time is "
         "missing.",
     )
-    autoscaling: Autoscaling | None = Field(default=None, description="Replicas that follow the load.")
+    autoscaling: Autoscaling | None = Field(default=None, description="Autoscaling of the replicas.")
     cache: Volume = Field(
         default=EmptyDir(),
         description="The volume for engines, or for the models that vLLM, SGLang or trtllm-serve load: "
@@ -292,8 +294,8 @@ class Kubernetes(Section):
     )
     gpu_labels: dict[LabelKey, LabelValue] | Literal[False] | None = Field(
         default=None,
-        description="Labels of a node that fits, in place of those of NVIDIA's GPU feature discovery:"
-        " {cloud.google.com/gke-accelerator: nvidia-h100-80gb}; false where nodes have none.",
+        description="Labels of the nodes that fit, instead of those of NVIDIA's GPU feature discovery:"
+        " {cloud.google.com/gke-accelerator: nvidia-h100-80gb}; false if nodes have none.",
     )
     node_selector: dict[LabelKey, LabelValue] = Field(
         default={}, description="Labels that a node must have, besides those of the GPU."

@@ -59,5 +59,7 @@ class LayerSearch(TextSelection):
     )
     samples: Positive = Field(default=16, description="The number of texts that the target answers.")
     max_length: Positive = Field(default=256, description="Tokens of each text that are used.")
-    max_tokens: Positive = Field(default=64, description="Tokens of each answer, which drafts must foresee.")
-    tries: Positive = Field(default=300, description="The most sets of layers to try.")
+    max_tokens: Positive = Field(
+        default=64, description="Tokens of each answer that drafts are compared with."
+    )
+    tries: Positive = Field(default=300, description="The largest number of sets of layers that are tried.")

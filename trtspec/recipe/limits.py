@@ -72,7 +72,7 @@ def _draft(recipe: Recipe) -> Iterator[Finding]:
         problem = f"proposes nothing: speculation.method is {method.kind}"
         yield Finding("draft", problem, "remove this section, or write method: draft_model")
     if not method.has_model and recipe.serving.draft_timeout_microseconds is not None:
-        problem = f"no draft is waited for: speculation.method is {method.kind}"
+        problem = f"the server waits for no draft: speculation.method is {method.kind}"
         yield Finding("serving.draft_timeout_microseconds", problem, "remove this line")
     for found in method.contradictions():
         yield replace(found, subject=f"speculation.method.{found.subject}")
@@ -143,7 +143,7 @@ def _kubernetes(recipe: Recipe) -> Iterator[Finding]:
             problem = f"the engines span no such hosts: hardware has {count} x {recipe.hardware.gpu}"
             yield Finding("kubernetes.hosts.gpus_per_host", problem, "remove this section, or correct it")
         if recipe.kubernetes.form == "kserve":
-            problem = "KServe makes no groups of pods of a runtime of your own"
+            problem = "KServe cannot make groups of pods for your own runtime"
             yield Finding("kubernetes.form", problem, "write form: deployment, or remove kubernetes.hosts")
     if recipe.kubernetes.secrets.hub and recipe.runner.builds_engines:
         problem = "pods pull engines from the store, and nothing from the Hub"

@@ -42,10 +42,10 @@ BuildOption = bool | int | float | Text
 
 
 class Calibration(TextSelection):
-    """The text from which FP8 scales are taken."""
+    """The texts that FP8 scales are computed from."""
 
     dataset: Text = Field(
-        description="A file relative to the recipe: .jsonl, .txt (a text a line) or .parquet; or one of a "
+        description="A file relative to the recipe: .jsonl, .txt (a text per line) or .parquet; or one of a "
         "Hub dataset: owner/name/file or owner/name@commit/file. The result of an earlier calibration, whose "
         "name ends with calibration.json, is used as it is."
     )
@@ -55,7 +55,7 @@ class Calibration(TextSelection):
 
 
 class Quantization(Section):
-    """Precision of the weights and of the KV cache; left out, both stay in the model's dtype."""
+    """Precision of the weights and of the KV cache; if left out, both stay in the model's dtype."""
 
     weights: Literal["none", "fp8"] = Field(
         default="none", description="Precision of weights and activations."
@@ -65,7 +65,7 @@ class Quantization(Section):
     )
     calibration: Calibration | None = Field(
         default=None,
-        description="Required for fp8 unless the model is FP8 already; a draft has the target's if left out.",
+        description="Required for fp8 unless the model is FP8 already; a draft uses the target's by default.",
     )
 
 
@@ -113,16 +113,16 @@ class Draft(RecipeModel):
 
     layers_of_target: LayersOfTarget | None = Field(
         default=None,
-        description="In place of a model: the target with only these layers, [0, 1, 5, 9]; or auto: the "
-        "layers that agree most often with the target.",
+        description="Instead of a model: the layers of the target that are the draft, [0, 1, 5, 9]; auto "
+        "chooses those that agree most often with the target.",
     )
     layer_search: LayerSearch = Field(
         default=LayerSearch(), description="The options of layers_of_target: auto."
     )
     device: Device | None = Field(
         default=None,
-        description="The device of the draft, in place of the plan's choice: cpu, with the torch backend, "
-        "or a GPU of the server by CUDA's number: cuda:0, cuda:1 and so on.",
+        description="The device of the draft; if left out, the plan chooses. cpu runs it on the torch "
+        "backend; cuda:0, cuda:1 and so on are GPUs of the server, by CUDA's number.",
     )
 
 
@@ -143,7 +143,7 @@ class Speculation(Section):
     )
     num_draft_tokens: Positive | None = Field(
         default=None,
-        description="K in every round, unless the request names one; if left out, the policy chooses K.",
+        description="K in every round, unless the request sets it; if left out, the policy chooses K.",
     )
     policy: Literal["adaptive", "fixed"] | None = Field(
         default=None,
@@ -152,7 +152,7 @@ class Speculation(Section):
     )
     share: Share | None = Field(
         default=None,
-        description="The share of requests that has drafts, 0 to 1, until trtspec rollout changes it; if "
+        description="The share of requests that have drafts, 0 to 1, until trtspec rollout changes it; if "
         "left out, all have drafts.",
     )
 
@@ -174,8 +174,8 @@ class Engine(Section):
     max_input_len: Positive | None = Field(default=None, description="Longest prompt, in tokens.")
     max_seq_len: Positive | None = Field(
         default=None,
-        description="Longest prompt and answer together, in tokens. If left out, that of the models: for "
-        "vLLM, SGLang and trtllm-serve as far as memory allows, for engines up to 8,192.",
+        description="The longest sequence, prompt and answer together, in tokens. If left out, that of the "
+        "models: for vLLM, SGLang and trtllm-serve as far as memory allows, for engines up to 8,192.",
     )
     max_num_tokens: Positive | None = Field(
         default=None, description="Tokens that one iteration of an engine may process."
@@ -187,9 +187,9 @@ class Engine(Section):
     )
     extra_args: Annotated[list[Word], Field(max_length=256)] = Field(
         default=[],
-        description="More words for the command line of vLLM, SGLang or trtllm-serve: "
-        "[--reasoning-parser, qwen3]. A flag that trtspec sets itself is refused, with the "
-        "key that sets it.",
+        description="Further arguments for vLLM, SGLang or trtllm-serve: "
+        "[--reasoning-parser, qwen3]. trtspec refuses a flag that it sets itself, and "
+        "names the key that sets it.",
     )
     environment: dict[VariableName, str] = Field(
         default={},
@@ -246,7 +246,7 @@ class Recipe(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_target(cls, values: Any) -> Any:
-        """A draft of the target's layers is the target's model, in its precision."""
+        """Makes a draft of the target's layers the target's model, in its precision."""
         draft, target = (
             (values.get(role) for role in ("draft", "target")) if isinstance(values, dict) else ("", "")
         )

@@ -55,7 +55,7 @@ ReleaseName = Annotated[Text, NamesOf(_releases)]
 class TextSelection(Section):
     """The choice of texts from a dataset, and how they are read."""
 
-    seed: Annotated[int, Field(ge=0)] = Field(default=1234, description="Seed of the choice of texts.")
+    seed: Annotated[int, Field(ge=0)] = Field(default=1234, description="Seed for choosing the texts.")
     text_field: Text = Field(
         default="text",
         description="The key of a JSONL line, or the column, that holds the text, or the messages of a chat.",

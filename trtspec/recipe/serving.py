@@ -28,13 +28,13 @@ class Serving(Section):
     )
     aliases: Annotated[list[ServedName], Field(max_length=64)] = Field(
         default=[],
-        description="More names that OpenAI's API answers to, such as `Qwen/Qwen3-32B`; not of SGLang and"
-        " trtllm-serve, which have one.",
+        description="Further names of the model in OpenAI's API, such as `Qwen/Qwen3-32B`; SGLang and"
+        " trtllm-serve allow only one name.",
     )
     reasoning_parser: ReasoningParser | None = Field(
         default=None,
         description="The form of the model's reasoning, by vLLM's names; OpenAI's API separates it from "
-        "the answer. If left out, the chat template tells the form; `none`: the reasoning is "
+        "the answer. If left out, the chat template decides; `none`: the reasoning is "
         "part of the text.",
     )
     generation_config: Literal["auto", "none"] = Field(
@@ -44,13 +44,13 @@ class Serving(Section):
     )
     layout: Literal["in_process", "bls", "triton"] | None = Field(
         default=None,
-        description="in_process: one Triton model owns the engines; bls: each engine is a model of its own;"
-        " triton: of backend vllm, a model of Triton's vLLM backend, and vLLM's own server if left out.",
+        description="in_process: one Triton model runs both engines; bls: each engine is a model of its own;"
+        " triton: for backend vllm, a model of Triton's vLLM backend. If left out, vllm is its own server.",
     )
     max_queue_size: Positive | None = Field(
         default=None,
-        description="Completions that may wait for a slot, beyond max_batch_size; a full queue refuses at "
-        "once.",
+        description="The largest number of completions that wait for a slot; a full queue refuses new ones "
+        "at once.",
     )
     max_queue_delay_microseconds: Microseconds | None = Field(
         default=None,
@@ -59,7 +59,7 @@ class Serving(Section):
     )
     default_timeout_microseconds: Microseconds = Field(
         default=600 * 10**6,
-        description="Time limit of a completion whose request names none, from arrival to its last token.",
+        description="Time limit of a completion whose request sets none, from arrival to its last token.",
     )
     draft_timeout_microseconds: Microseconds | None = Field(
         default=None,
@@ -67,8 +67,8 @@ class Serving(Section):
     )
     target_timeout_microseconds: Microseconds = Field(
         default=120 * 10**6,
-        description="The longest time without progress of a target that has requests; after it they fail, "
-        "and the model goes out of service.",
+        description="The longest time without progress while the target has requests; after it they "
+        "fail, and the server ends.",
     )
 
     @property

@@ -50,7 +50,8 @@ class SlurmSection(Section):
     """
 
     partition: Word | None = Field(
-        default=None, description="The partition of jobs with GPUs, and of all others too."
+        default=None,
+        description="The partition of all jobs; cpu_partition overrides it for jobs without a GPU.",
     )
     cpu_partition: Word | None = Field(
         default=None, description="The partition of jobs without a GPU, so that they need not wait for one."
@@ -58,8 +59,8 @@ class SlurmSection(Section):
     account: Word | None = Field(default=None, description="The account that pays for the time.")
     time: Annotated[str, Field(pattern=TIME)] | None = Field(
         default=None,
-        description="The limit of each job, in quotes: '4:00:00', '1-12:00:00'; from 2 hours on by the bytes"
-        " of the model if left out.",
+        description="The time limit of each job, in quotes: '4:00:00', '1-12:00:00'; if left out, 2 hours or"
+        " more, by the size of the model.",
     )
     gpu_type: Word | None = Field(
         default=None,
@@ -73,8 +74,8 @@ class SlurmSection(Section):
     )
     mpi: Word | None = Field(
         default=None,
-        description="srun's --mpi for the container: pmix, where its MPI must be started so. Without it the"
-        " container is no rank of MPI's.",
+        description="srun's --mpi for the container: pmix, if its MPI needs that. Without it, the"
+        " container is not an MPI rank.",
     )
     container_mounts: list[Annotated[str, Field(pattern=MOUNT)]] = Field(
         default=[],

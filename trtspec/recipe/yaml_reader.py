@@ -126,7 +126,7 @@ class _Reader:
                     line, dotted, "merge keys are not read", "write the keys out; *aliases of values work"
                 )
             elif key in first:
-                problem = f"stands twice, on line {first[key]} and on line {line}"
+                problem = f"appears twice, on line {first[key]} and on line {line}"
                 self._refuse(line, dotted, problem, "remove one of them")
             else:
                 first[key] = self.document.lines[dotted] = line

@@ -27,10 +27,10 @@ def test_a_recipe_that_has_changed_since_is_told(pair_recipe: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"version": 1, "mode": "speculate", "share": 0}', "its roll-out stands at off"),
-        ('{"version": 1, "mode": "shadow", "share": 0.5}', "its roll-out stands at shadow"),
+        ('{"version": 1, "mode": "speculate", "share": 0}', "its roll-out is at step off"),
+        ('{"version": 1, "mode": "shadow", "share": 0.5}', "its roll-out is at step shadow"),
         ('{"version": 1, "mode": "speculate", "share": 1}', ""),
-        ("{", "its roll-out cannot be followed"),
+        ("{", "its roll-out's file cannot be read"),
     ],
 )
 def test_a_roll_out_that_was_left_is_told(pair_recipe: Path, tmp_path: Path, text: str, said: str) -> None:
@@ -51,5 +51,5 @@ def test_a_roll_out_of_another_place_is_told(
     file.write_text('{"version": 1, "mode": "speculate", "share": 0}')
     monkeypatch.setenv("TRTSPEC_ROLLOUT", str(file))
     said = run("deploy", pair_recipe, "--output", built, "--dry-run")
-    assert "its roll-out stands at off" in said.stderr
+    assert "its roll-out is at step off" in said.stderr
     assert f"TRTSPEC_ROLLOUT={file}" in said.stdout

@@ -47,7 +47,7 @@ def test_longer_texts_are_slower_and_fill_the_cache(hub_cache: Path) -> None:
     )
     assert short["tokens_per_second"] > long["tokens_per_second"]
     assert (short["fits"], long["fits"]) == (True, False)
-    assert "the KV cache does not hold 32 texts of that length" in plan(H200, "--context", "16384").stdout
+    assert "the KV cache does not hold 32 sequences of that length" in plan(H200, "--context", "16384").stdout
     assert plan(H200, "--context", "99999").exit_code == 2
 
 
@@ -60,7 +60,7 @@ def test_the_table_and_the_rules(hub_cache: Path) -> None:
     printed = plan(H200).stdout
     assert "streams  tokens/s  at 0.4  at 0.5  at 0.6  at 0.7  at 0.8  at 0.9   from" in printed
     assert "it waits for bandwidth from 1 on" in printed
-    assert "max_batch_size is 16: of more streams the others wait in line" in printed
+    assert "max_batch_size is 16: further streams wait in the queue" in printed
     assert "no          draft of 1/10 to 1/50 of the target: 1/57" in printed
     assert "worth a measurement: gains for one stream from acceptance" in printed
 
@@ -84,7 +84,7 @@ def test_where_a_roll_out_stands_is_read(hub_cache: Path, tmp_path: Path) -> Non
     (tmp_path / "rollout.json").write_text('{"version": 1, "mode": "speculate", "share": 0.25}')
     said = json.loads(plan(H200, "--json", "--output", tmp_path).stdout)
     (found,) = [one for one in said["advice"]["checklist"] if one["rule"].startswith("rollout")]
-    assert (found["verdict"], found["number"]) == ("yes", "stands at 25 %")
+    assert (found["verdict"], found["number"]) == ("yes", "at step 25 %")
 
 
 @pytest.mark.parametrize(("suffix", "begin"), [(".svg", b"<?xml"), (".png", b"\x89PNG")])

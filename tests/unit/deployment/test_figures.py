@@ -85,7 +85,7 @@ def test_a_server_that_does_nothing() -> None:
     assert (found.acceptance, found.mean_k, found.time_to_first_token) == (None, None, None)
     words = dict(rows(found))
     assert (words["acceptance"], words["K"], words["first token"]) == ("nothing drafted", "no rounds", "none")
-    assert words["draft"] == "at rest, since it failed"
+    assert words["draft"] == "not used for now, because it failed"
 
 
 def test_a_roll_out_is_shown_while_not_all_have_drafts() -> None:

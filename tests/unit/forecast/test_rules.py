@@ -63,7 +63,7 @@ def test_room_that_is_not_known_is_not_short() -> None:
 def test_a_roll_out_is_told_once_it_has_begun() -> None:
     before, after = (rule(advise(replace(FACTS, rollout=at), None), "rollout") for at in (None, "25 %"))
     assert (before.verdict, before.number) == ("unmeasured", "")
-    assert (after.verdict, after.number) == ("yes", "stands at 25 %")
+    assert (after.verdict, after.number) == ("yes", "at step 25 %")
 
 
 @pytest.mark.parametrize(

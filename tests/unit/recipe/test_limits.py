@@ -267,7 +267,7 @@ def test_what_holds_together(changes: dict[str, Any]) -> None:
                 "serving": {"draft_timeout_microseconds": 5_000},
             },
             "serving.draft_timeout_microseconds",
-            "no draft is waited for: speculation.method is ngram",
+            "the server waits for no draft: speculation.method is ngram",
             "remove this line",
         ),
         (

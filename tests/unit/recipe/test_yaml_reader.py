@@ -69,7 +69,7 @@ def test_numbers_that_nobody_means_are_refused(text: str) -> None:
 def test_duplicate_keys_name_both_lines() -> None:
     document = read(b"a: 1\nb: {c: 1,\n  c: 2}\na: 3\n")
     assert [(found.line, found.subject) for found in document.findings] == [(3, "b.c"), (4, "a")]
-    assert document.findings[1].problem == "stands twice, on line 1 and on line 4"
+    assert document.findings[1].problem == "appears twice, on line 1 and on line 4"
     assert document.values == {"a": 1, "b": {"c": 1}}
 
 

@@ -111,7 +111,7 @@ def read(words: Sequence[str], reading: FlagReading) -> None:
             reading.take_model(item)
         elif item.name in (_ALGORITHM, _MODEL, _STEPS, _TOKENS):
             if item.name in own:
-                reading.lose(own[item.name].written, f"{item.written} comes later, and counts")
+                reading.lose(own[item.name].written, f"{item.written} comes later and overrides it")
             own[item.name] = item
         elif item.name == _CHUNK and item.value == "-1":
             reading.set("engine.enable_chunked_context", False, item.written)

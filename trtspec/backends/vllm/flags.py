@@ -169,7 +169,7 @@ def _merge(
     known: dict[str, tuple[Any, str]], found: dict[str, tuple[Any, str]], reading: FlagReading
 ) -> None:
     for key in known.keys() & found.keys():
-        reading.lose(known[key][1], f"{found[key][1]} comes later, and counts")
+        reading.lose(known[key][1], f"{found[key][1]} comes later and overrides it")
     known |= found
 
 

@@ -1,4 +1,5 @@
-"""API keys that commands send: from a file or a variable, since a command line is seen by every user."""
+"""API keys that commands send: from a file or a variable, because every user of the machine can read a
+command line."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from trtspec.base.errors import UnavailableError
 
 
 def read_key(file: Path | None, variable: str | None = None) -> str | None:
-    """Returns the key in the variable, or else in the file; None where neither is named.
+    """Returns the key in the variable, or else in the file; None if neither is named.
 
     Raises `UnavailableError` where there is none.
     """

@@ -1,4 +1,4 @@
-"""The bounds of a roll-out for a terminal."""
+"""Prints the bounds of a roll-out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 def print_checks(checks: Sequence[Check]) -> None:
-    """Prints each bound with what was found and whether it holds, behind a blank line; nothing for none."""
+    """Prints a blank line, then each bound with its value and whether it holds. Prints nothing without
+    bounds."""
     if checks:
         out.result()
         rows = [(check.name, check.bound, check.found, check.verdict.value) for check in checks]

@@ -1,4 +1,4 @@
-"""The command line as it was typed, to be shown again."""
+"""Returns the command line as it was typed, for messages and reports."""
 
 from __future__ import annotations
 

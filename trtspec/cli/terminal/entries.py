@@ -1,4 +1,4 @@
-"""Entries of a store, for people and for machines."""
+"""Prints entries of a store, for people and for machines."""
 
 from __future__ import annotations
 

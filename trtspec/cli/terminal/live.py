@@ -1,4 +1,4 @@
-"""A deployment as rows for a terminal, once or drawn anew in place."""
+"""Shows a deployment as rows on a terminal, once or redrawn in place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BAR = 20
 
 
 def rows(figures: ServerFigures) -> list[tuple[str, str]]:
-    """Returns what there is to see, as a name and words for each."""
+    """Returns the figures as rows: a name and its text."""
     f = figures
     shown = [
         ("streams", f"{f.running} of {f.places} slots  {_bar(f.running / f.places if f.places else 0)}"),
@@ -35,7 +35,7 @@ def rows(figures: ServerFigures) -> list[tuple[str, str]]:
         uses = (f"{engine} {use:.0%} {_bar(use, _BAR // 2)}" for engine, use in sorted(f.kv_use.items()))
         shown.append(("KV cache", "  ".join(uses)))
     if not f.draft_available:
-        shown.append(("draft", "at rest, since it failed"))
+        shown.append(("draft", "not used for now, because it failed"))
     if f.speculation_share < 1 or f.shadow_share:
         shown.append(("roll-out", _rollout(f)))
     if f.fallbacks:
@@ -49,7 +49,7 @@ def rows(figures: ServerFigures) -> list[tuple[str, str]]:
 
 @contextmanager
 def drawn(header: str) -> Iterator[Callable[[ServerFigures], None]]:
-    """Yields a function that draws figures on the terminal, each time over what was there."""
+    """Yields a function that draws figures on the terminal, each time over the previous ones."""
     from rich.live import Live
 
     with Live(auto_refresh=False, transient=False) as live:

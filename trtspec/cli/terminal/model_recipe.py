@@ -26,7 +26,7 @@ _FROM_TEXT = "ngram"
 
 @dataclass(frozen=True, slots=True)
 class ModelChoices:
-    """The choices that a command line makes for a model; None for those that it leaves open."""
+    """The options of the command line for a model's recipe; None for those left out."""
 
     draft: str | None = None
     method: str | None = None
@@ -34,9 +34,9 @@ class ModelChoices:
 
 
 def find_model(asked: str) -> Path | str | None:
-    """Returns the folder or the Hub id of a model; None for what is, or would be, a recipe.
+    """Returns the folder or the Hub id of a model; None for the path of a recipe, there or not.
 
-    Raises `UnavailableError` for what is none of these.
+    Raises `UnavailableError` for anything else.
     """
     path = Path(asked).expanduser()
     if path.is_file() or path.suffix in (".yaml", ".yml"):
@@ -58,8 +58,8 @@ def find_model(asked: str) -> Path | str | None:
 def write_recipe(model: Path | str, choices: ModelChoices) -> Path:
     """Returns the recipe of a model in the current folder, which is written if it is not there yet.
 
-    Raises `UnavailableError` where the file is another model's, RecipeError for choices that no recipe can
-    have, and what the Hub says of a model that it does not give; then nothing is written.
+    Raises `UnavailableError` if the file is another model's, RecipeError for choices that no recipe can have,
+    and the Hub's error for a model that it does not give. It then writes nothing.
     """
     path, text = Path(f"{_name(model)}.yaml"), recipe_text(model, choices)
     if not path.exists():
@@ -80,7 +80,7 @@ def write_recipe(model: Path | str, choices: ModelChoices) -> Path:
 def recipe_text(model: Path | str, choices: ModelChoices) -> str:
     """Returns the recipe; without a draft or a method the drafts come from the text itself.
 
-    Raises `OptionError` for a method or a GPU that is none.
+    Raises `OptionError` for an unknown method or GPU.
     """
     if choices.method not in (None, *METHODS):
         raise OptionError("method", f"{choices.method!r} is none of {', '.join(METHODS)}")
@@ -106,7 +106,7 @@ def _resolved(model: Path | str) -> Path | str:
 
 
 def _gpu() -> str:
-    """Returns what recipes call the first GPU of this machine, or `none`."""
+    """Returns the recipes' name of this machine's first GPU, or `none`."""
     found = find_gpus()
     return product_of(found[0]).name if found else NONE
 

@@ -71,7 +71,7 @@ ContextOption = Annotated[
     typer.Option("--context", metavar="NAME", help="The context of the kubeconfig, if not its current one."),
 ]
 OnKubernetesOption = Annotated[
-    bool, typer.Option("--kubernetes", help="Ask the cluster; --context and --namespace do so as well.")
+    bool, typer.Option("--kubernetes", help="Ask the cluster; --context and --namespace imply it.")
 ]
 NamespaceOption = Annotated[
     str | None,

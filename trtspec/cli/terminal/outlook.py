@@ -57,7 +57,7 @@ def outlook_as_json(outlook: PlanOutlook) -> dict[str, Any]:
 
 
 def _print_memory(budget: Budget) -> None:
-    """Prints what a GPU has, what the engines take of it, what is left and for what."""
+    """Prints a GPU's memory: what the engines take of it, and what the rest is for."""
     engines = budget.engines.items()
     rows = [
         (
@@ -118,7 +118,8 @@ def _embedded_as_json(embedded: Embedded) -> dict[str, Any]:
 
 
 def _print_speed(speed: Speed, gpu: str, places: int) -> None:
-    """Prints the speed without drafts, and the best draft length with its gain by acceptance and streams."""
+    """Prints the speed without drafts, and the best draft length and its gain for each acceptance and
+    load."""
     rows = [
         (
             row.streams,
@@ -128,7 +129,7 @@ def _print_speed(speed: Speed, gpu: str, places: int) -> None:
         )
         for row in speed.rows
     ]
-    out.result(f"expected of {gpu}, texts of {speed.context:,} tokens: tokens/s without drafts, then")
+    out.result(f"expected of {gpu}, sequences of {speed.context:,} tokens: tokens/s without drafts, then")
     out.result(f"times that @ the best K up to {speed.pair.longest}, by how likely a draft token is accepted")
     out.table(rows, header=("streams", "tokens/s", *(f"at {value}" for value in ACCEPTANCES), "from"))
     for line in _speed_notes(speed, places):
@@ -136,7 +137,7 @@ def _print_speed(speed: Speed, gpu: str, places: int) -> None:
 
 
 def _speed_notes(speed: Speed, places: int) -> Iterator[str]:
-    """Yields what is to be known beside the numbers."""
+    """Yields the notes on the numbers."""
     first, last = speed.rows[0], speed.rows[-1]
     yield "from: the acceptance at which drafts begin to gain; -: they gain nothing"
     span = f"{first.plain.seconds * 1000:.1f} ms for {first.streams} stream"
@@ -146,12 +147,12 @@ def _speed_notes(speed: Speed, places: int) -> Iterator[str]:
     waits = ", ".join(f"{limit} from {streams} on" for streams, limit in changes)
     yield f"a step without drafts: {span}; it waits for {waits}"
     if speed.pair.draft is None:
-        yield "drafts are looked up and cost nothing; where nothing is found, there is none"
+        yield "look-ups cost nothing; if a look-up finds nothing, there is no draft"
     if full := [row.streams for row in speed.rows if not row.fits]:
-        texts = "a text" if full[0] == 1 else f"{full[0]} texts"
-        yield f"the KV cache does not hold {texts} of that length"
+        sequences = "a sequence" if full[0] == 1 else f"{full[0]} sequences"
+        yield f"the KV cache does not hold {sequences} of that length"
     if places < last.streams:
-        yield f"max_batch_size is {places}: of more streams the others wait in line"
+        yield f"max_batch_size is {places}: further streams wait in the queue"
 
 
 def _speed_as_json(speed: Speed) -> dict[str, Any]:
@@ -180,9 +181,9 @@ def _speed_as_json(speed: Speed) -> dict[str, Any]:
 
 
 def _print_alternatives(found: Sequence[Alternative]) -> None:
-    """Prints what fits, best first, by what is to be changed in the recipe."""
+    """Prints what would fit, best first, with the change of the recipe."""
     if not found:
-        out.sentence("nothing fits instead: neither FP8 nor shorter texts, on up to 8 such GPUs")
+        out.sentence("nothing fits instead: neither FP8 nor shorter sequences, on up to 8 such GPUs")
         return
     rows = [
         (
@@ -214,7 +215,7 @@ def _alternatives_as_json(found: Sequence[Alternative]) -> list[dict[str, Any]]:
 
 def _print_advice(advice: RuleAdvice) -> None:
     """Prints each rule and each thing of the checklist with its verdict and number."""
-    out.table(_rules(advice.rules), header=("", "the rules that users are told"))
+    out.table(_rules(advice.rules), header=("", "rules of thumb"))
     out.result()
     out.table(_rules(advice.checklist), header=("", "before production"))
 

@@ -1,4 +1,4 @@
-"""The one place that writes to the terminal: data on stdout, talk on stderr."""
+"""The one place that writes to the terminal: data on stdout, messages on stderr."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Output:
         self._clock, self._is_log = clock, False
 
     def log_as_json(self) -> None:
-        """From now on, what is one line is a line of JSON on stdout, where others collect logs."""
+        """From now on, prints each line as a line of JSON on stdout, for collectors of logs."""
         self._is_log = True
 
     # Data, on stdout.
@@ -45,7 +45,7 @@ class Output:
         _write(sys.stdout, text)
 
     def result(self, line: str = "") -> None:
-        """Prints one line of what was asked for."""
+        """Prints one line of the result."""
         self._line(sys.stdout, "info", line)
 
     def log(self, line: str) -> None:
@@ -53,7 +53,7 @@ class Output:
         _write(sys.stdout, (line if self._is_log else visible(line)) + "\n")
 
     def sentence(self, text: str) -> None:
-        """Prints prose, broken between words where a terminal is narrower; what is pasted is a `result`."""
+        """Prints prose, wrapped between words on a narrow terminal. Use `result` for what people paste."""
         columns = get_terminal_size().columns if sys.stdout.isatty() else None
         for line in _lines("", visible(text), columns):
             _write(sys.stdout, line + "\n")
@@ -70,9 +70,9 @@ class Output:
     def table(self, rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> None:
         """Prints columns, each padded to its widest cell except the last.
 
-        On a terminal that is too narrow for it the last column is broken between words, or has lines of its
-        own where there is no room beside the others.
-        Rich's tables are not used: to import them takes 50 ms, and a pipe has plain text all the same.
+        On a narrow terminal the last column is wrapped between words, or gets lines of its own if there is no
+        room beside the others. It does not use Rich's tables: importing them takes 50 ms, and a pipe needs
+        plain text anyway.
         """
         cells = [[visible(str(cell)) for cell in row] for row in ([header] if header else []) + list(rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -99,7 +99,7 @@ class Output:
         self._label("hint", _CYAN, line)
 
     def next(self, command: str) -> None:
-        """Says which command of trtspec follows, on a terminal alone."""
+        """Prints the next trtspec command, only on a terminal."""
         if sys.stderr.isatty() and not self._is_log:
             self._label("next", _CYAN, f"trtspec {command}")
 
@@ -140,7 +140,7 @@ class Output:
 
 
 def _lines(before: str, last: str, columns: int | None) -> list[str]:
-    """Returns the lines of a row whose last cell is `last`, no wider than so many columns if it can be."""
+    """Returns the lines of a row whose last cell is `last`, if possible no wider than the columns."""
     if columns is None or len(before) + len(last) <= columns:
         return [before + last]
     if columns - len(before) >= _NARROWEST:
@@ -159,7 +159,7 @@ def _coloured(stream: TextIO) -> bool:
 
 
 def _is_dumb() -> bool:
-    """Says whether the terminal cannot go back on a line, such as a shell in an editor."""
+    """Says whether the terminal cannot redraw a line, such as a shell in an editor."""
     return os.environ.get("TERM") == "dumb"
 
 

@@ -55,7 +55,7 @@ class PlainProgress:
 
 
 class BarProgress:
-    """A bar that rich draws on stderr; a line with a tick and the time stands in its place afterwards."""
+    """A bar that rich draws on stderr; at the end, a line with a tick and the time replaces it."""
 
     def __init__(
         self, label: str, total: int | None, unit: str, say: Callable[[str], None], clock: Callable[[], float]

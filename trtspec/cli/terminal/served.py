@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ServedLines(Protocol):
-    """A deployment, as far as a person is told of it."""
+    """A deployment, as the messages describe it."""
 
     @property
     def software(self) -> str: ...
@@ -39,7 +39,7 @@ class ServedLines(Protocol):
 
 
 class ServerTalk:
-    """Prints what becomes of the server; `left` names the container that is left running, if one is."""
+    """Prints the states of the server; `left` names the container that is left running, if there is one."""
 
     def __init__(self, deployment: ServedLines, left: str | None) -> None:
         self._deployment, self._left = deployment, left
@@ -72,7 +72,7 @@ class ServerTalk:
 
 
 class LogTalk(ServerTalk):
-    """The same where all logs go to stdout, which `log` prints, and nobody sits at a terminal."""
+    """The same for a server without a terminal, whose logs all go to stdout; `log` prints them."""
 
     @contextmanager
     def starting(self) -> Iterator[Callable[[str], None]]:
@@ -85,7 +85,8 @@ class LogTalk(ServerTalk):
     def said(self, line: str) -> None: ...
 
     def log(self, name: str, line: str) -> None:
-        """Prints a line of a log, as JSON if the models log so; nothing of how the server is made unready."""
+        """Prints a line of a log, as JSON if the models log JSON. Lines about making the server unready are
+        left out."""
         if UNREADY in line or (self._deployment.json_logs and line[0] in "+|"):
             return
         out.log(as_json(line, name) if self._deployment.json_logs else line)

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Has SIGTERM end the command in order, with status 143.
+    """Makes SIGTERM end the command in order, with status 143.
 
-    The first process of a container would not hear it otherwise: the kernel leaves it the signals alone that
-    it handles.
+    The first process of a container would otherwise not get it: the kernel gives that process only signals
+    that it handles.
     """
     previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:

@@ -51,7 +51,7 @@ def steps_as_json(made: BuildPlan) -> dict[str, Any]:
 
 
 def print_steps_run(done: BuildResult, *, json: bool) -> None:
-    """Prints what the steps of a build have cost, and the build directory or JSON."""
+    """Prints the time of a build's steps, and the build directory or JSON."""
     _print_costs(done.plan, done.steps)
     if json:
         out.json({"output": str(done.output), "ran": list(done.ran), "seconds": round(done.seconds, 3)})
@@ -66,9 +66,9 @@ def print_steps_run(done: BuildResult, *, json: bool) -> None:
 
 
 def _print_costs(made: BuildPlan, steps: Sequence[Step]) -> None:
-    """Prints what FP8 costs each model that was calibrated, and what the layers that were chosen bring.
+    """Prints the cost of FP8 for each calibrated model, and the acceptance of the chosen layers.
 
-    It does so whether that was in this run or before it.
+    It does so for steps of this run and of earlier ones.
     """
     for step in steps:
         if step.output is None or step.role is None or (told := _TOLD.get(step.kind)) is None:

@@ -33,7 +33,7 @@ def print_verdict(made: BuildPlan, outlook: PlanOutlook) -> None:
 
 
 def _as_published(made: BuildPlan) -> Iterator[tuple[list[str], str]]:
-    """Yields the models that could not be read, and why not, where the reasons differ one by one."""
+    """Yields each reason for which models could not be read, with the models."""
     unread = [(facts.name, facts.not_read) for facts in made.facts.models.values() if facts.not_read]
     for why, found in groupby(unread, lambda one: one[1].problem):
         yield [name for name, _ in found], why
@@ -44,7 +44,7 @@ def _problems(outlook: PlanOutlook) -> Iterator[str]:
 
 
 def _fits(outlook: PlanOutlook) -> Iterator[str]:
-    """Yields whether the engines fit, and what they take, or what to change."""
+    """Yields whether the engines fit, with the memory that they take or the change that would help."""
     if problems := list(_problems(outlook)):
         yield f"does not fit: {'; '.join(problems)}"
         if outlook.alternatives:
@@ -67,7 +67,7 @@ def _fits(outlook: PlanOutlook) -> Iterator[str]:
 
 
 def _expected(speed: Speed) -> str:
-    """Says what one stream is expected to have, alone and with drafts."""
+    """Returns the expected speed of one stream, without drafts and with them."""
     alone = speed.rows[0]
     least, most = (alone.best[ACCEPTANCES.index(share)].speedup for share in _USUAL)
     plain = alone.tokens_per_second
@@ -79,7 +79,7 @@ def _expected(speed: Speed) -> str:
 
 
 def _next(made: BuildPlan) -> list[str]:
-    """Returns the command that goes on from here."""
+    """Returns the next command."""
     recipe, pending = str(made.resolved.loaded.path), made.pending()
     if not pending:
         return ["trtspec", "deploy", recipe]

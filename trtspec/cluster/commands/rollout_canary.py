@@ -141,7 +141,7 @@ def _tell(moved: tuple[float, float] | None, nothing: str) -> None:
 def _show(view: CanaryView, recipe: Path) -> None:
     standing, here = view.standing, name_of(view.share)
     since = f" since {standing.since}" if standing and standing.since else ""
-    out.result(f"{view.name} stands at {here}{since}")
+    out.result(f"{view.name} is at step {here}{since}")
     out.result("  ".join(f"[{name}]" if name == here else name for name in map(name_of, view.steps)))
     if standing:
         new, old = f"of build {standing.new[:12]}", f"{view.counts.stable} of {standing.old[:12]}"

@@ -47,7 +47,7 @@ def _label(axes: Axes, speed: Speed) -> None:
     streams = [row.streams for row in speed.rows]
     axes.set_xscale("log", base=2)
     axes.set_xticks(streams, [str(number) for number in streams])
-    axes.set_xlabel(f"streams at once, texts of {speed.context:,} tokens")
+    axes.set_xlabel(f"streams at once, sequences of {speed.context:,} tokens")
     axes.grid(alpha=0.3)
     if too_many := [row.streams for row in speed.rows if not row.fits]:
         axes.axvspan(too_many[0] / 2**0.5, streams[-1] * 2**0.25, color="0.85")

@@ -59,7 +59,7 @@ class DraftFlags:
 
     def _problem(self, method: str | None) -> str | None:
         if method is None:
-            return "it says nothing of where drafts come from"
+            return "it names no source of drafts"
         if method not in METHODS:
             return f"a recipe has no method {method}; it has {', '.join(METHODS)}"
         if METHODS[method].has_model and not self.model:

@@ -55,7 +55,7 @@ class FlagReading:
             problem = f"{value!r:.80} is a variable of a shell, which does not run here"
             raise TrtspecError(flag, problem, "write its value")
         if key in self.origins:
-            self.lose(self.origins[key], f"{flag} comes later, and counts")
+            self.lose(self.origins[key], f"{flag} comes later and overrides it")
         self.values[key], self.origins[key] = value, flag
 
     def lose(self, flag: str, reason: str) -> None:

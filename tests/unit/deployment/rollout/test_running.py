@@ -84,7 +84,7 @@ def cli(tmp_path: Path, url: str) -> Cli:
 
 
 def test_without_a_roll_out_all_have_drafts(cli: Cli, server: Server) -> None:
-    assert "stands at all" in cli("status")
+    assert "is at step all" in cli("status")
     said = cli.json("status")
     assert (said["step"], said["checks"], said["next"], said["back"]) == ("all", [], None, "50 %")
     assert "all requests have drafts already" in cli("next")
@@ -184,7 +184,7 @@ def test_a_broken_file_can_be_written_anew(cli: Cli, server: Server) -> None:
 def test_a_server_that_does_not_follow_gets_no_further(cli: Cli, server: Server) -> None:
     server.follows = False
     assert "has not followed yet" in cli("off")
-    assert "does not go by the file yet" in cli("status")
+    assert "does not follow the file yet" in cli("status")
     assert "does not follow its file" in cli("next", status=1)
 
 

@@ -96,4 +96,4 @@ def test_nothing_fits(hub_cache: Path, folder: Path) -> None:
     }
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     result = CliRunner().invoke(app, ["plan", str(folder / "recipe.yaml")])
-    assert "nothing fits instead: neither FP8 nor shorter texts, on up to 8 such GPUs" in result.stdout
+    assert "nothing fits instead: neither FP8 nor shorter sequences, on up to 8 such GPUs" in result.stdout

@@ -106,7 +106,7 @@ def test_a_parser_that_does_not_answer_is_told(site: Path) -> None:
     (site / "vllm/entrypoints/launchers/cli_args.py").unlink()
     result = CliRunner().invoke(app, ["init", "--from", "vllm serve --enforce-eager org/big"])
     assert result.exit_code == 0, result.output
-    assert "vLLM did not say its flags: those that trtspec knows count" in result.stderr
+    assert "vLLM did not list its flags, so trtspec uses its own list" in result.stderr
     assert load(Path("recipe.yaml")).recipe.engine.extra_args == ["--enforce-eager"]
 
 
