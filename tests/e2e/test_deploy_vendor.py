@@ -1,4 +1,4 @@
-"""`trtspec deploy` of a build that a server of others serves, with a stand-in for vLLM's."""
+"""`trtspec deploy` of a build that another engine's server serves, with a stand-in for vLLM's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pod of a server of others as the rendered manifest says: probed, asked with its key, and drained.
+"""A pod of another engine's server as the rendered manifest says: probed, asked with its key, and drained.
 
 A stand-in for vLLM's server is in place of its image.
 """

@@ -1,4 +1,4 @@
-"""`trtspec verify` of a build that a server of others serves, which it starts: a stand-in for vLLM's."""
+"""`trtspec verify` of a build that another engine's server serves, which it starts: a stand-in for vLLM's."""
 
 from __future__ import annotations
 

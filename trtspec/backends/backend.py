@@ -1,4 +1,4 @@
-"""The protocol of a backend: all that the rest of trtspec asks of an engine, whichever it is."""
+"""The protocol of a backend: all that the rest of trtspec asks of any engine."""
 
 from __future__ import annotations
 
@@ -46,41 +46,42 @@ class Backend(ABC):
     title: ClassVar[str]
     """The name for people."""
     methods: ClassVar[Mapping[str, Unsupported | None]]
-    """The methods of drafting: None where all releases run the method, else the reason why not."""
+    """The methods of drafting. The value is None if all releases run the method, and else the reason why
+    not."""
     builds_engines: ClassVar[bool]
     """True if trtspec builds engines for it, which its own coordinator serves under Triton."""
     inside: ClassVar[Mapping[str, type[DraftInside]]] = {}
-    """The methods whose draft an engine of the target is built with, and what is built."""
+    """The methods whose draft is built into the target's engine, and what is built."""
     compiles: ClassVar[bool] = False
     """True if its engines are compiled: on a GPU, for GPUs of its kind and for one release."""
     packages: ClassVar[tuple[str, ...]] = ()
     """The names that pip may know it by."""
     drain_option: ClassVar[str | None] = None
-    """The option with the seconds that requests in flight have when the server is told to end. None where it
-    waits for them by itself.
+    """The option for the seconds that requests in flight have when the server is stopped. None if it waits
+    for them by itself.
     """
     key_variable: ClassVar[str | None] = None
-    """The variable that has the one key of its API. None where a key could only be on its command line, which
-    every user of the machine can read, or nowhere.
+    """The variable that has the one key of its API. None if it takes a key only on its command line, which
+    every user of the machine can read, or takes none.
     """
     quantizes: ClassVar[bool] = True
-    """True if weights become FP8 although the model has none: by a calibration, or while they are loaded."""
+    """True if it makes FP8 weights of another model: by a calibration, or while it loads them."""
     fp8: ClassVar[str]
-    """What a recipe's FP8 weights come to: where their scales come from."""
+    """The origin of the scales of a recipe's FP8 weights."""
     longest_text: ClassVar[str]
-    """The length of texts that it takes where a recipe names none."""
+    """The longest sequence if the recipe sets none."""
     pins_drafts: ClassVar[bool] = True
-    """True if a draft of the Hub can be had at a commit."""
+    """True if it can load a draft of the Hub at a commit."""
     needs_gpu: ClassVar[str | None] = None
     """The reason why it does not run without a GPU; None if it does."""
     triton_backend: ClassVar[str] = PYTHON
-    """The backend of Triton that loads its engines where they are models of their own."""
+    """Triton's backend that loads its engines as models of their own."""
     float32_flaw: ClassVar[str | None] = None
     """The reason why it does not run float32; None if it does."""
     emulates_fp8: ClassVar[bool] = True
     """True if it runs FP8 weights on GPUs without FP8 too."""
     takes_any_recipe: ClassVar[bool] = False
-    """True if it runs recipes for other backends, and passes over what is for those alone."""
+    """True if it runs recipes for other backends, and ignores keys that only those have."""
 
     @property
     def is_embedded(self) -> bool:
@@ -98,7 +99,7 @@ class Backend(ABC):
         """The releases that a recipe may name, the default first; none where there is only one."""
 
     def refusal(self, method: str, release: str | None) -> Unsupported | None:
-        """Returns why a release does not run the method; None where it does.
+        """Returns why a release does not run the method; None if it does.
 
         Without a release the default is meant.
         """
@@ -113,7 +114,7 @@ class Backend(ABC):
 
     @abstractmethod
     def num_tokens(self, gpu: str) -> str:
-        """Returns the tokens of an iteration on a GPU where a recipe names none, for people."""
+        """Describes the tokens of an iteration on a GPU if the recipe sets none."""
 
     @abstractmethod
     def image(self, recipe: Recipe) -> str:
@@ -127,8 +128,8 @@ class Backend(ABC):
     def resolve(self, choose: Chooser, facts: PlanFacts, output: Path) -> Resolved:
         """Returns a recipe with every default filled in; pure.
 
-        Raises RecipeError for what the recipe asks for and it cannot do with these models, and ModelError for
-        a model that trtspec does not convert.
+        Raises RecipeError for what it cannot do with these models, and ModelError for a model that trtspec
+        does not convert.
         """
 
     @abstractmethod
@@ -143,18 +144,18 @@ class Backend(ABC):
 
     @abstractmethod
     def contradictions(self, recipe: Recipe) -> Iterator[Finding]:
-        """Finds keys that it does not have, or that do not go together there."""
+        """Finds keys that it does not have, or that contradict each other there."""
 
     def lacking_on_clusters(self, recipe: Recipe) -> Iterator[Finding]:
         """Finds keys of `kubernetes` that it does not have; they are no part of a build."""
         return iter(())
 
     def overrides(self, recipe: Recipe) -> Mapping[str, Any]:
-        """Returns the keys of the target's `config.json` that a recipe tells it otherwise."""
+        """Returns the keys of the target's `config.json` that a recipe overrides."""
         return {}
 
     def tools(self) -> tuple[MigrationTool, ...]:
-        """Returns the programs whose commands are read into recipes for it."""
+        """Returns the programs whose commands `trtspec init --from` makes recipes of."""
         return ()
 
     def misfits(self, recipe: Recipe, target: Source) -> Iterator[Finding]:
@@ -162,7 +163,7 @@ class Backend(ABC):
         return iter(())
 
     def doubt(self, gpu: str) -> str | None:
-        """Returns what it is known to do wrong with drafts on a GPU; None if nothing."""
+        """Returns a known defect with drafts on this hardware; None if there is none."""
         return None
 
 

@@ -22,7 +22,7 @@ _KEY = "speculative_config"
 
 @dataclass(frozen=True, slots=True)
 class ServerLaunch:
-    """One server's launch configuration; nothing in it is of this machine but the models' folders."""
+    """One server's launch configuration. Of this machine it contains only the models' folders."""
 
     backend: str
     release: str
@@ -56,7 +56,7 @@ class ServerLaunch:
     kv_bytes: int = 0
     """The bytes of the KV caches in the memory of the host; 0 on a GPU."""
     metrics_path: str | None = None
-    """The path where the server tells what Prometheus reads; None where it tells nothing so."""
+    """The path of the server's metrics for Prometheus; None if it has none."""
 
     @property
     def runner(self) -> Backend:
@@ -93,7 +93,7 @@ def read(folder: Path) -> ServerLaunch:
 
 
 def _kept(arguments: tuple[str, ...]) -> Iterator[str]:
-    """Yields the arguments but those on drafts: options with their values, or switches."""
+    """Yields the arguments except those on drafts: options with their values, or switches."""
     is_dropped = False
     for argument in arguments:
         if argument.startswith("--"):
@@ -103,7 +103,7 @@ def _kept(arguments: tuple[str, ...]) -> Iterator[str]:
 
 
 def _plain_files(files: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields the files that tell of drafts, without that."""
+    """Yields the files that configure drafts, without that part."""
     for name, text in files.items():
         content = yaml11.load(text)
         if isinstance(content, dict) and _KEY in content:

@@ -40,7 +40,7 @@ FORMAT = 3  # version of what is written: raised when the same source and option
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """The place at which a share is written."""
+    """The position at which a share is written."""
 
     share: TensorShare
     file: SafetensorsFile
@@ -50,7 +50,7 @@ class _Target:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Some rows of a Hugging Face tensor, and every place to which they are written."""
+    """Some rows of a Hugging Face tensor, and every position to which they are written."""
 
     tensor: Tensor
     rows: range
@@ -145,7 +145,7 @@ def _pieces(blueprint: Blueprint, files: Iterable[SafetensorsFile]) -> Iterator[
 
 
 def _copy(reader: Reader, dtype: str, piece: _Piece) -> int:
-    """Writes a piece to its places, and returns how many bytes that were.
+    """Writes a piece to its positions, and returns the number of bytes.
 
     Raises TensorError for a number that is too large for `dtype`.
     """

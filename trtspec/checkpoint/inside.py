@@ -1,4 +1,4 @@
-"""Defines what a draft is that lives in its target's engine, so that the target's checkpoint has it too."""
+"""Defines a draft inside its target's engine, which is part of the target's checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trtspec.models.source import Source
 
 
 class DraftInside(ABC):
-    """A draft inside; a backend tells for which methods it builds one."""
+    """A draft inside an engine; the backend lists the methods for which it builds one."""
 
     mode: ClassVar[str]
     """TensorRT-LLM's speculative_decoding_mode of the engine."""
@@ -25,7 +25,7 @@ class DraftInside(ABC):
     @classmethod
     @abstractmethod
     def usual(cls, source: Source, method: Method, head: HeadDescription | None) -> DraftInside:
-        """Returns the draft that a recipe's method usually is, with its head if it has one.
+        """Returns the draft of a recipe's method with its default size, with its head if it has one.
 
         Raises ModelError for a head, or a target, that it cannot be in.
         """
@@ -34,7 +34,7 @@ class DraftInside(ABC):
     def of_size(self, size: int) -> DraftInside:
         """Returns the draft that proposes so many tokens in each step; raises ValueError for too many.
 
-        Where other options say how many, it raises that for any other number. `error.args` has the problem
+        If other options set the number, it raises ValueError for any other one. `error.args` has the problem
         and the repair.
         """
 
@@ -46,7 +46,7 @@ class DraftInside(ABC):
     @property
     @abstractmethod
     def reason(self) -> str:
-        """The reason for `num_drafted` where a recipe does not say it."""
+        """The reason for `num_drafted` if the recipe does not set it."""
 
     @property
     @abstractmethod
@@ -55,7 +55,7 @@ class DraftInside(ABC):
 
     @property
     def num_reserved(self) -> int:
-        """The number of tokens that `trtllm-build` adds to `max_seq_len` for it, which no text may have."""
+        """The number of tokens that `trtllm-build` adds to `max_seq_len` for it; no sequence may use them."""
         return self.num_drafted
 
     @property

@@ -1,4 +1,4 @@
-"""Which share of each weight each rank has; pure."""
+"""Computes which share of each weight each rank has; pure."""
 
 from __future__ import annotations
 

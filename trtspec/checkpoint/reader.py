@@ -1,7 +1,7 @@
 """Reads rows of tensors from files that stay open.
 
-It does not use memory maps: what is mapped counts as the process's memory, and if another process cuts a
-mapped file off, this one ends with a signal instead of an error.
+It does not use memory maps: mapped pages count as the process's memory, and if another process truncates a
+mapped file, this one ends with a signal instead of an error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Proves that a checkpoint is its model: the ranks are put together again and compared with the original.
 
-This module has its own rules for how ranks are put together, and takes none from `placement`, so that a
-mistake there is found here. What is FP8 must be, byte for byte, what its scale makes of the original.
+This module has its own rules for how ranks are put together. It takes none from `placement`, so it finds
+mistakes there. FP8 numbers must equal, byte for byte, the original quantized with its scale.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A client for notebooks and scripts: a prompt to a server, its completion back, whatever the API."""
+"""A client for notebooks and scripts: it sends a prompt to a server of any API, and returns the
+completion."""
 
 from __future__ import annotations
 
@@ -41,24 +42,24 @@ _OF_VLLM = "sampling_parameters"
 
 @dataclass(slots=True)
 class GeneratedText:
-    """A text that goes on after a prompt, and what the server says of it."""
+    """The completion of a prompt, with the server's counts."""
 
     text: str = ""
     seconds: float = 0.0
     """The time from the request to the last piece of the text."""
     first_text_s: float | None = None
-    """The time from the request to the first piece; None where there is no text."""
+    """The time from the request to the first piece; None if there is no text."""
     num_input_tokens: int | None = None
     num_output_tokens: int | None = None
     finish_reason: str | None = None
     drafts: DraftCounts | None = None
-    """None where the server says nothing of drafts."""
+    """None if the server does not report drafts."""
     tensors: Mapping[str, Any] = field(default_factory=dict)
-    """The outputs of Triton's model beside the text, by their names; empty where it was asked over HTTP."""
+    """The other outputs of Triton's model, by their names; empty over HTTP."""
 
     @property
     def tokens_per_second(self) -> float | None:
-        """None where the server does not count its tokens."""
+        """None if the server does not count its tokens."""
         return self.num_output_tokens / self.seconds if self.num_output_tokens else None
 
 
@@ -67,8 +68,8 @@ class Client:
 
     `url` is Triton's gRPC (HOST:PORT), Triton's HTTP, or OpenAI's API (http://HOST:PORT/v1) of any server.
     Without it the client asks what `trtspec deploy` serves on this machine. `model_name` is `speculative_llm`
-    or, with OpenAI's API, the only model if it is left out. `api_key` is for OpenAI's API. A server that is
-    not ready is waited for `wait_s` seconds, and an answer must be whole after `timeout_s`.
+    or, with OpenAI's API, the only model if it is left out. `api_key` is for OpenAI's API. It waits `wait_s`
+    seconds for a server that is not ready. An answer must be complete after `timeout_s`.
 
     The client keeps no connection, so there is nothing to close.
     """
@@ -104,8 +105,8 @@ class Client:
         A prompt of messages is a conversation, which OpenAI's API puts through the model's chat template.
         `num_draft_tokens` is K of each round: 0 is the target alone, None is the server's choice. Without a
         `temperature` the text is greedy. The text ends before a string of `stop`. Without `stream` Triton
-        sends the text whole. Raises `ServerError` for what the server refuses, and where nobody answers, and
-        `UnavailableError` for a URL or a model that is none.
+        sends the text whole. Raises `ServerError` if the server refuses the request or nobody answers, and
+        `UnavailableError` for an invalid URL or an unknown model.
         """
         request = EndpointRequest(
             (ChatMessage("user", prompt),) if isinstance(prompt, str) else tuple(prompt),
@@ -134,10 +135,11 @@ class Client:
             return _collect(client, values, hear)
 
     async def _found(self, *, needs_api: bool) -> str:
-        """Returns where this machine serves: what deploy tells of, else who listens on the usual ports.
+        """Returns the address of this machine's server: the one that deploy has recorded, or else one on the
+        usual ports.
 
-        While Triton starts, OpenAI's API stands before it already. Raises `ServerError` where nobody listens,
-        and `UnavailableError` where deploy tells of several. Triton's gRPC has no keys and no chats.
+        OpenAI's API answers while Triton still starts. Raises `ServerError` if nobody listens, and
+        `UnavailableError` if deploy has recorded several. Triton's gRPC has no keys and no chats.
         """
 
         def address(server: LocalServer) -> str | None:
@@ -170,7 +172,7 @@ class Client:
         return False
 
     async def _ask(self, url: str, request: EndpointRequest, hear: Hear, *, chat: bool) -> GeneratedText:
-        """Asks an API over HTTP; raises `ServerError` for what it answers, and for what it does not have."""
+        """Asks an API over HTTP; raises `ServerError` for its errors, and for what it lacks."""
         endpoint = await self._endpoint(url, chat=chat)
         try:
             if chat and endpoint.api != "openai":
@@ -193,7 +195,7 @@ class Client:
             await endpoint.close()
 
     async def _endpoint(self, url: str, *, chat: bool) -> StreamingEndpoint:
-        """Returns the way to ask the server at a URL, which may have to be waited for."""
+        """Returns the way to ask the server at a URL; waits for the server if it must."""
         deadline = time.monotonic() + self._wait_s
         while True:
             try:
@@ -207,7 +209,7 @@ class Client:
 
 
 def _outcome(work: Coroutine[Any, Any, _T]) -> _T:
-    """Returns what a coroutine returns, also where a loop runs in this thread, as in a notebook."""
+    """Runs a coroutine and returns its result, even if a loop runs in this thread, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -261,7 +263,7 @@ def _collect(client: GrpcClient, values: dict[str, Any], hear: Hear) -> Generate
 
 
 def _looked(endpoint: Endpoint) -> Scrape | None:
-    """Returns the metrics beside an API, as vLLM has them; None where there are none."""
+    """Returns the metrics beside an API, as vLLM has them; None if there are none."""
     with suppress(UnavailableError):
         if url := metrics_beside(endpoint):
             return parse(read(url), time.monotonic())

@@ -20,19 +20,19 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class EndpointRequest:
-    """A request for text that goes on after its messages."""
+    """A request for the completion of its messages."""
 
     messages: tuple[ChatMessage, ...]
     """The last one is the user's."""
     max_tokens: int
     num_draft_tokens: int | None = None
-    """0 asks for plain decoding, None for what the server does by itself."""
+    """0 asks for plain decoding; None leaves it to the server."""
     temperature: float = 0.0
     seed: int | None = None
     ignore_eos: bool = False
-    """Makes the answer as long as `max_tokens`, where the server can do that."""
+    """Makes the answer as long as `max_tokens`, if the server can do that."""
     tenant: str | None = None
-    """Keeps requests apart where drafts come from earlier answers."""
+    """Drafts come only from earlier answers of the same tenant."""
     top_k: int | None = None
     top_p: float | None = None
     stop: tuple[str, ...] = ()
@@ -59,25 +59,25 @@ class DraftCounts:
 class TimedAnswer:
     """An answer, piece by piece.
 
-    Times are in seconds of `perf_counter`. Token counts are the server's; None where it says none.
+    Times are in seconds of `perf_counter`. Token counts are the server's; None if it reports none.
     """
 
     sent: float
-    """The time when the request began to be sent."""
+    """The time when sending the request began."""
     text: str = ""
     times: list[float] = field(default_factory=list)
     """The time when each piece of text came."""
     ended: float = 0.0
-    """The time when the answer was whole."""
+    """The time when the answer was complete."""
     input_tokens: int | None = None
     output_tokens: int | None = None
     finish_reason: str | None = None
     counts: DraftCounts | None = None
-    """None where the server says nothing of drafts."""
+    """None if the server does not report drafts."""
 
 
 class AskError(Exception):
-    """A request that got no whole answer.
+    """A request that got no complete answer.
 
     `kind` is one of "refused" (429, 503), "rejected" (another 4xx), "failed" (5xx, or an error in the
     stream), "unreachable", "broken_off", "timed_out", "unreadable"; `sent` is when it began, and `problem`
@@ -94,7 +94,7 @@ Hear = Callable[[str], None]
 
 
 def unheard(piece: str) -> None:
-    """Takes no notice of a piece of text."""
+    """Ignores a piece of text."""
 
 
 class Endpoint(Protocol):
@@ -103,7 +103,7 @@ class Endpoint(Protocol):
     url: str
     api: Api
     model: str
-    """The name that requests give."""
+    """The name of the model in requests."""
     plain_per_request: bool
     """True if the server understands `num_draft_tokens`, so that 0 is plain decoding."""
 

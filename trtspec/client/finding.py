@@ -1,4 +1,4 @@
-"""Which API a URL has, and what is served there."""
+"""Finds out which API a URL has, and which model it serves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtspec.client.triton import TritonEndpoint
 from trtspec.client.triton_vllm import INPUT, TritonVllmEndpoint
 
 DEFAULT_MODEL = "speculative_llm"
-"""The name of a model in Triton for whoever names none."""
+"""The name of the model in Triton if the caller gives none."""
 
 StreamingEndpoint = OpenAiEndpoint | TritonEndpoint | TritonVllmEndpoint
 
@@ -27,9 +27,9 @@ class FoundServer:
     endpoint: StreamingEndpoint
     """The way to ask the server."""
     software: str | None
-    """The name and version of its software, where it tells."""
+    """The name and version of its software, if it reports them."""
     owner: str | None = None
-    """The owner of a model behind OpenAI's API, by which servers are told apart."""
+    """The owner of a model of OpenAI's API, which identifies the kind of server."""
 
 
 async def find(
@@ -37,7 +37,7 @@ async def find(
 ) -> FoundServer:
     """Returns how to ask the model at a URL: Triton's HTTP, or OpenAI's API if the path ends in /v1.
 
-    A URL without a path is asked for both. Raises `UnavailableError` where nobody answers, the model is not
+    For a URL without a path, it tries both. Raises `UnavailableError` if nobody answers, the model is not
     there, or it takes no text.
     """
     try:

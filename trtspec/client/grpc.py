@@ -1,4 +1,4 @@
-"""A gRPC client of a Triton server that is up already."""
+"""A gRPC client of a running Triton server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LISTS = {tensor.name for tensor in OUTPUTS if -1 in tensor.dims}
 
 
 _LOOK_S = 10.0
-"""The seconds that a server has to say whether a model is there, and what it takes."""
+"""The seconds that a server has to answer whether a model is there, and which inputs it takes."""
 
 
 class GrpcClient:
@@ -108,8 +108,8 @@ class GrpcClient:
 
 
 def overdue(url: str, seconds: float) -> ServerError:
-    """Returns the error of an answer that is not whole after so many seconds."""
-    problem = f"the answer is not whole after {seconds:g} s, so it is given up"
+    """Returns the error for an answer that is not complete after so many seconds."""
+    problem = f"the answer is not complete after {seconds:g} s, so it is given up"
     return ServerError(url, problem, "wait longer with --timeout, or ask for less with --max-tokens")
 
 

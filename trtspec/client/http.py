@@ -1,4 +1,4 @@
-"""Streams of server-sent events, and whatever goes wrong with them."""
+"""Reads streams of server-sent events, and turns their failures into errors."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Streams:
                         yield _parsed(data, sent), now
 
     async def get(self, url: URL) -> dict[str, Any] | None:
-        """Returns the JSON object at a URL, None where there is none.
+        """Returns the JSON object at a URL, None if there is none.
 
         Raises `AskError` where nobody answers.
         """
@@ -102,7 +102,7 @@ async def _told(sent: float) -> AsyncIterator[None]:
     try:
         yield
     except asyncio.TimeoutError as error:
-        raise AskError("timed_out", str(error) or "no whole answer in time", sent) from error
+        raise AskError("timed_out", str(error) or "no complete answer in time", sent) from error
     except aiohttp.ClientConnectorError as error:
         raise AskError("unreachable", str(error), sent) from error
     except (aiohttp.ClientError, ConnectionError) as error:

@@ -1,8 +1,8 @@
-"""A server that `trtspec deploy` runs on this machine, and the file that tells other commands of it.
+"""A server that `trtspec deploy` runs on this machine, and the file by which other commands find it.
 
 The file is in `$XDG_STATE_HOME/trtspec/servers/HOST`, else below `~/.local/state`. A deploy in the foreground
-holds a lock on it, so that a file whose deploy was killed is known by its free lock. A container that is left
-running has nobody to hold one: it counts while it takes connections.
+holds a lock on it, so that a file whose deploy was killed is known by its free lock. Nobody holds a lock for
+a container that is left running: it counts while it accepts connections.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LocalServer:
     url: str
     """The URL of the model in Triton, or of the API of another engine's server."""
     ready: str
-    """The URL that has status 200 once requests are taken."""
+    """The URL that answers 200 once the server accepts requests."""
     metrics: str
     grpc: str | None
     """HOST:PORT of Triton's gRPC; None for another engine's server."""
@@ -53,7 +53,7 @@ class LocalServer:
         return True
 
     def stop(self) -> None:
-        """Tells a deploy in the foreground to end, and waits until it has."""
+        """Ends a deploy in the foreground, and waits for its end."""
         assert self.process is not None
         with suppress(ProcessLookupError):
             os.kill(self.process, signal.SIGTERM)
@@ -66,9 +66,9 @@ class LocalServer:
 
     @contextmanager
     def announced(self) -> Iterator[None]:
-        """Tells other commands of a server in the foreground during the block.
+        """Records a server in the foreground during the block, so that other commands find it.
 
-        A home that cannot be written to, or has no locks, is no reason not to serve.
+        It serves even if the home is read-only or has no locks.
         """
         with ExitStack() as stack:
             with suppress(OSError, UnavailableError):
@@ -78,7 +78,7 @@ class LocalServer:
             yield
 
     def leave(self) -> None:
-        """Tells other commands of a server that runs on in a container, until `forget`."""
+        """Records a server that keeps running in a container, until `forget`."""
         with suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             self._write()
@@ -88,7 +88,7 @@ class LocalServer:
 
 
 def find_servers() -> list[LocalServer]:
-    """Returns the servers that run or start, in the order of their names; removes what the dead left."""
+    """Returns the servers that run or start, in the order of their names; removes the files of dead ones."""
     found = []
     for file in sorted(_folder().glob("*.json")):
         try:
@@ -103,7 +103,7 @@ def find_servers() -> list[LocalServer]:
 def one_address(
     address: Callable[[LocalServer], str | None], is_meant: Callable[[LocalServer], bool] = lambda _: True
 ) -> str | None:
-    """Returns an address of the only server here that has it and is meant; None where there is none.
+    """Returns this address of the only server here that has one; None if there is none.
 
     Raises `UnavailableError` that lists them where there are several.
     """

@@ -10,10 +10,11 @@ from trtspec.client.endpoint import Api, AskError, DraftCounts, EndpointRequest,
 from trtspec.client.http import Streams, problem_of
 
 TRTSPEC, SGLANG = "trtspec", "sglang"
-"""Whom models belong to, by what `/v1/models` says; the APIs differ."""
+"""The owners of models in `/v1/models`; each API has its own."""
 
 COUNTING = {SGLANG: {"return_spec_tokens_details": True}}
-"""What makes a server say of each answer what became of its drafts; others say it unasked, or not at all.
+"""The fields that make a server report the drafts of each answer. Other servers report them unasked, or not
+at all.
 
 SGLang 0.5.23, `entrypoints/openai/protocol.py`: `SpecTokensDetails`.
 """

@@ -1,4 +1,4 @@
-"""A look at the metrics of a server, in Prometheus's text format."""
+"""Reads the metrics of a server, in Prometheus's text format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Scrape:
     """The values of one moment."""
 
     at: float
-    """The moment in seconds of any one clock."""
+    """The time in seconds; any clock will do."""
     rows: tuple[tuple[str, Labels, float], ...]
 
     def of(self, name: str, **labels: str) -> Iterator[tuple[Labels, float]]:
@@ -37,7 +37,7 @@ class Scrape:
 
 
 def parse(text: str, at: float) -> Scrape:
-    """Returns what a text says; lines that are no values are passed over."""
+    """Returns the values of a text; other lines are ignored."""
     rows = []
     for line in text.splitlines():
         if found := _LINE.match(line):
@@ -50,7 +50,7 @@ def parse(text: str, at: float) -> Scrape:
 def read(url: str, query: Mapping[str, str] | None = None) -> str:
     """Returns the text of the metrics at a URL, HOST:PORT alone too; raises `UnavailableError`.
 
-    `query` is what comes behind the URL's question mark.
+    `query` is the part after the URL's question mark.
     """
     repair = "start a server with: trtspec deploy RECIPE, or name its metrics port with --url"
     behind = f"?{urlencode(query)}" if query else ""

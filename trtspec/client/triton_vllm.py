@@ -11,13 +11,13 @@ from trtspec.client.endpoint import Api, AskError, EndpointRequest, Hear, TimedA
 from trtspec.client.http import Streams, problem_of
 
 INPUT = "sampling_parameters"
-"""The input by which its models are told from others."""
+"""The input that only its models have."""
 
 
 class TritonVllmEndpoint:
     """One model of the backend, as vllm_backend's `src/model.py` and `src/utils/request.py` say.
 
-    It says nothing of drafts, and no request chooses how much is drafted.
+    It does not report drafts, and a request cannot choose K.
     """
 
     api: Api = "triton"

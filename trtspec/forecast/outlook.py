@@ -16,7 +16,7 @@ class ForecastPair:
 
     target: Network
     draft: Network | None
-    """None where drafts are looked up and cost nothing."""
+    """None if drafts are looked up and cost nothing."""
     chip: Chip
     overhead_s: float
     """The seconds that a round costs besides the engines."""
@@ -53,7 +53,7 @@ def best(pair: ForecastPair, load: BatchLoad, acceptance: float, longest: int | 
 
 
 def break_even(pair: ForecastPair, load: BatchLoad) -> float | None:
-    """Returns the acceptance from which drafts gain at this load; None where even 1.0 would not."""
+    """Returns the acceptance from which drafts gain at this load; None if even 1.0 would not."""
     if not best(pair, load, 1.0).length:
         return None
     low, high = 0.0, 1.0

@@ -64,15 +64,15 @@ class PairFacts:
 
     target_parameters: int
     draft_parameters: int | None
-    """None where there is no draft model."""
+    """None if there is no draft model."""
     draft_bytes: int | None
-    """None where there is no draft model."""
+    """None if there is no draft model."""
     length: int
     """K, or the longest draft that a policy may choose."""
     max_batch_size: int
     """The largest number of requests at once."""
     requests: int | None
-    """The number of requests of full length that fit into the KV caches; None where that is not known."""
+    """The number of requests of full length that fit into the KV caches; None if that is not known."""
     problem: str | None = None
     """The reason why the engines do not fit."""
     expected: Expected | None = None

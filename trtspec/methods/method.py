@@ -27,15 +27,15 @@ class Method(Section):
     in_target: ClassVar[bool] = False
     """True if the draft is layers of the target itself, which its folder has."""
     of_servers: ClassVar[bool] = False
-    """True if it needs no head, and yet trtspec does not draft by it: a server of others does, or an engine
-    by itself.
+    """True if it needs no head, and yet trtspec does not draft by it: another engine's server does, or an
+    engine by itself.
     """
     gives_way_to: ClassVar[str | None] = "ngram"
-    """The method that needs no more than this one, and that every backend runs; None where this is one."""
+    """The method that needs no more than this one, and that every backend runs; None if this is one."""
     lacking_inside: ClassVar[Mapping[str, str]] = {}
     """The keys that a recipe has not whose engine is built with the draft in it, and the reason for each."""
     most_inside: ClassVar[int | None] = None
-    """The most tokens that such an engine proposes and verifies in a step; None where nothing bounds them."""
+    """The most tokens that such an engine proposes and verifies in a step; None if nothing bounds them."""
     added: ClassVar[Mapping[str, object]] = {}
     """The options that recipes did not always have, and the value of each that changes nothing."""
     kind: str

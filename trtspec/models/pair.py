@@ -34,7 +34,7 @@ class Member:
     family: str
     """Hugging Face's `model_type`."""
     max_position: int
-    """The longest text that the model was made for, in tokens."""
+    """The longest sequence that the model was made for, in tokens."""
 
 
 def read_member(
@@ -61,7 +61,7 @@ def compare(
 ) -> list[Finding]:
     """Every difference with its effect; errors, with which nothing may be built, come first.
 
-    `max_seq_len` is the recipe's limit for prompt and answer in tokens; None means the target's longest text.
+    `max_seq_len` is the recipe's limit for prompt and answer in tokens; None means the longest of the target.
     A pair with translation between vocabularies may have different tokens.
     """
     findings = [
@@ -250,7 +250,7 @@ def _lengths(target: Member, draft: Member, max_seq_len: int | None) -> Iterator
 
 
 def _windows(target: Member, draft: Member, max_seq_len: int | None) -> Iterator[Finding]:
-    """Finds sliding windows that are shorter than the longest text.
+    """Finds sliding windows that are shorter than the longest sequence.
 
     TensorRT-LLM 1.0 reuses no KV blocks of texts beyond a window (`KVCacheManager::addSequence`).
     """

@@ -79,7 +79,7 @@ class Source(Sizes):
 
     @property
     def max_position(self) -> int:
-        """The longest text that the model supports, in tokens; a factor counts as in TensorRT-LLM.
+        """The longest sequence that the model supports, in tokens; a factor counts as in TensorRT-LLM.
 
         A `yarn` without an original length takes max_position_embeddings for it, as in transformers. Raises
         ModelError for scaling values that are not numbers.
@@ -92,7 +92,7 @@ class Source(Sizes):
 
     @property
     def served_length(self) -> int:
-        """The longest text that a server of others takes of the model, in tokens.
+        """The longest sequence that another engine's server takes of the model, in tokens.
 
         Where positions turn by `yarn`, and in Gemma 3, the length in `config.json` is the stretched one
         already. Command R has a `model_max_length`, which counts in place of its positions. Raises ModelError

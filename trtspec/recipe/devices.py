@@ -19,7 +19,7 @@ def check(value: object) -> object:
 
 
 def gpus_of(device: str | None) -> tuple[int, ...] | None:
-    """Returns the GPUs, by CUDA's numbers, that a device is: none for the CPU; None where none is named."""
+    """Returns the GPUs, by CUDA's numbers, that a device is: none for the CPU; None if none is named."""
     if device is None:
         return None
     return () if device == CPU else (int(device.partition(":")[2]),)

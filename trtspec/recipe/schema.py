@@ -256,7 +256,7 @@ class Recipe(Section):
         return {**values, "draft": {**own, **draft}}
 
     def written(self, key: str) -> Any:
-        """Returns the value that the recipe writes for a dotted key; None where it writes none."""
+        """Returns the value that the recipe writes for a dotted key; None if it writes none."""
         value: Any = self
         for name in key.split("."):
             if name not in getattr(value, "model_fields_set", ()):
@@ -292,7 +292,7 @@ class Recipe(Section):
 
     @property
     def draft_gpus(self) -> tuple[int, ...] | None:
-        """The GPUs that the recipe names for the draft, none for the CPU; None where the plan chooses."""
+        """The GPUs that the recipe names for the draft, none for the CPU; None if the plan chooses."""
         return devices.gpus_of(self.draft.device) if self.draft else None
 
     @property

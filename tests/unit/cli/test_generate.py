@@ -73,7 +73,7 @@ def test_an_answer_that_does_not_come_is_given_up() -> None:
     with served(SilentModel()) as url:
         said = trtspec("generate", "--timeout", "1", "--url", url, "a")
     assert said.returncode == 1
-    assert "the answer is not whole after 1 s, so it is given up" in " ".join(said.stderr.split())
+    assert "the answer is not complete after 1 s, so it is given up" in " ".join(said.stderr.split())
     assert "--timeout" in said.stderr
 
 
@@ -103,7 +103,7 @@ def test_an_answer_of_an_api_that_does_not_come_is_given_up() -> None:
         SilentApi.has_left.set()
         server.shutdown()
     assert said.returncode == 1
-    assert "the answer is not whole after 1 s, so it is given up" in " ".join(said.stderr.split())
+    assert "the answer is not complete after 1 s, so it is given up" in " ".join(said.stderr.split())
 
 
 def test_a_port_that_takes_connections_and_says_nothing_is_no_server(

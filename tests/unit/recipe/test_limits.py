@@ -81,7 +81,7 @@ def test_what_holds_together(changes: dict[str, Any]) -> None:
         (
             {"serving": {"layout": "bls"}, "engine": {"backend": "vllm"}},
             "serving.layout",
-            "it is of trtspec's own coordinator",
+            "only trtspec's own coordinator has it",
             "remove this line",
         ),
         (

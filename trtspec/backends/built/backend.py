@@ -1,4 +1,4 @@
-"""Holds what the backends whose engines trtspec builds have in common."""
+"""Defines what the backends have in common whose engines trtspec builds."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class EngineBackend(Backend):
         return iter(())
 
     def longest(self, source: Source, role: Role) -> Iterator[tuple[int, str]]:
-        """Yields the lengths, drafts included, beyond which it does not go on with a KV cache, and why."""
+        """Yields the lengths, drafts included, beyond which it cannot reuse a KV cache, and why."""
         return iter(())
 
     def contradictions(self, recipe: Recipe) -> Iterator[Finding]:

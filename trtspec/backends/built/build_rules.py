@@ -84,14 +84,14 @@ def _sizes(model: RecipeModel, recipe: Recipe) -> Iterator[Finding]:
     tokens = model.build.get("opt_num_tokens")
     most = model.build.get("max_num_tokens", recipe.engine.max_num_tokens)
     if isinstance(tokens, int) and isinstance(most, int) and tokens > most:
-        problem = f"{tokens} is more than an iteration may have: max_num_tokens is {most}"
+        problem = f"{tokens} is more than one iteration may have: max_num_tokens is {most}"
         yield Finding("opt_num_tokens", problem, f"at most {most}")
     if tokens is not None and is_on(model.build.get("multiple_profiles")):
         problem = "trtllm-build takes it or multiple_profiles, not both"
         yield Finding("opt_num_tokens", problem, "remove one of the two lines")
     block = model.build.get("tokens_per_block")
     if block is not None and isinstance(most, int) and int(block) > most:
-        problem = f"a block of {block} tokens is more than an iteration may have: max_num_tokens is {most}"
+        problem = f"a block of {block} tokens is more than one iteration may have: max_num_tokens is {most}"
         yield Finding("tokens_per_block", problem, f"at most {most}")
 
 

@@ -42,7 +42,7 @@ from trtspec.recipe.serving import triton_name
 if TYPE_CHECKING:
     from trtspec.backends.built.backend import EngineBackend
 
-LONGEST = TextBound(8192, "an iteration holds such texts whole, and the KV cache many of them")
+LONGEST = TextBound(8192, "one iteration holds such a sequence whole, and the KV cache many of them")
 _PRICE = 0.1  # the largest share of the KV cache that iterations with more texts may cost
 
 
@@ -54,8 +54,8 @@ def builder_named(name: str) -> EngineBackend:
 def resolve_engines(choose: Chooser, facts: PlanFacts, output: Path, backend: EngineBackend) -> Resolved:
     """Returns the recipe with every default filled in.
 
-    Raises RecipeError for what the recipe asks for and its models, or trtspec, cannot give, and ModelError
-    for a model that trtspec does not convert.
+    Raises RecipeError for what its models or trtspec cannot do, and ModelError for a model that trtspec does
+    not convert.
     """
     loaded, recipe, release = choose.loaded, choose.loaded.recipe, None
     if backend.compiles:
@@ -93,7 +93,8 @@ def resolve_engines(choose: Chooser, facts: PlanFacts, output: Path, backend: En
 
 
 def _options(choose: Chooser, facts: PlanFacts, inside: InsidePlan | None) -> BuildOptions:
-    """Returns the sizes that all engines share: the coordinator sends each the whole text in every round."""
+    """Returns the sizes that all engines share: the coordinator sends each the whole sequence in every
+    round."""
     on_cpu = choose.loaded.recipe.hardware.gpu == gpus.NONE
     drafts = (
         inside.draft.num_drafted
@@ -120,7 +121,7 @@ def _options(choose: Chooser, facts: PlanFacts, inside: InsidePlan | None) -> Bu
 
 
 def _check_device(choose: Chooser, engines: Mapping[Role, EnginePlan]) -> None:
-    """Raises RecipeError where the recipe puts the draft on a GPU of the target that cannot hold both."""
+    """Raises RecipeError if the recipe puts the draft on a GPU of the target that cannot hold both."""
     hardware, draft = choose.loaded.recipe.hardware, engines.get(Role.DRAFT)
     gpu = gpus.GPUS.get(hardware.gpu)
     if gpu is None or draft is None or draft.device is None or draft.runner.is_embedded:
@@ -132,7 +133,7 @@ def _check_device(choose: Chooser, engines: Mapping[Role, EnginePlan]) -> None:
 
 
 def _device(choose: Chooser, role: Role) -> str | None:
-    """Returns the device that the recipe names for an engine; None where it names none."""
+    """Returns the device that the recipe names for an engine; None if it names none."""
     draft = choose.loaded.recipe.draft
     if role is Role.TARGET or draft is None or draft.device is None:
         return None

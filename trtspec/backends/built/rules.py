@@ -17,9 +17,9 @@ _DEVICE = "draft.device"
 
 
 def contradictions(recipe: Recipe) -> Iterator[Finding]:
-    """Finds contradictions in what only engines have, and trtspec's coordinator before them."""
+    """Finds contradictions between keys that only engines and trtspec's coordinator have."""
     if recipe.written(AT_ONCE):
-        problem = f"{recipe.backend} has no such thing: its draft models propose a token a step"
+        problem = f"{recipe.backend} has no such thing: its draft models propose one token per step"
         yield Finding(AT_ONCE, problem, "remove this line")
     for key in ("engine.extra_args", "engine.environment"):
         if recipe.written(key):
@@ -86,7 +86,8 @@ def _device(recipe: Recipe) -> Iterator[Finding]:
 
 
 def _build_options(role: str, model: RecipeModel, recipe: Recipe) -> Iterator[Finding]:
-    """Finds options with a value that no recipe may have; if there are none, those that this one may not."""
+    """Finds options with a value that no recipe may have. If there are none, it finds those that this recipe
+    may not have."""
     flaws = [option_problem(option, value) for option, value in model.build.items()]
     for flaw in list(filter(None, flaws)) or build_contradictions(model, recipe):
         yield replace(flaw, subject=f"{role}.build.{flaw.subject}")

@@ -1,4 +1,4 @@
-"""Holds what the servers that load the models themselves have in common."""
+"""Defines what the servers have in common that load the models themselves."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ONE_SOURCE = "drafts come from one source for the whole server, which the config
 
 
 class ServerBackend(Backend):
-    """A server of others: it loads the models, and no engine is built for it."""
+    """Another engine's server: it loads the models, and no engine is built for it."""
 
     builds_engines = False
     fp8 = (
@@ -47,12 +47,12 @@ class ServerBackend(Backend):
     releases: ClassVar[tuple[ServerRelease, ...]]
     """The releases that serve a recipe, the default first."""
     lacking: ClassVar[Mapping[str, str]] = {}
-    """The keys of a recipe that it has not and others have, by what it does instead."""
+    """The keys of a recipe that it lacks and others have, with what it does instead."""
     override: ClassVar[str | None] = None
-    """The flag with keys of `config.json` that the server is told otherwise; None if it has none."""
+    """The flag that overrides keys of `config.json`; None if it has none."""
     longer_than_head: ClassVar[str | None] = None
-    """The variable without which it does not start for longer texts than a head was made for; None where it
-    does.
+    """The variable that it needs to start with longer sequences than a head was made for; None if it needs
+    none.
     """
     mtp: ClassVar[MtpSupport]
     """The targets whose own layers it drafts with."""
@@ -75,7 +75,7 @@ class ServerBackend(Backend):
         return next(release for release in self.releases if version in (None, release.version))
 
     def served_name(self, loaded: LoadedRecipe) -> str:
-        """Returns the recipe's name for clients, else the model as the server's own command has it."""
+        """Returns the recipe's name for clients, or else the name that the server's own command would use."""
         serving, has_none = loaded.recipe.serving, loaded.recipe.written("serving.model_name") is None
         return loaded.recipe.target.model if has_none and serving.layout is None else serving.model_name
 
@@ -130,7 +130,7 @@ class ServerBackend(Backend):
 
 
 def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the keys of both; what `other` says counts."""
+    """Returns the keys of both; `other` overrides."""
     found = dict(one)
     for key, value in other.items():
         own = found.get(key)

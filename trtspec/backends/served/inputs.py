@@ -19,7 +19,7 @@ class LaunchModel:
     revision: str | None = None
     """The commit of the Hub id."""
     quantize: bool = False
-    """True if the server makes FP8 of the weights while it loads them."""
+    """True if the server quantizes the weights to FP8 while it loads them."""
 
     @property
     def is_folder(self) -> bool:
@@ -28,7 +28,7 @@ class LaunchModel:
 
 @dataclass(frozen=True, slots=True)
 class LaunchInputs:
-    """All that a launch configuration is made of."""
+    """All inputs of a launch configuration."""
 
     release: ServerRelease
     names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Says whether a server drafts with a target's own layers for multi-token prediction."""
+"""Decides whether a server can draft with a target's own layers for multi-token prediction."""
 
 from __future__ import annotations
 
@@ -23,23 +23,25 @@ class MtpSupport:
     source: str
     """Where that is written."""
     in_whole_turns: bool = False
-    """True if a draft beyond the layers must be a whole number of turns through them."""
+    """True if a draft longer than the number of layers must be a multiple of it."""
 
     def check(self, target: Source, num_draft_tokens: int | None) -> Iterator[Finding]:
         """Finds why the server cannot draft so many tokens with the target; None stands for the default."""
         found = mtp_layers(target)
         if found is None:
-            problem = "the target has none: neither config.json nor a tensor tells of any"
+            problem = "the target has none: neither config.json nor a tensor names one"
             yield Finding(_SUBJECT, problem, _REPAIR, effect=_NOTHING)
         elif not found.size:
             problem = f"config.json says {found.count}, and their weights are missing, as in many copies"
             yield Finding(_SUBJECT, problem, "take the publisher's own weights", effect=_NOTHING)
         elif not self.names & {target.model_type, target.architecture}:
-            problem = f"the server drafts with none of {target.architecture} ({self.source})"
+            problem = f"the server cannot draft with those of {target.architecture} ({self.source})"
             yield Finding(_SUBJECT, problem, "take another method, or another engine", effect=_NOTHING)
         elif self.in_whole_turns and found.is_said and num_draft_tokens:
             count = found.count
             if num_draft_tokens > count and num_draft_tokens % count:
-                problem = f"a draft of {num_draft_tokens} tokens is no whole number of turns through {count}"
+                problem = (
+                    f"a draft of {num_draft_tokens} tokens is not a multiple of the target's {count} layers"
+                )
                 repair = f"write num_draft_tokens: {num_draft_tokens // count * count}"
                 yield Finding(_SUBJECT, problem, repair, effect="the server does not start")

@@ -15,6 +15,6 @@ class ServerRelease:
     version: str
     image: str
     cpu_image: str | None = None
-    """An image that runs without a GPU; None where there is no such image."""
+    """An image that runs without a GPU; None if there is no such image."""
     metrics_path: str | None = "/metrics"
-    """The path where the server tells what Prometheus reads; None where there is none."""
+    """The path of the server's metrics for Prometheus; None if there is none."""

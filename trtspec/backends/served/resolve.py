@@ -1,6 +1,6 @@
-"""Fills in every default of a recipe that a server of others serves; pure.
+"""Fills in every default of a recipe that another engine's server serves; pure.
 
-What is chosen here is all that the server is told, so that a launch says the same on every machine.
+The server gets only what is chosen here, so a launch is the same on every machine.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _CPU_BLOCK = 128  # tokens of a block of vLLM's KV cache on a CPU (`CpuPlatform`
 def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: ServerBackend) -> Resolved:
     """Returns the recipe with every default filled in, and how the server is started.
 
-    A head is none of the engines: what it takes of memory and time is not in the plan.
-    Raises RecipeError for what the recipe asks for and the server cannot do with these models.
+    A head is not among the engines: the plan does not count its memory and time. Raises RecipeError for what
+    the server cannot do with these models.
     """
     loaded, recipe = choose.loaded, choose.loaded.recipe
     version = choose(
@@ -119,7 +119,7 @@ def _choose_method(choose: Chooser) -> None:
 
 
 def _sizes(choose: Chooser, facts: PlanFacts) -> BuildOptions:
-    """Returns the sizes but those of texts, which depend on the memory that the models leave."""
+    """Returns the sizes except the length of sequences, which depends on the memory that the models leave."""
     recipe, on_cpu = choose.loaded.recipe, choose.loaded.recipe.hardware.gpu == gpus.NONE
     length = _num_draft_tokens(choose, facts)
     batch = choose("engine.max_batch_size", recipe.engine.max_batch_size, "drafts pay at low load")
@@ -134,7 +134,7 @@ def _sizes(choose: Chooser, facts: PlanFacts) -> BuildOptions:
 def _num_draft_tokens(choose: Chooser, facts: PlanFacts) -> int:
     """Returns the longest draft, which is K: no server changes it from round to round.
 
-    Raises RecipeError for more tokens than a head says in one step, of which vLLM would make up the rest.
+    Raises RecipeError for more tokens than a head proposes in one step; vLLM would invent the rest.
     """
     recipe = choose.loaded.recipe
     key, most = "speculation.num_draft_tokens", recipe.written("speculation.max_draft_len")
@@ -142,13 +142,13 @@ def _num_draft_tokens(choose: Chooser, facts: PlanFacts) -> int:
     own = _own_layers(recipe, facts)
     usual, reason = NUM_DRAFT_TOKENS, "about what the servers' own examples have"
     if at_once:
-        usual, reason = at_once, "what the head says in one step"
+        usual, reason = at_once, "what the head proposes in one step"
     elif own:
         usual, reason = own.count, "a token of each of the target's layers for it"
     length: int = choose(key, most or usual, "max_draft_len, in every round" if most else reason)
     if at_once and length > at_once:
         wrong = key if recipe.written(key) else "speculation.max_draft_len"
-        problem = f"{length} is more than the {at_once} tokens that the head says in one step"
+        problem = f"{length} is more than the {at_once} tokens that the head proposes in one step"
         raise choose.error(wrong, problem, f"at most {at_once}")
     return length
 
@@ -223,7 +223,7 @@ def _places(
 def _served(choose: Chooser, role: Role, engine: EnginePlan, output: Path) -> LaunchModel:
     """Returns where the server finds a model: on the Hub at its commit, in its folder, or in the build.
 
-    There it is where the draft is layers of the target, of which only the build makes a model.
+    It is in the build if the draft is layers of the target, because only the build makes a model of them.
     """
     quantize = engine.checkpoint.fp8 and engine.model.source.scheme is None
     if engine.layers:
@@ -237,7 +237,7 @@ def _place(choose: Chooser, role: Role) -> str:
 
 
 def _kv_bytes(engines: dict[Role, EnginePlan], own: MtpLayers | None) -> int:
-    """Returns the bytes of the KV caches that hold as many of the longest texts as may come at once."""
+    """Returns the bytes of the KV caches that hold the longest sequence for every request at once."""
     options = engines[Role.TARGET].options
     blocks = -(-(options.max_seq_len + options.max_draft_len) // _CPU_BLOCK)
     tokens = options.max_batch_size * blocks * _CPU_BLOCK

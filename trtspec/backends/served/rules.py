@@ -1,4 +1,4 @@
-"""Rules between the keys of a recipe that a server of others serves; pure."""
+"""Rules between the keys of a recipe that another engine's server serves; pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trtspec.recipe.migration.flag_table import FlagTable
 from trtspec.recipe.schema import Recipe
 
 _REMOVE = "remove this line"
-_COORDINATOR = "it is of trtspec's own coordinator, which serves engines"
+_COORDINATOR = "only trtspec's own coordinator has it, and that serves engines"
 _TOTAL = "it limits prompt and answer together alone: engine.max_seq_len"
 _NO_BUILD = "no engine is built, for which these are options of trtllm-build"
 _OWN_API = "its server has an API of its own, with its own options"
@@ -31,7 +31,7 @@ _LACKING = {
     "draft.quantization.calibration": "it takes scales from the weights as it loads them, or from the model",
     "draft.device": "it runs the draft on the target's GPUs",
 }
-"""Keys that no server has, by what it does instead."""
+"""Keys that no server has, with what it does instead."""
 
 _LACKING_ON_CLUSTERS = {
     "kubernetes.store": "it loads the models itself, and no engine is in a store",
@@ -62,7 +62,7 @@ def contradictions(recipe: Recipe, lacking: Mapping[str, str], layouts: Collecti
 
 
 def passed_on(recipe: Recipe, flags: FlagTable) -> Iterator[Finding]:
-    """Finds flags of `engine.extra_args` that trtspec sets, and secrets, of which a recipe is no place."""
+    """Finds flags of `engine.extra_args` that trtspec sets, and secrets, which do not belong in a recipe."""
     key, sets = "engine.extra_args", flags.sets
     for word in recipe.engine.extra_args:
         name = flags.syntax.name(word.partition("=")[0]).partition(".")[0]
@@ -77,7 +77,7 @@ def passed_on(recipe: Recipe, flags: FlagTable) -> Iterator[Finding]:
 
 
 def lacking_on_clusters(recipe: Recipe) -> Iterator[Finding]:
-    """Finds keys of `kubernetes` that a server of others does not have; they are no part of a build."""
+    """Finds keys of `kubernetes` that another engine's server does not have; they are no part of a build."""
     for key, reason in _LACKING_ON_CLUSTERS.items():
         if recipe.written(key):
             yield Finding(key, f"{recipe.backend} has no such thing: {reason}", _REMOVE)
@@ -86,7 +86,9 @@ def lacking_on_clusters(recipe: Recipe) -> Iterator[Finding]:
             problem = f"it is made of trtspec's own metrics, and {recipe.backend} has others"
             yield Finding(key, problem, _REMOVE)
     if recipe.kubernetes.form != "deployment":
-        problem = f"KServe would be told of trtspec's own server, and {recipe.backend} is another"
+        problem = (
+            f"the manifests for KServe describe trtspec's own server, and {recipe.backend} is another one"
+        )
         yield Finding("kubernetes.form", problem, "write form: deployment")
 
 

@@ -1,4 +1,4 @@
-"""Makes the steps of a build for a server of others, which write its inputs and build no engine."""
+"""Makes the steps of a build for another engine's server, which write its inputs and build no engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The longest text of a server of others, which is the model's own where memory allows; pure.
+"""The longest sequence of another engine's server, which is the model's own where memory allows; pure.
 
 vLLM counts so (`_get_and_verify_max_len` of 0.32's vllm/config/model.py), and does not start for more. SGLang
 and TensorRT-LLM agree (`get_context_length` of 0.5.23, `infer_max_seq_len` of 1.2's modeling_utils.py).
@@ -18,26 +18,28 @@ from trtspec.pipeline.plan.resolved import EnginePlan
 from trtspec.pipeline.plan.texts import TextBound, choose_max_seq_len
 from trtspec.recipe import gpus
 
-_ON_CPU = TextBound(8192, "the host's memory is set aside for every request at once")
+_ON_CPU = TextBound(8192, "the server reserves the host's memory for all requests at once")
 _ROUND = 256  # tokens to which a length that memory bounds is rounded down
 
 
 def with_texts(
     choose: Chooser, engines: Mapping[Role, EnginePlan], head: HeadDescription | None, variable: str | None
 ) -> dict[Role, EnginePlan]:
-    """Returns the engines with the sizes of their texts.
+    """Returns the engines with the longest sequence of each.
 
-    A `head` bounds them where the server needs a `variable` to start for longer ones than the head was made
-    for, and the recipe does not set it.
+    A `head` bounds it if the server needs a `variable` for longer sequences than the head was made for, and
+    the recipe does not set that.
 
-    Raises RecipeError for longer texts than a server takes of the target, or than its iterations read.
+    Raises RecipeError for longer sequences than a server takes of the target, or than its iterations read.
     """
     own = {role: engine.model.source.served_length for role, engine in engines.items()}
     target = engines[Role.TARGET]
     longest = choose_max_seq_len(choose, own, [*_of_head(choose, head, variable), *_bounds(choose, engines)])
     options = replace(target.options, max_input_len=longest - 1, max_seq_len=longest)
     if not target.enable_chunked_context and options.max_num_tokens < longest:
-        problem = f"{options.max_num_tokens} is less than the longest text, which is read in one iteration"
+        problem = (
+            f"{options.max_num_tokens} is less than the longest sequence, which is read in one iteration"
+        )
         repair = f"at least {longest}, or enable_chunked_context: true"
         raise choose.error("engine.max_num_tokens", problem, repair)
     return {role: replace(engine, options=options) for role, engine in engines.items()}
@@ -50,11 +52,11 @@ def _of_head(choose: Chooser, head: HeadDescription | None, variable: str | None
 
 
 def _bounds(choose: Chooser, engines: Mapping[Role, EnginePlan]) -> list[TextBound]:
-    """Returns what bounds the length that a server has where a recipe names none."""
+    """Returns what bounds the length if the recipe sets none."""
     hardware, target = choose.loaded.recipe.hardware, engines[Role.TARGET].model.source
     found = []
     if target.rope_type == longrope.KIND and (original := longrope.original(target)):
-        found.append(TextBound(original, "vLLM's own: beyond it longrope reads short texts worse"))
+        found.append(TextBound(original, "vLLM's own: beyond it longrope reads short sequences worse"))
     gpu = gpus.GPUS.get(hardware.gpu)
     if gpu is None:
         return [*found, _ON_CPU]

@@ -66,12 +66,12 @@ class SglangBackend(ServerBackend):
     lacking: ClassVar[Mapping[str, str]] = {
         "speculation.method.prompt_lookup_min": "its n-grams are of any length up to the longest",
         "serving.aliases": "it has one name (`served_model_name` of 0.5.23)",
-        AT_ONCE: "its draft models propose a token a step (SGLang 0.5.23, STANDALONE)",
+        AT_ONCE: "its draft models propose one token per step (SGLang 0.5.23, STANDALONE)",
         TRANSLATES: "its drafts have the target's vocabulary (0.5.23; sgl-project/sglang#22883 is open)",
     }
 
     def contradictions(self, recipe: Recipe) -> Iterator[Finding]:
-        """Finds pipeline ranks too, beside which SGLang drafts nothing.
+        """Finds pipeline ranks too, because SGLang does not draft with them.
 
         That is `check_pipeline_parallel_compat` of 0.5.23: only EAGLE's, and of servers that read prompts
         alone.

@@ -103,7 +103,7 @@ FLAGS = FlagTable(
 
 
 def read(words: Sequence[str], reading: FlagReading) -> None:
-    """Reads the words behind `sglang.launch_server`, and what is said of drafts."""
+    """Reads the words after `sglang.launch_server`, and its flags for drafts."""
     drafts, own = DraftFlags(reading), dict[str, Option]()
     flags = FLAGS.told_by(reading.own_flags)
     for item in options(with_config(words, reading), flags.syntax):
@@ -128,7 +128,7 @@ def read(words: Sequence[str], reading: FlagReading) -> None:
 
 
 def _speculate(own: dict[str, Option], drafts: DraftFlags) -> None:
-    """Takes the four flags that say what proposes, and how long a draft is.
+    """Takes the four flags that set the source and the length of drafts.
 
     A chain of K tokens is K steps of which each proposes one, verified with the token before them: K + 1.
     """

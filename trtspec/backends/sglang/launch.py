@@ -53,9 +53,9 @@ def speculation(wanted: LaunchInputs) -> dict[str, LaunchOption]:
     """Returns the options on drafts, which are chains of K tokens: SGLang counts the one before them too.
 
     Its n-grams would be a tree, which costs more rows to verify and asks for FlashInfer. They are of as many
-    tokens as are looked up and drafted together. A draft that is not named otherwise would be quantized
-    like the target. Without a path NEXTN drafts with the target's own layers. A block of DFlash or DSpark
-    takes no steps; DSpark is told how many tokens it proposes, which else its configuration says.
+    tokens as are looked up and drafted together. Without its own option, a draft would be quantized like the
+    target. Without a path, NEXTN drafts with the target's own layers. A block of DFlash or DSpark takes no
+    steps. DSpark gets the number of tokens that it proposes; otherwise its configuration decides.
     """
     method, draft, length = wanted.method, wanted.draft, wanted.num_draft_tokens
     algorithm = METHODS[method.kind]

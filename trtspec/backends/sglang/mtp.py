@@ -1,4 +1,4 @@
-"""The targets with whose own layers SGLang drafts."""
+"""Lists the targets with whose own layers SGLang can draft."""
 
 from __future__ import annotations
 

@@ -81,12 +81,12 @@ class TensorRtLlmBackend(EngineBackend):
         return defaults(kind, written)
 
     def longest(self, source: Source, role: Role) -> Iterator[tuple[int, str]]:
-        """Yields the lengths of which its runtime cannot go on with the KV cache.
+        """Yields the lengths beyond which its runtime cannot reuse the KV cache.
 
-        It takes windows that differ by layer, but 1.0 reuses no KV cache of theirs, on which each round
-        depends (NVIDIA Dynamo's guide to Gemma 3 with variable sliding window attention). And of a long text
-        it caches keys that the next round, whose new part is short, asks with other factors
-        (`families/longrope.py`).
+        It accepts windows that differ by layer, but 1.0 does not reuse their KV cache, which each round needs
+        (NVIDIA Dynamo's guide to Gemma 3 with variable sliding window attention). And a long sequence has
+        cached keys with other rotary factors than those that the next round, whose new part is short, would
+        use (`families/longrope.py`).
         """
         family = family_of(source)
         window, original = family.window(source) if family.alternates else None, family.original(source)
@@ -99,8 +99,8 @@ class TensorRtLlmBackend(EngineBackend):
         if original is not None:
             yield (
                 original,
-                f"behind {original} tokens positions of the {role} turn otherwise, which TensorRT-LLM chooses"
-                " by the part of a text that is new, not by the KV cache",
+                f"beyond {original} tokens the {role} has other rotary factors, which TensorRT-LLM chooses"
+                " by the new part of a sequence, not by its KV cache",
             )
 
     def contradictions(self, recipe: Recipe) -> Iterator[Finding]:

@@ -51,7 +51,7 @@ CAUSES = (
         "a library of TensorRT-LLM is missing",
         _INSIDE,
     ),
-    Cause(r"ModuleNotFoundError: (.+)", "its installation is not whole: {0}", _INSIDE),
+    Cause(r"ModuleNotFoundError: (.+)", "its installation is incomplete: {0}", _INSIDE),
     Cause(
         r"=(\S+) is not supported on SM (\d+)", "{0} has no kernels for SM {1}", "remove it from the recipe"
     ),
@@ -100,7 +100,7 @@ def diagnose(command: str, status: int, log: Path, causes: tuple[Cause, ...] = (
     else:
         problem = _complaint(text)
         if status == -signal.SIGKILL:
-            problem, repair = "the system ends processes so when its memory is full", _MEMORY
+            problem, repair = "the system kills processes when its memory is full", _MEMORY
     return StepError(command, f"{how}: {problem}", repair, log, lines)
 
 

@@ -50,7 +50,7 @@ _CONVERTER_LOST = {
     "--batch_size": "write it as quantization.calibration.batch_size, beside a dataset",
     "--num_medusa_heads": "the heads' own folder says how many there are",
     "--num_medusa_layers": "the heads' own folder says how many there are",
-    "--max_medusa_token_len": "speculation.max_draft_len says it to conversion and build",
+    "--max_medusa_token_len": "speculation.max_draft_len sets it for conversion and build",
     "--num_eagle_layers": "the tree is as deep as its nodes are likely, 4 tokens at most",
     "--max_non_leaves_per_layer": "the tree says it",
     "--workers": "trtspec converts every rank by itself",
@@ -103,7 +103,7 @@ class BuildChains:
         self._chains: list[_Chain] = []
 
     def read_converter(self, words: Sequence[str], reading: FlagReading) -> None:
-        """Reads the words behind `convert_checkpoint.py` or `quantize.py`."""
+        """Reads the words after `convert_checkpoint.py` or `quantize.py`."""
         chain = _Chain()
         for item in options(words, Syntax(switches=_CONVERTER_SWITCHES, dash="_", folds=True)):
             if isinstance(item, str):
@@ -125,7 +125,7 @@ class BuildChains:
         self._chains.append(chain)
 
     def read_build(self, words: Sequence[str], reading: FlagReading) -> None:
-        """Reads the words behind `trtllm-build`."""
+        """Reads the words after `trtllm-build`."""
         found = _Chain(is_built=True)
         for item in options(words, Syntax(_ALIASES, _BUILD_SWITCHES, dash="_", folds=True)):
             if isinstance(item, str):

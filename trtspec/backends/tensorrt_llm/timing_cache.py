@@ -1,4 +1,4 @@
-"""TensorRT's timing cache: kernels that one build has measured need not be measured again by the next."""
+"""TensorRT's timing cache: a build need not measure kernels that an earlier one has measured."""
 
 from __future__ import annotations
 

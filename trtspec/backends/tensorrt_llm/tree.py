@@ -12,7 +12,7 @@ from math import prod
 from trtspec.methods.medusa import NODES
 
 _RANKS = 16
-"""TensorRT-LLM tells paths apart by four bits a rank (`runtime/utils/speculativeChoicesUtils.cpp`)."""
+"""TensorRT-LLM identifies a path by four bits for each rank (`runtime/utils/speculativeChoicesUtils.cpp`)."""
 
 Path = tuple[int, ...]
 

@@ -19,7 +19,7 @@ class TreeInside(DraftInside):
     """A draft whose heads propose the paths of a tree in each step."""
 
     runtime: ClassVar[type[ChoicesTree]]
-    """What NVIDIA's runtime is told of the tree."""
+    """The tree, in the form that NVIDIA's runtime takes."""
 
     head: HeadDescription
     choices: Choices

@@ -18,7 +18,7 @@ _POLL_S = 0.2
 
 
 def build_argv(checkpoint: str, output: str, options: BuildOptions, mode: str = EXTERNAL) -> tuple[str, ...]:
-    """The exact command line; parallelism comes from the checkpoint's `mapping`, never from a flag.
+    """Returns the exact command line; parallelism comes from the checkpoint's `mapping`, never from a flag.
 
     `mode` is what an engine with a `max_draft_len` does with drafts, as `trtllm-build` calls it.
     """

@@ -44,7 +44,7 @@ _IN_FILE = {
     "quant_config.kv_cache_quant_algo": FlagKey("target.quantization.kv_cache", kv_cache),
 }
 _KEYS = {f"--{name}": key for name, key in _SHARED.items()}
-_MEMORY, _RUNS = "the server reckons its memory by itself", "how TensorRT-LLM runs a model, not which"
+_MEMORY, _RUNS = "the server computes its memory by itself", "how TensorRT-LLM runs a model, not which"
 _NO_KEY = "a recipe has no key for it"
 _SET_ELSEWHERE = {
     _FILE: "trtspec writes this file",
@@ -97,7 +97,7 @@ FLAGS = FlagTable(_SYNTAX, _KEYS, _SET_ELSEWHERE, {"--trust_remote_code": FOREIG
 
 
 def read(words: Sequence[str], reading: FlagReading) -> None:
-    """Reads the words behind `trtllm-serve` and its file; raises TrtspecError for an unreadable file."""
+    """Reads the words after `trtllm-serve`, and its file; raises TrtspecError for an unreadable file."""
     items = list(options(words[words[:1] == ["serve"] :], _SYNTAX))
     for item in items:
         if isinstance(item, str):

@@ -1,6 +1,6 @@
 """TensorRT-LLM's OpenAI server on its PyTorch backend (`trtllm-serve`).
 
-It is told what `commands/serve.py` and `llmapi/llm_args.py` of TensorRT-LLM 1.0 to 1.2 take. Its sizes are
+It gets what `commands/serve.py` and `llmapi/llm_args.py` of TensorRT-LLM 1.0 to 1.2 accept. Its sizes are
 options, since not all of these releases take them from a file of configuration, where the rest is.
 """
 
@@ -57,7 +57,7 @@ def configuration(wanted: LaunchInputs) -> dict[str, Any]:
 
 
 def speculation(wanted: LaunchInputs) -> dict[str, Any]:
-    """Returns `speculative_config`; n-grams are a request's own, and the latest match counts."""
+    """Returns `speculative_config`; n-grams are looked up within the request, and the latest match counts."""
     method, draft = wanted.method, wanted.draft
     if method.in_target:
         return {"decoding_type": METHODS[method.kind], "num_nextn_predict_layers": wanted.num_draft_tokens}

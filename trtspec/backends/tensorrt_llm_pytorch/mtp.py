@@ -1,4 +1,4 @@
-"""The targets with whose own layers TensorRT-LLM's PyTorch backend drafts.
+"""Lists the targets with whose own layers TensorRT-LLM's PyTorch backend can draft.
 
 1.3.0rc3 has those of GLM-4, EXAONE and Nemotron-H too (`MTPForCausalLM` of
 `_torch/models/modeling_speculative.py`).

@@ -85,7 +85,7 @@ class VllmBackend(ServerBackend):
             yield Finding("speculation.method", problem, "write method: ngram")
 
     def doubt(self, gpu: str) -> str | None:
-        """Returns what is wrong on a CPU: vllm-project/vllm#55005, open, and seen in 0.32.0 by `verify`."""
+        """Returns a defect on a CPU: vllm-project/vllm#55005, open, and seen in 0.32.0 by `verify`."""
         if gpu != gpus.NONE:
             return None
         wrong = "sampled text with drafts does not have the request's temperature (vllm-project/vllm#55005)"

@@ -138,7 +138,7 @@ FLAGS = FlagTable(_SYNTAX, _KEYS, _SET_ELSEWHERE, _LOST, of_drafts=(_CONFIG, *_S
 
 
 def read(words: Sequence[str], reading: FlagReading) -> None:
-    """Reads the words behind `vllm serve`, and what is said of drafts."""
+    """Reads the words after `vllm serve`, and its flags for drafts."""
     speculative: dict[str, tuple[Any, str]] = {}
     flags = FLAGS.told_by(reading.own_flags)
     for item in options(with_config(words, reading), flags.syntax):
@@ -158,7 +158,7 @@ def read(words: Sequence[str], reading: FlagReading) -> None:
 
 
 def _name(option: Option, reading: FlagReading) -> None:
-    """Takes the names that the server answers to, the first of which it answers by."""
+    """Takes the names of the model for clients; answers contain the first."""
     first, *others = (option.value or "").split() or [""]
     reading.set("serving.model_name", first, option.written)
     if others:
@@ -217,7 +217,7 @@ _LOST_KEYS = {
     "use_heterogeneous_vocab": "trtspec sets it where the vocabularies differ",
     "num_speculative_tokens": "it is no whole number",
     "disable_by_batch_size": "a recipe has no number of requests from which drafts stop",
-    "max_model_len": "texts beyond it would have no drafts; engine.max_seq_len counts for both models",
+    "max_model_len": "sequences beyond it would have no drafts; engine.max_seq_len counts for both models",
 }
 
 

@@ -1,4 +1,4 @@
-"""The targets with whose own layers vLLM drafts, in both releases."""
+"""Lists the targets with whose own layers vLLM can draft, in both releases."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ _IN_NAMES = "speculator"
 
 
 def read_speculator(drafts: DraftFlags) -> None:
-    """Makes a model that is a draft of Speculators the draft, and its verifier the target.
+    """Makes a model of Speculators the draft, and its verifier the target.
 
-    Raises TrtspecError where the configuration is on the Hub and cannot be had, since it alone says which.
+    Raises TrtspecError if the configuration on the Hub cannot be read, because only it names them.
     """
     reading = drafts.reading
     model, flag = str(reading.values.get("target.model", "")), reading.origins.get("target.model", "")
@@ -43,7 +43,7 @@ def read_speculator(drafts: DraftFlags) -> None:
 
 
 def _config(model: str) -> HfConfig | None:
-    """Returns a model's configuration; None where it has none here, and its name is not of this format."""
+    """Returns a model's configuration; None if it has none here, and its name is not of this format."""
     file = Path(model).expanduser() / "config.json"
     if file.is_file():
         return read_hf_config(file)

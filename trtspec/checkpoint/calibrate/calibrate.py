@@ -1,4 +1,4 @@
-"""Calibrates a model: finds the scales of its FP8 version with texts, and measures what they cost."""
+"""Calibrates a model: finds the scales of its FP8 version with texts, and measures the loss of quality."""
 
 from __future__ import annotations
 

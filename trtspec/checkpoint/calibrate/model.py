@@ -16,8 +16,8 @@ _RESERVE = 4 << 30  # bytes of a GPU for activations and for what fake quantizat
 def load_model(source: Source, dtype: str, tokens: int) -> PreTrainedModel:
     """Loads the model in `dtype`, from safetensors alone and without running code that comes with it.
 
-    accelerate puts its layers onto the GPUs, and those that do not fit into the CPU's memory. On each GPU
-    room is left for the logits of `tokens` tokens.
+    accelerate puts its layers onto the GPUs, and those that do not fit into the CPU's memory. Each GPU keeps
+    room for the logits of `tokens` tokens.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -41,7 +41,7 @@ def load_model(source: Source, dtype: str, tokens: int) -> PreTrainedModel:
 
 
 def keep_layers(model: PreTrainedModel, layers: Sequence[int]) -> None:
-    """Takes all layers but these out of a model; a layer's number is then the place of its cache."""
+    """Removes all layers but these from a model; a layer's number is then the index of its cache."""
     from torch.nn import ModuleList
 
     decoder: Any = model.get_decoder()  # type: ignore[no-untyped-call]
@@ -53,7 +53,8 @@ def keep_layers(model: PreTrainedModel, layers: Sequence[int]) -> None:
 
 
 def quiet_transformers() -> None:
-    """Silences transformers: its bars would cross ours, and it warns of a tokenizer without its own class."""
+    """Silences transformers: its progress bars would mix with ours, and it warns of a tokenizer without its
+    own class."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]

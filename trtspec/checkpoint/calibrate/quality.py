@@ -1,4 +1,4 @@
-"""Measures what FP8 costs a model on texts that were held out, and says what to worry about."""
+"""Measures the loss of quality by FP8 on held-out texts, and warns if it is high."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def measure(
 ) -> Quality | None:
     """Compares the quantized model with the original on token ids; None if no text has a next token.
 
-    `advance` is called with 1 after each text. Raises OverflowError for logits that are no distribution, or
-    one in which the texts are as good as impossible.
+    `advance` is called with 1 after each text. Raises OverflowError for logits that are no distribution, or a
+    distribution in which the texts are almost impossible.
     """
     import torch
 
@@ -76,7 +76,7 @@ def _compare(expected: torch.Tensor, found: torch.Tensor, following: torch.Tenso
 
 
 def cost(calibration: CalibratedRanges) -> str | None:
-    """One sentence on what FP8 costs; None if nothing was measured."""
+    """One sentence on the loss by FP8; None if nothing was measured."""
     found = calibration.quality
     if found is None:
         return None

@@ -1,4 +1,5 @@
-"""Reads the texts of one file: JSONL or plain text (a text a line), also compressed with gzip, or Parquet."""
+"""Reads the texts of one file: JSONL or plain text (a text per line), also compressed with gzip, or
+Parquet."""
 
 from __future__ import annotations
 

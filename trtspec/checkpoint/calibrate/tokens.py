@@ -60,7 +60,7 @@ class Encoder:
 def batches(texts: Sequence[Sequence[int]], size: int) -> Iterator[torch.Tensor]:
     """Yields tensors [<= size, length] int64, one text a row, repeated up to the longest of its batch.
 
-    Nothing is padded, since the scales would then also fit what the model makes of padding.
+    Nothing is padded, because padding would affect the scales.
     """
     import torch
 

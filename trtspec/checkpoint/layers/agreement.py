@@ -1,7 +1,7 @@
 """Measures how often a draft made of some of a model's layers agrees with the model.
 
 That is SWIFT's matchness (Xia et al. 2024, arXiv 2410.06916, section 4.1): the model's own answers are the
-truth, and one pass asks about every place of an answer.
+truth, and one pass computes every position of an answer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A prompt and what the model answered: token ids."""
+    """A prompt and the model's answer: token ids."""
 
     prompt: Sequence[int]
     answer: Sequence[int]
@@ -27,8 +27,8 @@ class Said:
 class Skipping:
     """A transformers model whose layers can be left out.
 
-    With `shares_cache` a draft reads the model's own keys and values of all that stands before the token that
-    it goes on from, as one does that shares its cache; else it has computed all of them itself.
+    With `shares_cache` a draft reads the model's own keys and values for all tokens before its last one, like
+    a draft that shares the cache. Otherwise it computes all of them itself.
     """
 
     def __init__(self, model: Any, *, shares_cache: bool) -> None:
@@ -46,7 +46,7 @@ class Skipping:
         return [said for said, _ in self._said]
 
     def answer(self, prompt: Sequence[int], max_tokens: int) -> None:
-        """Lets the whole model answer greedily, and keeps that."""
+        """Lets the whole model answer greedily, and keeps the answer."""
         import torch
 
         ids = torch.tensor([prompt], device=self.model.device)
@@ -66,7 +66,7 @@ class Skipping:
             self._said.append((said, self._cached([*said.prompt, *said.answer]) if self._shares else []))
 
     def agreement(self, layers: Sequence[int]) -> float:
-        """Returns the share of the tokens of all answers that a draft of these layers would have said."""
+        """Returns the share of all answer tokens that a draft of these layers would have proposed."""
         import torch
 
         keep_layers(self.model, layers)
@@ -99,10 +99,11 @@ class Skipping:
         places: range,
         cached: list[tuple[torch.Tensor, torch.Tensor]],
     ) -> torch.Tensor:
-        """Returns what the layers make of each place, behind the model's own keys and values before it.
+        """Returns the output of the layers at each position, with the model's own keys and values of the
+        tokens before it.
 
-        The tokens of all places are one batch of rows behind a cache of the whole text, of which each sees
-        what is before it, and of the others in the batch only itself.
+        The tokens of all positions are one batch of rows over a cache of the whole sequence. Each row sees
+        the tokens before its own, and itself, and no other row of the batch.
         """
         import torch
         from transformers import DynamicCache

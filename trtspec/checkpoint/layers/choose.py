@@ -1,4 +1,4 @@
-"""Chooses the layers of a target that are its draft, by what the target answers to texts."""
+"""Chooses the layers of a target that are its draft, by the target's answers to texts."""
 
 from __future__ import annotations
 

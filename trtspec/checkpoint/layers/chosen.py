@@ -1,4 +1,4 @@
-"""The layers that were chosen for a draft: the small file that keeps them, and whether they pay."""
+"""The layers that were chosen for a draft: the small file that stores them, and whether they pay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONGEST = 8
 
 @dataclass(frozen=True, slots=True)
 class ChosenLayers:
-    """Some of a target's layers, and how often a draft of them foresaw what the target said."""
+    """Some of a target's layers, and how often a draft of them proposed the target's token."""
 
     layers: tuple[int, ...]
     of: int
@@ -63,7 +63,7 @@ def with_layers(source: Source, file: Path | None) -> Source:
 
 
 def found(chosen: ChosenLayers, weight_share: float) -> str:
-    """One sentence on the layers, their agreement and what that brings at best."""
+    """One sentence on the layers, their agreement and the largest possible speed-up."""
     length, gain = best_round(chosen.agreement, weight_share)
     layers = ", ".join(map(str, chosen.layers))
     return (
@@ -76,10 +76,11 @@ def found(chosen: ChosenLayers, weight_share: float) -> str:
 
 
 def best_round(agreement: float, weight_share: float) -> tuple[int, float]:
-    """Returns the best K and its speed-up, where a draft token costs what it reads of the target's weights.
+    """Returns the best K and its speed-up, if a draft token costs the share of the target's weights that it
+    reads.
 
-    A round of K tokens then takes 1 + K times that (Leviathan et al. 2023, section 3.3): verifying is thought
-    to cost no more than a plain step, and a round nothing else, so that no deployment does better.
+    A round of K tokens then takes 1 + K times that (Leviathan et al. 2023, section 3.3): it assumes that
+    verifying costs no more than a plain step, and a round nothing else, so no deployment does better.
     """
     gains = {
         length: speedup([agreement] * length, RoundCosts(weight_share)) for length in range(1, _LONGEST + 1)
@@ -89,7 +90,7 @@ def best_round(agreement: float, weight_share: float) -> tuple[int, float]:
 
 
 def worries(chosen: ChosenLayers, weight_share: float) -> Iterator[str]:
-    """Yields a sentence where the layers hardly pay, and one for texts that are not the user's."""
+    """Yields a sentence if the layers hardly pay, and one if the texts are not the user's."""
     length, gain = best_round(chosen.agreement, weight_share)
     if gain < LEAST_GAIN:
         yield (

@@ -22,7 +22,7 @@ _COPIED = (*TOKENIZER_FILES, "generation_config.json", "hf_quant_config.json")
 def write_model(source: Source, folder: Path) -> None:
     """Writes a model of some layers of another (`of_layers`); weights are copied as they are.
 
-    A folder that is there is whole, and stays.
+    A folder that is there is complete, and stays.
     """
     if folder.is_dir():
         return

@@ -1,8 +1,8 @@
 """The search for the layers of a draft; pure.
 
 SWIFT (Xia et al. 2024, arXiv 2410.06916, section 4.1) keeps the best of many random sets, with a step of
-Bayesian optimization now and then. Here layers leave one by one, always the one without which the draft
-agrees most with the target, and what tries are left go into sets that differ from the best in one layer. With
+Bayesian optimization now and then. Here layers are removed one by one, always the one without which the draft
+agrees most with the target. The remaining tries go into sets that differ from the best one in one layer. With
 as many tries that finds better sets (`tests/perf/README.md`).
 """
 
@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 RETRIED = 6
-"""How many of the layers that hurt least when they were last tried are tried again; one of them leaves."""
+"""The number of layers that are tried again: those that hurt least when they were last tried. One of them is
+removed."""
 
 Layers = tuple[int, ...]
 Agreement = Callable[[Layers], float]
@@ -29,7 +30,7 @@ class FoundLayers:
     tried: int
     """The number of sets that were tried."""
     curve: dict[int, float]
-    """The agreement of the sets on the way that were tried, by how many layers they have."""
+    """The agreement of the sets tried on the way, by their number of layers."""
 
 
 def search(of: int, count: int, agreement: Agreement, tries: int, seed: int) -> FoundLayers:
@@ -59,7 +60,8 @@ def search(of: int, count: int, agreement: Agreement, tries: int, seed: int) -> 
 
 
 class _Asked:
-    """Asks for the agreement of a set once, and says what is thought of it when the tries are used up."""
+    """Asks for the agreement of a set once; when the tries are used up, it returns the guess of the
+    caller."""
 
     def __init__(self, agreement: Agreement, tries: int) -> None:
         self._agreement, self._tries = agreement, tries
@@ -80,7 +82,7 @@ class _Asked:
 def _improved(
     kept: Layers, best: float, movable: Sequence[int], asked: _Asked, chance: random.Random
 ) -> tuple[Layers, float]:
-    """Changes one layer for another, in random order, wherever that agrees more, until none does."""
+    """Exchanges single layers in random order if that raises the agreement, until no exchange does."""
     while not asked.is_over:
         changes = [(one, other) for one in movable if one in kept for other in movable if other not in kept]
         chance.shuffle(changes)

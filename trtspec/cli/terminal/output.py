@@ -120,7 +120,7 @@ class Output:
 
     @contextmanager
     def watch(self, label: str, size: int | None) -> Iterator[Advance]:
-        """Shows the progress of the block in bytes; `size` is None where it is not known."""
+        """Shows the progress of the block in bytes; `size` is None if it is not known."""
         with self.progress(label, size, "B") as progress:
             yield progress.advance
 

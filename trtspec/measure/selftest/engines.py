@@ -31,8 +31,8 @@ from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.triton.engines import EnginePair, load
 
 _LOOKED_AT, _CLEAR, _LONGEST, _QUESTIONS = 96, 8, 40, 6
-"""The tokens that are searched for a question, the shortest and the longest text of one, and the number of
-questions."""
+"""The tokens that are searched for a question, the shortest and the longest sequence of one, and the number
+of questions."""
 _K = 6
 _TOKENS, _DRAFTED = 32, 4
 

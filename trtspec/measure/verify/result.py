@@ -50,9 +50,9 @@ class GreedyComparison:
     moved: float | None
     """The largest move of the numbers, in nats; None without numbers."""
     drafted: int | None = None
-    """None where the server does not count."""
+    """None if the server does not count."""
     accepted: int | None = None
-    """None where the server does not count."""
+    """None if the server does not count."""
     by: str = ""
     """The name of the other engine, for a second opinion."""
 
@@ -146,7 +146,7 @@ class VerifyResult:
     prompts: tuple[Difference, ...] = ()
     """The prompts that the server tokenized differently from the tokenizer."""
     sampling: Sampling | None = None
-    """None where the check was left out."""
+    """None if the check was left out."""
     second_opinion: GreedyComparison | None = None
     command: str = ""
 

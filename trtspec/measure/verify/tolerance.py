@@ -38,7 +38,7 @@ class Tolerance:
     """The bound in nats."""
     dtype: str
     noise: float | None
-    """The largest move that plain decoding showed by itself, in nats; None where the engine reports no
+    """The largest move that plain decoding showed by itself, in nats; None if the engine reports no
     log-probabilities.
     """
     is_given: bool = False

@@ -25,7 +25,7 @@ from trtspec.pipeline.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """A build that is done, as far as it was asked for."""
+    """The result of a build, as far as it was asked for."""
 
     plan: BuildPlan
     steps: tuple[Step, ...]
@@ -35,7 +35,7 @@ class BuildResult:
     seconds: float
     """The time that they took."""
     pushed: tuple[Entry, ...] | None = None
-    """The new entries of the store; None where nothing was to be pushed."""
+    """The new entries of the store; None if nothing was to be pushed."""
 
     @property
     def output(self) -> Path:
@@ -61,12 +61,12 @@ def build(
 
     `output`, `backend` and `container` are as for `make_plan`. With `only` one engine is made alone, up to
     the stage `until`, and no repository. Engines that the `store` has are pulled, and what is built is pushed
-    there; what others build for the store meanwhile is waited for. With `key` the build must be the one that
-    stores know by it. `report` names files of which each gets a report, however the build ends. `progress` is
-    told of long work, and `warn` of what does no harm to the build.
+    there; it waits for engines that others build for the store meanwhile. With `key` the build must be the
+    one that stores know by it. `report` names files of which each gets a report, however the build ends.
+    `progress` reports long work, and `warn` what does not harm the build.
 
     Raises what `make_plan` raises, UnavailableError where this machine cannot build it, before a file of
-    weights is read, and whatever a step raises. A build that broke off is gone on with by the next call.
+    weights is read, and whatever a step raises. The next call continues an interrupted build.
     """
     role, stage = Role(only) if only else None, Stage(until)
     request = request_of(output, backend, None, container=container, only=role)

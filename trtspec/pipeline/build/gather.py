@@ -69,7 +69,7 @@ def gather(
         if is_head:
             head = _head(model.model, commit, folder, models[Role.TARGET].source, digests)
             continue
-        # A server of others gets a model of the Hub by its commit: nothing here reads its weights.
+        # Another engine's server gets a model of the Hub by its commit: nothing here reads its weights.
         is_told = commit is not None and not recipe.runner.builds_engines
         facts = _model(model.model, commit, folder, digests, is_told=is_told)
         dataset = None if facts.source.scheme else _dataset(texts, here, digests)
@@ -132,7 +132,7 @@ def _model(
 def _head(
     name: str, commit: str | None, folder: Path, target: Source, digests: FileDigests | None
 ) -> HeadFacts:
-    """Returns the facts of a head, which goes on with the target's states: its sizes are the target's."""
+    """Returns the facts of a head; it reads the target's states, so its sizes are the target's."""
     head = read_head(folder)
     tensors, layer = head.tensors, head.layer or {"num_hidden_layers": 0}
     source = replace(

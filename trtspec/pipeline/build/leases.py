@@ -1,4 +1,4 @@
-"""Leases on the engines that a build makes, so that builders who share a store make each of them once."""
+"""Leases on the engines of a build, so that builders who share a store make each engine once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trtspec.pipeline.store.store import Store
 
 
 class Planner(Protocol):
-    """Makes the plan, or goes on with an `earlier` one; `to_run` as in `make_plan`."""
+    """Makes the plan, or completes an `earlier` one; `to_run` as in `make_plan`."""
 
     def __call__(self, *, to_run: bool, earlier: BuildPlan | None = None) -> BuildPlan: ...
 
@@ -30,9 +30,9 @@ def leased_plan(
 ) -> Iterator[tuple[BuildPlan, Progress]]:
     """Yields the plan of a build, and the `Progress` for its steps; holds leases until the end of the block.
 
-    What others are building is waited for, before any weights are downloaded, and then pulled; without a
-    store nobody is waited for. Leases are taken in the order of their keys, so that no two builders wait for
-    each other. `warn` is called at the end if another builder took over. Raises what `planned` raises, and
+    It waits for what others are building, before it downloads any weights, and then pulls that. Without a
+    store it does not wait. Leases are taken in the order of their keys, so that no two builders wait for each
+    other. `warn` is called at the end if another builder took over. Raises what `planned` raises, and
     StoreError.
     """
     if store is None:
@@ -65,7 +65,7 @@ def _to_build(made: BuildPlan) -> list[tuple[Role, Platform, str]]:
 
 
 def _told(watch: Progress, leases: list[StoreLease]) -> Progress:
-    """Returns a `Progress` that those see too who wait for the leases."""
+    """Returns a `Progress` that those who wait for the leases see too."""
 
     @contextmanager
     def told(label: str, size: int | None) -> Iterator[Advance]:

@@ -32,7 +32,7 @@ class PlanRequest:
     """The request for a build, beside its recipe."""
 
     flags: Mapping[str, str | None]
-    """The values that flags name, by their keys in the recipe; None for a flag that was not given."""
+    """The values of flags, by their keys in the recipe; None for a flag that was not given."""
     container: bool = False
     """True if the engines are built in a container."""
     only: Role | None = None
@@ -85,8 +85,8 @@ def make_plan(
 
     The weights of a pair that was never built are read only with `to_run` or a `store`, and downloaded only
     with `to_run`, if a step will read them. Where they are not read, a published model that the Hub does not
-    give is what trtspec's table says of it. `progress` is told of long work. Raises RecipeError, OptionError
-    for an option that does not go with the recipe, what `gather` raises, and StoreError.
+    give is what trtspec's table says of it. `progress` reports long work. Raises RecipeError, OptionError for
+    an option that does not go with the recipe, what `gather` raises, and StoreError.
     """
     request = request_of(output, backend, layout, container=container, only=only)
     loaded, folder = read_request(recipe, request)
@@ -121,7 +121,7 @@ def read_request(recipe: str | Path, request: PlanRequest) -> tuple[LoadedRecipe
 
 def find_builder(loaded: LoadedRecipe, request: PlanRequest) -> Host:
     """Looks at what would build the engines."""
-    # The release of a recipe may be one of a server of others.
+    # The release of a recipe may be one of another engine's server.
     compiles = loaded.recipe.runner.compiles
     release = release_of(loaded.recipe.engine.release if compiles else None)
     return find_host(release, container=request.container)

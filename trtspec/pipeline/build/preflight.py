@@ -1,4 +1,4 @@
-"""Looks for what would end a build before a file of weights is read, hashed or downloaded."""
+"""Looks for errors that would end a build, before a file of weights is read, hashed or downloaded."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _CHECKS = (check_pair.KIND, check_head.KIND)
 def look_ahead(
     recipe: str | Path, request: PlanRequest, stage: Stage, watch: Progress, *, pulls: bool
 ) -> BuildPlan:
-    """Returns the outline of a build, unless what is known without the weights tells that it would fail.
+    """Returns the outline of a build, or raises if it would fail by what is known without the weights.
 
     The tools, the container engine and the GPUs come first, then the models' configurations and the access to
     them, then the disks; what steps need beside all that, such as an image, is fetched last. A build that
-    `pulls` from a store may do without tools, and what was done before `stage` or in an earlier build needs
-    none. Raises what `outline` raises, UnavailableError, and PairError.
+    `pulls` from a store needs no tools. Steps before `stage`, or of an earlier build, need none either.
+    Raises what `outline` raises, UnavailableError, and PairError.
     """
     loaded, folder = read_request(recipe, request)
     host = find_builder(loaded, request)

@@ -44,9 +44,9 @@ def look(
 def push_build(store: Store, made: BuildPlan, watch: Progress, only: Role | None = None) -> list[Entry]:
     """Pushes each engine, and the build as it is served, unless the store has it; returns the new entries.
 
-    With `only` it pushes this engine alone. The build directory is held meanwhile, for another build would
-    be stored by the keys of this one. Raises UnavailableError if another build is at work there, and
-    StoreError, also if another build has been.
+    With `only` it pushes this engine alone. The build directory is held meanwhile, for another build would be
+    stored by the keys of this one. Raises UnavailableError if another build runs there, and StoreError, also
+    if another build ran there.
     """
     with only_build(made.output):
         if undone := made.pending():
@@ -58,7 +58,7 @@ def push_build(store: Store, made: BuildPlan, watch: Progress, only: Role | None
 def _push_held(
     store: Store, steps: Sequence[Step], resolved: Resolved, watch: Progress, only: Role | None
 ) -> list[Entry]:
-    """Does so for a build directory that is held; `steps` are those of a plan without a store."""
+    """Pushes a build directory that is locked; `steps` are those of a plan without a store."""
     folder, roles = resolved.output, (only,) if only else tuple(resolved.engines)
     manifest = json.loads((folder / write_manifest.OUTPUT).read_text(encoding="utf-8"))
     platforms = {role: engine_platform(resolved, role, manifest["tools"].get("tensorrt")) for role in roles}
@@ -99,7 +99,7 @@ def _served(resolved: Resolved) -> tuple[str, ...]:
 
 
 def key_of(made: BuildPlan, only: Role | None) -> str | None:
-    """Returns the key of one engine or else of the pair; None where the models' files have not been read."""
+    """Returns the key of one engine or else of the pair; None if the models' files have not been read."""
     return engine_key(made.own_steps, only) if only else _pair_key(made.own_steps, made.resolved)
 
 
@@ -109,7 +109,7 @@ def platform_for(made: BuildPlan, only: Role | None) -> Platform:
 
 
 def check_key(made: BuildPlan, only: Role | None, asked: str) -> None:
-    """Raises UnavailableError if the plan makes something else than what has been asked for by its key."""
+    """Raises UnavailableError if the plan would make another build than the one that the key names."""
     if key_of(made, only) != asked:
         what, recipe = only or "pair", made.resolved.loaded.path
         problem = f"would make another {what} than the planned one, {asked[:12]}"

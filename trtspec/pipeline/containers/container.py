@@ -30,7 +30,7 @@ class Health:
 
     command: str
     start_s: float
-    """Failures in so many first seconds do not count."""
+    """The number of seconds at the start in which failures do not count."""
 
     def words(self) -> list[str]:
         often = ["--health-interval", "10s", "--health-timeout", "5s", "--health-retries", "3"]
@@ -55,8 +55,8 @@ class Container:
     """The values of the option `--publish`, "host:port:port"."""
     health: Health | None = None
     secrets: tuple[str, ...] = ()
-    """The names of variables that get the values that they have where the line is run. None of its words
-    shows these values.
+    """The names of variables that get the values that they have where the line is run. The command line does
+    not show these values.
     """
     entrypoint: str | None = None
     """Stands in place of the image's own."""
@@ -109,7 +109,7 @@ class Container:
 
 
 def name_for(what: str, folder: Path) -> str:
-    """Returns a name that is the same for the same folder, so that what an earlier run left is found."""
+    """Returns the same name for the same folder, so that the container of an earlier run is found."""
     return f"trtspec-{what}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
 
 

@@ -32,7 +32,7 @@ class ContainerEngine:
     user: str = _ROOT
     """The user that a container runs as, "uid:gid", so that this user owns its files."""
     memlock: int | None = -1
-    """The bytes that a container may lock; -1 for any, None where that is for the daemon to say."""
+    """The bytes that a container may lock; -1 for any, None if that is for the daemon to say."""
     gpus: bool = False
     """True if containers can have GPUs."""
     devices: frozenset[str] = frozenset()
@@ -40,7 +40,7 @@ class ContainerEngine:
     rootless: bool = False
     """True if root in a container is this user."""
     may_remap: bool = False
-    """True if a container may get users of its own unless it is told otherwise."""
+    """True if a container may get a user namespace of its own unless an option forbids it."""
     labels: bool = False
     """True if SELinux keeps containers from files without their label."""
     checks_health: bool = True
@@ -48,9 +48,9 @@ class ContainerEngine:
     ends_at_logout: bool = False
     """True if containers end with this user's last session."""
     store: str = ""
-    """The storage driver; "" where it is not told."""
+    """The storage driver; "" if it is not reported."""
     cgroups: str = ""
-    """The version of cgroups; "" where it is not told."""
+    """The version of cgroups; "" if it is not reported."""
 
     def obstacle_to(self, *, gpus: bool) -> UnavailableError | None:
         """Returns why no container of NVIDIA's image, with GPUs or without, can run here; None if one can."""

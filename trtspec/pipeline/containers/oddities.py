@@ -10,12 +10,12 @@ from trtspec.pipeline.containers.engine import ContainerEngine
 
 
 def describe(engine: ContainerEngine) -> str:
-    """Returns what it is, where containers can have GPUs: its version, and whether root runs them."""
+    """Describes the program: its version, and whether root runs containers."""
     return f"{engine.version}{', rootless' if engine.rootless else ''}, with GPUs for containers"
 
 
 def oddities(engine: ContainerEngine) -> Iterator[Finding]:
-    """Yields what one should know of it, and what to do where something is amiss."""
+    """Yields what one should know of it, and the repair of what is wrong."""
     name = engine.program.name
     if engine.labels:
         yield note(

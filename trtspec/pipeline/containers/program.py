@@ -1,4 +1,4 @@
-"""Runs the command line of docker or podman; what it says of a failure becomes one line."""
+"""Runs the command line of docker or podman; its error message becomes one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TIMEOUT_S = 5
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A command that PATH may lack, and how it speaks."""
+    """A command that PATH may lack, and its dialect."""
 
     name: str
     dialect: Dialect
@@ -41,7 +41,7 @@ class Program:
         return result.stdout
 
     def run_if_there(self, *words: str) -> str | None:
-        """Returns the output of a command about a thing that may be gone, None when it is.
+        """Returns the output of a command about something that may be gone; None if it is gone.
 
         Raises `UnavailableError` when the command fails for another reason.
         """
@@ -53,12 +53,12 @@ class Program:
         raise self.explained(result.stderr)
 
     def start(self, words: tuple[str, ...], output: IO[bytes]) -> ChildProcess:
-        """Starts a command that the terminal's Ctrl-C does not reach; what it says goes to `output`."""
+        """Starts a command that the terminal's Ctrl-C does not reach; its output goes to `output`."""
         return ChildProcess([self.executable(), *words], output)
 
     @contextmanager
     def lines(self, *words: str) -> Iterator[Iterator[str]]:
-        """Yields the lines that a command says; raises `UnavailableError` when it fails.
+        """Yields the lines that a command prints; raises `UnavailableError` when it fails.
 
         An exception in the block ends the command.
         """
@@ -79,7 +79,7 @@ class Program:
             raise self.explained("\n".join(said))
 
     def explained(self, said: str) -> UnavailableError:
-        """Returns an error that tells what is wrong, from what the command said."""
+        """Returns the error for a command that failed, from its output."""
         if known := find_cause(self.dialect.causes, said):
             return UnavailableError(self.name, *known)
         lines = [line for line in said.splitlines() if line.strip()]
@@ -116,8 +116,8 @@ class Program:
 def find_program() -> Program:
     """Returns docker, or podman where docker is not installed or is podman by another name.
 
-    `TRTSPEC_CONTAINERS` says which where both are there. A daemon that does not answer is no reason to look
-    elsewhere: what runs in docker would be lost from sight. Raises `UnavailableError` for another word.
+    `TRTSPEC_CONTAINERS` chooses if both are there. If docker's daemon does not answer, it does not try
+    podman: it would not see what runs in docker. Raises `UnavailableError` for another word.
     """
     choice = os.environ.get(CHOICE, "")
     if choice not in ("", DOCKER.name, PODMAN.name):

@@ -32,7 +32,7 @@ class State:
 
 
 def find_state(program: Program, name: str) -> State | None:
-    """Returns the state of the container with this name or id; None where there is none."""
+    """Returns the state of the container with this name or id; None if there is none."""
     found = program.run_if_there("container", "inspect", name)
     return _state(json.loads(found)[0]) if found else None
 
@@ -46,7 +46,7 @@ def find_states(program: Program, label: str) -> list[State]:
 def remove(program: Program, container_id: str) -> None:
     """Ends and removes the container, if there is one.
 
-    It takes no name, since that may be another container's by now.
+    It takes an id, because another container may have the name by now.
     """
     program.run_if_there(*program.dialect.remove, container_id)
 

@@ -39,7 +39,7 @@ class ContainerHost:
 
 
 def find_surroundings() -> ContainerHost:
-    """Looks around."""
+    """Reads these facts."""
     uid, limit = os.getuid(), resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
     is_free = limit == resource.RLIM_INFINITY or _may_raise_limits()
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{uid}")

@@ -39,7 +39,7 @@ class EngineConfig:
     architecture: str
     dtype: str
     quant_algo: str | None
-    """The format that its linear layers are quantized to, such as FP8; None where they are not."""
+    """The format that its linear layers are quantized to, such as FP8; None if they are not."""
     vocab_size: int
     world_size: int
     max_batch_size: int
@@ -50,7 +50,7 @@ class EngineConfig:
     max_num_tokens: int
     max_draft_len: int
     num_eagle_layers: int
-    """How often the engine has a head of EAGLE inside; `max_seq_len` includes this too."""
+    """The number of copies of EAGLE's head in the engine; `max_seq_len` includes this too."""
     speculative_decoding_mode: int
     kv_cache_type: str
     remove_input_padding: bool
@@ -59,7 +59,7 @@ class EngineConfig:
 
     @property
     def longest(self) -> int:
-        """The most tokens of a text: what is left of `max_seq_len` for a prompt and its answer."""
+        """The longest sequence: the part of `max_seq_len` for a prompt and its answer."""
         return self.max_seq_len - self.max_draft_len - self.num_eagle_layers
 
     @property
@@ -80,7 +80,7 @@ class EngineConfig:
 
     @property
     def runner(self) -> Backend:
-        """The backend, which answers what it is like."""
+        """The backend."""
         return backend_named(self.backend)
 
     @property
@@ -101,7 +101,7 @@ def write_config(folder: Path, version: str, pretrained: Mapping[str, Any], buil
 
 
 def read_engine(folder: Path) -> EngineConfig:
-    """Reads a directory that either builder made; raises EngineError for one that is not whole.
+    """Reads a directory that either builder made; raises EngineError for an incomplete one.
 
     Keys that trtspec does not use may be there or not.
     """

@@ -1,4 +1,4 @@
-"""Checks that what is to be served is what was built, as far as small files tell."""
+"""Checks by small files that what is to be served is what was built."""
 
 from __future__ import annotations
 

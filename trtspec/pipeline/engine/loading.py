@@ -1,4 +1,4 @@
-"""Checks, before it is tried, that engines will load and work together where they are to be served."""
+"""Checks, before a server starts, that engines will load there and work together."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def check_loading(
     tokenizer_sizes: Mapping[Role, int],
     runtime: Runtime,
 ) -> None:
-    """Raises EngineError for the first thing that would fail, with the image or the rebuild that mends it.
+    """Raises EngineError for the first thing that would fail, with the image or the rebuild that repairs it.
 
     `num_draft_tokens` is the longest draft that will be sent, `tokenizer_sizes` one more than the highest
     token id that each engine is given.
@@ -150,9 +150,10 @@ def _check_vocabulary(folder: Path, config: EngineConfig, tokenizer_size: int) -
 
 
 def _check_length(folder: Path, config: EngineConfig, target: EngineConfig) -> None:
-    """Raises EngineError if an engine cannot read the target's longest text: each is given the whole text."""
+    """Raises EngineError if an engine cannot read the target's longest sequence: each reads the whole
+    sequence."""
     if config.max_seq_len < target.longest:
         problem = (
-            f"reads texts of {config.max_seq_len} tokens, but the target's texts may have {target.longest}"
+            f"reads sequences of {config.max_seq_len} tokens, but the target's may have {target.longest}"
         )
         raise EngineError(folder, problem, "build both engines from one recipe")

@@ -66,12 +66,12 @@ def read_manifest(file: Path) -> Manifest | None:
 
 
 def recipe_of(file: Path) -> str | None:
-    """Returns the digest of the recipe that a manifest names; None where there is no such manifest."""
+    """Returns the digest of the recipe that a manifest names; None if there is no such manifest."""
     found = read_manifest(file)
     return found.recipe if found else None
 
 
 def backend_of(file: Path) -> str | None:
-    """Returns the backend that a manifest names; None where there is no such manifest."""
+    """Returns the backend that a manifest names; None if there is no such manifest."""
     found = read_manifest(file)
     return found.backend if found else None

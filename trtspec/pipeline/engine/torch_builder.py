@@ -62,8 +62,7 @@ PLUGINS: dict[str, Any] = {
 def build(checkpoint: Path, options: BuildOptions, output: Path) -> None:
     """Makes the engine directory `output`, which must not exist, from a checkpoint of any number of ranks.
 
-    Raises EngineError for a model that the executor, which reads the keys of `config.json`, would compute
-    wrongly.
+    Raises EngineError for a model that the executor would compute wrongly.
     """
     pretrained = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     _check_family(checkpoint / "config.json", pretrained)

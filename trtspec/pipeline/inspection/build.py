@@ -1,4 +1,4 @@
-"""Inspects a build: what its manifest says it was made of, and whether everything that was made is there."""
+"""Inspects a build: its inputs by the manifest, and whether all of its files are there."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _AGAIN = "trtspec build RECIPE makes it again"
 def inspect_build(folder: Path, manifest: Manifest, look: Callable[[Path], Report]) -> Report:
     """Returns the report of a finished build; `look` returns that of a checkpoint or an engine in it.
 
-    What they have to say is told with their place in the build. Engines alone count as stored, since
-    checkpoints hold the same weights.
+    Their findings name their path in the build. Engines alone count as stored, since checkpoints hold the
+    same weights.
     """
     paths = {name: folder / name for name in manifest.outputs}
     missing = [name for name, file in paths.items() if not file.is_file()]

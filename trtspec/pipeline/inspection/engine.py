@@ -75,7 +75,7 @@ def _engine_files(folder: Path, world_size: int, findings: list[Finding]) -> lis
 
 
 def _oddities(build: Mapping[str, Any]) -> Iterator[Finding]:
-    """Finds what the runtime would fail with; `read_engine` has seen that every key is there."""
+    """Finds what would make the runtime fail; `read_engine` has checked that every key is there."""
     drafts, batch, tokens = build["max_draft_len"], build["max_batch_size"], build["max_num_tokens"]
     verifies = int(build["speculative_decoding_mode"]) in MODES.values()
     if verifies != bool(drafts):

@@ -25,7 +25,7 @@ from trtspec.pipeline.inspection.report import Report
 def inspect(place: str, target: str | None = None) -> Report:
     """Returns the report of a folder, or of a Hub model that this machine has; raises ModelError for neither.
 
-    With a target, a head or a model that is whole is compared with it, and a finding says whether it fits.
+    With a target, it compares a complete head or model with it, and a finding says whether it fits.
     """
     folder = _find(place)
     report = _inspected(folder)

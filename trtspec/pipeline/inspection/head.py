@@ -26,7 +26,8 @@ _LAYER = (
 
 
 def inspect_head(folder: Path) -> Report:
-    """The report of a head's folder; an error in it if that is not whole, or has another kind of draft."""
+    """The report of a head's folder; the report has an error if the head is incomplete, or another kind of
+    draft."""
     config = folder / "config.json"
     try:
         head = read_head(folder)

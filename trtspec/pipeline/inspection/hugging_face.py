@@ -1,4 +1,4 @@
-"""Inspects a Hugging Face model folder: what it is, and what a conversion would stumble over."""
+"""Inspects a Hugging Face model folder: its kind, and what would make a conversion fail."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _convertible(folder: Path, findings: list[Finding]) -> tuple[Source | None, 
 
 
 def _impossible(folder: Path, config: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yields what is wrong with each size; the one that is read first may have been told of already."""
+    """Yields what is wrong with each size; an error of the first one may have been reported already."""
     sizes = HfConfig(folder / "config.json", config)
     for key in _SIZES:
         if isinstance(config.get(key), (int, float)):

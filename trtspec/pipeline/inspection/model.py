@@ -23,7 +23,7 @@ MOST_BLOCKS = 1 << 16  # layers times experts, each of which has tensors: far mo
 
 
 def sizes_of(config: Mapping[str, Any]) -> Sizes | None:
-    """The sizes in a config; None for a family that trtspec lacks, or if one is missing or impossible."""
+    """The sizes in a config; None for a family that trtspec lacks, or if a size is missing or impossible."""
     family = FAMILIES.get(str(config.get("architecture")))
     if family is None or not all(is_size(config.get(key)) for key in SIZES):
         return None

@@ -86,7 +86,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def oddities(config: Mapping[str, Any]) -> Iterator[Finding]:
-    """Finds what TensorRT-LLM refuses, or silently takes for something else than is meant."""
+    """Finds what TensorRT-LLM refuses, or silently misreads."""
     yield from _family(config)
     yield from _sizes(config)
     yield from _numbers(config)

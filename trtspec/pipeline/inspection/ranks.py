@@ -33,7 +33,7 @@ _HARMLESS = re.compile(
 def read_ranks(
     folder: Path, config: Mapping[str, Any], findings: list[Finding]
 ) -> dict[int, dict[str, Tensor]]:
-    """The tensors of every rank whose file is whole; what is wrong with others is added to `findings`."""
+    """The tensors of every rank whose file is complete; errors of other files are added to `findings`."""
     world_size = mapping_of(config).world_size
     files = rank_files(folder, ".safetensors", world_size)
     findings += missing_ranks(files, ".safetensors", world_size, "checkpoint", _AGAIN)
@@ -61,7 +61,7 @@ def rank_files(folder: Path, suffix: str, world_size: int) -> dict[int, Path]:
 def missing_ranks(
     files: Mapping[int, Path], suffix: str, world_size: int, what: str, repair: str
 ) -> Iterator[Finding]:
-    """Finds the ranks of `what` without a file: of many, as a config may claim, the first and the number."""
+    """Finds the ranks of `what` without a file. If there are many, it names the first and their number."""
     number = world_size - len(files)
     missing = (f"rank{rank}{suffix}" for rank in range(world_size) if rank not in files)
     if number > _FEW:

@@ -84,7 +84,7 @@ def python_of(server: OwnParser, packages: Iterable[str]) -> str | None:
 
 
 def flags_of(python: str | Path, server: OwnParser, seconds: float = _IMPORT_S) -> OwnFlags:
-    """The flags of a server's own parser; none if its Python does not say them in so many seconds."""
+    """The flags of a server's own parser; none if its Python does not answer in so many seconds."""
     said = _ask(
         str(python), _ASK_FLAGS.read_text(encoding="utf-8"), server.parser, server.adds, seconds=seconds
     )

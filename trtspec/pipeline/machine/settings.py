@@ -1,4 +1,4 @@
-"""Settings of GPUs with which no engine can be built or served on them; pure."""
+"""Settings of GPUs that prevent building or serving an engine; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gathers what `trtspec doctor` judges: this machine, and what it has of a recipe's models."""
+"""Collects the facts for `trtspec doctor`: this machine, and which of a recipe's models it has."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Machine:
 
 
 def look(loaded: LoadedRecipe | None, output: Path, wheel: TrtspecError | None) -> Machine:
-    """Looks at everything at once; `output` is the folder of a build, which need not be there.
+    """Collects everything in parallel; `output` is the folder of a build, which need not be there.
 
     `wheel` becomes part of the result.
     """

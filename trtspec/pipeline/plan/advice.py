@@ -1,4 +1,4 @@
-"""The industry's rules held against a plan; pure."""
+"""Applies the industry's rules of thumb to a plan; pure."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def advice(
 ) -> RuleAdvice:
     """Returns the rules and the checklist with their verdicts.
 
-    Each of the others is None where the plan has none, `measured` where nothing was, and `rollout` where none
-    has begun.
+    Every other argument is None if the plan lacks it: `measured` without a measurement, and `rollout` before
+    one was started.
     """
     target, draft = resolved.target, resolved.engines.get(Role.DRAFT)
     memories = [memory for memory in (budget, on_cpu) if memory]
-    # A server of others has the model's own length where the recipe names none: few requests have it at once.
+    # If the recipe sets no length, another engine's server has the model's own: few requests reach it.
     is_asked = resolved.launch is None or resolved.loaded.recipe.written("engine.max_seq_len") is not None
     rooms = [memory.requests for memory in memories if is_asked]
     problems = [memory.problem for memory in memories if memory.problem]
@@ -52,13 +52,14 @@ def advice(
 
 
 def _made_for(resolved: Resolved) -> int | None:
-    """Returns how many requests the KV caches of a server are made for, which it is told on a CPU alone."""
+    """Returns how many requests a server's KV caches are made for; only a server on a CPU gets that
+    number."""
     on_cpu = resolved.loaded.recipe.hardware.gpu == gpus.NONE
     return resolved.target.options.max_batch_size if on_cpu else None
 
 
 def _expected(speed: Speed) -> Expected:
-    """Returns what is expected of one stream, with drafts as long as they are best."""
+    """Returns the expected speed of one stream, with the best draft length."""
     alone, first = speed.at(1), speed.rows[0]
     least, most = (best(speed.pair, alone, acceptance, _LONGEST).length for acceptance in _USUAL)
     return Expected(

@@ -1,4 +1,4 @@
-"""Finds plans that would fit in place of one that does not; pure.
+"""Finds plans that would fit instead of one that does not; pure.
 
 Each alternative is the plan with a few keys of its recipe changed, and its memory is computed as the plan's.
 What a plan would choose anew for it (the layout, the width of an iteration) stays as it is, so `trtspec plan`
@@ -20,7 +20,7 @@ from trtspec.recipe import gpus
 
 COUNTS = (2, 4, 8)
 LEAST_TOKENS = 1024
-"""A text that is shorter is no alternative."""
+"""A shorter sequence is no alternative."""
 
 _ROUND = 32  # tokens of a block of the KV cache
 _PRECISIONS = ((), ("weights",), ("weights", "kv_cache"))
@@ -42,16 +42,16 @@ class Alternative:
 
     @property
     def has_room(self) -> bool:
-        """True if the KV caches hold as many requests of full length as may come at once."""
+        """True if the KV caches hold the largest number of requests at full length."""
         return self.budget.requests >= self.budget.max_batch_size
 
 
 def alternatives(resolved: Resolved) -> list[Alternative]:
     """Returns what fits, best first.
 
-    Fewer GPUs come before more, then what has room for the whole batch, then fewer changes, then more
-    requests. One is left out where another does with a part of its changes or with fewer GPUs, unless only it
-    has the room.
+    Fewer GPUs come first, then plans with room for the whole batch, then fewer changes, then more requests.
+    It leaves out a plan if another one needs only a part of its changes or fewer GPUs, unless only the first
+    has room for the batch.
     """
     gpu = gpus.GPUS.get(resolved.loaded.recipe.hardware.gpu)
     if resolved.target.runner.is_embedded or gpu is None:
@@ -91,7 +91,7 @@ def _fitting(resolved: Resolved, gpu: gpus.GpuProduct) -> Iterator[Alternative]:
 def _quantized(
     engines: Engines, gpu: gpus.GpuProduct, parts: tuple[str, ...]
 ) -> tuple[Engines, Values] | None:
-    """Returns the engines with these parts in FP8; None where that is impossible, or changes nothing."""
+    """Returns the engines with these parts in FP8; None if that is impossible, or changes nothing."""
     changed, keys = dict(engines), Values()
     for role, engine in engines.items():
         before, mapping = engine.checkpoint, engine.checkpoint.mapping
@@ -125,7 +125,8 @@ def _spread(engines: Engines, count: int) -> Iterator[tuple[Engines, Values]]:
 
 
 def _shorter(engines: Engines, gpu: gpus.GpuProduct, count: int) -> Iterator[tuple[Engines, Values]]:
-    """Yields the engines as they are, and with the longest text of which one, or the whole batch, fits."""
+    """Yields the engines as they are, and with the longest sequence that fits: one of it, or the whole
+    batch."""
     yield engines, {}
     options = engines[Role.TARGET].options
     tokens = budget_of(gpu, engines, count).tokens

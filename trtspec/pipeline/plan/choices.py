@@ -67,7 +67,7 @@ def build_folder(
 
 
 def asked_backend(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> str | None:
-    """Returns the backend that a flag or the environment asks for; None where the recipe's own holds."""
+    """Returns the backend that a flag or the environment asks for; None if the recipe's own applies."""
     key = "engine.backend"
     return flags.get(key) or environment.get(ENVIRONMENT[key]) or None
 

@@ -30,8 +30,8 @@ def depending(
 ) -> dict[Role, EnginePlan]:
     """Returns the engines; those of layers of the target live in its engine where they can.
 
-    A server of others has no `layout`, and loads them as a model of its own.
-    Raises RecipeError for a head that would not be in its target's process.
+    Another engine's server has no `layout`, and loads them as a model of its own. Raises RecipeError for a
+    head that would not be in its target's process.
     """
     draft = choose.loaded.recipe.draft
     if draft is None or Role.DRAFT not in engines:

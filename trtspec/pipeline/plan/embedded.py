@@ -1,4 +1,4 @@
-"""The memory and threads that engines of the torch backend take of a machine that runs them on its CPU; pure.
+"""Computes the memory and threads of engines of the torch backend on a machine's CPU; pure.
 
 That is all engines of a build, or the draft alone beside a target on a GPU.
 
@@ -19,7 +19,7 @@ from trtspec.serving.executors.torch.host import ProcessShare
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """The memory that the engines of these roles find on the machine, and what they take of it."""
+    """The free memory of the machine, and the part that the engines of these roles take."""
 
     roles: tuple[Role, ...]
     free: int
@@ -54,9 +54,9 @@ class Embedded:
 
 
 def embedded(resolved: Resolved, host: ProcessShare) -> Embedded | None:
-    """Returns what the engines take of this host; None where it runs none of them.
+    """Returns what the engines take of this host; None if it runs none of them.
 
-    Beside a target in the same process a thread of that drives its GPU.
+    If the target is in the same process, one of its threads drives the GPU.
     """
     by_role = {role: engine for role, engine in resolved.engines.items() if engine.runner.is_embedded}
     if not by_role:

@@ -1,4 +1,4 @@
-"""Holds the facts that a plan depends on beside the recipe."""
+"""Defines the facts that a plan depends on beside the recipe."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class ModelFacts:
     """The facts about one model."""
 
     name: str
-    """The name that the recipe writes."""
+    """The model's name in the recipe."""
     revision: str | None
     """The commit of a Hub model; None for a folder."""
     source: Source
-    """Where a `search` chooses the layers of a draft, it has as many layers as the draft, and the build finds
-    out which.
+    """If a `search` chooses the layers of a draft, the source has as many layers as the draft will have; the
+    build finds out which.
     """
     digests: Mapping[str, str] | None
     """The SHA-256 of each file that a build reads, by its name; None if they were not asked for."""
@@ -54,7 +54,7 @@ class ModelFacts:
     """
     not_read: TrtspecError | None = None
     """The reason why the model's files cannot be had, and the facts are those of trtspec's table of published
-    models; None where its files were read.
+    models; None if its files were read.
     """
 
 

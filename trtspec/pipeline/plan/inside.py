@@ -13,7 +13,7 @@ from trtspec.pipeline.plan.resolved import InsidePlan
 
 
 def choose_inside(choose: Chooser, facts: PlanFacts, backend: Backend) -> InsidePlan | None:
-    """Returns the draft of an engine and its files, if it has any; None where the engine has none inside.
+    """Returns the draft of an engine, and its files if it has any; None if the engine has none inside.
 
     Raises RecipeError for a number of tokens that it cannot propose, and ModelError for heads or a target
     that the engine cannot have.
@@ -39,9 +39,9 @@ def check_ranks(choose: Chooser, inside: InsidePlan, mapping: Mapping) -> None:
 
 
 def check_cyclic(choose: Chooser, source: Source, options: BuildOptions) -> None:
-    """Raises RecipeError for texts that leave a sliding window.
+    """Raises RecipeError for sequences that are longer than a sliding window.
 
-    The KV cache of a window is cyclic: drafts that are refused have overwritten tokens that are still seen.
+    The KV cache of a window is cyclic: rejected drafts have overwritten tokens that are still seen.
     """
     window, drafts = family_of(source).window(source), options.max_draft_len
     if window is not None and options.max_seq_len + drafts > window:

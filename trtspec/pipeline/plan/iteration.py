@@ -1,11 +1,11 @@
 """Computes how many tokens one iteration of an engine holds; pure.
 
-A round sends the whole text again, though most of it is in the KV cache. TensorRT-LLM 1.0 to 1.2 counts it
-whole when it fills an iteration with requests (`batch_manager/microBatchScheduler.cpp`), because it learns
-only afterwards how much is reused. A text that does not fit waits for the next iteration. With chunked
-context, part of it is read in this one, and the drafts of texts that do fit are discarded to make room
+A round sends the whole sequence again, though most of it is in the KV cache. TensorRT-LLM 1.0 to 1.2 counts
+it whole when it fills an iteration with requests (`batch_manager/microBatchScheduler.cpp`), because it learns
+only afterwards how much is reused. A sequence that does not fit waits for the next iteration. With chunked
+context, part of it is read in this one, and the drafts of sequences that do fit are discarded to make room
 (`fitDraftTokens`): each verification then brings one token. Without chunked context no draft is discarded,
-but every text must fit into one iteration.
+but every sequence must fit into one iteration.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ MAX_NUM_TOKENS, MOST_NUM_TOKENS = 8192, 16384
 
 
 def least_num_tokens(options: BuildOptions) -> int:
-    """Returns the fewest tokens that are ever chosen, which are enough to verify a draft of every request."""
+    """Returns the smallest number that is ever chosen: enough to verify a draft of every request."""
     return max(MAX_NUM_TOKENS, options.num_verified_tokens)
 
 
 def choose_num_tokens(choose: Chooser, target: BuildOptions, affordable: Callable[[int], bool] | None) -> int:
-    """Returns `max_num_tokens`; raises RecipeError for fewer than one verification of every request takes.
+    """Returns `max_num_tokens`; raises RecipeError if it is too small for a verification of every request.
 
     `affordable` says whether the GPUs have room for iterations of so many tokens; it is None for the torch
-    backend, which reads a text in parts of any size.
+    backend, which reads a sequence in parts of any size.
     """
     needed = target.num_verified_tokens
     default, reason = least_num_tokens(target), "trtllm-build's default"
@@ -58,16 +58,15 @@ def choose_chunked_context(choose: Chooser, target: BuildOptions) -> bool:
         )
     chunked: bool = choose("engine.enable_chunked_context", not holds, reason)
     if not chunked and not holds:
-        problem = (
-            f"without it, max_num_tokens {tokens} must hold the longest text and a draft, {longest} tokens"
-        )
+        need = f"the longest sequence and a draft, {longest} tokens"
+        problem = f"without it, max_num_tokens {tokens} must hold {need}"
         repair = f"write true, or set max_num_tokens: {longest}"
         raise choose.error("engine.enable_chunked_context", problem, repair)
     return chunked
 
 
 def _widest(target: BuildOptions, affordable: Callable[[int], bool]) -> tuple[int, str]:
-    """Returns the most tokens that are of use and affordable, and the reason."""
+    """Returns the largest useful and affordable number of tokens, and the reason."""
     least, longest = least_num_tokens(target), _longest(target)
     everything = target.max_batch_size * longest
     wishes = sorted({min(max(MOST_NUM_TOKENS, longest), everything), MOST_NUM_TOKENS, longest}, reverse=True)
@@ -79,15 +78,15 @@ def _widest(target: BuildOptions, affordable: Callable[[int], bool]) -> tuple[in
         return tokens, "more would cost over a tenth of the KV cache"
     if not wishes:
         return tokens, "trtllm-build's default"
-    texts = f"{target.max_batch_size} texts of {_text(target, tokens):,} tokens at once"
-    return tokens, f"{texts}: an iteration counts them whole"
+    sequences = f"{target.max_batch_size} sequences of {_text(target, tokens):,} tokens at once"
+    return tokens, f"{sequences}: an iteration counts them whole"
 
 
 def _longest(target: BuildOptions) -> int:
-    """Returns the tokens of the longest text and a draft, to which the builder sets `max_seq_len`."""
+    """Returns the tokens of the longest sequence and a draft, to which the builder sets `max_seq_len`."""
     return target.max_seq_len + target.max_draft_len
 
 
 def _text(target: BuildOptions, tokens: int) -> int:
-    """Returns the tokens of the longest text that every request may have at once, each with a draft."""
+    """Returns the longest sequence that every request may have at the same time, each with a draft."""
     return tokens // target.max_batch_size - target.max_draft_len

@@ -1,4 +1,5 @@
-"""The Triton models of a build: one with the engines inside, or one for each behind one in front; pure."""
+"""The Triton models of a build: one with the engines inside, or one for each engine and one in front;
+pure."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ def _parameters(engine: EnginePlan, *, of_engine: bool) -> dict[str, str]:
 
 
 def _window(engine: EnginePlan) -> int | None:
-    """Returns the attention window in tokens; None where a token sees the whole text.
+    """Returns the attention window in tokens; None if a token sees the whole sequence.
 
     An engine directory does not hold it, so the engine's Triton model must; in process `trtspec.serving`
     tells the runtime.
@@ -91,7 +92,7 @@ def _window(engine: EnginePlan) -> int | None:
 
 
 def _kv_tokens(resolved: Resolved) -> int | None:
-    """Returns the tokens that each KV cache may hold where the engines share a GPU; None where they do not.
+    """Returns the tokens that each KV cache may hold where the engines share a GPU; None if they do not.
 
     Each cache holds at least a request of full length.
     """

@@ -1,9 +1,9 @@
 """The memory that the engines take of the fullest GPU; pure.
 
 Weights and KV cache are exact: the first are the bytes of the checkpoint's largest rank, the second follows
-from the layers and key-value heads of a rank. The workspace of an engine is an estimate that errs on the
-large side. The KV caches get `free_gpu_memory_fraction` of what is left, as in TensorRT-LLM's
-`KvCacheConfig` (`executor.h`), and all engines hold the same texts.
+from the layers and key-value heads of a rank. The workspace of an engine is an estimate that is rather too
+large. The KV caches get `free_gpu_memory_fraction` of what is left, as in TensorRT-LLM's `KvCacheConfig`
+(`executor.h`), and all engines hold the same sequences.
 """
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ class Budget:
 
     @property
     def kv_per_token(self) -> int:
-        """The bytes that a token of text takes in the KV caches of all engines."""
+        """The bytes of a token in the KV caches of all engines."""
         return sum(engine.kv_per_token for engine in self.engines.values())
 
     @property
     def left(self) -> int:
-        """The bytes that the KV caches share; below zero where not even the engines fit."""
+        """The bytes that the KV caches share; below zero if not even the engines fit."""
         free = self.total - self.weights - self.workspace
         return int(KV_FRACTION * free) if free > 0 else free
 
     @property
     def tokens(self) -> int:
-        """The number of tokens of text that each cache holds."""
+        """The number of tokens that each cache holds."""
         return max(self.left, 0) // self.kv_per_token
 
     @property
@@ -100,7 +100,7 @@ class Budget:
 def budget(resolved: Resolved) -> Budget | None:
     """Returns the budget of a plan; None for the `torch` backend, whose numbers `embedded` returns.
 
-    None too without a GPU, and for a server's model that trtspec does not reckon.
+    None too without a GPU, and for a server's model whose memory trtspec cannot compute.
     """
     hardware = resolved.loaded.recipe.hardware
     gpu = gpus.GPUS.get(hardware.gpu)

@@ -1,4 +1,4 @@
-"""Collects what to expect of a plan: memory, speed, what would fit instead, what the rules say; pure."""
+"""Collects what to expect of a plan: memory, speed, alternatives, and the verdicts of the rules; pure."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class PlanOutlook:
     on_cpu: Embedded | None
     """None without an engine on the CPU."""
     speed: Speed | None
-    """None where it cannot be told."""
+    """None if it is unknown."""
     no_speed: str | None
-    """The reason why the speed cannot be told."""
+    """The reason why the speed is unknown."""
     alternatives: tuple[Alternative, ...]
-    """They are looked for where the engines do not fit."""
+    """They are searched if the engines do not fit."""
     advice: RuleAdvice
 
 
@@ -40,8 +40,8 @@ def look_ahead(
 ) -> PlanOutlook:
     """Returns the outlook.
 
-    Texts have `context` tokens on average, `measured` is what a run has told, and `rollout` where the
-    roll-out of the build stands.
+    Sequences have `context` tokens on average, `measured` has the results of a run, and `rollout` is the step
+    of the build's roll-out.
     """
     memory, on_cpu = budget(resolved), embedded(resolved, host)
     no_speed = unforeseeable(resolved)

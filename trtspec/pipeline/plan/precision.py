@@ -25,7 +25,7 @@ def choose_dtype(choose: Chooser, role: str, source: Source, backend: str) -> st
 def choose_fp8_weights(choose: Chooser, role: str, source: Source) -> bool:
     """Says whether weights and activations are FP8.
 
-    Raises RecipeError for a model that is FP8, and of which the recipe does not say so.
+    Raises RecipeError if the model is FP8 and the recipe does not say so.
     """
     weights = choose(f"{role}.quantization.weights", "none", "as the model is")
     if source.foreign and weights == "fp8":

@@ -29,7 +29,7 @@ from trtspec.serving.pace import Policy
 
 Layout = Literal["in_process", "bls"]
 MAX_DRAFT_LEN, MAX_DRAFT_LEN_CPU = 8, 4
-"""The longest draft of a recipe that names none, on a GPU and on a CPU."""
+"""The default of the longest draft, on a GPU and on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class LayersPlan:
     """The layers of the target that a draft is."""
 
     chosen: tuple[int, ...] | None
-    """The layers that the recipe names; None where a search chooses them."""
+    """The layers that the recipe names; None if a search chooses them."""
     search: SearchOptions | None = None
     """The options of the search."""
     dataset: DatasetFacts | None = None
@@ -89,7 +89,7 @@ class EnginePlan:
 
     @property
     def runner(self) -> Backend:
-        """The backend, which answers what it is like."""
+        """The backend."""
         return backend_named(self.backend)
 
     @property
@@ -124,15 +124,15 @@ class Resolved:
     backend: str
     """The target's backend."""
     release: releases.Release | None
-    """The release of TensorRT-LLM's engines; None where there are none."""
+    """The release of TensorRT-LLM's engines; None if there are none."""
     model_name: str
     num_draft_tokens: int | None
-    """The draft length K where that is fixed."""
+    """The draft length K if it is fixed."""
     engines: Mapping[Role, EnginePlan]
     """The engines to build. With a `launch` they are the models of the server, of which nothing is built."""
     choices: tuple[Choice, ...]
     coordination: Coordination | None = None
-    """Engines have one; a server of others has a `launch` instead."""
+    """Engines have one; another engine's server has a `launch` instead."""
     launch: ServerLaunch | None = None
 
     @property
@@ -157,8 +157,8 @@ def resolve(
 
     A flag overrides the environment, the environment overrides the recipe, and the recipe overrides a
     default. `flags` has values by their key in the recipe, None for a flag that was not given. Raises
-    RecipeError for what the recipe asks for and its models, or trtspec, cannot give, and ModelError for a
-    model that trtspec does not convert.
+    RecipeError for what its models or trtspec cannot do, and ModelError for a model that trtspec does not
+    convert.
     """
     choose = Chooser(loaded, flags, environment)
     output = choose_output(choose)
@@ -170,7 +170,7 @@ def resolve(
 def placement(engines: Mapping[Role, EnginePlan], count: int) -> Placement:
     """Returns the GPUs that the engines run on, of a server with so many.
 
-    A server of others runs the draft on the GPUs of the target.
+    Another engine's server runs the draft on the GPUs of the target.
     """
     ranks = {role: engine.checkpoint.mapping.world_size for role, engine in engines.items()}
     draft = engines.get(Role.DRAFT)

@@ -18,9 +18,9 @@ _QUEUE_DELAY, _DRAFT_TIMEOUT = 300 * _SECOND, 5 * _SECOND
 def choose_rounds(
     choose: Chooser, longest: int, inside: InsidePlan | None
 ) -> tuple[Policy, int | None, float, Drafting | None]:
-    """Returns the policy and K, the share of requests with drafts, and who proposes beside a draft engine.
+    """Returns the policy and K, the share of requests with drafts, and what proposes beside a draft engine.
 
-    An engine with its draft `inside` has no rounds of which anybody knows.
+    An engine with its draft `inside` reports no rounds.
     """
     if inside:
         return "fixed", None, 1.0, None
@@ -29,7 +29,7 @@ def choose_rounds(
 
 
 def _choose_policy(choose: Chooser, longest: int) -> tuple[Policy, int | None]:
-    """Returns how K is chosen for requests that name none, and K itself where the policy is fixed.
+    """Returns the policy for requests that set no K, and K itself if the policy is fixed.
 
     Raises RecipeError for a K of more than `longest`, which is what the target verifies.
     """
@@ -52,7 +52,7 @@ def _choose_share(choose: Chooser) -> float:
 
 
 def _choose_drafting(choose: Chooser) -> Drafting | None:
-    """None where an engine proposes."""
+    """None if an engine proposes."""
     method = choose.loaded.recipe.speculation.method
     if method.kind == DRAFT_MODEL.kind:
         return None

@@ -2,8 +2,8 @@
 
 The numbers of a model are exact: its bytes are those of its checkpoint without the table of embeddings, a
 weight is multiplied and added once for each row, an expert's only for those that it is chosen for, and
-attention multiplies queries with keys and the result with values. What the GPUs make of them is the roofline
-of `trtspec.forecast`.
+attention multiplies queries with keys and the result with values. The roofline of `trtspec.forecast` turns
+them into times.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Speed:
 
 
 def unforeseeable(resolved: Resolved) -> str | None:
-    """Returns why no speed can be told before a run; None where it can."""
+    """Returns why the speed is unknown before a run; None if it can be computed."""
     if resolved.target.runner.is_embedded:
         return "engines of the torch backend have no data sheet: `trtspec bench` measures them"
     if resolved.loaded.recipe.hardware.gpu == gpus.NONE:
@@ -84,7 +84,7 @@ def unforeseeable(resolved: Resolved) -> str | None:
 
 
 def speed(resolved: Resolved, budget: Budget, context: int | None = None) -> Speed:
-    """Returns the forecast; `context` is `CONTEXT`, or half of the longest text if that is less."""
+    """Returns the forecast; `context` is `CONTEXT`, or half of the longest sequence if that is less."""
     options = resolved.target.options
     context = context or min(CONTEXT, options.max_seq_len // 2)
     pair = pair_of(resolved, options.max_draft_len)
@@ -94,7 +94,7 @@ def speed(resolved: Resolved, budget: Budget, context: int | None = None) -> Spe
 def pair_of(resolved: Resolved, longest: int) -> ForecastPair:
     """Returns the engines of a plan on its GPUs, with drafts of at most `longest` tokens.
 
-    What a server of others takes for a round beside its models is not in it.
+    It does not count what another engine's server needs for a round beside its models.
     """
     draft = resolved.engines.get(Role.DRAFT)
     return ForecastPair(
@@ -122,7 +122,7 @@ def _rows(pair: ForecastPair, context: int, budget: Budget, streams: Sequence[in
 
 
 def chip(gpu: gpus.GpuProduct) -> Chip:
-    """Returns what a GPU could do in a second; a link carries half of its bytes each way."""
+    """Returns the peak rates of a GPU; a link carries half of its bytes each way."""
     flops_16 = gpu.tflops_16 * 1e12
     return Chip(
         gpu.bandwidth_gb_s * 1e9,

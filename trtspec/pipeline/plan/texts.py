@@ -1,4 +1,4 @@
-"""The choice of the longest text, whatever serves it; pure."""
+"""Chooses the longest sequence, for every backend; pure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class TextBound:
 
 
 def choose_max_seq_len(choose: Chooser, longest: Mapping[Role, int], bounds: Iterable[TextBound]) -> int:
-    """Returns the tokens of the longest text, prompt and answer together.
+    """Returns the tokens of the longest sequence, prompt and answer together.
 
-    `longest` is what each model was made for, in tokens. A recipe that names a length has that, whatever the
-    `bounds`. Raises RecipeError for more than the target was made for.
+    `longest` is what each model was made for, in tokens. A length in the recipe overrides the `bounds`.
+    Raises RecipeError for more than the target was made for.
     """
     shorter = min(longest, key=lambda role: longest[role])
-    own = TextBound(longest[shorter], f"the longest text that the {shorter} supports")
+    own = TextBound(longest[shorter], f"the longest sequence that the {shorter} supports")
     found = min((own, *bounds), key=lambda bound: bound.tokens)
     origin: Origin = "model" if found is own else "default"
     length: int = choose("engine.max_seq_len", found.tokens, found.reason, origin)

@@ -44,7 +44,7 @@ class BuildReport:
     name: str
     recipe: str
     output: str | None
-    """None where the build ended before there was a plan."""
+    """None if the build ended before there was a plan."""
     made_for: Mapping[str, str | int]
     """Empty where the build ended before there was a plan."""
     steps: tuple[StepReport, ...]

@@ -15,9 +15,9 @@ def model_config(spec: RepositorySpec) -> pb.ModelConfig:
     """Returns the config of the model that runs the coordinator, and in the in-process layout the engines.
 
     `max_batch_size` 1 gives each tensor the batch dimension that clients of NVIDIA's models send ([1, 1]),
-    and lets Triton refuse more than one prompt in a request. The one instance serves all requests at once.
-    Where the engine drafts by itself there is no `num_draft_tokens`: who sends it is told, and who looks for
-    it finds that plain decoding cannot be asked for.
+    and lets Triton refuse more than one prompt in a request. The one instance serves all requests at once. If
+    the engine drafts by itself, there is no input `num_draft_tokens`: clients see that they cannot ask for
+    plain decoding, and a request with it is refused.
     """
     config = pb.ModelConfig(name=spec.model_name, backend="python", max_batch_size=1)
     config.model_transaction_policy.decoupled = True

@@ -1,4 +1,4 @@
-"""The file that tells NVIDIA's C++ backend of the vocabulary in which guides are followed.
+"""The file with the vocabulary by which NVIDIA's C++ backend follows guides.
 
 Its keys are those that `getGuidedDecodingConfigFromParams` reads (`src/model_instance_state.cc`), its name is
 that of NVIDIA's `generate_xgrammar_tokenizer_info.py`.
@@ -18,12 +18,12 @@ _REPOSITORY = "model_repository"
 
 
 def vocabulary_path(model: str) -> str:
-    """Returns the file's place, relative to the build directory."""
+    """Returns the file's path, relative to the build directory."""
     return f"{_REPOSITORY}/{model}/1/xgrammar_tokenizer_info.json"
 
 
 def vocabularies(spec: RepositorySpec) -> list[str]:
-    """Returns the places of all such files of a repository."""
+    """Returns the paths of all such files of a repository."""
     engines = (engine for engine in spec.engines if backend_named(engine.backend).compiles)
     return [engine.tokenizer for engine in engines if engine.tokenizer]
 

@@ -28,7 +28,7 @@ class Placement:
 def place(ranks: Mapping[Role, int], gpus: int, chosen: tuple[int, ...] | None = None) -> Placement:
     """Returns the GPUs of engines with so many ranks, on a server with so many GPUs.
 
-    The draft gets GPUs of its own where the server has them, and shares the target's first ones where not:
+    The draft gets GPUs of its own if the server has them, and otherwise shares the target's first ones:
     engines on one GPU take turns on it, so apart they are faster with many requests at once. `chosen` are the
     draft's GPUs where a recipe names them.
     """

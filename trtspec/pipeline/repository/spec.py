@@ -32,8 +32,8 @@ class EngineModel:
     enable_chunked_context: bool = True
     """Lets a prompt be read in several iterations. Only the C++ backend reads it."""
     max_attention_window: int | None = None
-    """The number of tokens that a token sees; None where that is the whole sequence. Only the C++ backend
-    reads it.
+    """The number of tokens that a token sees; None if that is the whole sequence. Only the C++ backend reads
+    it.
     """
     device: str | None = None
     """The device that torch runs the engine on, `cpu` or `cuda:1`. With None that is the first GPU, if there
@@ -41,7 +41,7 @@ class EngineModel:
     """
     tokenizer: str | None = None
     """The path that the model follows guides by, relative as `engine_dir` is: a folder for torch, the file of
-    `guided_vocabulary.py` for the C++ backend. None where the model follows no guides.
+    `guided_vocabulary.py` for the C++ backend. None if the model follows no guides.
     """
     inside: Mapping[str, str] = field(default_factory=dict)
     """The parameters of the draft that the engine has inside. Only the C++ backend reads them."""
@@ -68,21 +68,20 @@ class AdmissionParameters:
     """The limits on requests: the fields are parameters of `config.pbtxt` under these names."""
 
     max_places: int
-    """The number of completions that are at work at once."""
+    """The largest number of running completions."""
     max_queue_size: int
-    """The number of completions that wait beside those at work."""
+    """The largest number of waiting completions."""
     max_queue_delay_microseconds: int
     """The longest time that a completion waits."""
     default_timeout_microseconds: int
-    """The time that a completion has from its arrival to its last token, where its request names no time
-    limit.
+    """The time limit of a completion, from its arrival to its last token, if its request sets none.
     """
     draft_timeout_microseconds: int | None
-    """A draft that takes longer is left out of its round. None where no engine proposes."""
+    """A round continues without a draft that takes longer. None if no engine proposes."""
     target_timeout_microseconds: int
-    """A target that has requests and makes no progress for so long fails them."""
+    """If the target makes no progress for so long, its requests fail."""
     kv_tokens: int | None = None
-    """The number of tokens of text that each KV cache holds; None where only the loaded engines know."""
+    """The number of tokens that each KV cache holds; None if only the loaded engines know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,27 +96,27 @@ class RepositorySpec:
     model_name: str = "speculative_llm"
     target_engine_dir: str = "../../target/engine"
     draft_engine_dir: str | None = "../../draft/engine"
-    """None where no model proposes."""
+    """None if no model proposes."""
     draft_device: str | None = None
-    """The device that torch runs the draft on, beside a target of either backend. None where the draft has
-    the target's backend, and runs where that runs it.
+    """The device that torch runs the draft on, beside a target of either backend. None if the draft has the
+    target's backend, and runs where that runs it.
     """
     tokenizer_dir: str = "../../tokenizer"
     draft_tokenizer_dir: str | None = None
-    """None where the draft has the target's vocabulary."""
+    """None if the draft has the target's vocabulary."""
     num_draft_tokens: int | None = None
-    """The draft length K of a request that names none. With None it is the target's `max_draft_len`, or with
+    """The draft length K of a request that sets none. With None it is the target's `max_draft_len`, or with
     the adaptive `policy` it follows acceptance and load.
     """
     policy: Policy = "fixed"
     share: float = 1.0
     """The share of the requests that have drafts, where no roll-out says otherwise."""
     drafting: Drafting | None = None
-    """None where the draft engine proposes, or nothing does."""
+    """None if the draft engine proposes, or nothing does."""
     tensorrt_llm: TensorRtLlm | None = None
     """None for engines of the `torch` backend."""
     admission: AdmissionParameters | None = None
-    """None where the serving side's own defaults hold."""
+    """None if the serving side's own defaults hold."""
     engines: tuple[EngineModel, ...] = ()
     """The models of the bls layout. Empty where the coordinator runs the engines in its own process."""
     inside: Mapping[str, str] = field(default_factory=dict)

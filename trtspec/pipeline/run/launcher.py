@@ -31,7 +31,7 @@ class Launcher(Protocol):
 
     @property
     def causes(self) -> tuple[Cause, ...]:
-        """The known causes why it fails that are of the launcher and not of the command."""
+        """The known causes of failures of the launcher, not of the command."""
         ...
 
     def command(self, argv: tuple[str, ...], folder: Path) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The records of what was done in a build directory, and what they say is still to be done."""
+"""The records of the steps done in a build directory, and what is still to be done by them."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def pending(steps: Sequence[Step], build: Path, digests: FileDigests) -> set[str
 
 
 def unrecorded(steps: Sequence[Step], build: Path) -> set[str]:
-    """Returns the names of the steps that a run would not skip, whatever is in the files; reads none of them.
+    """Returns the names of the steps that a run would not skip, without reading files.
 
-    They have no record, or one of something else, or no output, or come after such a step.
+    Such a step has no record, or one of something else, or no output, or comes after such a step.
     """
     records, names = read_records(build), set[str]()
     for step in steps:

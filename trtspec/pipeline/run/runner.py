@@ -30,11 +30,11 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progress) -> list[str]:
-    """Runs the steps that are not done yet and returns their names; a run that broke off can be run again.
+    """Runs the steps that are not done yet and returns their names; an interrupted run can be repeated.
 
     Raises a step's obstacle before any step is run, and whatever a step raises, after its unfinished output
-    is removed. Raises UnavailableError for a full disk, a directory that another build holds, and one with
-    files in the places of outputs that trtspec did not make.
+    is removed. Raises UnavailableError for a full disk, a directory that another build holds, and one that
+    has other files where outputs belong.
     """
     ran = []
     check_ours(steps, build)

@@ -23,7 +23,7 @@ class Step:
     command: tuple[str, ...]
     """The command that does the same by hand. Empty where only `trtspec build` can do it."""
     digest: str | None
-    """Stands for all that the output depends on beside the outputs of the steps in `after`. None where the
+    """A digest of all that the output depends on, except the outputs of the steps in `after`. None if the
     facts have no digests.
     """
     action: Callable[[Path, Advance], None] = field(repr=False)

@@ -24,7 +24,7 @@ KIND = "choose layers"
 
 
 def step(facts: PlanFacts, role: Role, layers: LayersPlan) -> Step | None:
-    """Returns the step, which depends on no size of an engine; None where the recipe names the layers."""
+    """Returns the step, which depends on no size of an engine; None if the recipe names the layers."""
     model, options, texts = facts.models[role], layers.search, layers.dataset
     if options is None:
         return None

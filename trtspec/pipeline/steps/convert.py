@@ -54,7 +54,7 @@ def step(resolved: Resolved, role: Role) -> Step:
 def digest_of_checkpoint(engine: EnginePlan, **values: Any) -> str | None:
     """Returns the digest of what an engine's checkpoint is made of, and of `values`.
 
-    It is None where the digests of the files are not known.
+    It is None if the digests of the files are not known.
     """
     models = [engine.model]
     if engine.inside:

@@ -1,4 +1,4 @@
-"""The step that pulls an engine from a store, in place of the steps that make it."""
+"""The step that pulls an engine from a store, instead of the steps that make it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAKERS = (choose_layers.KIND, calibrate.KIND, convert.KIND, verify.KIND, build.
 
 @dataclass(frozen=True, slots=True)
 class StoredEngine:
-    """An engine that the store has, in place of the steps that make it."""
+    """An engine that the store has, instead of the steps that make it."""
 
     store: Store
     entry: Entry
@@ -43,7 +43,7 @@ def step(role: Role, stored: StoredEngine) -> Step:
 
 
 def in_place(steps: Sequence[Step], found: Mapping[Role, StoredEngine]) -> list[Step]:
-    """Returns the steps, with one that pulls each engine that was found in place of those that make it."""
+    """Returns the steps; for each engine that was found, one that pulls it replaces those that make it."""
     made: list[Step] = []
     for each in steps:
         if each.role not in found or each.kind not in _MAKERS:
@@ -54,7 +54,7 @@ def in_place(steps: Sequence[Step], found: Mapping[Role, StoredEngine]) -> list[
 
 
 def engine_key(steps: Sequence[Step], role: Role) -> str | None:
-    """Returns a digest of all that an engine is made of; None where the models' files have not been read."""
+    """Returns a digest of all that an engine is made of; None if the models' files have not been read."""
     digests = [step.digest for step in steps if step.role is role and step.kind in _MAKERS and step.output]
     return None if None in digests else digest_of(digests)
 
@@ -66,7 +66,7 @@ def recorded(found: Mapping[Role, StoredEngine], key: str) -> dict[str, Any]:
 
 
 def provenance(found: Mapping[Role, StoredEngine]) -> dict[str, Any]:
-    """Returns, by role, with what and how the pulled engines were made."""
+    """Returns, by role, the tools and commands that made the pulled engines."""
     return {role: _made(role, stored.entry) for role, stored in found.items()}
 
 

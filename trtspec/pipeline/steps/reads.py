@@ -15,7 +15,7 @@ def digest_of_files(
 ) -> str | None:
     """Returns a digest of `values` and of the models' files whose names `reads` accepts.
 
-    It is None where the digests of the files are not known.
+    It is None if the digests of the files are not known.
     """
     if any(model.digests is None for model in models):
         return None

@@ -1,4 +1,4 @@
-"""The step that makes a model of the layers of the target that are its draft, for a server of others."""
+"""The step that makes a model of the layers of the target that are its draft, for another engine's server."""
 
 from __future__ import annotations
 

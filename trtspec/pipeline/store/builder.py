@@ -43,7 +43,7 @@ def to_bytes(builder: Builder) -> bytes:
 
 
 def from_bytes(content: bytes) -> Builder | None:
-    """Reads a lease; None for what is half-written, or of another version of trtspec."""
+    """Reads a lease; None if it is half-written, or of another version of trtspec."""
     try:
         values: Any = json.loads(content)
         if not isinstance(values, Mapping) or values["schema"] != SCHEMA:

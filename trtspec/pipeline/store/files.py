@@ -84,7 +84,7 @@ class Files:
     def create(self, name: str, content: bytes) -> bool | None:
         """Writes a file that is not there; of all who do so at once one gets True, the others False.
 
-        None where the file system cannot do that, or did not answer: nobody knows then whose the file is.
+        None if the file system cannot do that, or did not answer: nobody knows then whose the file is.
         `content` must differ from what others write.
         """
         if self.address.protocol not in _EXCLUSIVE:
@@ -106,7 +106,7 @@ class Files:
         return None
 
     def now(self) -> datetime | None:
-        """The time of the file system's own clock; None where the machines that write tell the time."""
+        """The time of the file system's own clock; None if the machines that write tell the time."""
         if not self._whole:
             return None
         name = f"{TEMPORARY}/{uuid.uuid4().hex}"

@@ -33,13 +33,12 @@ def keep(
     *,
     remembers: bool = True,
 ) -> None:
-    """Has `folder` hold the entry, every byte of it verified; what is there already is not pulled again.
+    """Makes `folder` hold the entry, every byte of it verified; what is there already is not pulled again.
 
-    One process at a time works on a folder, where only what is whole appears. A pull of the entry that was
-    killed is gone on with, and what one of another entry has left beside it is removed. With `remembers` the
-    entry's document is written beside the folder, for `remembered`. `say` is told what a person may want to
-    know. Raises StoreError, and UnavailableError where there is no room, or where nothing
-    can be written and what is there is not the entry.
+    One process at a time works on a folder, and only complete files appear in it. A killed pull of the entry
+    is continued, and the rest of another entry's pull is removed. With `remembers` the entry's document is
+    written beside the folder, for `remembered`. `say` gets messages for people. Raises StoreError, and
+    UnavailableError if there is no room, or if the folder is read-only and does not hold the entry.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -59,9 +58,9 @@ def keep(
 
 
 def remembered(folder: Path, digest: str) -> Entry | None:
-    """Returns the entry with this digest that `keep` had `folder` hold, None if it did not.
+    """Returns the entry with this digest if `keep` has put it into `folder`, and None otherwise.
 
-    A server can so start again while its store cannot be reached, or has pruned the entry.
+    So a server can start again while its store cannot be reached, or has pruned the entry.
     """
     try:
         content = _document_of(folder).read_bytes()
@@ -71,7 +70,7 @@ def remembered(folder: Path, digest: str) -> Entry | None:
 
 
 def find_problem(entry: Entry, folder: Path, watch: Progress) -> str | None:
-    """Reads every byte of a folder; returns in what it is not the entry, None if it is."""
+    """Reads every byte of a folder; returns how it differs from the entry, None if it does not."""
     if not folder.is_dir():
         return "does not exist"
     found = {str(path.relative_to(folder)): path for path in folder.rglob("*") if not path.is_dir()}

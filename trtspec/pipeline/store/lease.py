@@ -101,8 +101,8 @@ def leased(
 def builders(store: Store) -> list[Builder]:
     """Returns who builds engines for the store now.
 
-    In a folder a builder that was killed is among them until another takes over: only a lease that does not
-    change tells, and nobody waits for that here.
+    In a folder, a killed builder is among them until another takes over: only a lease that stays unchanged
+    would show it, and this function does not wait for that.
     """
     folders = {name.rpartition("/")[0] for name in store.files.find(BUILDING)}
     found = [_Leases(store, folder).look()[1] for folder in sorted(folders)]
@@ -128,7 +128,7 @@ def _wait(store: Store, platform: Platform, key: str, what: str, watch: Progress
 
 
 class _Leases:
-    """The leases of one engine, as somebody sees them who waits for it."""
+    """The leases of one engine, as seen by a builder that waits for it."""
 
     def __init__(self, store: Store, folder: str) -> None:
         self._files, self._folder = store.files, folder

@@ -1,4 +1,4 @@
-"""Finds an entry by what a person calls it."""
+"""Finds an entry by the name that a person gives."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from trtspec.recipe.releases import Release
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """The requirements of an engine on the machine that loads it."""
+    """The requirements of an engine for the machine that loads it."""
 
     backend: str
     sm: int | None = None

@@ -1,4 +1,4 @@
-"""Removes from a store what nobody needs, while others push and pull."""
+"""Removes from a store what nobody needs, even while others push and pull."""
 
 from __future__ import annotations
 

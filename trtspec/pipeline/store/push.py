@@ -55,8 +55,8 @@ def _describe(file: Path) -> StoredFile:
 def push(store: Store, entry: Entry, folder: Path, advance: Advance) -> None:
     """Writes what the store lacks of these files, and then the entry; it can be killed and called again.
 
-    Raises StoreError, also for a file that is no longer what the entry says, and if it was at rest for so
-    long that a prune has taken it for dead.
+    Raises StoreError, also for a file that differs from the entry by now, and if it paused so long that a
+    prune has taken it for dead.
     """
     with _announced(store, entry, advance) as mark:
         upload = _Upload(store, folder)
@@ -109,7 +109,7 @@ class _Upload:
 
 
 class _Mark:
-    """The mark of a push that is at work, which keeps the chunks of its entry from being pruned."""
+    """The mark of a running push, which keeps the chunks of its entry from being pruned."""
 
     def __init__(self, store: Store, entry: Entry) -> None:
         self.name = f"{PUSHING}/{entry.digest}.json"
@@ -127,7 +127,7 @@ class _Mark:
             self.write()
 
     def check(self) -> None:
-        """Raises StoreError if the mark is gone, unless another push of this entry has come to its end."""
+        """Raises StoreError if the mark is gone, unless another push of this entry has ended."""
         files = self._store.files
         if files.size(self.name) is None and files.size(self._entry.document) is None:
             problem = f"the push of {self._entry.name} paused for so long that a prune took it for dead"

@@ -2,11 +2,11 @@
 
     objects/sha256/ab/abcd…                    a chunk of a file
     entries/<platform>/<key>/<sha256>.json     what is in an engine, written when all its chunks are there
-    pushing/<sha256>.json                      the entry of a push that is at work, or was killed
-    pruning/<id>                               the mark of a prune that is at work, or was killed
+    pushing/<sha256>.json                      the entry of a push that runs, or was killed
+    pruning/<id>                               the mark of a prune that runs, or was killed
     building/<platform>/<key>/<number>.json    the lease of who builds an engine (`lease.py`)
 
-Readers compare content and name, so what is half-written or corrupted is never used.
+Readers compare content and name, so they never use a half-written or corrupted file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OTHER = "its content does not match its name"
 
 
 class Store:
-    """A store as its readers see it; `push.py` and `prune.py` write.
+    """A store for readers; `push.py` and `prune.py` write.
 
     Every method raises StoreError if the store cannot be read.
     """

@@ -1,4 +1,4 @@
-"""Reads everything that the entries of a store need, and reports what is missing or not as it was written."""
+"""Reads everything that the entries of a store need, and reports what is missing or changed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def verify(store: Store, watch: Progress) -> Verified:
 
 
 def drop(store: Store, found: Verified) -> None:
-    """Removes what is still as it was `found`, and the entries that need it.
+    """Removes what still has the `found` problem, and the entries that need it.
 
     A push or a build brings them back. A chunk that somebody pushes now is left to that push.
     """
@@ -63,7 +63,7 @@ def drop(store: Store, found: Verified) -> None:
 
 
 def _pushed_now(store: Store) -> set[Chunk]:
-    """The chunks of the pushes that are at work."""
+    """The chunks of the running pushes."""
     chunks = set[Chunk]()
     for mark in living(store, PUSHING):
         with suppress(CorruptedError):

@@ -12,7 +12,7 @@ from trtspec.serving.drafters.source import DRAFT_MODEL
 
 @dataclass(slots=True)
 class DraftFlags:
-    """The flags of a tool that concern drafts; None where the command has none."""
+    """The flags of a tool that concern drafts; None if the command has none."""
 
     reading: FlagReading
     method: str | None = None

@@ -27,9 +27,9 @@ class Change:
 
     key: str
     before: Any
-    """None where the key had no value."""
+    """None if the key had no value."""
     after: Any
-    """None where the key has no value."""
+    """None if the key has no value."""
     reason: str
 
 

@@ -46,7 +46,7 @@ def _loaded(text: str, path: Path) -> tuple[LoadedRecipe | None, list[Finding]]:
 
 
 def value_of(key: str, values: Mapping[str, Any]) -> Any:
-    """Returns the value of a dotted key; None where there is none."""
+    """Returns the value of a dotted key; None if there is none."""
     found: Any = values
     for name in key.split("."):
         found = found.get(name) if isinstance(found, dict) else None

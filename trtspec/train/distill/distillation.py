@@ -83,9 +83,9 @@ class Distilled:
     points: Sequence[LossPoint]
     """The course of the loss."""
     before: AcceptanceEstimate | None
-    """The acceptance before the training; None where nothing was drafted."""
+    """The acceptance before the training; None if nothing was drafted."""
     after: AcceptanceEstimate | None
-    """The acceptance after the training; None where nothing was drafted."""
+    """The acceptance after the training; None if nothing was drafted."""
 
     @property
     def per_token_ratio(self) -> IntervalEstimate | None:

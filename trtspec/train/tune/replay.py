@@ -25,7 +25,7 @@ Choices = Sequence[int]
 """The draft's choice after each prefix of an answer;
 
 `SILENCE` if it would propose nothing more. It ends where the answer has a token that the draft lacks, or
-exceeds the draft's longest text.
+exceeds the draft's longest sequence.
 """
 SILENCE = -1
 _END = -2

@@ -122,5 +122,5 @@ def test_a_signal_is_named(tmp_path: Path) -> None:
     log = tmp_path / "build.log"
     log.write_text("Build TensorRT engine\n")
     killed, crashed = diagnose("trtllm-build", -9, log), diagnose("trtllm-build", -11, log)
-    assert "was killed by SIGKILL: the system ends processes so" in killed.problem
+    assert "was killed by SIGKILL: the system kills processes when" in killed.problem
     assert "was killed by SIGSEGV: Build TensorRT engine" in crashed.problem

@@ -219,7 +219,7 @@ class TestFailures:
 
     def test_a_machine_without_free_memory(self, build: Builds, docker: DockerDaemon) -> None:
         said = self.failed(build, docker, FAKE_FAILURE="host memory")
-        assert "was killed by SIGKILL: the system ends processes so when its memory is full" in said
+        assert "was killed by SIGKILL: the system kills processes when its memory is full" in said
 
     def test_an_image_with_another_release(self, build: Builds, docker: DockerDaemon) -> None:
         said = self.failed(build, docker, FAKE_RELEASE="1.1.0")

@@ -155,7 +155,7 @@ REFUSED = {
     "K": (["speculation: {method: eagle, num_draft_tokens: 4}"], "tokens: an engine with EAGLE's head"),
     "share": (["speculation: {method: eagle, share: 0.5}"], "share: an engine with EAGLE's head"),
     "mode": (["speculation: {method: eagle, mode: draft_tokens_external}"], "its mode is eagle"),
-    "timeout": (["serving: {draft_timeout_microseconds: 9000}"], "no draft is waited for"),
+    "timeout": (["serving: {draft_timeout_microseconds: 9000}"], "the server waits for no draft"),
     "tree": (["speculation: {method: eagle, max_draft_len: 64}"], "which has 63 nodes at most"),
     "pipeline": (
         ["target: {model: ./target, parallel: {pipeline: 2}}", "hardware: {gpu: h200, count: 2}"],

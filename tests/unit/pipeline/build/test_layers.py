@@ -57,7 +57,7 @@ class Bench:
         return same_layers(target, draft, "rank0.safetensors", "transformer.layers.{}.mlp.proj.weight")
 
     def served(self) -> list[int]:
-        """Returns the same of the model that a server of others loads as its draft."""
+        """Returns the same of the model that another engine's server loads as its draft."""
         draft = self.folder / "out/draft/model"
         return same_layers(self.target, draft, "model.safetensors", "model.layers.{}.mlp.down_proj.weight")
 

@@ -151,7 +151,7 @@ REFUSED = {
     "mode": ("speculation: {method: lookahead, mode: draft_tokens_external}", "mode is lookahead_decoding"),
     "length": ("speculation: {method: lookahead, max_draft_len: 8}", "follows from window_size, .*: 15"),
     "draft": ("draft: {model: ./target}", "proposes nothing: speculation.method is lookahead"),
-    "timeout": ("serving: {draft_timeout_microseconds: 9000}", "no draft is waited for"),
+    "timeout": ("serving: {draft_timeout_microseconds: 9000}", "the server waits for no draft"),
     "window": ("speculation: {method: {kind: lookahead, window_size: 1}}", "window_size"),
     "n-gram": ("speculation: {method: {kind: lookahead, ngram_size: 1}}", "ngram_size"),
     "set": ("speculation: {method: {kind: lookahead, verification_set_size: 0}}", "verification_set_size"),

@@ -226,7 +226,7 @@ class TestFailures:
     def test_a_machine_without_free_memory(self, recipe: Path, machine: GpuMachine) -> None:
         result = build(recipe, machine, FAKE_FAILURE="host memory")
         assert result.returncode == 1
-        assert "was killed by SIGKILL: the system ends processes so when its memory is full" in result.stderr
+        assert "was killed by SIGKILL: the system kills processes when its memory is full" in result.stderr
         assert "workers: 1" in result.stderr
 
     def test_an_engine_of_another_release_is_not_kept(self, recipe: Path, machine: GpuMachine) -> None:

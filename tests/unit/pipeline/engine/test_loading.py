@@ -165,7 +165,7 @@ def test_the_torch_backend_needs_nothing_of_nvidia(tmp_path: Path, runtime: Runt
         ),
         (
             {"draft": {"max_seq_len": 128}},
-            "reads texts of 128 tokens, but the target's texts may have 256",
+            "reads sequences of 128 tokens, but the target's may have 256",
             "one recipe",
         ),
     ],

@@ -1,4 +1,4 @@
-"""Plans of a pair that a server of others serves."""
+"""Plans of a pair that another engine's server serves."""
 
 from __future__ import annotations
 

@@ -34,10 +34,10 @@ def chosen(pair_recipe: Path) -> Choose:
 @pytest.mark.parametrize(
     ("batch", "length", "most", "tokens", "reason"),
     [
-        (16, 8192, 10**6, 16384, f"16 texts of 1,016 tokens at once{WHOLE}"),
-        (16, 8192, 16383, 8200, SCARCE),  # at least the longest text, so that no draft is discarded
+        (16, 8192, 10**6, 16384, f"16 sequences of 1,016 tokens at once{WHOLE}"),
+        (16, 8192, 16383, 8200, SCARCE),  # at least the longest sequence, so that no draft is discarded
         (16, 8192, 8199, 8192, SCARCE),
-        (16, 32768, 10**6, 32776, f"16 texts of 2,040 tokens at once{WHOLE}"),
+        (16, 32768, 10**6, 32776, f"16 sequences of 2,040 tokens at once{WHOLE}"),
         (16, 32768, 32775, 16384, SCARCE),
         (16, 1000, 10**6, 16 * 1008, "every request at its longest"),
         (1, 8192, 10**6, 8200, "every request at its longest"),

@@ -87,7 +87,7 @@ def test_defaults_for_a_laptop(resolved: Resolve) -> None:
     assert found.target.options.max_draft_len == 4
     assert found.target.options.max_seq_len == 1024
     assert choice(found, "engine.max_seq_len") == Choice(
-        "engine.max_seq_len", 1024, "model", "the longest text that the draft supports"
+        "engine.max_seq_len", 1024, "model", "the longest sequence that the draft supports"
     )
 
 
@@ -136,7 +136,7 @@ def test_texts_of_a_long_phi_stay_within_its_first_factors_on_engines(resolved: 
     }  # fmt: skip
     make = partial(resolved, architecture="Phi3ForCausalLM", config=phi)
     assert make("engine: {max_seq_len: 92}").target.options.max_seq_len == 92
-    with pytest.raises(RecipeError, match=r"behind 100 tokens positions of the target turn other") as caught:
+    with pytest.raises(RecipeError, match=r"beyond 100 tokens the target has other rotary factors") as caught:
         make("engine: {max_seq_len: 93}")
     assert caught.value.repair == "at most 92, drafts included"
     for backend in ("torch", "vllm", "sglang"):
@@ -185,7 +185,7 @@ def test_drafts_are_discarded_only_where_a_text_outgrows_an_iteration(resolved: 
 
 
 def test_without_chunked_context_each_text_must_fit_an_iteration(resolved: Resolve) -> None:
-    with pytest.raises(RecipeError, match="max_num_tokens 8199 must hold the longest text") as caught:
+    with pytest.raises(RecipeError, match="max_num_tokens 8199 must hold the longest sequence") as caught:
         resolved("engine: {max_num_tokens: 8199, enable_chunked_context: false}")
     assert caught.value.findings[0].subject == "engine.enable_chunked_context"
     assert caught.value.findings[0].repair == "write true, or set max_num_tokens: 8200"

@@ -1,4 +1,4 @@
-"""The plan of a recipe that a server of others serves."""
+"""The plan of a recipe that another engine's server serves."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_vllm_would_make_up_the_tokens_that_no_head_says(planned: Planned, tmp_p
         planned(**MEDUSA, speculation=f"{{method: medusa, {key}: 4}}")
     (found,) = refused.value.findings
     assert (found.subject, found.problem, found.repair) == (
-        f"speculation.{key}", "4 is more than the 3 tokens that the head says in one step", "at most 3",
+        f"speculation.{key}", "4 is more than the 3 tokens that the head proposes in one step", "at most 3",
     )  # fmt: skip
 
 
@@ -96,12 +96,12 @@ def test_each_layer_of_the_target_proposes_a_token(
     ("config", "backend", "speculation", "problem"),
     [
         ({"num_nextn_predict_layers": 0}, "vllm", "{method: mtp}", "the target has none"),
-        ({}, "vllm", "{method: mtp, num_draft_tokens: 3}", "no whole number of turns through 2"),
+        ({}, "vllm", "{method: mtp, num_draft_tokens: 3}", "is not a multiple of the target's 2 layers"),
         (
             {"architectures": ["LlamaForCausalLM"], "model_type": "llama"},
             "sglang",
             "{method: mtp}",
-            "none of",
+            "cannot draft with those of",
         ),
         ({"model_type": "glm4_moe"}, "tensorrt_llm_pytorch", "{method: mtp}", "TensorRT-LLM 1.0 to 1.2"),
     ],
@@ -201,7 +201,7 @@ def test_both_models_share_the_gpus_of_the_target(planned: Planned) -> None:
         ({"engine": "{backend: vllm, max_seq_len: 20000}"}, "20000 is more than the target supports"),
         (
             {"engine": "{backend: vllm, max_num_tokens: 4096, enable_chunked_context: false}"},
-            "4096 is less than the longest text, which is read in one iteration",
+            "4096 is less than the longest sequence, which is read in one iteration",
         ),
         (
             {"target": "{model: ./target, parallel: {tensor: 3}}", "hardware": "{gpu: h100, count: 3}"},

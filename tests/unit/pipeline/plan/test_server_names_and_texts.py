@@ -1,4 +1,4 @@
-"""The names and the longest text that a server of others has where its recipe says nothing."""
+"""The names and the longest sequence that another engine's server has where its recipe says nothing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TestTheLongestText:
     ) -> None:
         made = {"hidden_size": 64, "max_position_embeddings": 16384, **keys}
         found = planned(change=lambda: llama_folder("target", **made), **ALONE)
-        assert length(found) == (longest, "model", "the longest text that the target supports")
+        assert length(found) == (longest, "model", "the longest sequence that the target supports")
         with pytest.raises(RecipeError, match=f"than the target supports: {longest} tokens"):
             planned(
                 change=lambda: llama_folder("target", **made),
@@ -88,14 +88,14 @@ class TestTheLongestText:
     )
     def test_is_the_one_that_the_server_is_told(self, planned: Planned, flag: str) -> None:
         found = planned(**ALONE, engine=f"{{backend: {flag}}}")
-        assert length(found) == (32768, "model", "the longest text that the target supports")
+        assert length(found) == (32768, "model", "the longest sequence that the target supports")
         assert length(planned(engine=f"{{backend: {flag}}}"))[0] == 16384  # The draft's own.
 
     def test_is_that_of_a_draft_that_has_less(
         self, planned: Planned, llama_folder: Callable[..., Path]
     ) -> None:
         found = planned(change=lambda: llama_folder("draft", max_position_embeddings=512))
-        assert length(found) == (512, "model", "the longest text that the draft supports")
+        assert length(found) == (512, "model", "the longest sequence that the draft supports")
 
     def test_is_what_the_memory_of_the_gpus_holds(
         self, planned: Planned, llama_folder: Callable[..., Path]
@@ -114,7 +114,11 @@ class TestTheLongestText:
 
     def test_is_bounded_on_a_cpu(self, planned: Planned) -> None:
         found = planned(hardware="{gpu: none}")
-        assert length(found) == (8192, "default", "the host's memory is set aside for every request at once")
+        assert length(found) == (
+            8192,
+            "default",
+            "the server reserves the host's memory for all requests at once",
+        )
 
     def test_is_bounded_by_a_head_where_the_server_starts_for_no_more(
         self, llama_folder: Callable[..., Path], tmp_path: Path

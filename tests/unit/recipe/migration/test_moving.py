@@ -17,7 +17,7 @@ from trtspec.recipe.serving import Serving
 
 RECIPES = Path(__file__).parents[4] / "recipes"
 FULL = """\
-# A pair with every key that a server of others does not have.
+# A pair with every key that another engine's server does not have.
 name: pair
 target:
   model: org/big                # the large one
