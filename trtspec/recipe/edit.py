@@ -1,7 +1,7 @@
 """Changes keys of a recipe's text, and leaves everything else as it was written: order, comments, spaces.
 
-Changes are made in the text, at the marks of ruamel.yaml's nodes: its own round trip writes other lines anew
-(indents, mappings in braces over several lines) and takes the comments behind a removed key with it.
+Changes are made in the text, at the marks of ruamel.yaml's nodes: its own round trip rewrites other lines
+(indents, mappings in braces over several lines) and removes the comments after a removed key.
 """
 
 from __future__ import annotations

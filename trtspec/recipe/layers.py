@@ -14,7 +14,7 @@ _SKIPPED = 0.45
 
 
 def usual_count(num_layers: int) -> int:
-    """Returns how many of so many layers stay where a recipe does not say it."""
+    """Returns how many of the layers are kept by default."""
     return max(num_layers - max(int(_SKIPPED * (num_layers - 2)), 1), 1)
 
 

@@ -61,7 +61,8 @@ def model_location(value: str, folder: Path) -> Path | str:
 def load(path: str | Path, backend: str | None = None) -> LoadedRecipe:
     """Reads and validates a recipe; raises RecipeError with every problem found. It is `trtspec.load_recipe`.
 
-    `backend` is what a flag or the environment asks for instead of the recipe's own; its rules hold then.
+    `backend` is the one that a flag or the environment names instead of the recipe's own; then its rules
+    apply.
     """
     parsed = parse(Path(path))
     return _judged(parsed, backend)

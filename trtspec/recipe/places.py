@@ -9,7 +9,8 @@ from trtspec.recipe.loader import LoadedRecipe
 
 
 def written(location: Path | str, folder: Path | None) -> str:
-    """Returns a model's folder relative to `folder`, or whole where that is None; a Hub id stays as it is."""
+    """Returns a model's folder relative to `folder`, or its absolute path if that is None; a Hub id stays as
+    it is."""
     if isinstance(location, str):
         return location
     if folder is None:

@@ -51,7 +51,7 @@ _SCIENTIFIC = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+\Z")
 
 
 def problems_of(error: ValidationError, written: Mapping[str, str]) -> list[Finding]:
-    """One finding for each key, even where pydantic reports one for each type that the key may have.
+    """Returns one finding for each key, even if pydantic reports one for each type that the key may have.
 
     `written` has the text of each scalar that is not quoted, by its key.
     """

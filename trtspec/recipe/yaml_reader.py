@@ -1,7 +1,7 @@
-"""Reads YAML as plain values with the line of each key, and refuses valid YAML that nobody means.
+"""Reads YAML as plain values with the line of each key, and refuses valid YAML that is surely a mistake.
 
-ruamel.yaml parses. Its own constructors stop at the first key that stands twice, and bound no aliases,
-so the values are made from its nodes here.
+ruamel.yaml parses. Its own constructors stop at the first duplicate key, and do not bound aliases. So the
+values are made from its nodes here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A command line as text becomes words and flags; no shell ever sees it."""
+"""Splits a command line into words and flags; no shell ever sees it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OFF = "--no-"
 """The beginning of a flag that turns another one off."""
 
 OwnFlags = Mapping[str, tuple[str, int | str | None]]
-"""The flags of a parser, each with the first name that it has, and how many values argparse says it takes."""
+"""The flags of a parser, each with its first name, and the number of values that argparse takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +29,21 @@ class Option:
     """One flag of a command."""
 
     written: str
-    """The flag as it stood there."""
+    """The flag as it was written."""
     name: str
-    """The name by which its tool calls the flag."""
+    """The tool's name of the flag."""
     value: str | None = None
-    """None for a flag without one. Several words are one value, with blanks between them."""
+    """None for a flag without one. Several words are one value, with spaces between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Syntax:
-    """The syntax of a tool's flags; a flag that is listed nowhere here has one value."""
+    """The syntax of a tool's flags; a flag that is not listed here has one value."""
 
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Other names of flags."""
     switches: frozenset[str] = frozenset()
-    """The flags that have no value, or a boolean behind a blank."""
+    """The flags that have no value, or a boolean after a space."""
     lists: frozenset[str] = frozenset()
     """The flags that have all words up to the next flag."""
     dash: str = "-"
@@ -52,7 +52,7 @@ class Syntax:
     """True if the tool takes `-` and `_` alike."""
 
     def name(self, written: str) -> str:
-        """Returns the name of a flag; a part behind a dot, which is a key of its JSON, stays as it is."""
+        """Returns the name of a flag; a part after a dot, which is a key of its JSON, stays as it is."""
         flag, dot, key = written.partition(".")
         if self.folds and flag.startswith("--"):
             other = {"-": "_", "_": "-"}[self.dash]
@@ -79,8 +79,8 @@ class Syntax:
 def split(text: str) -> list[list[str]]:
     """Returns the words of each command of a text; redirections are left out.
 
-    A line that begins with a flag goes on with the command above it, as if that line ended with a backslash.
-    Raises TrtspecError for a text that no shell would read.
+    A line that begins with a flag continues the command above it, as if that line ended with a backslash.
+    Raises TrtspecError for a text that no shell could parse.
     """
     text = _STREAM.sub("", _CONTINUED.sub(" ", text))
     lexer = shlex.shlex(_Text(text), posix=True, punctuation_chars=_PUNCTUATION)
@@ -111,12 +111,12 @@ def split(text: str) -> list[list[str]]:
 
 
 def flag_names(text: str) -> frozenset[str]:
-    """Returns the flags that a text names, with a blank between two."""
+    """Returns the flags in a text, separated by spaces."""
     return frozenset(text.split())
 
 
 def options(words: Sequence[str], syntax: Syntax) -> Iterator[Option | str]:
-    """Reads the words behind a tool's name: its flags, and the words that are none, in their order."""
+    """Reads the words after a tool's name: its flags, and the other words, in their order."""
     words, place = _whole_objects(words), 0
     while place < len(words):
         word = words[place]
@@ -141,7 +141,7 @@ def options(words: Sequence[str], syntax: Syntax) -> Iterator[Option | str]:
 
 
 def _whole_objects(words: Sequence[str]) -> list[str]:
-    """Joins the words of an object, `{method: ngram}`, whose quotes a shell has taken away."""
+    """Joins the words of an object, `{method: ngram}`, whose quotes a shell has removed."""
     found: list[str] = []
     is_open = False
     for word in words:
@@ -154,7 +154,7 @@ def _whole_objects(words: Sequence[str]) -> list[str]:
 
 
 class _Text(io.StringIO):
-    """A text in which a comment ends before the end of its line, which also ends the command."""
+    """Removes comments; the end of a comment's line also ends the command."""
 
     def readline(self, size: int = -1, /) -> str:  # type: ignore[override]
         line = super().readline(size)

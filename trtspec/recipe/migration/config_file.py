@@ -1,4 +1,4 @@
-"""A server's file of configuration, and the same as words of its command line."""
+"""Reads a server's configuration file, and turns it into words of its command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FLAG = "--config"
 def document(name: str, reading: FlagReading) -> Mapping[str, Any]:
     """Returns the keys of a YAML file, which the script may write itself.
 
-    Raises TrtspecError for a file that is not there, or that no server reads.
+    Raises TrtspecError for a missing file, or one that no server could read.
     """
     try:
         written = reading.files.get(name.removeprefix("./"))
@@ -38,7 +38,7 @@ def document(name: str, reading: FlagReading) -> Mapping[str, Any]:
 def with_config(words: Sequence[str], reading: FlagReading) -> list[str]:
     """Returns the words with those of `--config FILE` before them, as vLLM and SGLang read it.
 
-    What stands on the command line comes later, and counts.
+    The command line comes later and overrides the file.
     """
     words = list(words)
     for place, word in enumerate(words):

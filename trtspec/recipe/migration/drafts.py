@@ -12,7 +12,7 @@ from trtspec.serving.drafters.source import DRAFT_MODEL
 
 @dataclass(slots=True)
 class DraftFlags:
-    """The flags of a tool that concern drafts; None if the command has none."""
+    """The flags of a tool for drafts; None if the command has none."""
 
     reading: FlagReading
     method: str | None = None
@@ -22,10 +22,12 @@ class DraftFlags:
     length: int | None = None
     length_flag: str = ""
     others: dict[str, tuple[Value, str]] = field(default_factory=dict)
-    """Further keys of a recipe that only count with this method or a draft: value and flag of each."""
+    """Further keys of a recipe that only have an effect with this method or a draft: value and flag of
+    each."""
 
     def carry(self) -> None:
-        """Writes it into the recipe; where a recipe has no such method, all of its flags are told as lost."""
+        """Writes it into the recipe; if a recipe has no such method, all of its flags are reported as
+        lost."""
         reading, method = self.reading, self.method
         if method is None and self.model is None and self.length is None and not self.others:
             return
@@ -72,7 +74,7 @@ class DraftFlags:
 
 
 def _by_name(model: str) -> str:
-    """Returns the method that a model is for, which its publishers have in its name."""
+    """Returns the method that a model is for, by its name."""
     lower = model.lower().replace("eagle-3", "eagle3")
     heads = (name for name, method in METHODS.items() if method.is_head and method.has_model)
     return next((name for name in heads if name in lower), DRAFT_MODEL.kind)

@@ -1,4 +1,4 @@
-"""The flags of a server's command, and what becomes of each in a recipe."""
+"""Maps the flags of a server's command to keys of a recipe."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ class FlagKey:
     name: str
     """A dotted key."""
     convert: Convert = str
-    """Returns the flag's value as it is written in a recipe. Raises ValueError, with what is wrong, for a
-    value that the recipe cannot have.
+    """Returns the flag's value as a recipe has it. Raises ValueError, with what is wrong, for a value that
+    the recipe cannot have.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class FlagTable:
-    """The flags of a server's command that are not passed on as they are."""
+    """The flags of a server's command that are not passed on unchanged."""
 
     syntax: Syntax
     """How the server's parser reads words."""
     keys: Mapping[str, FlagKey]
     """The flags that a recipe has a key for."""
     set_elsewhere: Mapping[str, str]
-    """The other flags that trtspec sets, with what says each in their place."""
+    """The other flags that trtspec sets, with what replaces each."""
     lost: Mapping[str, str] = field(default_factory=dict)
-    """The flags that no recipe has, with the reason."""
+    """The flags that no recipe can have, with the reason."""
     of_drafts: Collection[str] = ()
-    """The flags that say what proposes drafts."""
+    """The flags that set the source of drafts."""
 
     @property
     def sets(self) -> dict[str, str]:
-        """The flags that trtspec sets, with what says each in their place."""
+        """The flags that trtspec sets, with what replaces each."""
         said = {flag: f"{key.name} says it" for flag, key in self.keys.items()}
         return {**said, **self.set_elsewhere, **dict.fromkeys(self.of_drafts, _DRAFTS)}
 
@@ -56,5 +56,5 @@ class FlagTable:
         return replace(self, syntax=self.syntax.told_by(own, {*self.sets, *self.lost}))
 
     def find_loss(self, flag: str) -> str | None:
-        """Returns why a flag is not in a recipe; None for one that may be."""
+        """Returns why a flag cannot be in a recipe; None if it can."""
         return self.set_elsewhere.get(flag) or self.lost.get(flag)

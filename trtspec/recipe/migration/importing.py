@@ -1,4 +1,4 @@
-"""A server's command line, or those that build a pair of engines, becomes a recipe."""
+"""Makes a recipe of a server's command line, or of the command lines that build a pair of engines."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from trtspec.recipe.migration.writing import recipe_text
 
 _DEFAULT_GPU = "h100"
 _SPECULATION = ("speculation.method", "speculation.max_draft_len", "draft", "draft.model")
-"""The keys without which drafts are other than the command has them."""
+"""The keys without which the drafts would differ from those of the command."""
 _BATCH, _TOKENS, _SERVED = "engine.max_batch_size", "engine.max_num_tokens", "serving.model_name"
 _SECRET = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A recipe that was read from a command."""
+    """A recipe that was made from a command."""
 
     text: str
     """The recipe's text, which loads."""
     told: tuple[FlagNote, ...]
     """The notes on the command, a line each."""
     missing: tuple[FlagNote, ...]
-    """Those of them on speculation that the command asks for, and that the recipe has not."""
+    """The notes on speculation that the command asks for and the recipe lacks."""
 
 
 def recipe_of(
@@ -50,11 +50,11 @@ def recipe_of(
     backend: str | None = None,
     ask: Callable[[MigrationTool], OwnFlags] = lambda _: {},
 ) -> Imported:
-    """Returns the recipe, to be written to `path`, of a command, or of several in one text.
+    """Returns the recipe of a command, or of several in one text; it is to be written to `path`.
 
-    `gpu` and `draft` are what a command does not say, `backend` is another than the command's own; `ask` asks
-    a tool's own parser for its flags. Raises TrtspecError for a text without a command that is known, and
-    RecipeError where no recipe comes of it.
+    `gpu` and `draft` add what a command lacks, and `backend` replaces the command's own. `ask` asks a tool's
+    own parser for its flags. Raises TrtspecError for a text without a known command, and RecipeError if no
+    recipe can be made of it.
     """
     tools = tuple(tool for each in backends() for tool in each.tools())
     found, called = list[MigrationTool](), ""
@@ -140,7 +140,7 @@ def _recipe(
 
 
 def _tell_num_tokens(tool: MigrationTool, reading: FlagReading) -> None:
-    """Says how large an iteration is, where the command's server has another default than a recipe."""
+    """Writes the size of an iteration if the command's server has another default than a recipe."""
     if _TOKENS in reading.values or tool.num_tokens is None:
         return
     gpu = str(reading.values["hardware.gpu"])
@@ -151,14 +151,14 @@ def _tell_num_tokens(tool: MigrationTool, reading: FlagReading) -> None:
 
 
 def _tell_name(called: str, reading: FlagReading, loaded: LoadedRecipe) -> None:
-    """Says what clients call the model, where the command's server has another name for it."""
+    """Writes the model's name for clients if the command's server has another default."""
     now = loaded.recipe.runner.served_name(loaded)
     if now not in (called, PurePosixPath(called).name):
         reading.say(_SERVED, f"clients call the model {now}, where the command's server has {called}")
 
 
 def _draft(draft: str | None, reading: FlagReading) -> None:
-    """Names the draft that the caller gives; without any, the text itself proposes."""
+    """Writes the caller's draft; without one, the text itself proposes."""
     values = reading.values
     method = str(values.get("speculation.method", ""))
     if draft is not None:
@@ -182,7 +182,7 @@ def _drop(reading: FlagReading, section: str, reason: str) -> None:
 
 
 def _tell_draft(reading: FlagReading) -> None:
-    """Says that the draft of a method that the backend does not run is gone with it."""
+    """Notes that a draft is removed together with its method, which the backend does not run."""
     for key, flag in reading.origins.items():
         if key.startswith("draft."):
             reading.lose(flag, "it goes with its method; the text itself proposes instead")
@@ -220,7 +220,7 @@ def _shown(word: str) -> str:
 
 
 def _commented(text: str, reading: FlagReading) -> str:
-    """Returns the text without the flag behind a method that had to give way to another."""
+    """Returns the text without the comment on a method that was replaced by another."""
     flag, method = reading.origins.get("speculation.method"), reading.values.get("speculation.method")
     line = re.search(r"^  method: (\S+)( +# .*)$", text, re.M)
     if flag is None or line is None or line[1] == method:
@@ -231,7 +231,7 @@ def _commented(text: str, reading: FlagReading) -> str:
 
 
 def _tell_change(change: Change, reading: FlagReading) -> None:
-    """Says what another backend changes: of the flags whose keys it removes, and of what else is other."""
+    """Notes what another backend changes: the flags whose keys it removes, and other differences."""
     keys = [key for key in reading.origins if key == change.key or key.startswith(f"{change.key}.")]
     if change.after is None and keys:
         for key in keys:

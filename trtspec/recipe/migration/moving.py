@@ -41,14 +41,13 @@ class MovedRecipe:
     """The moved recipe's text, which loads."""
     recipe: Recipe
     changes: tuple[Change, ...]
-    """Everything that is other than before."""
+    """Everything that differs from before."""
 
 
 def move(before: str, loaded: LoadedRecipe, backend: str, path: Path) -> MovedRecipe:
-    """Returns a recipe, to be written to `path`, for another backend; comments stay where they are.
+    """Returns the recipe for another backend, to be written to `path`; comments stay where they are.
 
-    `before` is the text of what is loaded.
-    Raises RecipeError where the recipe cannot be that backend's.
+    `before` is the text of the loaded recipe. Raises RecipeError if the recipe cannot run on that backend.
     """
     recipe, text = loaded.recipe, before
     name = moved_name(recipe.name, recipe.backend, backend)
@@ -91,7 +90,7 @@ def moved_name(name: str, before: str, backend: str) -> str:
 
 
 def _consequences(before: Recipe, after: Recipe) -> Iterator[Change]:
-    """Returns what follows for the deployment where a key says the same as before, or nothing."""
+    """Returns the consequence for the deployment of a key that stays the same, or nothing."""
     old, new = before.backend, after.backend
     was_built, is_built = (backend_named(name).builds_engines for name in (old, new))
     old_fp8, new_fp8 = backend_named(old).fp8, backend_named(new).fp8

@@ -1,4 +1,4 @@
-"""Collects what was read of a command: keys of a recipe, the flag of each, and what was lost."""
+"""Collects what was read from a command: keys of a recipe, the flag of each, and what was lost."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class FlagNote:
     subject: str
     """A flag, or a key of a recipe."""
     fate: str
-    """The words for what became of the subject."""
+    """The words on the subject."""
 
 
 @dataclass(slots=True)
 class FlagReading:
-    """The recipe's keys that the flags of a command come to."""
+    """The recipe's keys that the flags of a command translate to."""
 
     tool: str
     """The name of the tool for people."""
@@ -43,14 +43,14 @@ class FlagReading:
     told: list[FlagNote] = field(default_factory=list)
     """The notes for the user."""
     missing: list[FlagNote] = field(default_factory=list)
-    """The notes on speculation that the command asks for, and that is not in the recipe."""
+    """The notes on speculation that the command asks for and the recipe lacks."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """The texts of files that lines above the command write, by their names."""
+    """The texts of files that earlier lines of the script write, by their names."""
     own_flags: OwnFlags = field(default_factory=dict)
     """The flags of the tool's own parser; none where it was not asked."""
 
     def set(self, key: str, value: Value | list[str], flag: str) -> None:
-        """Takes a value for a key; one that only a shell knows raises TrtspecError."""
+        """Takes a value for a key; raises TrtspecError for a variable that only a shell knows."""
         if "$" in str(value):
             problem = f"{value!r:.80} is a variable of a shell, which does not run here"
             raise TrtspecError(flag, problem, "write its value")
@@ -59,20 +59,20 @@ class FlagReading:
         self.values[key], self.origins[key] = value, flag
 
     def lose(self, flag: str, reason: str) -> None:
-        """Says why a flag is not in the recipe."""
+        """Notes why a flag is not in the recipe."""
         self.told.append(FlagNote(flag, f"left out: {reason}"))
 
     def miss(self, flag: str, reason: str) -> None:
-        """Says what of the command's speculation is not in the recipe, which is less than the command."""
+        """Notes which part of the command's speculation the recipe lacks."""
         self.lose(flag, reason)
         self.missing.append(self.told[-1])
 
     def say(self, subject: str, fate: str) -> None:
-        """Says something that the user should know of what is in the recipe."""
+        """Notes something that the user should know of the recipe."""
         self.told.append(FlagNote(subject, fate))
 
     def convert(self, option: Option, key: FlagKey) -> None:
-        """Takes a flag for a key, or says why its value cannot be there."""
+        """Takes a flag for a key, or notes why its value cannot be used."""
         try:
             self.set(key.name, key.convert(option.value or ""), option.written)
         except ValueError as error:
@@ -86,7 +86,7 @@ class FlagReading:
             self.set("target.model", word, _POSITIONAL)
 
     def take(self, option: Option, flags: FlagTable) -> None:
-        """Takes a flag by a tool's table: its key, else why it is lost; else it is passed on."""
+        """Takes a flag by a tool's table: writes its key, notes why it is lost, or passes it on."""
         if option.name in flags.keys:
             self.convert(option, flags.keys[option.name])
         elif reason := flags.find_loss(option.name.partition(".")[0]):
@@ -95,7 +95,7 @@ class FlagReading:
             self._pass_on(option, flags.syntax)
 
     def _pass_on(self, option: Option, syntax: Syntax) -> None:
-        """Takes a flag as the server has it, but for one whose value may be a secret or is a shell's."""
+        """Passes a flag on to the server, unless its value may be a secret or is a variable of a shell."""
         value = option.value
         if value is not None and "$" in value:
             self.lose(option.written, "its value is a variable of a shell, which does not run here")
@@ -107,7 +107,7 @@ class FlagReading:
             self.origins[_EXTRA] = f"flags of {self.tool} as they are"
 
     def pass_variable(self, name: str, value: str) -> None:
-        """Takes a variable of the server's environment, but for a secret or what only a shell knows."""
+        """Takes a variable of the server's environment, unless it is a secret or only a shell knows it."""
         if "$" in value or is_secret(name, value):
             self.lose(name, "a variable that is set where trtspec deploy runs")
         else:
@@ -115,7 +115,7 @@ class FlagReading:
 
 
 def is_whole(text: str) -> bool:
-    """Returns whether a text is a whole number, as all tools write it, and as a recipe may have it."""
+    """Returns whether a text is a whole number in the form of all tools and of a recipe."""
     return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
@@ -161,7 +161,7 @@ def tokens(text: str) -> int:
 
 
 def dtype(text: str) -> str:
-    """Returns a dtype by its whole name; raises ValueError."""
+    """Returns the full name of a dtype; raises ValueError."""
     found = {"half": "float16", "float": "float32", "fp16": "float16", "bf16": "bfloat16"}.get(text, text)
     if found not in ("auto", "float32", "float16", "bfloat16"):
         raise ValueError(f"a recipe has no dtype {text!r:.40}")
@@ -169,7 +169,7 @@ def dtype(text: str) -> str:
 
 
 def weights(text: str) -> str:
-    """Returns the precision of weights; raises ValueError for what the model itself must say."""
+    """Returns the precision of weights; raises ValueError for one that only the model itself can set."""
     if text.lower() in ("fp8", "w8a8_fp8", "modelopt_fp8"):
         return "fp8"
     raise ValueError(f"{text!r:.40} is read from the model's own configuration, where it is published so")
@@ -185,5 +185,5 @@ def kv_cache(text: str) -> str:
 
 
 def switch(text: str) -> bool:
-    """Returns whether a switch is on: one without a value is."""
+    """Returns whether a switch is on; one without a value is on."""
     return text.lower() != "false"

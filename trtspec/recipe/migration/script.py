@@ -1,4 +1,4 @@
-"""A script as people paste it: its commands, with the variables and the files that lines above them make."""
+"""Reads a script as people paste it: its commands, with the variables and files of earlier lines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHELL, _INNER = re.compile(r"(?:.*/)?(?:ba|da|z)?sh"), re.compile(r"-[eilx]*c")
 
 @dataclass(slots=True)
 class Script:
-    """The commands of a text, and what they are run with; nothing of it runs."""
+    """The commands of a text, with their variables and files; nothing of it runs."""
 
     commands: list[list[str]] = field(default_factory=list)
     exported: dict[str, str] = field(default_factory=dict)
@@ -37,7 +37,8 @@ class Script:
 
 
 def read_script(text: str) -> Script:
-    """Returns the commands of a text; raises TrtspecError for what no shell would read, and for arrays."""
+    """Returns the commands of a text; raises TrtspecError for one that no shell could parse, and for
+    arrays."""
     script, known = Script(), dict[str, str]()
     text = _HEREDOC.sub(lambda found: _kept(found, script), text)
     for words in split(_PROMPT.sub("", _COMMENTS.sub("", text))):
@@ -54,7 +55,7 @@ def read_script(text: str) -> Script:
 
 
 def _kept(found: re.Match[str], script: Script) -> str:
-    """Keeps the file that a heredoc writes; one that writes none is dropped."""
+    """Keeps the file that a heredoc writes; drops a heredoc that writes none."""
     if place := _WRITTEN.search(found["before"] + found["after"]):
         script.files[place["file"].strip("'\"").removeprefix("./")] = found["text"]
     return ""
@@ -71,7 +72,7 @@ def _words(words: Sequence[str], known: dict[str, str]) -> Iterator[str]:
 
 
 def _expanded(word: str, known: dict[str, str]) -> str:
-    """Returns a word with the values that are known; a variable that is not stays as it is written."""
+    """Returns a word with the values of known variables; an unknown one stays as it is written."""
 
     def value(found: re.Match[str]) -> str:
         default = found[0] if found["default"] is None else found["default"]
@@ -81,7 +82,7 @@ def _expanded(word: str, known: dict[str, str]) -> str:
 
 
 def _inside(words: list[str]) -> list[list[str]]:
-    """Returns the commands of `sh -c TEXT`, each behind the words before that; else the command itself."""
+    """Returns the commands of `sh -c TEXT`, each after the words before that; or else the command itself."""
     for place, (option, text) in enumerate(pairwise(words)):
         if _INNER.fullmatch(option) and any(map(_SHELL.fullmatch, words[:place])):
             inner = read_script(text)

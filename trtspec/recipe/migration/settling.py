@@ -1,4 +1,4 @@
-"""Makes a recipe's text one that loads: what its rules refuse goes, and is said with the reason."""
+"""Makes a recipe's text one that loads: removes what the rules refuse, and notes the reason."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def without(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _other_method(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the change to a method that needs no more than what is there; every backend has it."""
+    """Returns the change to a method that needs nothing more; every backend has it."""
     other = METHODS.get(_kind(values), Method).gives_way_to
     if other is None:
         return {}
@@ -82,7 +82,7 @@ def _other_method(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _releases_with_method(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the releases that run the method, where the backend has others; else none."""
+    """Returns the releases that run the method if not all of the backend's do, and none otherwise."""
     backend = value_of("engine.backend", values)
     cell = backend_named(backend).methods.get(_kind(values)) if backend else None
     return cell.releases if cell else ()

@@ -1,4 +1,4 @@
-"""A program whose command lines are read, how it is found among words, and what stands before it."""
+"""Describes a program whose command lines are read, how it is found among words, and the words before it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MODELS = ("target.model", "draft.model")
 
 @dataclass(frozen=True, slots=True)
 class OwnParser:
-    """The parser of a server, which says its flags where the server is installed."""
+    """The parser of a server, which lists its flags if the server is installed."""
 
     program: str
     """The program whose Python has the server."""
@@ -30,31 +30,31 @@ class OwnParser:
 
 @dataclass(frozen=True, slots=True)
 class MigrationTool:
-    """A program whose command is read into a recipe."""
+    """A program whose command becomes a recipe."""
 
     name: str
     """The program's name for people."""
     backend: str
     """The backend of a recipe that the program is."""
     starts: tuple[tuple[str, ...], ...]
-    """The words that its command begins with, such as `vllm serve`, where it does not name an image."""
+    """The words at the start of its command, such as `vllm serve`, unless it names an image."""
     read: Callable[[Sequence[str], FlagReading], None]
-    """Reads the words behind the start."""
+    """Reads the words after the start."""
     images: tuple[str, ...] = ()
     """The names of container images that run the program, and that its command may begin with."""
     serves: str | None = None
-    """The words for what it serves at once where its command does not say, such as "256 requests at once"."""
+    """The words for its default of requests at once, such as "256 requests at once"."""
     num_tokens: Callable[[GpuProduct | None], int] | None = None
-    """Returns the tokens of an iteration on a GPU, or without any, where its command does not say."""
+    """Returns the default of tokens in an iteration, on a GPU or without one."""
     finish: Callable[[FlagReading], None] | None = None
-    """Writes into the recipe what only all commands of a text tell together."""
+    """Writes into the recipe what follows only from all commands of a text together."""
     own_parser: OwnParser | None = None
-    """Is asked for the flags, in place of the list that trtspec has of them."""
+    """The parser to ask for the flags, instead of trtspec's own list."""
     is_part: bool = False
-    """True if others stand beside it in a text, which are a recipe together."""
+    """True if several such commands in a text are one recipe together."""
 
     def begins(self, words: Sequence[str]) -> tuple[int, int] | None:
-        """Returns where the tool's name stands among the words, and where its own words begin."""
+        """Returns the positions of the tool's name among the words, and of its first own word."""
         for place in range(len(words)):
             for start in self.starts:
                 found = (PurePosixPath(words[place]).name, *words[place + 1 : place + len(start)])
@@ -67,7 +67,7 @@ class MigrationTool:
 
 
 def read_prefix(words: Sequence[str], reading: FlagReading) -> None:
-    """Says what becomes of the words before a tool's name. Their values may be secrets and are not shown."""
+    """Notes the words before a tool's name. Their values may be secrets and are not shown."""
     words = [word for word in words if not _INTERPRETERS.match(PurePosixPath(word).name)]
     starts = [word for word in words if not ASSIGNMENT.match(word)]
     for option, value in zip(["", *words], words, strict=False):
@@ -79,7 +79,7 @@ def read_prefix(words: Sequence[str], reading: FlagReading) -> None:
 
 
 def outside(words: Sequence[str], reading: FlagReading) -> None:
-    """Names the models' folders as they are on this machine, where a container sees them elsewhere."""
+    """Writes the models' folders by their paths on this machine, if a container has them elsewhere."""
     for here, inside in _mounts(words):
         for key in _MODELS:
             place = str(reading.values.get(key, ""))
@@ -90,7 +90,7 @@ def outside(words: Sequence[str], reading: FlagReading) -> None:
 
 
 def _mounts(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields the folders of this machine that a container sees, each with its place there."""
+    """Yields the folders of this machine that a container sees, each with its path there."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         option, has_value, value = word.partition("=")
         value = value if has_value else following

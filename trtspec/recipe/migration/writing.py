@@ -1,4 +1,4 @@
-"""A recipe's text of dotted keys, with a comment for each that says where it comes from."""
+"""Writes a recipe's text from dotted keys, with the origin of each as a comment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _COLUMN = 44
 
 
 def recipe_text(values: Mapping[str, Any], origins: Mapping[str, str], head: str) -> str:
-    """Returns YAML with the sections in the schema's order, each key on a line with its origin behind it."""
+    """Returns YAML with the sections in the schema's order, each key on a line with its origin after it."""
     lines = [f"# {head}"]
     for section in Recipe.model_fields:
         keys = {key: value for key, value in values.items() if key.partition(".")[0] == section}
@@ -26,7 +26,7 @@ def recipe_text(values: Mapping[str, Any], origins: Mapping[str, str], head: str
 
 
 def _block(keys: Mapping[str, Any], origins: Mapping[str, str], begin: int, indent: int) -> list[str]:
-    """Returns the lines of the keys that begin alike, up to the character `begin`."""
+    """Returns the lines of the keys with the same beginning, up to the character `begin`."""
     lines, done = [], set[str]()
     for key, value in keys.items():
         name, dot, _ = key[begin:].partition(".")
