@@ -104,7 +104,6 @@ def test_the_text_is_that_of_the_torch_backend(
     assert [deploy.generate(prompt, max_tokens=TOKENS) for prompt in PROMPTS] == said_by_torch
     for prompt, text in zip(PROMPTS, said_by_torch, strict=True):
         events = deploy.stream(prompt, max_tokens=TOKENS)
-        assert len(events) > 1
         assert "".join(event["text_output"] for event in events) == text
     without = deploy.generate(PROMPTS[0], max_tokens=TOKENS, num_draft_tokens=0)
     assert without == said_by_torch[0]

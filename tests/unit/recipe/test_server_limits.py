@@ -38,7 +38,7 @@ def test_what_every_server_does(backend: str, changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "key", "problem"),
     [
-        ({"serving": {"layout": "bls"}}, "serving.layout", "of trtspec's own coordinator"),
+        ({"serving": {"layout": "bls"}}, "serving.layout", "only trtspec's own coordinator has it"),
         ({"serving": {"draft_timeout_microseconds": 5000}}, "serving.draft_timeout_microseconds", "coord"),
         ({"serving": {"max_queue_size": 64}}, "serving.max_queue_size", "coordinator"),
         ({"speculation": {"share": 0.5}}, "speculation.share", "coordinator"),

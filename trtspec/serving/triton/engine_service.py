@@ -50,6 +50,8 @@ class EngineJob:
     stop_words: StopWords
     is_over: bool = False
     """True once its client has had the last response."""
+    is_lost: bool = False
+    """True once a response could not be sent, and an error was the last one; of the sending thread."""
     log_probs: list[float] = field(default_factory=list)
     """Those of the tokens so far, if they were asked for."""
 
@@ -126,13 +128,13 @@ class EngineService:
             return
         if response.error is not None:
             job.is_over = True
-            self._sends.submit(_logged, job.client.fail, response.error)
+            self._sends.submit(self._fail, job, response.error)
             return
         tokens = job.stop_words.take(response.token_ids)
         job.is_over = response.is_final or job.stop_words.found
         job.log_probs += [said.value for said in (response.log_probs or [])[: len(tokens)]]
         arrays = response_arrays(job.asked, tokens, job.log_probs, response.num_verified)
-        self._sends.submit(self._send, job.client, arrays, job.is_over)
+        self._sends.submit(self._send_part, job, arrays, job.is_over)
         if job.is_over and not response.is_final:
             self._executor.cancel_request(response.request_id)
 
@@ -155,11 +157,23 @@ class EngineService:
 
     # On the sending thread.
 
-    def _send(self, client: EngineClient, arrays: Arrays, is_final: bool) -> None:
-        if not _logged(client.send, arrays, is_final):
-            # Without a last response it would wait for ever.
-            _logged(client.fail, "a response could not be sent")
-            self._loop.post(self._give_up, client)
+    def _send(self, client: EngineClient, arrays: Arrays, is_final: bool) -> bool:
+        """Returns whether it was sent; if not, the client has its last response, an error."""
+        if _logged(client.send, arrays, is_final):
+            return True
+        # Without a last response it would wait for ever.
+        _logged(client.fail, "a response could not be sent")
+        self._loop.post(self._give_up, client)
+        return False
+
+    def _send_part(self, job: EngineJob, arrays: Arrays, is_final: bool) -> None:
+        # The engine makes more responses until it is cancelled, and Triton takes none after the last.
+        if not job.is_lost:
+            job.is_lost = not self._send(job.client, arrays, is_final)
+
+    def _fail(self, job: EngineJob, message: str) -> None:
+        if not job.is_lost:
+            _logged(job.client.fail, message)
 
     def _cancel_abandoned(self, jobs: dict[int, EngineJob]) -> None:
         """Asks who has left, in turn, as far as the time goes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import threading
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -149,8 +150,11 @@ def test_triton_is_asked_in_turn_and_not_for_long(serve: Serve, monkeypatch: pyt
 def test_whose_response_cannot_be_sent_is_told_so_and_takes_its_work_with_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    several = threading.Event()
+
     class Full(QueueClient):
         def send(self, arrays: Arrays, is_final: bool) -> None:
+            assert several.wait(20)
             raise RuntimeError("no shared memory is left")
 
     executor = ScriptedExecutor(LIMITS, LANGUAGE, 0.005)
@@ -158,8 +162,11 @@ def test_whose_response_cannot_be_sent_is_told_so_and_takes_its_work_with_it(
     try:
         with caplog.at_level(logging.CRITICAL):
             client = submit(service, max_tokens=300, client=Full(), streaming=np.array([[True]]))
-            assert failure(client) == "a response could not be sent"
             deadline = time.monotonic() + 20
+            while service._sends._work_queue.qsize() < 3 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            several.set()
+            assert failure(client) == "a response could not be sent"
             while executor.in_flight and time.monotonic() < deadline:
                 time.sleep(0.01)
         assert executor.cancelled
