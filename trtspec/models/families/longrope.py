@@ -27,7 +27,7 @@ def check(source: Source) -> None:
     scaling = source.rotary_scaling
     if scaling is None:
         return
-    file, kind = source.config.file, scaling.get("rope_type", scaling.get("type"))
+    file, kind = source.config.file, source.rope_type
     if not scaling.get("type", kind) == kind == KIND:
         problem = f"rope type {kind!r} is not supported for {source.architecture}, only {KIND!r}"
         raise ModelError(file, problem, _REPAIR)
