@@ -13,7 +13,7 @@ from trtspec.capacity.replicas import EngineBytes
 from trtspec.capacity.sizing import Sized, break_even, capacity, obstacle, of_size, size
 from trtspec.capacity.start import ColdStart, Rates, cold_start
 from trtspec.capacity.steady import LatencyBounds
-from trtspec.capacity.tempo import Replica, Tempo
+from trtspec.capacity.tempo import Replica, SlowedTempo, Tempo
 
 _HOUR, _MILLION = 3600, 10**6
 
@@ -40,6 +40,10 @@ def cost(gpus: int, demand: Demand, price: float | None) -> Cost:
 
 
 _TRIES, _STEP, _CHANCE = 10, 1.04, 1.05
+SLOWED = 1.03
+"""The factor by which the iterations of a fleet are prolonged to see how much depends on their time: two
+measurements of it differ by as much.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,9 @@ class FleetArm:
     problem: str | None = None
     """The reason why no number of replicas meets the bounds; then the other optional fields are None."""
     seen: Seen | None = None
+    """The simulation at the usual rate."""
+    slowed: Seen | None = None
+    """The same simulation with iterations that take `SLOWED` times as long."""
     burst: InBurst | None = None
 
 
@@ -130,7 +137,7 @@ def reckon(
 
 
 def checked(question: FleetRequirements, found: FleetArm, seed: int, advance: Advance) -> FleetArm:
-    """Returns the arm with its simulation, and with more replicas if that misses a bound."""
+    """Returns the arm with its simulations, and with more replicas if the usual rate misses a bound."""
     demand = question.demand
     for more_tries in reversed(range(_TRIES)):
         if found.usual is None or found.peak is None:
@@ -139,11 +146,16 @@ def checked(question: FleetRequirements, found: FleetArm, seed: int, advance: Ad
         if not more_tries or not misses(found, question.bounds):
             break
         found = _more(question, found)
-    if not demand.burst or found.usual is None or found.peak is None:
+    usual, peak = found.usual, found.peak
+    assert usual is not None
+    assert peak is not None
+    slower = replace(found.replica, tempo=SlowedTempo(found.replica.tempo, SLOWED))
+    found = replace(found, slowed=at_usual_rate(slower, usual, demand, seed, advance))
+    if not demand.burst:
         return found
-    more = max(found.peak.replicas - found.usual.replicas, 1)
+    more = max(peak.replicas - usual.replicas, 1)
     start_s = cold_start(question.rates, found.weight.whole, found.weight.fullest, more).seconds
-    burst = in_burst(found.replica, found.usual, found.peak, demand, question.places, start_s, seed, advance)
+    burst = in_burst(found.replica, usual, peak, demand, question.places, start_s, seed, advance)
     return replace(found, burst=burst)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 
@@ -47,6 +47,22 @@ class Tempo(Protocol):
         With drafts, the draft engine reads them too.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class SlowedTempo:
+    """Engines whose iterations take `factor` times as long."""
+
+    tempo: Tempo
+    factor: float
+
+    def turn(self, texts: int, context: float) -> Turn:
+        turn = self.tempo.turn(texts, context)
+        seconds, drafting_s = self.factor * turn.seconds, self.factor * turn.drafting_s
+        return replace(turn, seconds=seconds, drafting_s=drafting_s)
+
+    def prompt_s(self, tokens: float, has_drafts: bool) -> float:
+        return self.factor * self.tempo.prompt_s(tokens, has_drafts)
 
 
 @dataclass(frozen=True, slots=True)

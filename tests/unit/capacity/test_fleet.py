@@ -40,6 +40,18 @@ def test_where_the_arithmetic_is_too_hopeful_replicas_are_added() -> None:
     assert found.cost.gpu_hours == pytest.approx(found.usual.replicas / (60 * LENGTHS.output * 3600) * 1e6)
 
 
+def test_at_a_high_use_first_tokens_depend_on_small_differences() -> None:
+    def grows(bound_s: float | None) -> float:
+        question = FleetRequirements(Demand(60.0, LENGTHS), LatencyBounds(bound_s), RATES, 0.8)
+        found = checked(question, arm(question, server(0.7), WEIGHT), 0, silent)
+        assert found.seen is not None
+        assert found.slowed is not None
+        return found.slowed.time_to_first_token.p95 / found.seen.time_to_first_token.p95
+
+    assert 1.0 < grows(0.22) < 1.1
+    assert grows(None) > 1.2
+
+
 def test_a_quick_start_helps_in_a_long_burst_and_a_slow_one_does_not() -> None:
     demand = Demand(12.0, LENGTHS, burst=DemandBurst(2.0, 180, 900))
     question = FleetRequirements(demand, LatencyBounds(1.0), RATES, 0.8)

@@ -8,11 +8,12 @@ from typing import Any
 
 from trtspec.base.units import three_digits
 from trtspec.capacity.checks import InBurst, Seen
-from trtspec.capacity.fleet import FleetArm, FleetRequirements, FleetResult
+from trtspec.capacity.fleet import SLOWED, FleetArm, FleetRequirements, FleetResult
 from trtspec.capacity.sizing import Sized
 from trtspec.capacity.start import ColdStart
 from trtspec.cli.terminal.output import out
 from trtspec.pipeline.plan.resolved import Resolved
+from trtspec.recipe import gpus
 
 Cell = Callable[["FleetArm"], str | None]
 _NOTHING = "-"
@@ -25,7 +26,7 @@ def print_fleet(fleet: FleetResult, resolved: Resolved, seed: int) -> None:
     names = ["without drafts", "with drafts"][-len(arms) :]
     out.sentence(f"{recipe.name}: {_asked(fleet.question)}")
     out.result()
-    unit = "server" if recipe.hardware.gpu == "none" else "GPU"
+    unit = "server" if recipe.hardware.gpu == gpus.NONE else "GPU"
     out.table(_rows(arms, unit, recipe.fleet.currency), header=("", *names))
     out.result()
     if any(arm.burst for arm in arms):
@@ -74,11 +75,14 @@ def _lines(unit: str, currency: str) -> Iterator[tuple[str, Cell]]:
     yield "texts at work", _usual(lambda arm, usual: f"{usual.steady.texts:.1f} of {arm.replica.places}")
     yield "K", _usual(lambda _, usual: str(usual.steady.draft_length) if usual.steady.draft_length else None)
     yield "first token, p95", _usual(lambda _, usual: _time(usual.steady.time_to_first_token))
-    yield "  simulated", _seen(lambda seen: seen.time_to_first_token.p95)
+    yield "  simulated", _seen(lambda arm: arm.seen, lambda seen: seen.time_to_first_token.p95)
+    slower = f"  simulated, {SLOWED - 1:.0%} slower"
+    yield slower, _seen(lambda arm: arm.slowed, lambda seen: seen.time_to_first_token.p95)
     yield "each after, p95", _usual(lambda _, usual: _time(usual.steady.inter_token))
-    yield "  simulated", _seen(lambda seen: seen.inter_token.p95 if seen.inter_token else None)
+    each = _seen(lambda arm: arm.seen, lambda seen: seen.inter_token.p95 if seen.inter_token else None)
+    yield "  simulated", each
     yield "whole answer, mean", _usual(lambda _, usual: _time(usual.steady.end_to_end))
-    yield "  simulated", _seen(lambda seen: seen.end_to_end.mean)
+    yield "  simulated", _seen(lambda arm: arm.seen, lambda seen: seen.end_to_end.mean)
     yield f"{unit} hours, 1M tokens", lambda arm: f"{arm.cost.gpu_hours:.3g}" if arm.cost else None
     yield f"{currency}, 1M tokens", lambda arm: _money(arm.cost.million) if arm.cost else None
     yield f"{currency} an hour", lambda arm: _money(arm.cost.hour) if arm.cost else None
@@ -90,9 +94,10 @@ def _usual(words: Callable[[FleetArm, Sized], str | None]) -> Cell:
     return lambda arm: words(arm, arm.usual) if arm.usual else None
 
 
-def _seen(seconds: Callable[[Seen], float | None]) -> Cell:
+def _seen(which: Callable[[FleetArm], Seen | None], seconds: Callable[[Seen], float | None]) -> Cell:
     def cell(arm: FleetArm) -> str | None:
-        found = seconds(arm.seen) if arm.seen else None
+        seen = which(arm)
+        found = seconds(seen) if seen else None
         return None if found is None else _time(found)
 
     return cell
@@ -153,6 +158,11 @@ def _notes(fleet: FleetResult, resolved: Resolved, unit: str, seed: int) -> Iter
         yield f"no price: write fleet: {{price_per_gpu_hour: {{{recipe.hardware.gpu}: …}}}} in the recipe"
     if plain is None:
         yield "nothing was measured without drafts"
+    if recipe.hardware.gpu == gpus.NONE:
+        yield (
+            "the engines share the processors with the server, which the simulation does not know: the first "
+            "token may take twice as long as it says"
+        )
     yield (
         "requests go to any replica with equal probability, as a Kubernetes Service routes connections; a "
         f"replica is loaded to at most {fleet.question.bounds.use:.0%} of its capacity"
@@ -231,6 +241,7 @@ def _arm_as_json(arm: FleetArm) -> dict[str, Any]:
         "requests_per_second_of_a_replica": arm.each,
         "steady": usual and asdict(usual.steady),
         "simulated": arm.seen and asdict(arm.seen),
+        "simulated_if_slower": arm.slowed and {"factor": SLOWED, **asdict(arm.slowed)},
         "in_burst": {
             "replicas": peak and peak.replicas,
             "simulated": arm.burst and asdict(arm.burst),

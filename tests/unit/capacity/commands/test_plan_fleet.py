@@ -58,6 +58,11 @@ def test_thousands_of_gpus_in_seconds(hub_cache: Path, recipe: Path) -> None:
         assert arm["steady"]["time_to_first_token"] <= 1.0
         assert arm["simulated"]["time_to_first_token"]["p95"] <= 1.05
         assert arm["simulated"]["inter_token"]["p95"] <= 0.0525
+        slower = arm["simulated_if_slower"]
+        assert slower["factor"] == 1.03
+        assert slower["end_to_end"]["mean"] == pytest.approx(
+            1.03 * arm["simulated"]["end_to_end"]["mean"], rel=0.05
+        )
         assert arm["simulated"]["end_to_end"]["mean"] == pytest.approx(arm["steady"]["end_to_end"], rel=0.1)
         # Little: requests at work are those that come in the time of one.
         present = arm["steady"]["texts"] + arm["steady"]["waiting"]
@@ -141,6 +146,8 @@ def test_the_tiny_pair_by_a_bench(tmp_path: Path) -> None:
     assert found["break_even_acceptance"] is None
     assert found["with_drafts"]["gpus_per_replica"] == 1
     assert found["with_drafts"]["replicas"] >= 1
+    page = fleet(TINY, "--rate", "4", "--measured", tmp_path, "--workload", "synthetic:input=50,output=50")
+    assert "the engines share the processors with the server" in page.stdout
     others = fleet(
         TINY, "--rate", "4", "--measured", tmp_path, "--workload", "synthetic:input=500,output=130"
     )
