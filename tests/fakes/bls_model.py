@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executor import Executor
-from trtspec.serving.executors.bls.tensors import Arrays
+from trtspec.serving.executors.bls.tensors import Arrays, Outputs
 from trtspec.serving.triton.engine_service import EngineService
 from trtspec.serving.triton.engine_tensors import INPUTS, OUTPUTS
 from trtspec.serving.triton.tensors import Datatype
@@ -57,7 +57,7 @@ class BlsModel:
     def __init__(self, load: Callable[[], Executor]) -> None:
         self.service = EngineService(load, excludes_input=False, check_s=0.01)
 
-    def infer(self, inputs: Arrays, request_id: str) -> Arrays:
+    def infer(self, inputs: Arrays, request_id: str) -> Outputs:
         client = QueueClient()
         try:
             self.service.submit(as_received(inputs), request_id, client)
@@ -67,7 +67,7 @@ class BlsModel:
         if error is not None:
             raise EngineFailure(error)
         assert is_final, "a model that is not decoupled has one response"
-        return arrays
+        return as_outputs(arrays)
 
 
 def as_received(inputs: Arrays) -> Arrays:
@@ -80,6 +80,11 @@ def as_received(inputs: Arrays) -> Arrays:
         received[name] = array.reshape(1) if tensor.dims is None else array
     assert {tensor.name for tensor in INPUTS if tensor.is_required} <= received.keys()
     return received
+
+
+def as_outputs(arrays: Arrays) -> Outputs:
+    """What `TritonModel` makes of a response's tensors."""
+    return {name: array.reshape(-1).tolist() for name, array in arrays.items()}
 
 
 def _check(name: str, array: npt.NDArray[Any], datatype: Datatype, dims: tuple[int, ...]) -> None:

@@ -10,12 +10,12 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from tests.fakes.bls_model import as_received
+from tests.fakes.bls_model import as_outputs, as_received
 from tests.fakes.external_drafts import DraftLogits, ExternalDrafts
 from tests.fakes.trimming import Keep, keep_all
 from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executor import FinishReason, Response
-from trtspec.serving.executors.bls.tensors import Arrays
+from trtspec.serving.executors.bls.tensors import Arrays, Outputs
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.triton.engine_requests import is_stop, read_engine_request, response_arrays
 from trtspec.serving.triton.loop import LoopThread
@@ -30,9 +30,9 @@ class CppBackend:
         self._engine = self._loop.call(lambda: ExternalDrafts(TorchExecutor(engine_dir), keep))
         self._running: dict[str, int] = {}
 
-    def infer(self, inputs: Arrays, request_id: str) -> Arrays:
+    def infer(self, inputs: Arrays, request_id: str) -> Outputs:
         self.heard.append(inputs)
-        return self.answer(as_received(inputs), request_id)
+        return as_outputs(self.answer(as_received(inputs), request_id))
 
     def answer(self, received: Arrays, request_id: str) -> Arrays:
         """Returns the answer to the tensors that Triton hands to the backend."""

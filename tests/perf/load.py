@@ -154,7 +154,7 @@ async def measure(
 ) -> dict[str, float]:
     rows = server.rows()
     asked = [Prompt(str(number), (text,)) for number, text in enumerate(prompts)]
-    manner = Manner(tokens, 0.0, 0, True, num_draft_tokens, None, whole)
+    manner = Manner(tokens, 0.0, 0, True, num_draft_tokens, None, _whole)
     found = await find(server.url, None, chat=False, timeout_s=PATIENCE_S)
     try:
         block = await closed_loop(found.endpoint, asked, streams, manner)
@@ -175,7 +175,7 @@ async def measure(
     return told
 
 
-def whole(sample: RequestSample, question: EndpointRequest, text: str) -> None:
+def _whole(sample: RequestSample, question: EndpointRequest, text: str) -> None:
     if sample.error is not None or sample.output_tokens != question.max_tokens:
         raise SystemExit(f"no whole answer: {sample}")
 

@@ -1,9 +1,9 @@
-"""Memory of each process of `trtspec deploy` of the tiny pair under a steady load; prints JSON.
+"""Memory of each process of `trtspec deploy` of the tiny pair under a steady load; JSON on stdout.
 
-Every answer is streamed, and no two prompts begin alike. A line is the end of a minute. `requests` counts
-from the start. Each process has two numbers, in MB: `anonymous` memory is what its allocators keep, and
-`shared` is what it has touched of the regions through which Triton and the model's process talk. Files count
-in neither.
+Every answer is streamed, and no two prompts begin alike. With `--hang-up` a share of the clients leaves in
+the middle of its answer. A line is the end of a minute; `requests` counts from the start. Each process has
+two numbers, in MB: `anonymous` memory is what its allocators keep, and `shared` is what it has touched of the
+regions through which Triton and the model's process talk. Files count in neither.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
 import re
 import sys
 import tempfile
@@ -18,21 +19,25 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.server import Server, build, deploy
-from tests.perf.load import Texts, whole
-from trtspec.client.finding import find
-from trtspec.measure.bench.traffic import Manner, closed_loop
-from trtspec.measure.workloads.prompt import Prompt
+from tests.chaos.clients import Clients
+from tests.chaos.server import MODEL, Server, build, deploy
+from tests.chaos.shots import Kind, Shot
+from tests.perf.load import Texts
 
 PATIENCE_S = 60.0
+PROMPT, LEAVES_S = 20, 0.05
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--streams", type=int, default=8)
+    parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=16, help="of an answer")
+    parser.add_argument("--wires", nargs="+", choices=("http", "grpc"), default=("http", "grpc"))
     parser.add_argument("--layout", choices=("in_process", "bls"), default="in_process")
+    parser.add_argument("--hang-up", type=float, default=0.0, help="the share of clients that leave early")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         recipe, output = build(Path(folder), options.layout)
@@ -41,20 +46,30 @@ def main() -> None:
 
 
 async def watch(server: Server, options: argparse.Namespace) -> list[dict[str, Any]]:
-    texts, rows, asked, begun = Texts(server.build), list[dict[str, Any]](), 0, time.monotonic()
-    manner = Manner(options.tokens, 0.0, 0, True, None, None, whole)
-    found = await find(server.http, None, chat=False, timeout_s=PATIENCE_S)
-    try:
-        while time.monotonic() - begun < 60 * options.minutes:
-            minute = time.monotonic() + 60
-            while time.monotonic() < minute:
-                prompts = [Prompt(str(number), (text,)) for number, text in enumerate(texts.cut(20))]
-                await closed_loop(found.endpoint, prompts, options.streams, manner)
-                asked += len(prompts)
+    texts, dice, rows, asked = Texts(server.build), random.Random(0), list[dict[str, Any]](), 0
+    begun = minute = time.monotonic()
+    end = begun + 60 * options.minutes
+
+    async def stream(clients: Clients) -> None:
+        nonlocal asked
+        while time.monotonic() < end:
+            leaves_s = LEAVES_S if dice.random() < options.hang_up else None
+            values = {"text_input": texts.one(PROMPT), "max_tokens": options.tokens, "stream": True}
+            shot = Shot(asked, Kind.WELL_FORMED, dice.choice(options.wires), True, values, leaves_s=leaves_s)
+            asked += 1
+            answer = await clients.send(shot, PATIENCE_S)
+            if leaves_s is None and answer.error is not None:
+                raise SystemExit(answer.error)
+
+    async def look() -> None:
+        nonlocal minute
+        while (minute := minute + 60) <= end:
+            await asyncio.sleep(minute - time.monotonic())
             rows.append({"requests": asked, **_memory(server)})
             print(rows[-1], file=sys.stderr, flush=True)
-    finally:
-        await found.endpoint.close()
+
+    async with Clients(server.http, server.grpc, MODEL) as clients:
+        await asyncio.gather(look(), *(stream(clients) for _ in range(options.streams)))
     return rows
 
 

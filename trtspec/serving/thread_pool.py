@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import queue
 import threading
-from collections import deque
 from collections.abc import Callable
 
 
@@ -25,9 +25,12 @@ class ThreadPool:
 
     def __init__(self, size: int, name: str) -> None:
         self._size, self._name = size, name
-        self._waiting: deque[PooledCall] = deque()
-        self._changed = threading.Condition()
-        self._threads = self._idle = self._lost = 0
+        # A thread that waits here is woken once for a call. Behind a Condition it waits for its lock too.
+        self._waiting: queue.SimpleQueue[PooledCall | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = self._lost = 0
+        self._due = 0
+        """The number of calls that wait or run, without those that were given up."""
         self._is_closed = False
 
     @property
@@ -38,56 +41,52 @@ class ThreadPool:
     def submit(self, work: Callable[[], None]) -> PooledCall:
         """Queues `work`, which must not raise."""
         job = PooledCall(work)
-        with self._changed:
-            self._waiting.append(job)
-            self._go_on()
+        with self._lock:
+            self._due += 1
+            self._grow()
+        self._waiting.put(job)
         return job
 
     def give_up(self, job: PooledCall) -> bool:
         """Gives a call up; returns True if it had not begun, and so never will."""
-        with self._changed:
+        with self._lock:
             job.is_given_up = True
-            if not job.is_running:
-                self._waiting = deque(other for other in self._waiting if other is not job)
-                return True
-            self._lost += 1
-            self._go_on()
-            return False
+            self._due -= 1
+            if job.is_running:
+                self._lost += 1
+                self._grow()
+            return not job.is_running
 
     def close(self) -> None:
         """Drops the calls that wait; each thread ends with the call that it runs."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
-            self._waiting.clear()
-            self._changed.notify_all()
+            threads = self._threads
+        for _ in range(threads):
+            self._waiting.put(None)
 
-    def _go_on(self) -> None:
-        if self._idle >= len(self._waiting):
-            self._changed.notify()
-        elif self._threads - self._lost < self._size and self._threads < 2 * self._size:
+    def _grow(self) -> None:
+        """Starts a thread if there are more calls than threads for them."""
+        fit = self._threads - self._lost
+        if fit < min(self._due, self._size) and self._threads < 2 * self._size and not self._is_closed:
             self._threads += 1
             threading.Thread(target=self._run, name=f"{self._name}-{self._threads}", daemon=True).start()
 
     def _run(self) -> None:
-        while (job := self._next()) is not None:
+        while (job := self._waiting.get()) is not None:
+            with self._lock:
+                if self._is_closed:
+                    break
+                if job.is_given_up:
+                    continue
+                job.is_running = True
             job.work()
-            with self._changed:
+            with self._lock:
                 job.is_running = False
                 if job.is_given_up:
                     self._lost -= 1
                     break
-        with self._changed:
+                self._due -= 1
+        with self._lock:
             self._threads -= 1
-            self._go_on()
-
-    def _next(self) -> PooledCall | None:
-        with self._changed:
-            while not self._waiting and not self._is_closed:
-                self._idle += 1
-                self._changed.wait()
-                self._idle -= 1
-            if self._is_closed:
-                return None
-            job = self._waiting.popleft()
-            job.is_running = True
-            return job
+            self._grow()

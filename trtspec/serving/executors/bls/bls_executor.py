@@ -28,6 +28,7 @@ from trtspec.serving.executor import (
 )
 from trtspec.serving.executors.bls.tensors import (
     Arrays,
+    Outputs,
     new_log_probs,
     new_tokens,
     num_verified,
@@ -52,8 +53,8 @@ _LONGEST_PIECE = 16
 class BlsModel(Protocol):
     """A Triton model of the same server."""
 
-    def infer(self, inputs: Arrays, request_id: str) -> Arrays:
-        """Returns the tensors of the one response, none if it is empty; raises `EngineFailure`.
+    def infer(self, inputs: Arrays, request_id: str) -> Outputs:
+        """Returns the outputs of the one response, none if it is empty; raises `EngineFailure`.
 
         It blocks, and is called on many threads.
         """

@@ -18,6 +18,8 @@ from trtspec.serving.executors.draft_logits import Rows
 from trtspec.serving.executors.validation import Valid
 
 Arrays = Mapping[str, npt.NDArray[Any]]
+Outputs = Mapping[str, list[Any]]
+"""The numbers of each tensor of a response, whatever its shape."""
 
 _NO_TOKEN = np.zeros([1, 1], np.int32)
 
@@ -72,25 +74,23 @@ def stop_arrays() -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def new_tokens(arrays: Arrays) -> list[int]:
+def new_tokens(outputs: Outputs) -> list[int]:
     """Returns a response's tokens: of `output_ids` int32 [1, 1, n] the first `sequence_length` [1, 1]."""
-    length = int(arrays["sequence_length"].reshape(-1)[0])
-    tokens: list[int] = arrays["output_ids"].reshape(-1)[:length].tolist()
-    return tokens
+    return outputs["output_ids"][: outputs["sequence_length"][0]]
 
 
-def num_verified(arrays: Arrays) -> int | None:
+def num_verified(outputs: Outputs) -> int | None:
     """Returns `total_draft_tokens` [1, 1], which leaves out what was trimmed of a draft; None without it.
 
     `updateNumTokensPerIteration` of `batch_manager/llmRequest.h` counts it, behind `discardDraftTokens`.
     """
-    found = arrays.get("total_draft_tokens")
-    return None if found is None else int(found.reshape(-1)[0])
+    found = outputs.get("total_draft_tokens")
+    return found[0] if found else None
 
 
-def new_log_probs(arrays: Arrays) -> list[LogProb]:
+def new_log_probs(outputs: Outputs) -> list[LogProb]:
     """Returns the log-probabilities of a response's tokens, `output_log_probs` float32 [1, 1, n]."""
-    return [LogProb(value) for value in arrays["output_log_probs"].reshape(-1).tolist()]
+    return [LogProb(value) for value in outputs["output_log_probs"]]
 
 
 def _string(text: str) -> npt.NDArray[Any]:

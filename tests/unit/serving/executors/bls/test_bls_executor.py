@@ -15,29 +15,28 @@ from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.errors import Cancelled, EngineFailure
 from trtspec.serving.executor import FinishReason, Limits, LogitsFormat, Request, Response, SamplingConfig
 from trtspec.serving.executors.bls.bls_executor import BlsExecutor
-from trtspec.serving.executors.bls.tensors import Arrays
+from trtspec.serving.executors.bls.tensors import Arrays, Outputs
 
 LIMITS = Limits(max_batch_size=2, max_input_len=127, max_seq_len=128, max_draft_len=4, vocab_size=96)
 PROMPT = [3, 1, 4]
 
 
-def said(*tokens: int, padding: int = 0, verified: int | None = None) -> Arrays:
+def said(*tokens: int, padding: int = 0, verified: int | None = None) -> Outputs:
     """A response; `output_ids` may be longer than what was said."""
-    ids = np.array([[[*tokens, *[-1] * padding]]], np.int32).reshape(1, 1, -1)
-    metrics = {} if verified is None else {"total_draft_tokens": np.array([[verified]], np.int32)}
-    return {"output_ids": ids, "sequence_length": np.array([[len(tokens)]], np.int32), **metrics}
+    metrics = {} if verified is None else {"total_draft_tokens": [verified]}
+    return {"output_ids": [*tokens, *[-1] * padding], "sequence_length": [len(tokens)], **metrics}
 
 
 class Model:
     """Answers what the test puts into `says`, in order; a stop has it answer with nothing."""
 
-    def __init__(self, *says: Arrays | Exception) -> None:
-        self.says: queue.Queue[Arrays | Exception] = queue.Queue()
+    def __init__(self, *says: Outputs | Exception) -> None:
+        self.says: queue.Queue[Outputs | Exception] = queue.Queue()
         self.heard: queue.Queue[tuple[Arrays, str]] = queue.Queue()
         for each in says:
             self.says.put(each)
 
-    def infer(self, inputs: Arrays, request_id: str) -> Arrays:
+    def infer(self, inputs: Arrays, request_id: str) -> Outputs:
         # Logits are one buffer, which another request may use later.
         self.heard.put(({name: array.copy() for name, array in inputs.items()}, request_id))
         if "stop" in inputs:
@@ -200,7 +199,7 @@ def test_bad_tokens_are_words_of_one_token() -> None:
 
 def test_a_defect_is_an_error_too() -> None:
     with pytest.raises(EngineFailure, match="sequence_length"):
-        ask(Model({"output_ids": np.zeros([1, 1, 1], np.int32)}), Request(PROMPT, 3))
+        ask(Model({"output_ids": [0]}), Request(PROMPT, 3))
 
 
 def stream(model: Model, request: Request) -> tuple[list[list[int]], FinishReason]:
@@ -276,7 +275,7 @@ def test_a_cancelled_request_is_stopped_by_its_id() -> None:
 
 def test_a_stop_that_fails_ends_no_other() -> None:
     class Deaf(Model):
-        def infer(self, inputs: Arrays, request_id: str) -> Arrays:
+        def infer(self, inputs: Arrays, request_id: str) -> Outputs:
             found = super().infer(inputs, request_id)
             if not found:
                 raise RuntimeError("the model is unloaded")

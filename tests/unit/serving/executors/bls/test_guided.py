@@ -17,7 +17,7 @@ from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.errors import EngineFailure, RequestError
 from trtspec.serving.executor import Guide, GuideType, SamplingConfig
 from trtspec.serving.executors.bls.bls_executor import BlsExecutor
-from trtspec.serving.executors.bls.tensors import Arrays
+from trtspec.serving.executors.bls.tensors import Arrays, Outputs
 from trtspec.serving.executors.limits import read_limits
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.guides.guides import Guides
@@ -37,7 +37,7 @@ class Listening(BlsModel):
         super().__init__(lambda: TorchExecutor(engine_dir, guides=guides))
         self.heard: list[Arrays] = []
 
-    def infer(self, inputs: Arrays, request_id: str) -> Arrays:
+    def infer(self, inputs: Arrays, request_id: str) -> Outputs:
         self.heard.append(inputs)
         return super().infer(inputs, request_id)
 
