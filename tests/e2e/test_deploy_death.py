@@ -245,6 +245,7 @@ def test_a_request_that_finds_the_models_process_dead_may_try_again(
     assert deploy.ended() == 1
 
 
+@pytest.mark.sweep
 @BLS
 def test_it_is_started_again(deployer: Deployer, build_copy: Path, until: Until) -> None:
     deploy = started(deployer, build_copy, until, "--restart")

@@ -24,6 +24,7 @@ from tests.processes import command_lines
 from trtspec.pipeline.containers.container import name_for
 
 
+@pytest.mark.sweep
 @BLS
 def test_real_tokens_from_a_container_and_nothing_left_of_it(
     docker: Docker, deploy: Deploying, server: Deploy, build_copy: Path, tiny_build: Path, until: Until

@@ -60,6 +60,7 @@ def resident(pid: int) -> int:
     return int(found[1]) * 1024
 
 
+@pytest.mark.sweep
 def test_the_memory_of_large_bodies_is_given_back(triton: int) -> None:
     ports = free_ports()
     body = b'{"text_input": "' + b"x" * (15 * MIB) + b'"}'

@@ -312,8 +312,8 @@ STORMY = {*CALM, "EngineFailure", "TimedOut", "left"}
 @pytest.mark.parametrize(
     ("is_calm", "examples"),
     [
-        (True, 150),
-        (False, 150),
+        (True, 80),
+        (False, 80),
         pytest.param(True, MANY, marks=pytest.mark.sweep),
         pytest.param(False, MANY, marks=pytest.mark.sweep),
     ],

@@ -98,6 +98,7 @@ def loads(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("loads")
 def test_from_check_to_rounds(bench: Bench) -> None:
     assert bench.run("check", "recipe.yaml").endswith("the recipe is valid, and the pair fits\n")
