@@ -1,7 +1,8 @@
 """What the coordinator costs inside Triton, clients and wire included; prints JSON.
 
 As `coordinator.py` beside it, with the very engines of it, but through a real tritonserver and gRPC streams,
-in both layouts: in bls the engines are Python models, each call to which is a hop.
+in both layouts: in bls the engines are Python models, each call to which is a hop. `send` is what one
+response of a stream takes by itself: the floor of what streaming adds to a round.
 
 NVIDIA's BLS coordinator on such engines: 1.2-1.9 ms a round; 84.5 % of the ideal at 1 stream; at 32 streams
 2.5 % with one process, 27 % with 32.
@@ -32,6 +33,7 @@ from trtspec.pipeline.repository import RepositorySpec, write_repository
 from trtspec.pipeline.repository.spec import EngineModel
 
 HERE = Path(__file__).parent
+SENDS = 5000
 WAYS = {
     "in_process": ("instant", "timed"),
     "in_process, adaptive": ("adaptive",),
@@ -51,7 +53,7 @@ def main() -> None:
             while not server.is_ready():
                 time.sleep(0.1)
             url = f"127.0.0.1:{deployment.ports.grpc}"
-            results = {
+            results: dict[str, Any] = {
                 f"{way}, {streams} streams, stream={str(stream).lower()}": _case(
                     url, way, streams, stream, tokens
                 )
@@ -59,11 +61,13 @@ def main() -> None:
                 for streams in (1, 32)
                 for stream in (False, True)
             }
+            results["send"] = _send(url)
     print(json.dumps(results, indent=1))
 
 
 def _deployment(folder: Path) -> Deployment:
     repository = folder / "model_repository"
+    write_repository(repository, RepositorySpec(model_name="sends"))
     for kind in ("instant", "adaptive", "timed"):
         engines = (
             EngineModel(f"bls_{kind}_target", "torch", "unused", 64),
@@ -96,6 +100,13 @@ def _run(url: str, model: str, streams: int, stream: bool, tokens: int) -> tuple
     return round(seconds / rounds * 1e6, 1), round(
         mean(_ideal_s(answer) / answer["s"] for answer in answers), 3
     )
+
+
+def _send(url: str) -> dict[str, float]:
+    with closing(GrpcClient(url, "sends")) as client:
+        values = {"text_input": PROMPT, "max_tokens": SENDS, "stream": True}
+        found = [[*client.generate(values)][-1]["text_output"] for _ in range(3)]
+    return min((json.loads(text) for text in found), key=lambda said: said["us"])
 
 
 def _one(url: str, model: str, stream: bool, tokens: int) -> dict[str, Any]:

@@ -2,13 +2,20 @@
 
 The model's name says what it is. Nobody waits for the engines of `instant` and `adaptive`, and for those of
 `timed` somebody does; K is 4, and in `adaptive` at most 4. Both engines are in its process; one with `bls_`
-before it calls the models whose names have `_target` and `_draft` behind it.
+before it calls the models whose names have `_target` and `_draft` behind it. `sends` has no engines: it sends
+responses, and says what one takes.
 """
 
+import json
 import sys
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -23,6 +30,7 @@ from trtspec.serving.pace import Policy
 from trtspec.serving.triton import engine_model, model
 from trtspec.serving.triton.bls import TritonModel
 from trtspec.serving.triton.engines import EnginePair
+from trtspec.serving.triton.responses import TextChunk
 
 NAME = Path(__file__).parents[1].name
 LIMITS = Limits(64, 8192, 8192, max_draft_len=engines.NUM_DRAFT_TOKENS, vocab_size=256)
@@ -52,6 +60,31 @@ class Coordinator(model.TritonPythonModel):
     load = staticmethod(load)
 
 
+class Sender:
+    """Answers with as many responses as `max_tokens` says, made as the coordinator's are, on a thread."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Needs nothing."""
+
+    def execute(self, requests: Sequence[Any]) -> None:
+        for request in requests:
+            inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+            sender, number = request.get_response_sender(), int(inputs["max_tokens"].reshape(-1)[0])
+            threading.Thread(target=self._send, args=(sender, number)).start()
+
+    def _send(self, sender: Any, number: int) -> None:
+        client, chunk = model.TritonClient(sender), TextChunk(" word")
+        begin, cpu = time.perf_counter(), time.thread_time()
+        for _ in range(number):
+            client.send(chunk)
+        took, used = time.perf_counter() - begin, time.thread_time() - cpu
+        said = {"us": round(took / number * 1e6, 1), "us_of_processor": round(used / number * 1e6, 1)}
+        text = pb_utils.Tensor("text_output", np.array([[json.dumps(said).encode()]], np.object_))
+        sender.send(pb_utils.InferenceResponse([text]), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
 engine_model._load = load_engine
 is_engine = NAME.endswith(("_target", "_draft"))
-TritonPythonModel = engine_model.TritonPythonModel if is_engine else Coordinator
+TritonPythonModel: type = engine_model.TritonPythonModel if is_engine else Coordinator
+if NAME == "sends":
+    TritonPythonModel = Sender
