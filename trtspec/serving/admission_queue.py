@@ -1,4 +1,4 @@
-"""The queue in which completions wait for a place at the engines; `Admission` is its rule."""
+"""The queue in which completions wait for a slot; `Admission` orders it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from trtspec.serving.errors import Busy, TimedOut
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """The wait of one completion; times are on the loop's clock."""
+    """The wait of one completion. Times are on the loop's clock."""
 
     since: float
-    """The time when it began."""
+    """The time when the wait began."""
     until: float
-    """The time when it ends at the latest."""
+    """The time when the wait ends at the latest."""
     admitted: asyncio.Future[None]
 
 
 class AdmissionQueue:
-    """Admits completions in the order of `Admission`; used on the thread of one asyncio loop.
+    """Admits completions in the order of `Admission`. It is used on the thread of one asyncio loop.
 
-    `reap` must be called periodically; it refuses those that have waited for too long.
+    `reap` must be called periodically: it refuses completions that have waited for too long.
     """
 
     def __init__(self, bounds: ServingBounds) -> None:
@@ -36,8 +36,8 @@ class AdmissionQueue:
         self._closed: str | None = None
 
     @property
-    def working(self) -> int:
-        return self._admission.working
+    def running(self) -> int:
+        return self._admission.running
 
     @property
     def waiting(self) -> int:
@@ -51,19 +51,19 @@ class AdmissionQueue:
             raise self._full()
 
     @asynccontextmanager
-    async def place(self, tokens: int, deadline: float) -> AsyncGenerator[None, None]:
-        """Waits for a place for a text of so many tokens, and holds it for the block.
+    async def slot(self, tokens: int, deadline: float) -> AsyncGenerator[None, None]:
+        """Waits for a slot for a sequence of at most `tokens` tokens, and holds it for the block.
 
         `deadline` is on the loop's clock. Raises `Busy` where the queue is full or the wait is too long, and
         `TimedOut` when the deadline passes first.
         """
         self.check()
         ticket = Ticket(tokens)
-        answer = self._admission.arrive(ticket)
-        if answer is None:
+        may_run = self._admission.arrive(ticket)
+        if may_run is None:
             raise self._full()
         try:
-            if not answer:
+            if not may_run:
                 await self._wait(ticket, deadline)
             yield
         finally:
@@ -73,18 +73,18 @@ class AdmissionQueue:
                     wait.admitted.set_result(None)
 
     def close(self, why: str) -> None:
-        """Refuses all completions from now on, and those that wait, with `Busy` and `why`."""
+        """Refuses waiting and future completions with `Busy` and `why`."""
         self._closed = why
         for wait in self._waiting.values():
             if not wait.admitted.done():
                 wait.admitted.set_exception(Busy(why))
 
     def longest_wait(self, now: float) -> float:
-        """Returns the longest time in seconds that a completion in the queue has waited."""
+        """Returns the seconds that the longest waiting completion has waited, 0.0 without one."""
         return max((now - wait.since for wait in self._waiting.values()), default=0.0)
 
     def reap(self, now: float) -> None:
-        """Ends the wait of those whose time is over."""
+        """Refuses the completions whose wait is over."""
         for wait in self._waiting.values():
             if wait.until <= now and not wait.admitted.done():
                 wait.admitted.set_exception(TimeoutError())
@@ -104,4 +104,4 @@ class AdmissionQueue:
             self._waiting.pop(ticket, None)
 
     def _full(self) -> Busy:
-        return Busy(f"{self.working} completions are running and {self.waiting} wait already")
+        return Busy(f"{self.running} completions are running and {self.waiting} wait already")

@@ -1,4 +1,4 @@
-"""An executor whose responses are awaited, for a bounded time, instead of heard by listeners."""
+"""An executor whose responses are awaited, for a bounded time, instead of passed to listeners."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from trtspec.serving.executor import Executor, FinishReason, Request, Response
 
 
 class AsyncExecutor:
-    """Turns an executor's responses into awaitables; used on the thread of one asyncio loop.
+    """Turns an executor's responses into awaitables. It is used on the thread of one asyncio loop.
 
-    Every call has a deadline `until`, on the loop's clock. `reap` ends the calls whose deadline has passed,
-    so it must be called periodically; such a call raises `Overdue`. Calls raise `EngineFailure` with the
-    engine's error, and `Cancelled` where the engine itself ended the request. Cancelling the task that waits
-    cancels the request.
+    Every call has a deadline `until`, on the loop's clock. `reap` must be called periodically: a call whose
+    deadline has passed raises `Overdue`. A call raises `EngineFailure` with the engine's error, and
+    `Cancelled` where the engine itself ended the request. Cancelling the waiting task cancels the request.
     """
 
     def __init__(self, executor: Executor) -> None:
@@ -25,7 +24,7 @@ class AsyncExecutor:
 
     @property
     def is_busy(self) -> bool:
-        """Says whether a call waits for the engine."""
+        """True if a call waits for the engine."""
         return bool(self._pending)
 
     async def answer(self, request: Request, until: float) -> Response:
@@ -52,9 +51,9 @@ class AsyncExecutor:
         return self._checked(response)
 
     async def answers(self, request: Request, until: float) -> AsyncGenerator[Response, None]:
-        """Yields the responses of a request that streams, the final one included.
+        """Yields the responses of a streaming request, the final one included.
 
-        Closing the generator cancels the request as well.
+        Closing the generator cancels the request too.
         """
         heard: asyncio.Queue[Response | EngineFailure] = asyncio.Queue()
         request_id = self.executor.enqueue_request(request, heard.put_nowait)
@@ -79,7 +78,7 @@ class AsyncExecutor:
                 end(Overdue())
 
     def fail(self, error: str) -> None:
-        """Ends every call with an `EngineFailure`, for an engine that will not answer."""
+        """Ends every call with an `EngineFailure`, because the engine will not answer."""
         for _, end in list(self._pending.values()):
             end(EngineFailure(error))
 

@@ -1,4 +1,4 @@
-"""Calls of which nobody knows how long they take, and for which nobody waits too long."""
+"""Calls that may take any time, and that are awaited for a bounded time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from contextlib import suppress
 from trtspec.serving.errors import Busy
 from trtspec.serving.thread_pool import ThreadPool
 
-# What has been given up gets the processor when nobody else wants it.
+# An abandoned call gets the processor only when nothing else needs it.
 _NICENESS = 10
 
 
 class BoundedCalls:
-    """Makes calls on threads of its own, one after another, each in at most `limit_s` of a processor's time.
+    """Makes calls on threads of its own, one after another, each in at most `limit_s` seconds of CPU time.
 
-    A call that takes longer is left alone, to end whenever it does; at most two such calls are at work.
+    A call that takes longer is abandoned: it goes on, and nothing waits for it. At most two abandoned calls
+    run at once.
     """
 
     def __init__(self, limit_s: float, name: str) -> None:
@@ -26,23 +27,23 @@ class BoundedCalls:
         self._threads = ThreadPool(1, name)
 
     def make(self, work: Callable[[], None]) -> None:
-        """Returns when `work`, which must not raise, has returned.
+        """Calls `work`, which must not raise, and returns when it has returned.
 
-        Raises `TimeoutError` where it is left, and `Busy` where it is not begun for others that were.
+        Raises `TimeoutError` when it abandons the call, and `Busy` while two abandoned calls are running.
         """
         if self._threads.is_lost:
             raise Busy("calls that took too long are still running")
         call = _Call(work)
         pooled = self._threads.submit(call)
         while not call.is_over.wait(self._limit_s):
-            # On a busy machine it may have had less than its time.
+            # On a busy machine the call may have had less CPU time than that.
             if call.took_s > self._limit_s:
                 self._threads.give_up(pooled)
                 call.step_back()
                 raise TimeoutError
 
     def close(self) -> None:
-        """Ends the threads, each with the call that it makes."""
+        """Ends each thread once its call has returned."""
         self._threads.close()
 
 
@@ -61,7 +62,7 @@ class _Call:
 
     @property
     def took_s(self) -> float:
-        """The processor's time that it has had, in seconds."""
+        """The CPU time of the call so far, in seconds."""
         if self._thread is None:
             return 0.0
         _, clock, begin = self._thread
@@ -70,7 +71,7 @@ class _Call:
         return 0.0
 
     def step_back(self) -> None:
-        """Lets all others go first; Linux counts this by thread."""
+        """Lowers the priority of the call's thread. Linux counts niceness by thread."""
         if self._thread:
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, self._thread[0], _NICENESS)

@@ -1,10 +1,10 @@
-"""GPT-2's alphabet, in which byte-level tokenizers write the bytes of their tokens."""
+"""GPT-2's alphabet: the character that byte-level tokenizers write for each byte of a token."""
 
 from __future__ import annotations
 
 
 def _byte_of_char() -> dict[str, int]:
-    """Returns the bytes by their letters: printable ones are Latin-1 characters, the others U+0100 and on."""
+    """Returns each byte by its character: itself in Latin-1 where it is printable, else U+0100 and on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}

@@ -1,4 +1,4 @@
-"""The coordinator's interface to clients: what they ask for, and what they get back. Text in, text out."""
+"""The coordinator's interface to clients: a request with text, and completions with text."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ class EndReason(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """A prompt to be continued; exactly one of `prompt` and `prompt_token_ids` is given."""
+    """A prompt to be continued. It has exactly one of `prompt` and `prompt_token_ids`."""
 
     prompt: str | None = None
     prompt_token_ids: Sequence[int] | None = None
     max_tokens: int = 16
-    """It is reduced to what fits the engine."""
+    """The largest number of generated tokens. It is reduced to what fits the engine."""
     num_draft_tokens: int | None = None
     """K, the number of tokens that a round drafts.
 
     None takes the coordinator's K; 0 decodes with the target alone.
     """
     stop: tuple[str, ...] = ()
-    """The text ends before the first of these strings in it."""
+    """Stop strings. The text ends before the first of them."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     end_id: int | None = None
-    """None stands for the model's own end tokens, `NO_END` (-1) for none at all."""
+    """The end token. None stands for the model's own end tokens, `NO_END` (-1) for none at all."""
     add_special_tokens: bool = True
-    """True if the tokenizer puts its own tokens around the prompt, such as the one that begins a text."""
+    """True if the tokenizer adds its special tokens to the prompt, such as the one for its beginning."""
     timeout_s: float | None = None
-    """The time limit from the arrival to the last token; None takes the deployment's."""
+    """The seconds from the arrival to the last token at most. None takes the deployment's limit."""
     embedding_bias: tuple[tuple[str | int, float], ...] = ()
     """Pairs of a word or token id and a number.
 
@@ -49,9 +49,9 @@ class CompletionRequest:
     those of the token. A token that is named twice gets the sum.
     """
     bad_words: tuple[str, ...] = ()
-    """No token comes that would complete the tokens of one of these.
+    """Banned words. No token is generated that completes the tokens of one of them.
 
-    The same letters in other tokens may come.
+    The same characters in other tokens are allowed.
     """
     return_log_probs: bool = False
     """Asks for the log-probability of each token (rule 9 of `trtspec.serving.executor`).
@@ -59,30 +59,30 @@ class CompletionRequest:
     It is the logarithm of the model's own probability.
     """
     top_log_probs: int = 0
-    """The number of the likeliest tokens that are returned beside each token."""
+    """The number of likeliest tokens that are returned with each token."""
     num_return_sequences: int = 1
-    """The number of completions of the prompt, each with a seed of its own (`of_sequence`)."""
+    """The number of completions of the prompt, each with its own seed (`of_sequence`)."""
     guide: Guide | None = None
-    """The text is one of this grammar, unless `max_tokens`, a stop string or an error ends it before.
+    """The grammar that the text follows. `max_tokens`, a stop string or an error may end it early.
 
-    The guide's own `end_ids` do not count.
+    The guide's own `end_ids` are ignored.
     """
     tenant: str = ""
-    """Only requests of the same tenant are drafted from its answer.
+    """Only requests of the same tenant get drafts from this completion.
 
-    Empty for none: then no request is drafted from it.
+    If it is empty, no request does.
     """
     user: str = ""
     """During a roll-out all requests of one user have drafts, or none has.
 
-    A request without a user goes by its prompt.
+    Without a user, all requests with the same prompt have drafts, or none has.
     """
     stop_token_ids: tuple[int, ...] = ()
-    """Tokens that end the text beside its end tokens."""
+    """Tokens that end the text, in addition to the end tokens."""
     include_stop: bool = False
-    """True if the text includes what ended it: the stop string, or the text of the token."""
+    """True if the text includes the stop string or the text of the token that ended it."""
     skip_special_tokens: bool = True
-    """True if special tokens have no text, false if it is their name."""
+    """True if special tokens have no text, false if their text is their name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +92,15 @@ class Completion:
     end_reason: EndReason
     num_input_tokens: int
     num_output_tokens: int
-    """The number of tokens generated up to the end.
+    """The number of generated tokens.
 
-    The token that completed a stop string is counted, one that ends the text by itself is not.
+    The token that completes a stop string is counted. An end token or stop token is not.
     """
     speculation: SpeculationCounts
     undrafted_for: tuple[str, ...] = ()
-    """The options for which nothing was drafted (K = 0), although it would have been without them."""
+    """The options that forbade drafts (K = 0), or `rollout`; empty if the request asked for no drafts."""
     num_draft_tokens: int = 0
-    """A round drafted at most this many tokens."""
+    """The largest number of tokens that a round was allowed to draft."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +108,16 @@ class Delta:
     """The part of a completion that one round added."""
 
     text: str
-    """The text that may be shown now.
+    """The text that can be sent now.
 
-    It belongs to the round's tokens and to the text held back before: an incomplete character, or the
-    possible beginning of a stop string. So it may be empty.
+    An incomplete character and the possible beginning of a stop string are held back until a later delta, so
+    the text may be empty.
     """
     token_ids: list[int]
     """The tokens that the round generated."""
     completion: Completion | None = None
-    """Given with the last delta; None before."""
+    """The summary, in the last delta of the completion alone."""
     log_probs: list[LogProb] | None = None
-    """One for each of `token_ids` if they were asked for."""
+    """One for each of `token_ids` if the request has `return_log_probs`."""
     sequence_index: int = 0
-    """The number of the completion, from 0, of several completions of one prompt.
-
-    Each has a last delta of its own.
-    """
+    """The index of the completion, from 0, among those of the same prompt."""

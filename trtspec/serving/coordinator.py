@@ -1,4 +1,4 @@
-"""The coordinator: it runs the rounds of speculative decoding for many requests at once."""
+"""The coordinator, which runs the rounds of speculative decoding for many requests at once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from trtspec.serving.timeline import ArmTimeline, Timeline
 from trtspec.serving.tokenizer import Tokenizer
 
 MAX_FAILURES = 8
-"""After this many consecutive errors of the target, a probe request checks whether it works at all."""
+"""After this many consecutive errors of the target, a probe checks whether it serves any request."""
 ALLOWED_GUIDES = {
     GuideType.JSON: "left out for the type json",
     GuideType.JSON_SCHEMA: "a JSON schema that xgrammar can read",
@@ -52,19 +52,20 @@ ALLOWED_GUIDES = {
     GuideType.STRUCTURAL_TAG: "a structural tag of xgrammar, in JSON",
 }
 CHECK_S = 0.05
-"""The seconds between two checks of deadlines, while there are requests."""
+"""The seconds between two checks of deadlines while there are requests."""
 
 
 class Coordinator:
-    """Completes text with a target engine and a source of drafts.
+    """Completes prompts with a `target` engine and a source of drafts.
 
-    The source is the `draft` engine, if `drafting` names no other method; without either the target decodes
-    alone. `num_draft_tokens` is the K of a request that names none; with None it is the target's
-    `max_draft_len`, or with the adaptive `policy` follows acceptance and load from round to round. With
-    `bounds` None as many completions run as the target's batch holds. With `guides` a broken guide is refused
-    before anything runs. A `share` of the requests that name no K, 0 to 1, has drafts, unless `rollout` is
-    told of another. A draft with another vocabulary has a `draft_tokenizer` of its own. All methods are
-    called on the thread of one asyncio loop. `stats` and `failure` may be read from any thread.
+    `drafting` names the source; None is the `draft` engine. Without either the target decodes alone. A draft
+    with another vocabulary needs its `draft_tokenizer`. `num_draft_tokens` is the K of requests that name
+    none. With None it is the target's `max_draft_len`, which the adaptive `policy` lowers from round to round
+    by acceptance and load. `bounds` None lets as many completions run as the target's batch holds. With
+    `guides` a broken guide is refused before anything runs. `share`, 0 to 1, is the share of the requests
+    without K that have drafts; `rollout` may change it.
+
+    All methods are called on the thread of one asyncio loop. Any thread may read `stats` and `failure`.
     """
 
     def __init__(
@@ -93,10 +94,10 @@ class Coordinator:
                 own_size = draft.limits.vocab_size
                 dictionary = Dictionary(tokenizer, draft_tokenizer, vocab_size, own_size)
                 draws_alike = draw_alike(target, draft, dictionary)
-            around = SourceInputs(draft, vocab_size, timeout_s, self.stats, dictionary, draws_alike)
-            self._source = make_source(drafting or DRAFT_MODEL, around.engine)
-            beside = replace(around, stats=Stats(fallbacks=self.stats.rollout.shadow_fallbacks))
-            self._shadow_source = make_source(drafting or DRAFT_MODEL, beside.engine)
+            inputs = SourceInputs(draft, vocab_size, timeout_s, self.stats, dictionary, draws_alike)
+            self._source = make_source(drafting or DRAFT_MODEL, inputs.engine)
+            inputs = replace(inputs, stats=Stats(fallbacks=self.stats.rollout.shadow_fallbacks))
+            self._shadow_source = make_source(drafting or DRAFT_MODEL, inputs.engine)
         self.rollout = Rollout(share, self.stats.rollout)
         self._tokenizer = tokenizer
         self._num_draft_tokens, self._guides = num_draft_tokens, guides
@@ -108,19 +109,19 @@ class Coordinator:
 
     @property
     def failure(self) -> str | None:
-        """Says in one line why no completion can succeed any more; None while they can."""
+        """The reason why no completion can succeed any more, in one line; None while they can."""
         return self._liveness.failure
 
     def close(self, why: str) -> None:
-        """Refuses new completions with `Busy` and `why`; those that run go on."""
+        """Refuses waiting and new completions with `Busy` and `why`; running ones go on."""
         self._queue.close(why)
 
     def stream(self, request: CompletionRequest) -> AsyncGenerator[Delta, None]:
-        """Yields a `Delta` for each round; the last one of each sequence has its `Completion`.
+        """Yields a `Delta` for each round. The last one of each sequence has its `Completion`.
 
         Iterating raises `RequestError` or `Busy` before anything runs, `TimedOut` when the time limit passes,
         `EngineFailure` when the target fails and `Cancelled` when it ends the request by itself. Closing the
-        generator, or cancelling the task that iterates it, cancels what runs on both engines.
+        generator, or cancelling the task that iterates it, cancels the requests on both engines.
         """
         takes_part = False
         if request.num_draft_tokens is None:
@@ -133,7 +134,7 @@ class Coordinator:
         return self._run(request, arrived, arrived + limit_s, takes_part)
 
     async def complete(self, request: CompletionRequest) -> Delta:
-        """Returns the whole of one completion as one `Delta`; raises as `stream` does."""
+        """Returns one completion as a single `Delta`; raises as `stream` does."""
         async with aclosing(self.stream(request)) as stream:
             deltas = [delta async for delta in stream]
         text = "".join(delta.text for delta in deltas)
@@ -142,22 +143,22 @@ class Coordinator:
         return Delta(text, token_ids, deltas[-1].completion, log_probs if request.return_log_probs else None)
 
     async def _sequences(
-        self, wanted: CompletionRequest, arrived: float, deadline: float, takes_part: bool
+        self, request: CompletionRequest, arrived: float, deadline: float, takes_part: bool
     ) -> AsyncGenerator[Delta, None]:
-        """Runs several completions of one prompt, which is read once; each needs a place of its own.
+        """Runs several completions of one prompt, each in its own slot.
 
-        The first begins alone: the others wait, in their places, until the engines have its prompt in their
-        KV caches, and compute nothing of it again. So they must not be before it in the queue, and all are
-        ready before the first asks for its place.
+        The first begins alone. The others hold their slots and wait until the engines have the prompt in
+        their KV caches, so that it is computed once. They must not come before the first in the queue, so all
+        are tokenized before the first enters it.
         """
-        count, most = wanted.num_return_sequences, self._bounds.max_places
+        count, most = request.num_return_sequences, self._bounds.max_places
         if not 1 <= count <= most:
             raise RequestError(
                 "num_return_sequences", count, f"1 to {most}, the number of completions that run at once"
             )
         self._queue.check()
-        states = [await self._begin(wanted)]
-        known = replace(wanted, prompt=None, prompt_token_ids=states[0].text[:])
+        states = [await self._begin(request)]
+        known = replace(request, prompt=None, prompt_token_ids=states[0].text[:])
         for index in range(1, count):
             states.append(await self._begin(replace(known, sampling=of_sequence(known.sampling, index))))
             await asyncio.sleep(0)  # Other requests get their rounds meanwhile.
@@ -165,7 +166,7 @@ class Coordinator:
 
         def start(index: int) -> AsyncGenerator[Delta, None]:
             after = is_cached if index else None
-            return self._run(wanted, arrived, deadline, takes_part, states[index], after)
+            return self._run(request, arrived, deadline, takes_part, states[index], after)
 
         async with aclosing(interleave(count, start)) as deltas:
             async for delta in deltas:
@@ -174,43 +175,43 @@ class Coordinator:
 
     async def _run(
         self,
-        wanted: CompletionRequest,
+        request: CompletionRequest,
         arrived: float,
         deadline: float,
         takes_part: bool,
         ready: CompletionState | None = None,
         after: asyncio.Event | None = None,
     ) -> AsyncGenerator[Delta, None]:
-        """Runs one completion: from its state if that is `ready`, and not before `after` if that is given.
+        """Runs one completion, from the state `ready` if it is given, and after `after` if it is given.
 
-        One that `takes_part` in the roll-out is of one of its arms, whatever the roll-out says later.
+        One that `takes_part` in the roll-out keeps its arm, whatever the roll-out becomes meanwhile.
         """
         arm: ArmStats | None = None
         self._enter()
         try:
             self._queue.check()
-            state = ready or await self._begin(wanted)
+            state = ready or await self._begin(request)
             if state.guide is not None and self._guides is not None:
-                await self._read(self._guides, state.guide, deadline)
+                await self._check_guide(self._guides, state.guide, deadline)
             needed = state.num_input_tokens + state.max_tokens + self._target.limits.max_draft_len
             clock = asyncio.get_running_loop().time
-            arm = self.rollout.arm(wanted, state) if takes_part else None
+            arm = self.rollout.arm(request, state) if takes_part else None
             timeline = (
                 ArmTimeline(self.stats, arrived, clock, arm) if arm else Timeline(self.stats, arrived, clock)
             )
-            async with self._queue.place(needed, deadline):
+            async with self._queue.slot(needed, deadline):
                 self._count()
                 timeline.begin(state.num_input_tokens)
                 if after is not None:
                     await after.wait()
-                async with aclosing(self._deltas(wanted, state, arm, deadline)) as deltas:
+                async with aclosing(self._deltas(request, state, arm, deadline)) as deltas:
                     async for delta in deltas:
-                        timeline.told(delta)
+                        timeline.add(delta)
                         yield delta
         except EngineFailure as failure:
             _, is_refused, problem = str(failure).partition(GUIDE_REFUSED)
-            if is_refused and wanted.guide is not None:
-                raise _refused(wanted.guide, problem) from None
+            if is_refused and request.guide is not None:
+                raise _refused(request.guide, problem) from None
             if arm:
                 arm.failures += 1
             if not isinstance(failure, Overdue):
@@ -219,12 +220,12 @@ class Coordinator:
         finally:
             self._leave()
 
-    async def _begin(self, wanted: CompletionRequest) -> CompletionState:
-        """Reads a long request in a thread, so that the others get their rounds meanwhile."""
-        work = partial(begin, wanted, self._target.limits, self._tokenizer)
-        return await asyncio.to_thread(work) if is_long(wanted) else work()
+    async def _begin(self, request: CompletionRequest) -> CompletionState:
+        """Tokenizes a long request on a thread, so that the loop goes on with other rounds."""
+        work = partial(begin, request, self._target.limits, self._tokenizer)
+        return await asyncio.to_thread(work) if is_long(request) else work()
 
-    async def _read(self, guides: Guides, guide: Guide, deadline: float) -> None:
+    async def _check_guide(self, guides: Guides, guide: Guide, deadline: float) -> None:
         left = max(deadline - asyncio.get_running_loop().time(), 0.0)
         try:
             await within(left, guides.grammar(guide))
@@ -234,27 +235,27 @@ class Coordinator:
             raise _refused(guide, str(error)) from None
 
     def _deltas(
-        self, wanted: CompletionRequest, state: CompletionState, arm: ArmStats | None, deadline: float
+        self, request: CompletionRequest, state: CompletionState, arm: ArmStats | None, deadline: float
     ) -> AsyncGenerator[Delta, None]:
         if arm is None or arm.name == SPECULATE:
-            return self._rounds(wanted, state).run(deadline)
+            return self._rounds(request, state).run(deadline)
         shadow = None
         if arm.name == SHADOW:
             limits, stats = self._target.limits, self.stats.rollout
-            shadow = Shadow(state, self._shadow_source, wanted.tenant, limits, stats)
+            shadow = Shadow(state, self._shadow_source, request.tenant, limits, stats)
         state.num_draft_tokens, state.undrafted_for = 0, ("rollout",)
-        deltas = self._rounds(wanted, state).run(deadline)
+        deltas = self._rounds(request, state).run(deadline)
         return shadow.beside(deltas, deadline) if shadow else deltas
 
-    def _rounds(self, wanted: CompletionRequest, state: CompletionState) -> Rounds:
-        drafter = self._source.drafter(state.text, wanted.tenant) if self._source else None
+    def _rounds(self, request: CompletionRequest, state: CompletionState) -> Rounds:
+        drafter = self._source.drafter(state.text, request.tenant) if self._source else None
         pace: Pace = FixedPace()
-        if self._policy and wanted.num_draft_tokens is None and "rollout" not in state.undrafted_for:
+        if self._policy and request.num_draft_tokens is None and "rollout" not in state.undrafted_for:
             pace = self._policy.pace()
-        return Rounds(state, self._target, drafter, pace, self.stats, lambda: self._queue.working)
+        return Rounds(state, self._target, drafter, pace, self.stats, lambda: self._queue.running)
 
-    async def _prove(self, until: float) -> None:
-        """Probes the target with a request that cannot be at fault; if that fails too, the target is lost."""
+    async def _send_probe(self, until: float) -> None:
+        """Sends the target a request that no target refuses. If it fails too, the target is lost."""
         try:
             await self._target.answer(Request([0], max_tokens=1), until)
         except (EngineFailure, Cancelled) as failure:
@@ -266,15 +267,15 @@ class Coordinator:
         self._num_present += 1
         self._count()
         if self._check is None:
-            self._look_around()
+            self._tick()
 
     def _leave(self) -> None:
         self._num_present -= 1
         self._count()
 
     def _count(self) -> None:
-        self.stats.running = self._queue.working
-        self.stats.waiting = self._num_present - self._queue.working
+        self.stats.running = self._queue.running
+        self.stats.waiting = self._num_present - self._queue.running
 
     def _note_kv_use(self) -> None:
         for name, engine in self._engines.items():
@@ -283,13 +284,13 @@ class Coordinator:
             if (reuse := engine.kv_reuse) is not None:
                 self.stats.kv_reuse[name] = reuse
 
-    def _look_around(self) -> None:
-        """Ends what takes too long, since a silent engine would hold its completions for ever."""
+    def _tick(self) -> None:
+        """Ends whatever takes too long: a silent engine would hold its completions for ever."""
         loop = asyncio.get_running_loop()
         now, self._check = loop.time(), None
         self._liveness.look(now, self._target.is_busy)
         if self._target.failures_in_a_row >= MAX_FAILURES and self._probe is None:
-            self._probe = loop.create_task(self._prove(now + self._bounds.target_timeout_s))
+            self._probe = loop.create_task(self._send_probe(now + self._bounds.target_timeout_s))
         if self.failure is not None:
             self._queue.close(self.failure)
             self._target.fail(self.failure)
@@ -301,7 +302,7 @@ class Coordinator:
         self.stats.longest_wait_s = self._queue.longest_wait(now)
         self._note_kv_use()
         if self._num_present or self._probe:
-            self._check = loop.call_later(CHECK_S, self._look_around)
+            self._check = loop.call_later(CHECK_S, self._tick)
 
 
 def _refused(guide: Guide, problem: str) -> RequestError:

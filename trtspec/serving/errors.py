@@ -1,17 +1,17 @@
-"""The errors of serving, as data; `trtspec.serving.triton` turns them into a client's error."""
+"""The errors of serving, as data. `trtspec.serving.triton` turns them into errors for clients."""
 
 from __future__ import annotations
 
 
 class ServingError(Exception):
-    """The base class of all errors that this package raises on purpose."""
+    """The base class of all errors of this package."""
 
 
 class RequestError(ServingError):
     """A request was refused before it started.
 
-    `field` is the name in `CompletionRequest` or `SamplingConfig`, `found` what the client sent (its size,
-    where it may be long), `allowed` what would have been accepted, in words.
+    `field` is the name in `CompletionRequest` or `SamplingConfig`. `found` is the value that the client sent,
+    or its size where it may be long. `allowed` describes the accepted values in words.
     """
 
     def __init__(self, field: str, found: object, allowed: str) -> None:
@@ -20,7 +20,7 @@ class RequestError(ServingError):
 
 
 class Busy(ServingError):
-    """The server has no place for a request now; another server, or this one later, may have one."""
+    """The server has no room for a request now. Another server, or this one later, may have some."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"{why}; try again later")
@@ -28,7 +28,7 @@ class Busy(ServingError):
 
 
 class TimedOut(ServingError):
-    """A completion was not complete at the end of its time limit; `where` says how far it got."""
+    """A completion exceeded its time limit; `where` says how far it got."""
 
     def __init__(self, where: str) -> None:
         super().__init__(f"the time limit of the request passed {where}")
@@ -36,7 +36,7 @@ class TimedOut(ServingError):
 
 
 class Cancelled(ServingError):
-    """The engine ended a request that nobody here had cancelled."""
+    """The engine ended a request by itself."""
 
     def __init__(self) -> None:
         super().__init__("the engine cancelled the request")
@@ -58,15 +58,15 @@ class GuideError(ServingError):
 
 
 class TooAmbiguous(GuideError):
-    """A guide takes too long to follow, whatever the text."""
+    """A guide takes too long to follow."""
 
 
 class RolloutError(ServingError):
-    """A file of the roll-out says nothing that can be followed; `str()` says why, in one line."""
+    """The file of a roll-out is malformed; `str()` says why, in one line."""
 
 
 class TokenizerError(ServingError):
-    """A tokenizer folder cannot be served; `path` names the file or folder."""
+    """A tokenizer cannot be served; `path` is the file or folder with the problem."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
@@ -74,7 +74,7 @@ class TokenizerError(ServingError):
 
 
 class EngineLoadError(ServingError):
-    """An engine directory cannot be loaded; `subject` names the file, the key or the tensor."""
+    """An engine cannot be loaded; `subject` is the file, key or tensor with the problem."""
 
     def __init__(self, subject: object, problem: str) -> None:
         super().__init__(f"{subject}: {problem}")

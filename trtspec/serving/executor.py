@@ -5,45 +5,46 @@ in NVIDIA's stock image and in a test without tensors. The rules are those of Te
 (`batch_manager/trtGptModelInflightBatching.cpp`, `llmRequest.cpp` and `createNewDecoderRequests.cpp`,
 `kernels/speculativeDecoding/externalDraftTokensKernels.cu`):
 
-1. The KV cache keeps the beginnings of texts. A request computes only what the cache lacks of its prompt,
-   which changes no result.
+1. The KV cache keeps prefixes of sequences. A request computes only the part of its prompt that the cache
+   lacks, which changes no result.
 2. A request with `draft_token_ids` is one verification: it is final after one step over the K draft tokens,
    whatever `max_tokens` says.
 3. A verification returns the n accepted draft tokens and one token of the target's own: n + 1 tokens in all,
    0 <= n <= K. A `max_tokens` below that cuts the output off. The response does not state n.
 4. The tokens of a verification have the target's own distribution under the request's sampling, whatever the
-   draft is. Greedy, a draft token is accepted if it is the likeliest; the first one that is not ends the
-   verification, with the likeliest in its place. Sampled, engines reach it in one of two ways:
+   draft is. In greedy decoding a draft token is accepted if it is the likeliest; the first one that is not
+   ends the verification, with the likeliest at its position. In sampling, engines work in one of two ways:
 
    * An engine with `Limits.matches_samples` draws its own token first. It accepts a draft token that is the
-     same, and says its own where they differ.
-   * The kernel of TensorRT-LLM throws its own token away where they differ and draws again, with the draft
-     token still among the rest, which is another distribution. With draft logits it accepts the draft token d
+     same, and returns its own where they differ.
+   * The kernel of TensorRT-LLM drops its own token where they differ and draws again, with the draft token
+     still among the candidates, which is another distribution. With draft logits it accepts the draft token d
      with min(1, p(d) / q(d)) and else draws from max(p - q, 0). So the executor sends one-hot logits: q(d) is
      1, which is exact for any draft that is not drawn with the request's own random numbers.
 
    An engine that can do neither refuses drafts of sampled requests (`Limits.drafts_samples`).
-5. The end token is never in the output. A verification that meets it returns what comes before it: the
-   accepted tokens without the one more. No token of a rejected draft token's place is the draft token itself,
-   so with `Response.num_verified` an answer that is a beginning of what was verified is the end.
+5. The end token is never in the output. A verification that meets it returns the accepted tokens alone. At
+   the position of a rejected draft token the target's token differs from it. So an output that is a prefix of
+   the first `Response.num_verified` draft tokens means that the end token came next.
 6. A request without a draft is ordinary decoding, up to `max_tokens`.
 7. An engine may discard the end of a draft that does not fit a step, as TensorRT-LLM does with chunked
    context (`fitDraftTokens` of `batch_manager/microBatchScheduler.cpp`). It then answers as for the shorter
-   draft, and `Response.num_verified` is what was left of it. With nothing of the draft left the request is
-   ordinary decoding, up to `max_tokens`. Every token is the target's own all the same.
+   draft, whose length is `Response.num_verified`. If it discards the whole draft, the request is ordinary
+   decoding, up to `max_tokens`.
 8. A draft longer than the engine's `max_draft_len` is an error, and so is a prompt over `max_input_len`. A
    draft is cut off where prompt and draft exceed `max_input_len`, and `max_tokens` is reduced to what
    `max_seq_len` leaves.
 9. The log-probability of a token is the natural logarithm of the model's own probability for it at its
-   place: softmax over the raw logits, before embedding bias, temperature, penalties, bans and filters,
+   position: softmax over the raw logits, before embedding bias, temperature, penalties, bans and filters,
    whether the token was drafted or not. That is what OpenAI's API returns, and vLLM by default
-   (`logprobs_mode=raw_logprobs`). `top_log_probs` of a request asks for so many of the likeliest tokens of
-   the same distribution beside each, likeliest first. An engine that cannot say them refuses the request
+   (`logprobs_mode=raw_logprobs`). With `top_log_probs` = n the n likeliest tokens of the same distribution
+   come with each token, likeliest first. An engine that cannot return them refuses the request
    (`returns_log_probs`, `max_top_log_probs`).
-10. A `guide` allows only tokens with which the tokens generated so far can become a text of its grammar, in
-    verifications too: a draft counts up to the first token that the grammar forbids. An end token is allowed
-    exactly where such a text is complete. Where it is complete and no other token is left, the text ends as
-    if an end token came; where it is not and nothing is left, the request ends with an error.
+10. A `guide` allows only tokens after which the generated tokens can still become a text of its grammar, in
+    verifications too: a draft is verified up to the first token that the grammar forbids. An end token is
+    allowed exactly where the text is complete. If it is complete and no other token is allowed, the request
+    ends as if the end token came. If it is incomplete and no token is allowed, the request ends with an
+    error.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class FinishReason(str, Enum):
 
 
 class GuideType(str, Enum):
-    """The language of a guide: TensorRT-LLM's `GuidedDecodingParams.GuideType`, as its tensors name it."""
+    """The language of a guide: TensorRT-LLM's `GuidedDecodingParams.GuideType`, by its names in tensors."""
 
     JSON = "json"
     JSON_SCHEMA = "json_schema"
@@ -81,31 +82,31 @@ class Guide:
     guide: str = ""
     """Empty for `JSON`, which is any JSON value."""
     end_ids: tuple[int, ...] = ()
-    """The end tokens of the text, of which a request's `end_id` is one.
+    """The end tokens, of which a request's `end_id` is one.
 
     Each of them ends a guided request, and none is in its output.
     """
 
 
 MAX_TOP_LOG_PROBS = 20
-"""The largest number of likeliest tokens beside each token, as in OpenAI's API."""
+"""The largest number of likeliest tokens with each token, as in OpenAI's API."""
 
 COLDEST = 1e-6
-"""A temperature below this one is greedy: it would divide logits into infinities."""
+"""A temperature below this one is greedy: logits divided by it would overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingConfig:
-    """The rule by which tokens are chosen from logits; all `None`, `top_k=1` or temperature 0 is greedy."""
+    """The rule that chooses tokens from logits. All `None`, `top_k=1` or temperature 0 is greedy."""
 
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
     seed: int | None = None
-    """The name of a stream of random numbers, with one number for each token that a request generates.
+    """The seed of the random numbers, of which each generated token uses one.
 
-    Token i of the request uses number `(seed + i) % 2**64` of it, whatever the batch, the draft or the
-    engine. A continuation that starts `m` tokens later with `seed + m` therefore draws the very same numbers.
+    Token i of the request uses number `(seed + i) % 2**64`, whatever the batch, the draft or the engine. So a
+    continuation that starts `m` tokens later with `seed + m` draws the same numbers.
     """
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
@@ -115,20 +116,20 @@ class SamplingConfig:
 
     @property
     def is_greedy(self) -> bool:
-        """Says whether the token with the largest logit is chosen."""
+        """True if the token with the largest logit is chosen."""
         if self.top_k == 1 or (self.temperature is not None and self.temperature < COLDEST):
             return True
         return self.temperature is None and self.top_p is None and not self.top_k and not self.min_p
 
     @property
     def in_effect(self) -> tuple[str, ...]:
-        """The names of the options by which another token than the likeliest may be chosen."""
+        """The names of the options that may choose another token than the likeliest."""
         drawn = () if self.is_greedy else ("temperature", "top_k", "top_p", "min_p")
         return (*(name for name in (*drawn, "min_tokens") if getattr(self, name)), *self.penalties)
 
     @property
     def penalties(self) -> tuple[str, ...]:
-        """The names of the penalties that change anything, which depend on the tokens of the text."""
+        """The names of the penalties that have an effect."""
         changes = {
             "repetition_penalty": self.repetition_penalty not in (None, 1),
             "presence_penalty": bool(self.presence_penalty),
@@ -142,16 +143,16 @@ class Request:
     """A prompt in token ids, to be continued or, with a draft, to be verified."""
 
     input_token_ids: Sequence[int]
-    """The prompt. A `trtspec.serving.text.Text` is neither checked nor copied."""
+    """The prompt. If it is a `trtspec.serving.text.Text`, it is neither checked nor copied."""
     max_tokens: int
     draft_token_ids: Sequence[int] = ()
     end_id: int | None = None
-    """None if nothing ends the text but `max_tokens`."""
+    """The end token. None if only `max_tokens` ends the request."""
     bad_words: Sequence[Sequence[int]] = ()
-    """Sequences of tokens.
+    """Banned words, each a sequence of tokens.
 
-    A token that would complete one of them is never generated, in verifications too. The prompt counts as
-    text before it.
+    A token that would complete one of them is never generated, in verifications too. A word may begin in the
+    prompt.
     """
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     streaming: bool = False
@@ -160,32 +161,30 @@ class Request:
     return_log_probs: bool = False
     """Asks for the log-probabilities of rule 9."""
     top_log_probs: int = 0
-    """The number of the likeliest tokens that are returned with each."""
+    """The number of likeliest tokens that are returned with each token."""
     guide: Guide | None = None
     num_guided: int = 0
     """The number of tokens at the end of the input that were generated before under the `guide`.
 
-    The grammar begins with them.
+    The text of the grammar begins with them.
     """
 
 
 class LogProb(NamedTuple):
-    """The log-probability of a token (rule 9), and the likeliest tokens at its place."""
+    """The log-probability of a token (rule 9), and the likeliest tokens at its position."""
 
     value: float
     top: tuple[tuple[int, float], ...] = ()
-    """The ids of the likeliest tokens, each with its own log-probability."""
+    """The ids of the likeliest tokens, each with its log-probability."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The token ids that are new since the previous response of the same request, without the prompt.
-
-    A request without `streaming` has exactly one response, which is final.
-    """
+    """A response to a request. Without `streaming` there is exactly one, which is final."""
 
     request_id: int
     token_ids: list[int]
+    """The token ids since the previous response of the same request, without the prompt."""
     is_final: bool
     finish_reason: FinishReason = FinishReason.NOT_FINISHED
     error: str | None = None
@@ -196,7 +195,7 @@ class Response:
     None where it has not, and where it ended with an error or `CANCELLED`.
     """
     num_verified: int | None = None
-    """The number of tokens of a draft, from its beginning, that the engine has verified (rule 7).
+    """The number of draft tokens, from the first, that the engine has verified (rule 7).
 
     None without a draft, and if the engine does not report it.
     """
@@ -208,7 +207,7 @@ GUIDE_REFUSED = "Guide refused: "
 
 @dataclass(frozen=True, slots=True)
 class LogitsFormat:
-    """The draft logits that an engine takes: a row of numbers for each token."""
+    """The format of the draft logits that an engine takes: a row for each draft token."""
 
     width: int
     """The length of a row: the vocabulary, padded to a multiple of the engine's ranks."""
@@ -217,22 +216,23 @@ class LogitsFormat:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits that an engine was built with; all in tokens, except `max_batch_size` in requests."""
+    """The limits that an engine was built with. Lengths are in tokens."""
 
     max_batch_size: int
+    """The number of requests."""
     max_input_len: int
     max_seq_len: int
-    """The bound of prompt + generated + draft.
+    """The largest sum of prompt, generated tokens and draft.
 
-    A request without a draft counts as one with `max_draft_len` tokens.
+    A request without a draft counts as one with `max_draft_len` draft tokens.
     """
     max_draft_len: int
-    """0 for an engine that verifies no drafts, or none but its own."""
+    """0 for an engine that verifies no drafts, or only its own."""
     vocab_size: int
     ignored_options: frozenset[str] = frozenset()
     """The fields of `SamplingConfig` that the engine would silently ignore.
 
-    A request in which one has an effect is refused.
+    A request is refused if one of them has an effect in it.
     """
     takes_bias: bool = True
     """False if the engine would ignore an embedding bias. A request with one is then refused."""
@@ -246,9 +246,9 @@ class Limits:
     never_banned: range = range(0)
     """The tokens that the engine cannot ban. A request with a bad word that ends in one is refused."""
     guide_types: frozenset[GuideType] = frozenset()
-    """The kinds of guides that the engine follows; others are refused."""
+    """The types of guides that the engine follows; others are refused."""
     resumes_guides: bool = False
-    """True if the engine follows guides through verifications and in texts that were begun before."""
+    """True if the engine follows guides in verifications, and after `num_guided` generated tokens."""
     matches_samples: bool = True
     """True if the engine verifies sampled drafts exactly by itself (rule 4)."""
     draft_logits: LogitsFormat | None = None
@@ -259,18 +259,18 @@ class Limits:
 
     @property
     def drafts_samples(self) -> bool:
-        """Says whether drafts of sampled requests are verified."""
+        """True if drafts of sampled requests are verified."""
         return self.matches_samples or self.draft_logits is not None
 
 
 @dataclass(frozen=True, slots=True)
 class KvReuse:
-    """The use that requests made of what the KV cache already had."""
+    """The reuse of prefixes in the KV cache since the start."""
 
     asked: int
-    """The number of tokens that requests began with, without drafts."""
+    """The number of prompt tokens of all requests."""
     found: int
-    """The number of these that the KV cache had."""
+    """The number of these that the KV cache already had."""
 
 
 Listener = Callable[[Response], None]
@@ -288,25 +288,25 @@ class Executor(Protocol):
 
     @property
     def kv_tokens(self) -> int | None:
-        """Says how many tokens of text the KV cache holds; None where the engine does not say."""
+        """The number of tokens that the KV cache holds. None if the engine does not report it."""
         ...
 
     def take_kv_use(self) -> float | None:
         """Returns the largest share of the KV cache, 0 to 1, that requests held since the last call.
 
-        None where the engine does not say. What is kept of ended requests, for texts that begin alike, does
-        not count: it makes room.
+        None if the engine does not report it. Prefixes of ended requests, which are kept for reuse, do not
+        count: they are evicted when a request needs the room.
         """
         ...
 
     @property
     def kv_reuse(self) -> KvReuse | None:
-        """Says what requests found in the KV cache since the start; None where the engine does not say."""
+        """The reuse of prefixes since the start. None if the engine does not report it."""
         ...
 
     @property
     def progress(self) -> int:
-        """Counts the steps or responses of the engine, so that it rises while the engine works.
+        """The number of steps or responses of the engine, which rises while the engine works.
 
         Any thread may read it.
         """
@@ -314,29 +314,30 @@ class Executor(Protocol):
 
     @property
     def failure(self) -> str | None:
-        """Says in one line why the engine will serve nothing any more; None while it serves."""
+        """The reason why the engine will serve no request any more, in one line; None while it serves."""
         ...
 
     def enqueue_request(self, request: Request, listener: Listener) -> int:
-        """Takes a request and returns its id; the listener hears what is wrong with it as an error."""
+        """Takes a request and returns its id. An invalid request gets a response with an error."""
         ...
 
     def cancel_request(self, request_id: int) -> None:
-        """Ends a request, whose listener hears a final `CANCELLED` response; ignores a finished id."""
+        """Ends a request, whose listener gets a final `CANCELLED` response; ignores a finished request."""
         ...
 
     def shutdown(self) -> None:
-        """Cancels what is in flight and frees the engine's memory."""
+        """Cancels all requests and frees the engine's memory."""
         ...
 
 
 @runtime_checkable
 class DrawsByToken(Protocol):
-    """An engine of which chance is a function of the number of a draw and the id of a token alone.
+    """An engine whose randomness depends only on the number of a draw and the id of a token.
 
-    Two of these, of which one takes the other's ids for its tokens, are likely to draw the same tokens.
+    Two such engines with different vocabularies are likely to draw the same tokens if one uses the other's
+    ids for its draws.
     """
 
     def draw_as(self, token_ids: list[int]) -> None:
-        """Draws from now on as if the id of each token were that of its place in `token_ids`."""
+        """Draws token i from now on as if its id were `token_ids[i]`."""
         ...

@@ -1,4 +1,4 @@
-"""A histogram with fixed buckets, as Prometheus has them; adding a value takes less than a microsecond."""
+"""A histogram with fixed buckets, as in Prometheus. Adding a value takes less than a microsecond."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ FIRST_TOKEN_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
     *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
 )
-"""vLLM's buckets of the time to the first token (`vllm/v1/metrics/loggers.py`), which the others have too."""
+"""vLLM's buckets of the time to the first token (`vllm/v1/metrics/loggers.py`)."""
 BETWEEN_TOKENS_S = (
-    # Rounds take milliseconds, for which vLLM has 0.01, 0.025 and 0.05 alone.
+    # Rounds take milliseconds, for which vLLM has only 0.01, 0.025 and 0.05.
     *(0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.035, 0.05),
     *(0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
 )
 REQUEST_S = (
-    # Who finds a free place has it at once, which in vLLM's first bucket would look like 150 ms.
+    # A request that finds a free slot waits for nothing, which in vLLM's first bucket would look like 150 ms.
     *(0.001, 0.01, 0.05, 0.1, 0.2),
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
@@ -24,7 +24,7 @@ REQUEST_S = (
 
 
 class Histogram:
-    """Counts values by the smallest of `bounds`, which ascend, that is not below them; `sum` adds them up."""
+    """Counts values in buckets whose inclusive upper `bounds` ascend; `sum` is their sum."""
 
     __slots__ = ("_counts", "bounds", "sum")
 
@@ -37,12 +37,12 @@ class Histogram:
         self.sum += value
 
     def cumulative(self) -> list[int]:
-        """Returns how many values were at most each bound, and behind these how many there were."""
+        """Returns the number of values up to each bound, and last the number of all values."""
         return list(accumulate(self._counts[:]))
 
 
 class SquaresHistogram(Histogram):
-    """A histogram that also adds up the squares of its values, of which the error of their mean follows."""
+    """A histogram with the sum of squares of its values, for the standard error of their mean."""
 
     __slots__ = ("squares",)
 

@@ -1,4 +1,4 @@
-"""The intake of a completion: it is checked, tokenized and fitted to the engines."""
+"""The intake of a request, which checks and tokenizes it and fits it to the engines."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ MAX_TENANT_LENGTH = 256
 MAX_BIAS = 1e6
 MAX_PENALTY = 1e6
 LONG = 4096
-"""The size of a request, in characters, that takes some milliseconds to read."""
+"""The size of a request, in characters or tokens, from which `begin` takes milliseconds."""
 
 
 def is_long(request: CompletionRequest) -> bool:
-    """Says whether `begin` takes so long for a request that it should not hold others up."""
+    """Says whether `begin` takes so long for a request that it would delay other rounds."""
     biased = (word for word, _ in request.embedding_bias if isinstance(word, str))
     token_ids, words = request.prompt_token_ids or (), (*request.stop, *request.bad_words, *biased)
     return len(request.prompt or "") + 8 * sum(map(len, words)) + len(token_ids) > LONG
@@ -38,7 +38,7 @@ def is_long(request: CompletionRequest) -> bool:
 def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> CompletionState:
     """Returns the state before the first round, for a target with these `limits`; raises `RequestError`.
 
-    `max_tokens` is reduced to what fits the engine, as TensorRT-LLM does.
+    It reduces `max_tokens` to what fits the engine, as TensorRT-LLM does.
     """
     _check_max_tokens(request.max_tokens)
     _check_num_draft_tokens(request.num_draft_tokens, limits)
@@ -85,7 +85,7 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
 
 
 def _max_total_len(limits: Limits) -> int:
-    """Returns the longest prompt and completion; an engine keeps room for a draft in every request."""
+    """Returns the longest prompt and completion: an engine reserves room for a draft in every request."""
     return limits.max_seq_len - limits.max_draft_len
 
 
@@ -152,7 +152,7 @@ def _check_sampling(sampling: SamplingConfig, limits: Limits) -> None:
 
 
 def _check_guide(request: CompletionRequest, limits: Limits) -> None:
-    """Raises `RequestError` for a guide that the engine cannot follow, and for what it cannot have beside it.
+    """Raises `RequestError` for a guide that the engine cannot follow, or cannot combine with other options.
 
     An engine that does not resume guides is TensorRT-LLM's; `check_guided` of its executor has the reasons.
     """
@@ -182,7 +182,7 @@ def _check_guide(request: CompletionRequest, limits: Limits) -> None:
 def _embedding_bias(
     bias: tuple[tuple[str | int, float], ...], limits: Limits, tokenizer: Tokenizer
 ) -> dict[int, float]:
-    """Returns what is added to the logit of each token id."""
+    """Returns the number that is added to the logit of each token id."""
     if bias and not limits.takes_bias:
         field = "embedding_bias_words" if isinstance(bias[0][0], str) else "embedding_bias_ids"
         raise RequestError(field, bias[0][0], "nothing, since the target engine would ignore it")
@@ -195,7 +195,7 @@ def _embedding_bias(
             raise RequestError("embedding_bias_weights", weight, f"{-MAX_BIAS:.0f} to {MAX_BIAS:.0f}")
         for token_id in _biased_tokens(word, limits, tokenizer):
             total[token_id] = total.get(token_id, 0.0) + weight
-        if len(total) > MAX_BIASED_TOKENS:  # Each is added in every step, for which all others wait.
+        if len(total) > MAX_BIASED_TOKENS:  # Each one costs time in every step of the batch.
             found, most = f"words of {len(total)} token ids or more", f"at most {MAX_BIASED_TOKENS} in all"
             raise RequestError("embedding_bias_words", found, most)
     return total
@@ -219,7 +219,7 @@ def _bad_word(word: str, limits: Limits, tokenizer: Tokenizer) -> list[int]:
 
 
 def _word_tokens(field: str, word: str, tokenizer: Tokenizer) -> list[int]:
-    """Returns the tokens of a word, alone and without special ones, as in NVIDIA's preprocessing."""
+    """Returns the tokens of a word by itself, without special tokens, as in NVIDIA's preprocessing."""
     try:
         tokens = tokenizer.encode(word, add_special_tokens=False)
     except UnicodeEncodeError:
@@ -257,7 +257,7 @@ def _prompt(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) ->
         raise RequestError("prompt", found, "given, or prompt_token_ids instead")
     allowed = f"1 to {longest} tokens"
     if request.prompt is not None:
-        # A tokenizer would take seconds for megabytes that are refused anyway.
+        # A tokenizer would take seconds for megabytes that are too long anyway.
         if len(request.prompt) > longest * tokenizer.longest_token:
             raise RequestError("prompt", f"{len(request.prompt)} characters", allowed)
         try:

@@ -1,4 +1,4 @@
-"""The liveness of the target: whether it will ever answer again."""
+"""The liveness of the target: whether it may still answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from trtspec.serving.executor import Executor
 
 
 class Liveness:
-    """Watches an executor's progress, and declares it lost when it makes none for `timeout_s`.
+    """Watches an executor's progress, and declares it lost after `timeout_s` seconds without any.
 
     `look` must be called periodically, with seconds of any one clock.
     """
@@ -18,7 +18,7 @@ class Liveness:
 
     @property
     def failure(self) -> str | None:
-        """Says in one line why the executor will not answer any more; None while it may."""
+        """The reason why the executor will not answer any more, in one line; None while it may."""
         return self._lost or self._executor.failure
 
     def lose(self, why: str) -> None:
@@ -26,7 +26,7 @@ class Liveness:
         self._lost = self._lost or why
 
     def look(self, now: float, is_busy: bool) -> None:
-        """Checks the progress; only an executor that `is_busy` with requests must make some."""
+        """Checks the progress, which an executor must make only while it `is_busy` with requests."""
         progress = self._executor.progress
         if not is_busy or progress != self._progress:
             self._progress, self._since = progress, now

@@ -1,8 +1,8 @@
 """The metrics of a coordinator: their names, types and meanings, and their values in its `Stats`.
 
-Names are vLLM's with the prefix `trtspec:` where vLLM has the metric. A histogram is a counter for each of
-its buckets, with the label `le`, one of the sum and one of the number of values: what Prometheus keeps of any
-histogram. Triton's own type of it takes every value in a message of its own (20 us), which no round can pay.
+Names are vLLM's with the prefix `trtspec:` where vLLM has the metric. A histogram is a set of counters, as
+Prometheus stores it: one for each bucket, with the label `le`, one of the sum and one of the number of
+values. Triton's own histogram type sends each value in a message of 20 us, which a round cannot afford.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PREFIX = "trtspec:"
 COUNTED = f"{PREFIX}counted_seconds"
 STARTED = f"{PREFIX}start_time_seconds"
 KV_FRACTION = "nv_trt_llm_kv_cache_block_metrics"
-"""NVIDIA's gauge of a KV cache; with `fraction` as its `kv_cache_block_type` it is the share in use."""
+"""NVIDIA's gauge of a KV cache. With the `kv_cache_block_type` `fraction` it is the share in use."""
 
 
 class MetricType(Enum):
@@ -30,7 +30,7 @@ class MetricType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
-    """A metric, which has a value for each set of its labels."""
+    """A metric with a value for each set of its labels."""
 
     name: str
     meaning: str
@@ -47,11 +47,11 @@ class MetricSample:
 
 
 def gauges(stats: Stats, started: float) -> Iterator[MetricSample]:
-    """Yields what describes the present, and when counting `started`, in seconds of Unix time.
+    """Yields the gauges. `started` is the time when counting started, in seconds of Unix time.
 
-    The three gauges that the endpoint picker of the Gateway API Inference Extension reads of a server of the
-    type `triton-tensorrt-llm` are among them where the target says its KV use. NVIDIA's C++ backend has these
-    names too, for models of its own, and where it runs the engines they are only its.
+    If the target reports its KV use, they include the three gauges that the endpoint picker of the Gateway
+    API Inference Extension reads from a server of the type `triton-tensorrt-llm`. Where NVIDIA's C++ backend
+    runs the engines, it reports these three itself.
     """
     yield MetricSample(STARTED, started, {})
     yield MetricSample("trtspec:num_requests_running", stats.running, {})
@@ -73,7 +73,7 @@ def gauges(stats: Stats, started: float) -> Iterator[MetricSample]:
 
 
 def counters(stats: Stats, seconds: float) -> Iterator[MetricSample]:
-    """Yields what counts since the start, `seconds` ago."""
+    """Yields the counters since the start, `seconds` ago."""
     yield MetricSample(COUNTED, seconds, {})
     for origin, counts in stats.by_origin.items():
         labels = {"origin": origin}
@@ -110,7 +110,7 @@ def counters(stats: Stats, seconds: float) -> Iterator[MetricSample]:
 
 
 def _rollout(rollout: RolloutStats) -> Iterator[MetricSample]:
-    """Yields what a roll-out counts; where there is none, nothing is counted and little is told."""
+    """Yields the counters of a roll-out, which are 0 without one."""
     for name, arm in rollout.arms.items():
         yield MetricSample("trtspec:rollout_requests", arm.requests, {"arm": name})
         yield MetricSample("trtspec:rollout_request_errors", arm.failures, {"arm": name})
@@ -128,7 +128,7 @@ def _rollout(rollout: RolloutStats) -> Iterator[MetricSample]:
 
 
 def histograms(stats: Stats) -> Iterator[MetricSample]:
-    """Yields the counters of the histograms, of which one value changes many."""
+    """Yields the counters of the histograms."""
     yield from _histogram("trtspec:time_to_first_token_seconds", stats.time_to_first_token, {})
     yield from _histogram("trtspec:inter_token_latency_seconds", stats.inter_token_latency, {})
     yield from _histogram("trtspec:e2e_request_latency_seconds", stats.e2e_latency, {})
@@ -151,8 +151,8 @@ def _spread(name: str, spread: SquaresHistogram, arm: str) -> Iterator[MetricSam
 
 def _histogram(name: str, histogram: Histogram, labels: dict[str, str]) -> Iterator[MetricSample]:
     cumulative, total = histogram.cumulative(), histogram.sum
-    # They are told one by one, and who reads meanwhile sees a part. The count is the first and the bucket of
-    # all values the last: where these two differ, what is between them may be old or new.
+    # A reader may see only some of these updated. The count comes first and the bucket of all values last, so
+    # if these two are equal, all between them belong together.
     yield MetricSample(f"{name}_count", cumulative[-1], labels)
     yield MetricSample(f"{name}_sum", total, labels)
     for bound, number in zip(histogram.bounds, cumulative, strict=False):
@@ -171,7 +171,7 @@ _MEANINGS = {
         "draft_available": "1 while the draft engine is in use, 0 while it rests",
         "speculation_share": "Share of requests that have drafts, 0 to 1",
         "shadow_share": "Share of requests whose drafts are only scored, 0 to 1",
-        "rollout_file_malformed": "1 while the file of the roll-out cannot be followed",
+        "rollout_file_malformed": "1 while the file of the roll-out is malformed",
         "kv_cache_usage_perc": "Largest recent share of the KV cache held by requests, 0 to 1",
     },
     MetricType.COUNTER: {
@@ -180,25 +180,25 @@ _MEANINGS = {
         "spec_decode_num_accepted_tokens": "Draft tokens accepted",
         "spec_decode_num_accepted_tokens_per_pos": "Draft tokens accepted, by their position from 0",
         "rounds": "Rounds by the chosen K; 0 counts bursts of the target alone",
-        "num_draft_tokens_chosen": "The sum of the K of all rounds",
-        "prefix_cache_queries": "Prompt tokens of an engine's requests, of each round",
-        "prefix_cache_hits": "Those of these tokens that its KV cache had",
-        "round_draft_seconds": "Seconds until the drafts of rounds were there",
-        "round_verification_seconds": "Seconds until these drafts were verified",
-        "round_overhead_seconds": "Seconds from then to the next round",
+        "num_draft_tokens_chosen": "Sum of the K of all rounds",
+        "prefix_cache_queries": "Prompt tokens of all requests to an engine, one request a round",
+        "prefix_cache_hits": "Prompt tokens that the engine's KV cache already had",
+        "round_draft_seconds": "Seconds in which rounds waited for their drafts",
+        "round_verification_seconds": "Seconds in which rounds waited for their verifications",
+        "round_overhead_seconds": "Seconds from a verification to the next round",
         "fallbacks": "Rounds and bursts without a draft, by reason",
-        "request_errors": "Requests without an answer, by reason",
+        "request_errors": "Failed requests, by reason",
         "request_success": "Completions by reason of their end",
-        "counted_seconds": "Seconds since the start when counters were last told, which is once a second",
+        "counted_seconds": "Seconds from the start to the last update of the counters, once a second",
         "prompt_tokens": "Tokens of prompts",
         "generation_tokens": "Tokens generated",
         "rollout_requests": "Completions that began during a roll-out, by arm",
-        "rollout_request_errors": "Completions of a roll-out that failed or took too long, by arm",
-        "shadow_num_drafts": "Drafts scored beside plain decoding",
-        "shadow_num_draft_tokens": "Tokens of such drafts",
-        "shadow_num_accepted_tokens": "Tokens of such drafts that the target would have accepted",
-        "shadow_num_accepted_tokens_per_pos": "The same, by their position from 0",
-        "shadow_fallbacks": "Drafts for shadow scoring that did not come, by reason",
+        "rollout_request_errors": "Completions of a roll-out that failed or timed out, by arm",
+        "shadow_num_drafts": "Shadow drafts, scored beside plain decoding",
+        "shadow_num_draft_tokens": "Tokens of shadow drafts",
+        "shadow_num_accepted_tokens": "Tokens of shadow drafts that the target would have accepted",
+        "shadow_num_accepted_tokens_per_pos": "Accepted tokens of shadow drafts, by their position from 0",
+        "shadow_fallbacks": "Rounds without a shadow draft, by reason",
     },
 }
 _HISTOGRAMS = {

@@ -7,59 +7,59 @@ from typing import Literal, Protocol
 from trtspec.serving.verification import VerificationCounts
 
 Policy = Literal["adaptive", "fixed"]
-"""How K is chosen for requests that name none."""
+"""The rule that chooses K for requests that name none."""
 
 
 class Pace(Protocol):
-    """Chooses the lengths of one completion's drafts, and is told how rounds went.
+    """Chooses the lengths of one completion's drafts from the times and results of its rounds.
 
-    `origin` names drafts that are accepted alike and take alike, `load` is the number of completions that
-    run, and `now` is in seconds of the loop's clock. Every `begin` is followed by an `end`; what was learned
-    is told before it. A `begin` that no `choose` came before is that of a burst of a text that has no draft.
+    `origin` names drafts with similar acceptance and times. `load` is the number of running completions.
+    `now` is in seconds of the loop's clock. Every `begin` is followed by an `end`, with the other notes of
+    the round or burst between them. A `begin` without a `choose` before it is a burst for which there was no
+    draft.
     """
 
     burst: int
-    """How many tokens the target decodes alone after a choice of 0."""
+    """The number of tokens that the target decodes alone after a choice of 0."""
 
     def choose(self, origin: str, longest: int, load: int, now: float) -> int:
-        """Returns K of the next round, at most `longest`, or 0."""
+        """Returns K of the next round, 0 to `longest`."""
         ...
 
     def begin(self, length: int, now: float) -> None:
-        """Notes that a round with a draft of `length` tokens, or a burst with 0, has begun."""
+        """Notes the begin of a round with a draft of `length` tokens, or of a burst with 0."""
         ...
 
     def verified(self, origin: str, counts: VerificationCounts, load: int, now: float) -> None:
-        """Notes what came of a round, which took until now."""
+        """Notes the result of a round."""
         ...
 
-    def told(self, num_tokens: int, now: float) -> None:
-        """Notes tokens of a burst of the target alone."""
+    def received(self, num_tokens: int, now: float) -> None:
+        """Notes new tokens of a burst."""
         ...
 
     def decoded(self, num_tokens: int, load: int) -> None:
-        """Notes that a burst is complete."""
+        """Notes that a burst is complete, with `num_tokens` in all."""
         ...
 
     def end(self, length: int, now: float) -> None:
-        """Notes that the round or burst is over, in whatever way."""
+        """Notes the end of the round or burst, complete or not."""
         ...
 
 
 class FixedPace:
-    """Drafts as many tokens as there is room for, in every round."""
+    """Chooses the largest K in every round, and so notes nothing."""
 
     burst = 16
 
     def choose(self, origin: str, longest: int, load: int, now: float) -> int:
         return longest
 
-    def begin(self, length: int, now: float) -> None:
-        """Notes nothing, as all below."""
+    def begin(self, length: int, now: float) -> None: ...
 
     def verified(self, origin: str, counts: VerificationCounts, load: int, now: float) -> None: ...
 
-    def told(self, num_tokens: int, now: float) -> None: ...
+    def received(self, num_tokens: int, now: float) -> None: ...
 
     def decoded(self, num_tokens: int, load: int) -> None: ...
 

@@ -18,9 +18,9 @@ from trtspec.serving.verification import has_ended, read_verification
 
 
 class Rounds:
-    """Runs the rounds of `state`; without a `drafter` the target decodes alone.
+    """Runs the rounds of `state`. Without a `drafter` the target decodes alone.
 
-    `load` says how many completions run.
+    `load` returns the number of running completions.
     """
 
     def __init__(
@@ -38,10 +38,7 @@ class Rounds:
         self._verified_at = 0.0
 
     async def run(self, deadline: float) -> AsyncGenerator[Delta, None]:
-        """Yields what each round adds, until the text has ended.
-
-        The target decodes alone before the text may end, and where no draft can help.
-        """
+        """Yields what each round or burst adds, until the completion has ended."""
         state, times = self._state, self._stats.round_times
         while state.end_reason is None:
             if self._verified_at:
@@ -50,7 +47,7 @@ class Rounds:
             why, length, num_alone = self._next()
             self._stats.rounds[length] += 1
             if length and self._drafter:
-                yield self._told(await self._round(self._drafter, why, length, deadline))
+                yield self._noted(await self._round(self._drafter, why, length, deadline))
                 continue
             if self._drafter:
                 self._stats.fallbacks[why] += 1
@@ -60,17 +57,18 @@ class Rounds:
                 alone = state.request(min(num_alone, state.num_remaining), streaming=True)
             async with aclosing(self._burst(alone, deadline)) as deltas:
                 async for delta in deltas:
-                    yield self._told(delta)
+                    yield self._noted(delta)
 
-    def _told(self, delta: Delta) -> Delta:
+    def _noted(self, delta: Delta) -> Delta:
+        """Returns the delta, after noting the end of the completion for the drafter."""
         if delta.completion is not None and self._drafter:
             self._drafter.end()
         return delta
 
     def _next(self) -> tuple[str, int, int]:
-        """Returns the origin and length of the next draft, and the tokens to decode alone where that is 0.
+        """Returns the origin and length of the next draft, and the length of the burst if there is none.
 
-        In place of an origin there is then the reason, one of `FALLBACKS`.
+        With the length 0 the origin is the reason, one of `FALLBACKS`.
         """
         state, drafter = self._state, self._drafter
         if state.num_endless > 0:
@@ -86,14 +84,14 @@ class Rounds:
         return offer.origin if length else "policy", length, min(self._pace.burst, drafter.pause)
 
     def _kind(self, origin: str) -> str:
-        """Names the drafts that are accepted alike and take alike: logits cost transfers, greedy has none."""
+        """Returns the name of drafts with similar acceptance and times: sending logits takes longer."""
         sends_logits = not (self._target.limits.matches_samples or self._state.sampling.is_greedy)
         return f"{origin} with logits" if sends_logits else origin
 
     async def _round(self, drafter: Drafter, origin: str, length: int, deadline: float) -> Delta:
-        """Asks the drafter for a proposal, and lets the target verify it.
+        """Asks the drafter for a proposal, and the target for its verification.
 
-        Without a proposal (a draft expects the end, or failed) the target decodes one token.
+        If the proposal is empty, the target decodes one token.
         """
         state, begin = self._state, self._clock()
         request = state.request(length)
@@ -124,7 +122,7 @@ class Rounds:
         try:
             async with aclosing(self._target.answers(alone, deadline)) as responses:
                 async for response in responses:
-                    pace.told(len(response.token_ids), self._clock())
+                    pace.received(len(response.token_ids), self._clock())
                     yield state.take(response.token_ids, _end_reason(response), response.log_probs)
                     if state.end_reason is not None:
                         break
@@ -136,5 +134,5 @@ class Rounds:
 
 
 def _end_reason(response: Response) -> EndReason | None:
-    """Reads the end token from a response of ordinary decoding; the state itself sees a reached limit."""
+    """Returns `END_ID` if the engine met its end token. The state finds the other reasons itself."""
     return EndReason.END_ID if response.finish_reason is FinishReason.END_ID else None

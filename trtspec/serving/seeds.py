@@ -1,4 +1,4 @@
-"""The seeds of a completion's requests, which decide what random numbers they draw."""
+"""The seeds of a completion's requests, which choose their random numbers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ SEQUENCES_APART = 2**40
 
 
 def with_seed(sampling: SamplingConfig) -> SamplingConfig:
-    """Returns the sampling with a random seed, if it samples and has none.
+    """Returns the options with a random seed, if they sample and have none.
 
-    An engine gives every request without a seed the same one, so each round would draw the same numbers
-    again.
+    An engine gives every request without a seed the same one, so all rounds would draw the same numbers.
     """
     if sampling.is_greedy or sampling.seed is not None:
         return sampling
@@ -23,11 +22,11 @@ def with_seed(sampling: SamplingConfig) -> SamplingConfig:
 
 
 def of_sequence(sampling: SamplingConfig, index: int) -> SamplingConfig:
-    """Returns the sampling of completion `index`, from 0, of several of one prompt.
+    """Returns the options of completion `index`, from 0, of several of one prompt.
 
-    The seeds are 2^40 apart, where TensorRT-LLM's are 1 apart (`createChildRequest` of
-    `batch_manager/llmRequest.cpp`): the tokens of one completion use seeds that are 1 apart, so a neighbour
-    would draw the same numbers, a token later.
+    The seeds are 2^40 apart. TensorRT-LLM's are 1 apart (`createChildRequest` of
+    `batch_manager/llmRequest.cpp`), but so are the seeds of one completion's tokens here: the next
+    completion would draw the same numbers, a token later.
     """
     if sampling.seed is None:
         return sampling
@@ -35,10 +34,10 @@ def of_sequence(sampling: SamplingConfig, index: int) -> SamplingConfig:
 
 
 def at_token(sampling: SamplingConfig, position: int) -> SamplingConfig:
-    """Returns the sampling of a request that starts with token `position` of a completion.
+    """Returns the options of a request that starts with token `position` of a completion.
 
-    Draft and target get the same one: both then draw the same number for the same token, which makes them
-    agree more often. The output is the target's own sample all the same.
+    Draft and target get the same options, so both draw the same number for the same token and agree more
+    often. The output still has the target's own distribution.
     """
     if sampling.is_greedy or sampling.seed is None:
         return sampling

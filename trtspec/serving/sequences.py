@@ -1,4 +1,4 @@
-"""Several completions of one prompt, told as one stream."""
+"""Several completions of one prompt as one stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def interleave(
 ) -> AsyncGenerator[Delta, None]:
     """Yields the deltas of the streams `start(0)` to `start(count - 1)` as they come, with `sequence_index`.
 
-    What one of them raises is raised here. That ends the others, and so does closing the generator.
+    It raises the first error of any stream. That ends the others, and so does closing the generator.
     """
     heard: asyncio.Queue[Delta | asyncio.Task[None]] = asyncio.Queue()
 

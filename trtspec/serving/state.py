@@ -19,15 +19,15 @@ class CompletionState:
     """The state of one completion."""
 
     text: Text
-    """The prompt and what has been generated."""
+    """The sequence: the prompt and the generated tokens."""
     num_input_tokens: int
     max_tokens: int
-    """It fits the engine."""
+    """The largest number of generated tokens, which fits the engine."""
     min_tokens: int
     num_draft_tokens: int
     sampling: SamplingConfig
     end_ids: tuple[int, ...]
-    """Any of these ends the text once `min_tokens` have been generated. Engines are told the first alone."""
+    """Any of these ends the completion after `min_tokens` tokens. Requests to engines have only the first."""
     stop: StopMatcher
     detokenizer: Detokenizer
     embedding_bias: Mapping[int, float] = field(default_factory=dict)
@@ -49,14 +49,14 @@ class CompletionState:
 
     @property
     def num_guided(self) -> int:
-        """Says how many tokens of the text are of the guide's grammar."""
+        """The number of tokens that were generated under the guide."""
         return self.num_output_tokens if self.guide else 0
 
     @property
     def num_endless(self) -> int:
-        """Says how many tokens must still come before anything may end the text, within `max_tokens`.
+        """The number of tokens that must still come before an end token may, within `max_tokens`.
 
-        0 where no token ends it, and where the engine itself is told `min_tokens`.
+        It is 0 or less if enough came, if there is no end token, or if the engine gets `min_tokens` itself.
         """
         if not self.end_ids or self.sampling.min_tokens:
             return 0
@@ -69,9 +69,9 @@ class CompletionState:
         sampling: SamplingConfig | None = None,
         streaming: bool = False,
     ) -> Request:
-        """Returns the request that continues the text, or that verifies the draft.
+        """Returns the request that continues the sequence, or that verifies the draft.
 
-        `sampling` is that of another request for the same text, if there is one: it takes time to make.
+        `sampling` may be that of another request at the same token, which saves the time to make it.
         """
         return Request(
             input_token_ids=self.text,
@@ -89,9 +89,9 @@ class CompletionState:
         )
 
     def endless_request(self, max_tokens: int) -> Request:
-        """Returns the request that continues the text without any of its end tokens.
+        """Returns the request that continues the sequence and bans all its end tokens.
 
-        An engine's own `min_tokens` holds off one end token alone.
+        An engine's own `min_tokens` bans only one end token.
         """
         return Request(
             input_token_ids=self.text,
@@ -112,12 +112,12 @@ class CompletionState:
         end_reason: EndReason | None = None,
         log_probs: Sequence[LogProb] | None = None,
     ) -> Delta:
-        """Adds the target's tokens up to the end of the text; `end_reason` is the engine's own.
+        """Adds the target's tokens up to the end of the completion, and returns them with their `log_probs`.
 
-        The delta has the `log_probs` of the tokens that were added.
+        `end_reason` is the engine's own.
         """
         taken, text = len(self.text), ""
-        # An engine keeps the end token that it knows to itself.
+        # The engine's output has no end token.
         ended_by = self.end_ids[0] if end_reason is EndReason.END_ID and self.end_ids else None
         for token_id in new:
             if token_id in self.end_ids and self.num_output_tokens >= self.min_tokens:

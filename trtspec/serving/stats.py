@@ -1,4 +1,4 @@
-"""Counters of the coordinator, and of how well drafts do in vLLM's terms."""
+"""The counters of the coordinator and of its drafts, in vLLM's terms."""
 
 from __future__ import annotations
 
@@ -11,52 +11,48 @@ from trtspec.serving.histogram import BETWEEN_TOKENS_S, FIRST_TOKEN_S, REQUEST_S
 from trtspec.serving.rollout.state import ARMS
 
 FALLBACKS = (
-    "draft_at_rest",
-    "draft_waits",
+    "draft_at_rest",  # The draft engine rests after failures.
+    "draft_waits",  # A draft inside the target waits until the target has computed the sequence.
     "draft_failed",
     "draft_timed_out",
-    "draft_ended",
-    "draft_untranslated",
-    "nothing_found",
-    "policy",
-    "num_draft_tokens",
-    "rollout",
+    "draft_ended",  # The draft engine proposed the end.
+    "draft_untranslated",  # Its proposal has no translation into the target's tokens.
+    "nothing_found",  # A lookup found nothing.
+    "policy",  # The policy chose K = 0.
+    "num_draft_tokens",  # The request or the recipe asks for K = 0.
+    "rollout",  # The arm of the request has no drafts.
+    # These options forbid drafts (`unsplittable_options`).
     "repetition_penalty",
     "presence_penalty",
     "frequency_penalty",
     "guided_decoding_guide_type",
-    "sampling",
-    "min_tokens",
-    "no_room",
-    "last_token",
+    "sampling",  # The target verifies drafts of greedy requests alone.
+    "min_tokens",  # No end token may come yet.
+    "no_room",  # An engine has no room for a draft.
+    "last_token",  # One token is left, which is the target's own.
 )
-"""The reasons why the target goes on alone for a round or burst, where drafts could come from somewhere.
-
-The draft engine rests after failures, waits until the target that it lives in has read the text, failed,
-took too long, expects the end of the text, or says what cannot be translated into the target's tokens; the
-text has nothing to look up; the policy chose K = 0; the request or the recipe asks for K = 0; the roll-out
-has not come to the request; an option of the request forbids drafts (`unsplittable_options`), by its name;
-the request is sampled, and the target verifies drafts of greedy ones alone (`sampling`); nothing may end the
-text yet (`min_tokens`); an engine has no room for a draft; one token is left, which is the target's own.
-"""
-FAILURES = ("invalid_request", "refused", "timed_out", "cancelled", "engine_failure", "internal")
-"""The reasons why a request has no answer.
-
-It is wrong; there is no place for it; its time limit passed; the client left or the server stops; an engine
-failed; this program has a defect.
-"""
+"""The reasons why a round or burst of a completion that has a drafter has no draft."""
+FAILURES = (
+    "invalid_request",
+    "refused",  # The queue is full, or the wait in it too long.
+    "timed_out",
+    "cancelled",  # The client left, or the server stops.
+    "engine_failure",
+    "internal",  # This program has a defect.
+)
+"""The reasons why a request fails."""
 
 
 @dataclass(slots=True)
 class SpeculationCounts:
-    """The counts of verifications, over one completion or over all of them."""
+    """The counts of verifications, of one completion or of all."""
 
     num_spec_steps: int = 0
-    """The number of steps. A step is one verification of a draft that is not empty."""
+    """The number of verifications of drafts that are not empty."""
     num_draft_tokens: int = 0
     num_accepted_draft_tokens: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
-    """Element i counts the steps whose draft token i (from 0) was accepted.
+    """Element i counts the verifications that accepted draft token i, from 0.
 
     It is as long as the longest draft.
     """
@@ -74,14 +70,14 @@ class SpeculationCounts:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Returns the mean number of tokens a verification gives, the target's own included; 0.0 for none."""
+        """The mean number of tokens of a verification, the target's own included; 0.0 before the first."""
         if not self.num_spec_steps:
             return 0.0
         return 1 + self.num_accepted_draft_tokens / self.num_spec_steps
 
     @property
     def draft_acceptance_rate(self) -> float:
-        """Returns the accepted share of all draft tokens, 0 to 1; 0.0 before the first."""
+        """The accepted share of all draft tokens, 0 to 1; 0.0 before the first."""
         if not self.num_draft_tokens:
             return 0.0
         return self.num_accepted_draft_tokens / self.num_draft_tokens
@@ -92,25 +88,25 @@ class RoundTimes:
     """Sums of seconds over rounds."""
 
     draft: float = 0.0
-    """The time until drafts were there."""
+    """The time from the begin of a round to its draft."""
     verification: float = 0.0
-    """The time from then until drafts were verified."""
+    """The time from the draft to its verification."""
     overhead: float = 0.0
-    """The time from then to the next turn.
+    """The time from the verification to the next round.
 
-    The coordinator, Triton and the reader of the text take it. The last round of a completion has none.
+    The coordinator, Triton and the client take it. The last round of a completion has none.
     """
 
 
 @dataclass(slots=True)
 class ArmStats:
-    """The completions of one arm of a roll-out, and their times in seconds."""
+    """The counters of one arm of a roll-out. Times are in seconds."""
 
     name: str
     requests: int = 0
     """The number of completions that began."""
     failures: int = 0
-    """The number of those that an engine failed, or whose time limit passed."""
+    """The number of those that an engine failed or that timed out."""
     time_to_first_token: SquaresHistogram = field(default_factory=lambda: SquaresHistogram(FIRST_TOKEN_S))
     time_per_output_token: SquaresHistogram = field(
         default_factory=lambda: SquaresHistogram(BETWEEN_TOKENS_S)
@@ -119,16 +115,17 @@ class ArmStats:
 
 @dataclass(slots=True)
 class RolloutStats:
-    """The counters of a roll-out, by the names of its arms, and where it stands."""
+    """The state and the counters of a roll-out."""
 
     speculation_share: float = 1.0
     shadow_share: float = 0.0
     is_malformed: bool = False
+    """True while the file of the roll-out is malformed."""
     arms: dict[str, ArmStats] = field(default_factory=lambda: {name: ArmStats(name) for name in ARMS})
     shadow: SpeculationCounts = field(default_factory=SpeculationCounts)
     """The counts of the drafts that were scored beside plain decoding."""
     shadow_fallbacks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FALLBACKS, 0))
-    """The number of drafts for shadow scoring that did not come, by the reason."""
+    """The number of rounds without a shadow draft, by reason."""
 
 
 @dataclass(slots=True)
@@ -140,9 +137,9 @@ class Stats:
     """
 
     places: int = 0
-    """The number of completions that may run."""
+    """The largest number of running completions."""
     queue_size: int = 0
-    """The number of completions that may wait."""
+    """The largest number of waiting completions."""
     speculation: SpeculationCounts = field(default_factory=SpeculationCounts)
     """The sum of `by_origin`."""
     by_origin: dict[str, SpeculationCounts] = field(
@@ -150,25 +147,26 @@ class Stats:
     )
     """Its keys are `ORIGINS`."""
     draft_available: bool = True
+    """False while the draft engine rests after failures."""
     running: int = 0
-    """The number of completions that have a place at the engines."""
+    """The number of completions that have a slot."""
     waiting: int = 0
-    """The number of completions that have no place yet."""
+    """The number of completions that have no slot yet."""
     longest_wait_s: float = 0.0
     kv_use: dict[str, float] = field(default_factory=dict)
-    """The share of each engine's KV cache that requests hold, where the engine says it."""
+    """The share of the KV cache that requests hold, for each engine that reports it."""
     kv_reuse: dict[str, KvReuse] = field(default_factory=dict)
-    """The tokens that requests found in the KV cache, for each engine."""
+    """The reuse of prefixes in the KV cache, for each engine that reports it."""
     rounds: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """The number of rounds by the K that was chosen. Bursts of the target alone count as K = 0."""
     fallbacks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FALLBACKS, 0))
-    """The number of rounds and bursts without a draft, by the reason."""
+    """The number of rounds and bursts without a draft, by reason."""
     round_times: RoundTimes = field(default_factory=RoundTimes)
     """The times of the rounds whose draft was verified, over all completions."""
     ended: dict[str, int] = field(default_factory=lambda: {"stop": 0, "length": 0})
     """The number of completions that ended by `stop` or `length`."""
     failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FAILURES, 0))
-    """The number of requests without an answer, by the reason."""
+    """The number of failed requests, by reason."""
     prompt_tokens: int = 0
     generation_tokens: int = 0
     queue_time: Histogram = field(default_factory=lambda: Histogram(REQUEST_S))
@@ -179,7 +177,7 @@ class Stats:
 
     @property
     def draft_failures(self) -> int:
-        """Counts the drafts that failed or took too long."""
+        """The number of drafts that failed or timed out."""
         return self.fallbacks["draft_failed"] + self.fallbacks["draft_timed_out"]
 
     def record(self, origin: str, num_draft: int, num_accepted: int) -> None:

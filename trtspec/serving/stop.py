@@ -7,19 +7,19 @@ from collections.abc import Iterable
 
 
 class StopMatcher:
-    """Lets text through up to the first stop string that is complete.
+    """Passes text on up to the first complete stop string.
 
     It is the automaton of Aho and Corasick (1975). Its depth after a character is the length of the longest
-    suffix of the text that begins a stop string: exactly what has to be held back. A character costs the same
-    however many strings there are. Of several strings that end at the same character, the longest is cut off,
-    or none if the text is to include its stop string.
+    suffix of the text that begins a stop string, which is the part to hold back. A character costs the same
+    for any number of strings. Of several strings that end at the same character, the longest is cut off.
+    With `is_included` none is.
     """
 
     def __init__(self, stops: Iterable[str], *, is_included: bool = False) -> None:
         self.found, self.is_included = False, is_included
         self._held = ""
         self._node = 0
-        # One entry a node, node 0 being the empty beginning.
+        # One entry for each node. Node 0 is the empty string.
         self._children: list[dict[str, int]] = [{}]
         self._depth = [0]
         self._shorter = [0]  # the node of the longest proper suffix that begins a stop string
@@ -29,7 +29,7 @@ class StopMatcher:
         self._link()
 
     def push(self, text: str) -> str:
-        """Returns the text that may be shown now; must not be called after `found`."""
+        """Returns the text that can be sent now. It must not be called once `found` is true."""
         if len(self._depth) == 1:
             return text
         for position, char in enumerate(text, 1):
@@ -46,7 +46,7 @@ class StopMatcher:
         return seen[:border]
 
     def flush(self) -> str:
-        """Returns the text that was held back, once the text has ended without a stop string."""
+        """Returns the text that was held back, at the end of a text without a stop string."""
         held, self._held = self._held, ""
         return held
 

@@ -1,4 +1,4 @@
-"""The token ids of one completion, which every round hands to the engines again."""
+"""The token ids of one sequence, which every round gives to the engines again."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from collections.abc import Iterable
 
 
 class Text(list[int]):
-    """A list of token ids, none below zero, to which tokens are only appended; `largest` is the largest.
+    """The token ids of a sequence, none below zero, which only grows. `largest` is the largest id.
 
-    The same `Text` goes to the engines round after round, so that a round costs what is new and not what the
-    text is long: nothing is copied or checked again, and an engine that gets it a second time knows that its
-    beginning has not changed. A request's input is what the text holds when the request is enqueued; the text
-    may grow while the request runs. It is used on one thread at a time, except that slices of what is there
-    may be read on any thread.
+    The same object goes to the engines round after round, so a round costs only its new tokens: nothing is
+    copied or checked again, and an engine that gets it a second time knows that its prefix has not changed. A
+    request's input is what the sequence holds when the request is enqueued; it may grow while the request
+    runs. It is used on one thread at a time, but any thread may read slices of existing tokens.
     """
 
     __slots__ = ("_num_packed", "_packed", "largest")
@@ -33,7 +32,7 @@ class Text(list[int]):
             self.append(token_id)
 
     def beginning(self, length: int) -> Text:
-        """Returns another text that begins with the same `length` tokens, and may go on otherwise."""
+        """Returns a copy of the first `length` tokens, which may grow differently."""
         other = Text(())
         list.extend(other, self[:length])
         other.largest = max(other, default=0) if self.largest in self[length:] else self.largest
@@ -41,10 +40,10 @@ class Text(list[int]):
         return other
 
     def packed(self, length: int) -> memoryview:
-        """Returns the first `length` ids as int32, which never change; only what is new is converted."""
+        """Returns the first `length` ids as int32, which never change. It converts only the new ones."""
         done = self._num_packed
         if length > len(self._packed):
-            # Views that were given out keep the old array.
+            # Earlier views keep the old array.
             grown = array("i", bytes(4 * 2 * length))
             grown[:done] = self._packed[:done]
             self._packed = grown
@@ -55,7 +54,7 @@ class Text(list[int]):
 
 
 def common_prefix(a: list[int], b: list[int], limit: int) -> int:
-    """Returns how many of the first `limit` tokens are the same, by comparing ever larger slices."""
+    """Returns the length of the common prefix, at most `limit`, by comparing ever larger slices."""
     same, step = 0, 16
     while same < limit:
         end = min(same + step, limit)

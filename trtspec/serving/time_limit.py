@@ -1,4 +1,4 @@
-"""The time that a piece of work may take, on whichever Python."""
+"""A time limit for an awaitable that works alike on all Pythons."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 
 async def within(seconds: float | None, work: Awaitable[T]) -> T:
-    """Returns what the work returns, or raises; where it takes longer, ends it and raises `TimeoutError`.
+    """Returns the result of the work. If it takes longer, cancels it and raises `asyncio.TimeoutError`.
 
-    That is asyncio's own, another than Python's before 3.11. Before 3.12 `asyncio.wait_for` forgets a
-    cancellation that comes as the work ends, and whoever was cancelled goes on (python/cpython#86296).
+    Before Python 3.12 `asyncio.wait_for` loses a cancellation that comes as the work ends, so the cancelled
+    task goes on (python/cpython#86296).
     """
     task = asyncio.ensure_future(work)
     try:

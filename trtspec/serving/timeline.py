@@ -1,4 +1,4 @@
-"""The times of one completion, counted among those of all."""
+"""The times of one completion, which it adds to the histograms of all."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from trtspec.serving.stats import ArmStats, Stats
 
 
 class Timeline:
-    """Counts when one completion got its place, its first tokens and the ones after, and its end.
+    """Records the times of one completion: its slot, its first tokens, its later outputs and its end.
 
-    `arrived` is when it was asked for, on the `clock`, in seconds. The time between two outputs is one value
-    whatever the number of tokens in the second, as in vLLM's metrics: it is what a client waits for.
+    `arrived` is the arrival of its request, in seconds of `clock`. The time between two outputs is one value
+    for any number of tokens in the second, as in vLLM's metrics, because that is the wait of a client.
     """
 
     __slots__ = ("_arrived", "_clock", "_last", "_stats")
@@ -22,12 +22,12 @@ class Timeline:
         self._last = 0.0
 
     def begin(self, num_input_tokens: int) -> None:
-        """Notes that the completion has its place."""
+        """Records that the completion has its slot."""
         self._stats.prompt_tokens += num_input_tokens
         self._stats.queue_time.observe(self._clock() - self._arrived)
 
-    def told(self, delta: Delta) -> None:
-        """Notes what a round or burst gave."""
+    def add(self, delta: Delta) -> None:
+        """Records the output of a round or burst."""
         stats, now = self._stats, self._clock()
         if delta.token_ids:
             stats.generation_tokens += len(delta.token_ids)
@@ -42,10 +42,10 @@ class Timeline:
 
 
 class ArmTimeline(Timeline):
-    """Counts for an arm when a completion had its first tokens, and how long each token after these took.
+    """Records for an arm also the time to the first tokens, and the mean time of each later token.
 
-    The latter is one value for each completion: what comes at once is one token or several, so the times
-    between two outputs of different arms do not compare.
+    The mean is one value for each completion. Outputs of different arms have different numbers of tokens, so
+    the times between their outputs do not compare.
     """
 
     __slots__ = ("_arm", "_first", "_later")
@@ -54,8 +54,8 @@ class ArmTimeline(Timeline):
         super().__init__(stats, arrived, clock)
         self._arm, self._first, self._later = arm, 0.0, 0
 
-    def told(self, delta: Delta) -> None:
-        super().told(delta)
+    def add(self, delta: Delta) -> None:
+        super().add(delta)
         if self._first:
             self._later += len(delta.token_ids)
         elif delta.token_ids:

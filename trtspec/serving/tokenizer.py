@@ -1,4 +1,4 @@
-"""The tokenizer: text to token ids, and token ids to text as they arrive."""
+"""The tokenizer, which turns text into token ids, and token ids into text as they arrive."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from trtspec.serving.errors import TokenizerError
 
 
 class Tokenizer:
-    """A Hugging Face tokenizer, from its folder.
+    """A Hugging Face tokenizer.
 
-    `end_ids` are the tokens that end a text; engines are told the first, and the coordinator looks for the
-    others. `beginning` are those that it puts before every text. `longest_token` is in characters, so that a
-    text of `n` characters has at least `n / longest_token` tokens.
+    `end_ids` are the model's end tokens. `beginning` are the tokens that it puts before every text.
+    `longest_token` is in characters: a text of `n` characters has at least `n / longest_token` tokens.
     """
 
     def __init__(self, inner: tokenizers.Tokenizer, end_ids: tuple[int, ...] = ()) -> None:
@@ -34,7 +33,10 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
-        """Reads `tokenizer.json` and, if present, `tokenizer_config.json` and `generation_config.json`."""
+        """Reads `tokenizer.json` and, if present, `tokenizer_config.json` and `generation_config.json`.
+
+        Raises `TokenizerError`.
+        """
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise TokenizerError(str(path), "no such file")
@@ -47,13 +49,13 @@ class Tokenizer:
         return cls(inner, _end_ids(folder, inner))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Returns the token ids of a text, with the tokens that the tokenizer adds if wanted.
+        """Returns the token ids of a text.
 
-        A text that already begins with the tokens that the tokenizer would put before it, as chat templates
-        write it, does not get them twice. A lone surrogate raises `UnicodeEncodeError`.
+        With `add_special_tokens` the tokenizer adds its special tokens. A text that already begins with them,
+        as chat templates write it, does not get them twice. A lone surrogate raises `UnicodeEncodeError`.
         """
         text.encode()
-        # The library lets other threads run meanwhile for batches only.
+        # The library releases the GIL for batches only.
         ids: list[int] = self._inner.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
         begin = self.beginning
         if add_special_tokens and begin and ids[: 2 * len(begin)] == begin * 2:
@@ -69,28 +71,28 @@ class Tokenizer:
         return self._token_bytes[token_id]
 
     def name_of(self, token_id: int) -> str:
-        """Returns a token as the vocabulary writes it, a special one too; empty for an unknown one."""
+        """Returns a token as the vocabulary writes it, also a special one; empty for an unknown one."""
         return self._inner.id_to_token(token_id) or ""
 
     @property
     def size(self) -> int:
-        """Returns one more than the highest token id."""
+        """One more than the largest token id."""
         return max(self._inner.get_vocab().values(), default=-1) + 1
 
     def id_of(self, name: str) -> int | None:
-        """Returns the token that the vocabulary writes so; None where it has none."""
+        """Returns the id of a token as the vocabulary writes it; None if there is none."""
         found: int | None = self._inner.token_to_id(name)
         return found
 
     def within(self) -> Tokenizer:
-        """Returns the tokenizer of what stands within a text: it puts no space before it, as some do."""
+        """Returns the same tokenizer for parts of a text: it puts no space before them, as some do."""
         document = json.loads(self.document)
         for stage in ("normalizer", "pre_tokenizer"):
             document[stage] = _without_prefix(document.get(stage))
         return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(document)), self.end_ids)
 
     def names(self, size: int) -> list[str]:
-        """Returns the first `size` tokens as vocabularies write them; nothing for those without text."""
+        """Returns the first `size` tokens as the vocabulary writes them; empty for those without text."""
         return [self._token_bytes.name(token_id) for token_id in range(size)]
 
     @property
@@ -105,12 +107,11 @@ class Tokenizer:
 
 
 class Detokenizer:
-    """Turns the tokens of one completion into text while they arrive.
+    """Turns the tokens of one completion into text as they arrive.
 
-    The texts that come out, joined, are the text of all tokens together. Only an incomplete UTF-8 sequence
-    is held back; bytes that can never be UTF-8 become U+FFFD. A special token has no text, or where there
-    is a `name_of` tokens, its name. A first token with a leading space keeps it, since a completion continues
-    a prompt.
+    The returned texts, joined, are the text of all tokens together. An incomplete UTF-8 sequence is held
+    back; bytes that can never be UTF-8 become U+FFFD. A special token has no text, or with `name_of` its
+    name. A first token keeps its leading space, since a completion continues a prompt.
     """
 
     def __init__(self, token_bytes: TokenBytes, name_of: Callable[[int], str] | None = None) -> None:
@@ -119,20 +120,20 @@ class Detokenizer:
 
     def push(self, token_id: int) -> str:
         """Takes the next token, and returns the text that is complete with it."""
-        said = self._bytes[token_id]
-        if not said and self._name_of:
-            said = self._name_of(token_id).encode()
-        return self._decode(said)
+        own = self._bytes[token_id]
+        if not own and self._name_of:
+            own = self._name_of(token_id).encode()
+        return self._decode(own)
 
     def flush(self) -> str:
-        """Returns what was held back of a character, when the text has ended in the middle of it."""
+        """Returns the text of an incomplete character at the end."""
         return self._decode(b"", True)
 
 
 class TokenBytes(dict[int, bytes]):
-    """The bytes that each token stands for in the middle of a text, looked up when first seen.
+    """The bytes of each token in the middle of a text, found at its first use.
 
-    Ids that the tokenizer does not know, as of a padded vocabulary, stand for no bytes.
+    Special tokens and unknown ids, such as those of a padded vocabulary, have no bytes.
     """
 
     def __init__(self, inner: tokenizers.Tokenizer) -> None:
@@ -147,13 +148,13 @@ class TokenBytes(dict[int, bytes]):
         return found
 
     def name(self, token_id: int) -> str:
-        """Returns a token as the vocabulary writes it, an added one as if it stood there too."""
+        """Returns a token as the vocabulary writes it, or would write an added one."""
         if self._is_byte_level:
             return "".join(CHAR_OF_BYTE[byte] for byte in self.find(token_id))
         return self._entry(token_id)
 
     def find(self, token_id: int) -> bytes:
-        """Returns the bytes of a token without keeping them."""
+        """Returns the bytes of a token without storing them."""
         added, token = self._added.get(token_id), self._entry(token_id)
         if not token:
             return b""
@@ -163,7 +164,7 @@ class TokenBytes(dict[int, bytes]):
             return str(token).encode()
         if self._has_byte_tokens and (byte := BYTE_TOKEN.fullmatch(token)):
             return bytes([int(byte[1], 16)])
-        # SentencePiece decoders drop the space of a first token, so another one comes before it.
+        # SentencePiece decoders drop the leading space of the first token, so another token precedes it.
         text: str = self._inner.decoder.decode([ANCHOR, token])
         return text.removeprefix(ANCHOR).encode()
 
@@ -188,7 +189,7 @@ def _beginning(inner: tokenizers.Tokenizer) -> list[int]:
 
 
 def _without_prefix(stage: Any) -> Any:
-    """Returns a stage of `tokenizer.json` that puts nothing before a text; None where it did only that."""
+    """Returns a stage of `tokenizer.json` without its prefix to a text; None if nothing else is left."""
     if isinstance(stage, list):
         return [part for part in map(_without_prefix, stage) if part is not None]
     if not isinstance(stage, dict):
@@ -200,7 +201,7 @@ def _without_prefix(stage: Any) -> Any:
 
 
 def _end_ids(folder: Path, inner: tokenizers.Tokenizer) -> tuple[int, ...]:
-    """Returns the end tokens: the generation config's, with the tokenizer's own first, or else its own."""
+    """Returns the end tokens of the generation config, the tokenizer's own first, or else only its own."""
     own = _read_json(folder / "tokenizer_config.json").get("eos_token")
     content = own.get("content") if isinstance(own, dict) else own
     own_id = inner.token_to_id(content) if isinstance(content, str) else None

@@ -1,4 +1,4 @@
-"""The reading of a verification's answer, as TensorRT-LLM gives it for external draft tokens."""
+"""The reading of a verification's response, as TensorRT-LLM returns it for external draft tokens."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from trtspec.serving.text import common_prefix
 
 @dataclass(frozen=True, slots=True)
 class VerificationCounts:
-    """The numbers of draft tokens of one verification."""
+    """The numbers of draft tokens that one verification verified and accepted."""
 
     num_verified: int
-    """The number that it looked at, as far as its answer tells."""
+    """The number of verified draft tokens, as far as the response shows it."""
     num_accepted: int
-    """The number that it accepted."""
 
 
 def has_ended(draft: list[int], response: Response) -> bool:
-    """Says whether the verification of `draft`, asked for `len(draft) + 1` tokens, met the end of the text.
+    """Says whether the verification of `draft`, asked for `len(draft) + 1` tokens, met an end token.
 
-    What stands in place of a rejected token is another one, so an answer that only repeats what was verified
-    lacks its last token: the end. An engine that does not say what it verified leaves that open.
+    At the position of a rejected token the target's token differs. So a response that only repeats verified
+    tokens lacks the last one, which was the end token. An engine that does not report `num_verified` leaves
+    that open.
     """
     new, kept = response.token_ids, response.num_verified
     if not new or response.finish_reason is FinishReason.END_ID:
         return True
     if not draft or kept is None:
         return False
-    if not kept:  # Nothing was left of the draft: this was ordinary decoding.
+    if not kept:  # The engine discarded the draft: this was ordinary decoding.
         return len(new) <= len(draft)
     return len(new) <= kept and new == draft[: len(new)]
 
@@ -39,13 +39,13 @@ def read_verification(
 ) -> VerificationCounts:
     """Returns the counts of a verification of `draft` that was asked for `len(draft) + 1` tokens.
 
-    All `new` tokens are the target's own in any case, so the counts serve the statistics alone. An engine may
-    have discarded the end of the draft (rule 7 of `trtspec.serving.executor`), and says so by what it `kept`.
-    Where it says nothing, discarded tokens do not count as far as the answer shows them:
+    All `new` tokens are the target's own, so the counts serve the statistics alone. An engine may discard the
+    end of the draft (rule 7 of `trtspec.serving.executor`); `kept` is the length of the rest. If it is None,
+    the response shows some discarded tokens, which do not count:
 
-    * Tokens after one that differs can only be ordinary decoding: nothing was verified.
-    * An answer that is a beginning of the draft, and not known to have `ended` the text, is that of a shorter
-      draft with the target's own token after it; the rest was not verified.
+    * Tokens after one that differs come from ordinary decoding: nothing was verified.
+    * A response that is a prefix of the draft and has not `ended` comes from a shorter draft with one token
+      of the target's own after it. The rest was not verified.
     """
     if kept is not None:
         return VerificationCounts(kept, common_prefix(draft, new, min(kept, len(new))))

@@ -16,7 +16,7 @@ def test_places_then_a_line_then_nobody() -> None:
     tickets = [Ticket(10) for _ in range(6)]
 
     assert [admission.arrive(ticket) for ticket in tickets] == [True, True, False, False, False, None]
-    assert (admission.working, admission.waiting, admission.is_full) == (2, 3, True)
+    assert (admission.running, admission.waiting, admission.is_full) == (2, 3, True)
     assert admission.leave(tickets[0]) == [tickets[2]]
     assert admission.leave(tickets[3]) == []
     assert admission.leave(tickets[1]) == [tickets[4]]
@@ -113,7 +113,7 @@ class Line(RuleBasedStateMachine):
         if not hasattr(self, "admission"):
             return
         tokens = sum(ticket.tokens for ticket in self.working)
-        assert self.admission.working == len(self.working) <= self.places
+        assert self.admission.running == len(self.working) <= self.places
         assert self.admission.waiting == len(self.order) - len(self.working) <= self.queue
         assert self.kv is None or tokens <= self.kv or len(self.working) == 1
         assert all(count <= MAX_PASSED for count in self.passed.values())

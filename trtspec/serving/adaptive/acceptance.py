@@ -1,18 +1,17 @@
-"""Estimates how likely draft tokens are accepted, by position, from the verifications so far. No I/O, no
-clock.
-"""
+"""Estimates the acceptance rate of draft tokens by position, from past verifications. No I/O, no clock."""
 
 from __future__ import annotations
 
 FIRST_RATE = 0.7
-"""The rate of a position without observations there or before it."""
-OWN_PRIOR, OVERALL_PRIOR = 6.0, 2.0
-"""The weight, in observations, of the rate of all texts beside a text's own, and of the position before
-beside a position's own."""
+"""The rate of a position without observations at it or before it."""
+OWN_PRIOR = 6.0
+"""The weight of the rate of all sequences in a sequence's own rate, in observations."""
+OVERALL_PRIOR = 2.0
+"""The weight of the rate of the previous position in a position's rate, in observations."""
 
 
 class AcceptanceCounter:
-    """Counts how often the token at each position was accepted once those before it were."""
+    """Counts how often the token at each position was accepted if all before it were."""
 
     __slots__ = ("accepted", "reached")
 
@@ -22,7 +21,7 @@ class AcceptanceCounter:
     def record(self, num_verified: int, num_accepted: int, keep: float) -> None:
         """Adds one verification, which accepted `num_accepted` of `num_verified` tokens.
 
-        It makes what was observed before of a position count `keep` as much.
+        Earlier observations of a position then count `keep` times as much.
         """
         reached, accepted = self.reached, self.accepted
         for position in range(min(num_accepted + 1, num_verified)):
@@ -30,7 +29,7 @@ class AcceptanceCounter:
             accepted[position] = accepted[position] * keep + (position < num_accepted)
 
     def fade(self, share: float) -> None:
-        """Makes all that was observed count `share` as much."""
+        """Makes all earlier observations count `share` times as much."""
         self.reached = [count * share for count in self.reached]
         self.accepted = [count * share for count in self.accepted]
 
@@ -40,10 +39,11 @@ def expected_tokens(
 ) -> list[float]:
     """Returns the expected tokens of a round of K = 0, 1, … `longest`, the target's own included.
 
-    They are the mean of all texts, of which a `share` has drafts and the others get a token each. With drafts
-    it is 1 + a_1 + a_1 a_2 + …, with a_i the rate of position i (Leviathan et al., arXiv 2211.17192,
-    section 3.1, without its assumption that all are the same). The more texts there are, the less its own
-    rates count for a text: drafts of one length share their steps, and the rates of all are known better.
+    They are the mean of all sequences, of which a `share` has drafts and the others get one token each. With
+    drafts the number is 1 + a_1 + a_1 a_2 + …, where a_i is the rate of position i (Leviathan et al., arXiv
+    2211.17192, section 3.1, without its assumption that all rates are equal). The more sequences run, the
+    less their own rates count: drafts of one length share their steps, and the overall rates are known
+    better.
     """
     expected, survives, rate, prior = [1.0], share, FIRST_RATE, OWN_PRIOR * load
     for position in range(longest):

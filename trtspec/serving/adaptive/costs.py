@@ -1,9 +1,8 @@
-"""Estimates what rounds cost by their K, relative to one token of the target alone, at one load. No I/O, no
-clock.
+"""Estimates the time of rounds by their K at one load. No I/O, no clock.
 
-How fast a machine is changes all the time: clocks, other tenants, longer texts. It concerns all alike, so
-only what they take beside one another decides. The K in use tells the speed; the others are tried seldom, and
-are measured beside the rounds before and after.
+The speed of a machine changes all the time, with its clocks, other tenants and longer sequences. It changes
+all rounds alike, so only the ratios of their times matter. The rounds of the K in use show the speed. Trials
+of other K are rare, and are compared with the rounds before and after them.
 """
 
 from __future__ import annotations
@@ -14,17 +13,21 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 ALONE = ("", 0)
-"""The key of a token of the target alone, for any origin of drafts."""
+"""The key of one token of the target alone, for any origin of drafts."""
 WINDOW = 3
-"""How many rounds before and after a trial tell the speed during it, and at least one of each completion."""
-NOISE, LINE, LEAST = 0.2**2, 0.15**2, 0.04**2
-"""Variances of logarithms: of one trial, of rounds around their line, and of a K that was tried often."""
+"""The number of rounds before and after a trial that show the speed; at least one of each completion."""
+NOISE = 0.2**2
+"""The variance of the logarithm of one trial's time."""
+LINE = 0.15**2
+"""The variance of the logarithms of times around the fitted line."""
+LEAST = 0.04**2
+"""The smallest variance of the logarithm of an estimate, after many trials."""
 SURETY = 3.0
-"""How many standard deviations the line's slope is from 0 before rounds of many K are known."""
+"""The slope of the fitted line in standard deviations, before rounds of several K were measured."""
 SURPRISE = 0.5
-"""By how much, in logarithms, a trial may differ from what was expected; a pause may fall into it."""
+"""The largest error of an estimate, in logarithms, that one trial corrects: a pause may fall into a trial."""
 NEVER = 16
-"""After how many windows of rounds of another K the one that was chosen never comes: offers are shorter."""
+"""After this many windows of rounds of another K, that K is in use: offers are shorter than the chosen K."""
 
 
 @dataclass(slots=True)
@@ -42,15 +45,15 @@ class LogEstimate:
 
 
 class RoundCostModel:
-    """Relates rounds to one another, in seconds of a machine as fast as it was at first.
+    """Estimates times relative to one another, in seconds at the speed of the first rounds.
 
-    Rounds of one `origin` of drafts take alike. What was hardly tried is near the line through what was: a
-    draft takes one step a token, and a verification computes one row more.
+    Rounds with drafts of one `origin` take similar times. A K with few trials is estimated near the line
+    through the others: each token takes one step of the draft and one row of the verification.
     """
 
     def __init__(self, longest: int, load: int) -> None:
         self._longest, self._window = longest, max(WINDOW, load)
-        # Where many run, a trial has rounds of all, though they are not independent.
+        # At a high load a trial has rounds of all completions, though they are not independent.
         self._noise = NOISE / load**0.25
         self._seen: dict[tuple[str, int], LogEstimate] = {}
         self._chosen: dict[str, int] = {}
@@ -61,20 +64,23 @@ class RoundCostModel:
         self._fitted: dict[str, list[float]] = {}
 
     def use(self, origin: str, length: int) -> None:
-        """Notes the K that is chosen: it is in use, and tells the speed, as long as it comes at all."""
+        """Notes the chosen K, whose rounds show the speed from now on."""
         if self._chosen.get(origin) != length:
             self._chosen[origin] = self._in_use[origin] = length
 
     def record_alone(self, seconds: float) -> None:
-        """Adds what a token of the target alone took."""
+        """Adds the time of a token of the target alone."""
         self._record(ALONE, seconds, 0 in self._in_use.values())
 
     def record(self, origin: str, length: int, seconds: float) -> None:
-        """Adds a round with K = `length`, at least 1."""
+        """Adds the time of a round with K = `length`, at least 1."""
         self._record((origin, length), seconds, self._in_use.get(origin) == length)
 
     def seconds(self, origin: str) -> list[float]:
-        """Returns those of K = 0 (a token), 1, 2, …; none as long as either kind was never seen."""
+        """Returns the seconds of one token alone (K = 0) and of rounds with K = 1, 2, …
+
+        It is empty until both a token alone and a round were measured.
+        """
         alone = self._seen.get(ALONE)
         if origin not in self._fitted:
             self._fitted[origin] = self._fit(origin)
@@ -83,7 +89,7 @@ class RoundCostModel:
         return [alone.seconds, *self._fitted[origin]]
 
     def doubt(self, origin: str) -> list[float]:
-        """Returns by which share `seconds` may be wrong, as standard deviations."""
+        """Returns the relative standard deviation of each element of `seconds`."""
         keys = [ALONE, *((origin, length) for length in range(1, self._longest + 1))]
         unknown = LogEstimate(0.0, NOISE)
         return [math.sqrt(self._seen.get(key, unknown).variance) for key in keys]
@@ -131,7 +137,7 @@ class RoundCostModel:
         self._fitted.clear()
 
     def _learn(self, key: tuple[str, int], log: float, in_use: LogEstimate, noise: float) -> None:
-        """Moves both what was tried and what it was measured by, each by its share of the doubt."""
+        """Corrects the estimates of the tried K and of the K in use, each by its share of the variance."""
         seen = self._seen.get(key)
         if seen is None:
             self._seen[key] = LogEstimate(log, noise + in_use.variance)
@@ -155,7 +161,7 @@ class RoundCostModel:
         for length, weight in weights.items():
             products += weight * (length - centre) * (found[length].seconds - average)
             spread += weight * (length - centre) ** 2
-        # Half of a round is thought to be what grows with K, until rounds of many K are known.
+        # Until rounds of several K were measured, half of a round's time is taken to grow with K.
         likely, sure = average / (2 * centre), (SURETY * 2 * centre) ** 2
         slope = max(0.0, (products + sure * likely) / (spread + sure))
         fitted = [max(average + slope * (n - centre), average / 10) for n in range(1, self._longest + 1)]
@@ -166,9 +172,9 @@ class RoundCostModel:
 
 
 def _mean(values: Collection[float]) -> float:
-    """Returns the mean without the largest and the smallest: one may be an accident, many are not.
+    """Returns the mean without the largest and the smallest value, which may be outliers.
 
-    Where many run, some rounds are long since another completion's prompt is read, and that is paid too.
+    More are kept: at a high load many rounds are long because another completion's prompt is computed.
     """
     kept = sorted(values)[1:-1] if len(values) > 2 else values
     return sum(kept) / len(kept)

@@ -1,19 +1,18 @@
-"""Tracks what all running completions do, and since when that has not changed. No I/O, no clock."""
+"""Tracks the K of all running completions, and since when it has not changed. No I/O, no clock."""
 
 from __future__ import annotations
 
 ALIKE = 0.25
-"""By how much the mean K of what runs may differ from the K of a round whose time counts."""
+"""The largest difference between the mean K of all and the K of a round whose time is measured."""
 KEEP = 0.95
-"""How much each step of all makes the steps before it count, for the share of texts that have drafts."""
+"""The weight of the previous step in the share of sequences that have drafts, for a step of all."""
 
 
 class Ensemble:
-    """Counts what runs.
+    """Tracks the running rounds and bursts.
 
-    `begin` and `end` are for texts that have a draft whose length is chosen: the others run alike with any K.
-    An engine's steps serve all at once, so what a round takes tells of its K while all have that K. Times are
-    in seconds of any one clock.
+    An engine's steps serve all completions at once, so the time of a round depends on its K only while all
+    have that K. `begin` and `end` are for rounds whose K was chosen. Times are in seconds of any one clock.
     """
 
     def __init__(self) -> None:
@@ -26,53 +25,54 @@ class Ensemble:
         self._left = 0
 
     def enter(self, now: float) -> None:
-        """Notes that a round or burst of any text begins."""
+        """Notes the begin of any round or burst."""
         if not self._present:
             self._idle_s += now - self._idle_since
         self._present += 1
 
     def leave(self, now: float) -> None:
-        """Notes that it is over."""
+        """Notes the end of any round or burst."""
         self._present -= 1
         self._idle_since = now
 
     def worked(self, now: float) -> float:
-        """Returns the seconds in which anything ran."""
+        """Returns the seconds in which any round or burst ran."""
         return (now if self._present else self._idle_since) - self._idle_s
 
     def begin(self, length: int, now: float) -> None:
-        """Notes that a round with a draft of `length` tokens, or a burst with 0, begins."""
+        """Notes the begin of a round with the chosen K `length`, or of a burst with 0."""
         self._count(1, length, now)
 
     def end(self, who: object, length: int, now: float) -> None:
-        """Notes that it has ended, in whatever way; `who` as in `burst`."""
+        """Notes the end of that round or burst of the completion `who`."""
         self._count(-1, -length, now)
         if who is self._leader:
             self._leader, self._left = None, 0
 
     @property
     def mean_length(self) -> float:
-        """The mean K of what runs."""
+        """The mean K of all running rounds and bursts."""
         return self._drafted / max(self._running, 1)
 
     def share(self, load: int) -> float:
-        """Returns the share of `load` texts that has a draft, as one of them has, by the last steps."""
+        """Returns the share of `load` completions that have drafts in recent steps; the caller has one."""
         return (1 + (load - 1) * self._offered) / load
 
     def stepped(self, number: int, is_offered: bool, load: int) -> None:
-        """Notes so many steps of one of `load` texts, and whether it had a draft that could be longer."""
+        """Notes `number` steps of one of `load` completions, and whether it had a draft to choose K for."""
         keep = KEEP ** (number / load)
         self._offered = self._offered * keep + is_offered * (1 - keep)
 
     def has_had(self, length: int, since: float) -> bool:
-        """Says whether all, or nearly all, have had this K since then."""
+        """Says whether nearly all completions have had this K since then."""
         return self._common == length and self._since <= since
 
     def burst(self, who: object, number: int) -> int:
-        """Returns how many tokens, about `number`, a burst of `who` that begins now is to have.
+        """Returns the length of a burst of the completion `who` that begins now, at most `number` tokens.
 
-        Bursts of all end together, where K may change: rounds beside bursts take longer than either. Whoever
-        began first leads, and tells how many tokens are left: a step gives one to each.
+        All bursts end together, so that K changes for all at once: rounds beside bursts are slower than
+        either alone. The completion that began first leads: its remaining tokens are those of all, since a
+        step gives one token to each.
         """
         if self._left < number / 4:
             self._leader, self._left = who, number
@@ -80,11 +80,11 @@ class Ensemble:
 
     @property
     def is_led(self) -> bool:
-        """Says whether bursts have tokens left, so that this is not where K changes for all."""
+        """True while bursts have tokens left, so that K must not change now."""
         return self._left > 0
 
-    def told(self, who: object, number: int) -> None:
-        """Notes so many tokens of the burst of `who`."""
+    def received(self, who: object, number: int) -> None:
+        """Notes new tokens of the burst of `who`."""
         if who is self._leader:
             self._left -= number
 

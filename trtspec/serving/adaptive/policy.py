@@ -1,8 +1,8 @@
-"""The length of each draft, from what was accepted and what rounds take at the present load; no I/O.
+"""The adaptive policy, which chooses K by recent acceptance and by the times of rounds. No I/O.
 
-The K with the largest expected goodput, tokens per second, is used (TurboSpec, arXiv 2406.14066): the tokens
-follow from how often the draft was right lately, in this text and in all, and the seconds are measured. The
-tokens are those of all texts, of which some may have no draft: longer rounds hold these up for nothing.
+It uses the K with the largest expected goodput in tokens per second (TurboSpec, arXiv 2406.14066). The tokens
+follow from recent acceptance in this sequence and in all; the seconds are measured at the present load. The
+tokens are those of all sequences. Longer rounds only delay those without a draft.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ from trtspec.serving.adaptive.probes import FIRST, LoadOutlook, ProbePolicy
 from trtspec.serving.verification import VerificationCounts
 
 BURST, BURST_OF_MANY = 32, 64
-"""How many tokens the target decodes alone before a draft is considered again; a burst is a new request."""
+"""The tokens that the target decodes alone before a draft is considered again: a burst is a new request."""
 MARGIN = 1.02
-"""By what factor another K must promise more goodput than the present one."""
+"""The factor by which another K's goodput must exceed that of the K in use."""
 STAYS = 4
-"""For how many rounds a K is used before goodputs are compared again, and at least one of each completion."""
+"""The number of rounds of a K before goodputs are compared again; at least one of each completion."""
 FIRST_OF_MANY = 2
 """The first K if six or more completions run: steps are longer, and a draft gains less."""
 OWN_KEEP, OVERALL_KEEP = 0.95, 0.99
-HALF_LIFE_S, FADING_S = 2.0, 0.05
-"""The seconds after which an acceptance counts half, since texts drift, and the seconds between updates of
-this."""
+"""The weight of the observations before a verification, for one sequence and for all."""
+HALF_LIFE_S = 2.0
+"""The seconds after which an acceptance counts half, since sequences drift."""
+FADING_S = 0.05
+"""The seconds between two updates of these weights."""
 
 
 def size_of(load: int) -> int:
-    """Returns the same number for loads that are alike: 1, 2, 3 to 5, 6 to 11, 12 to 23 and so on.
+    """Returns the size class of a load: 1, 2, 3 to 5, 6 to 11, 12 to 23 and so on.
 
-    A server that has 64 places is now and then short of one, so bounds are not at powers of two.
+    A server with 64 slots often runs 63 completions, so bounds are not at powers of two.
     """
     return (load * 4 // 3).bit_length()
 
@@ -60,9 +62,9 @@ class Origin:
         return self._probes[size]
 
     def best(self, load: int, tokens: Callable[[], list[float]], seconds: list[float]) -> int:
-        """Returns the K with the largest goodput, or the one that was used last where that is hardly less.
+        """Returns the K with the largest goodput, or the K in use if its goodput is within `MARGIN`.
 
-        It stays until all have had it once, since rounds of several K take longer than those of one.
+        It changes only after all completions have had it once: rounds of several K are slower than of one.
         """
         size = size_of(load)
         if left := self._stays.get(size, 0):
@@ -77,11 +79,11 @@ class Origin:
         return self._used[size]
 
     def first(self, size: int) -> int:
-        """Returns the K to begin with at a load of which nothing is known: none where none paid last."""
+        """Returns the first K at a load without measurements: 0 if 0 was the best K at the last load."""
         return self._first(size) if self._pays else 0
 
     def record(self, counts: VerificationCounts, load: int, now: float) -> None:
-        """Adds a verification: the more run, the more of them tell what the same time tells of one text."""
+        """Adds a verification. At a high load there are more of them, so each counts less."""
         if now - self._since > FADING_S:
             self.acceptance.fade(0.5 ** ((now - self._since) / HALF_LIFE_S))
             self._since = now
@@ -94,7 +96,7 @@ class Origin:
 class AdaptivePolicy:
     """Chooses K from the statistics of all completions; `longest` is the target's `max_draft_len`.
 
-    Loads, the numbers of completions that run, are told apart by `size_of`.
+    A load is the number of running completions; `size_of` is its class.
     """
 
     def __init__(self, longest: int) -> None:
@@ -104,7 +106,7 @@ class AdaptivePolicy:
         self.ensemble = Ensemble()
 
     def pace(self) -> AdaptivePace:
-        """Returns what chooses for one completion."""
+        """Returns the pace of one completion."""
         return AdaptivePace(self)
 
     def origin(self, name: str) -> Origin:
@@ -113,7 +115,7 @@ class AdaptivePolicy:
         return self._origins[name]
 
     def costs(self, load: int) -> RoundCostModel:
-        """Returns what rounds take at this load; nothing is taken over from another, which misleads."""
+        """Returns the cost model of this load. It starts empty, since times at other loads mislead."""
         size = size_of(load)
         if size not in self._costs:
             self._costs[size] = RoundCostModel(self.longest, load)
@@ -146,14 +148,14 @@ class AdaptivePace:
         seconds = costs.seconds(origin)
         length = known.best(load, tokens, seconds) if seconds else known.first(size)
         costs.use(origin, length)
-        # A first round tells no time, and where bursts are on their way K cannot change for all.
+        # The first round is not measured, and while bursts run K cannot change for all.
         may_begin = not self._is_first and not self._ensemble.is_led
         outlook = LoadOutlook(length, tokens, seconds, partial(costs.doubt, origin), share)
         probe = trials.take(load, may_begin, self._ensemble.worked(now), outlook)
         usual = BURST_OF_MANY if size >= MANY else BURST
         number, length = (usual, length) if probe is None else (probes.BURST, probe)
         if not length:
-            # Behind its prompt a completion joins the bursts of the others, which go on meanwhile.
+            # After its prompt a completion joins the bursts of the others, which went on meanwhile.
             is_late = self._is_first and load > 1
             self.burst = 1 if is_late else self._ensemble.burst(self, number)
         self._length, self._before = min(length, longest), self._length
@@ -161,7 +163,7 @@ class AdaptivePace:
         return self._length
 
     def begin(self, length: int, now: float) -> None:
-        """Notes that what was chosen begins, or a burst of a text that has no draft."""
+        """Notes the begin of the chosen round or burst, or of a burst without a draft."""
         self._begin, self._num_alone = now, 0
         self._ensemble.enter(now)
         if self._is_chosen:
@@ -170,8 +172,8 @@ class AdaptivePace:
     def verified(self, origin: str, counts: VerificationCounts, load: int, now: float) -> None:
         """Notes a round, before its `end`.
 
-        Its time counts if the one before had the same K, since after a burst the draft has more to read, and
-        if all others have had it meanwhile, since they share the engines' steps.
+        Its time is measured on two conditions. The round before had the same K, since after a burst the draft
+        has more tokens to compute. All others have had this K meanwhile, since they share the engines' steps.
         """
         known = self._policy.origin(origin)
         if counts.num_verified:
@@ -183,9 +185,9 @@ class AdaptivePace:
             self._costs.record(origin, self._length, now - self._begin)
             self._tried()
 
-    def told(self, num_tokens: int, now: float) -> None:
-        """Notes tokens of a burst; those count that came while all others were alone too."""
-        self._ensemble.told(self, num_tokens)
+    def received(self, num_tokens: int, now: float) -> None:
+        """Notes tokens of a burst. Those count that came while all others were in bursts too."""
+        self._ensemble.received(self, num_tokens)
         if self._ensemble.has_had(0, self._begin):
             self._last, self._num_alone = now, self._num_alone + num_tokens
         else:
@@ -196,14 +198,14 @@ class AdaptivePace:
         if self._costs and not self._is_first and self._num_alone and self._size == size_of(load):
             self._costs.record_alone((self._last - self._begin) / self._num_alone)
             self._tried()
-        if not self._is_chosen:  # What has a draft while none is used, nobody knows.
-            # An end token is told, and is none of the text's.
+        if not self._is_chosen:  # After a choice of 0 it is unknown whether there were drafts.
+            # The noted tokens may include an end token, which is not in the sequence.
             self._ensemble.stepped(max(num_tokens - self._num_alone, 0), False, load)
         for acceptance in self._own.values():
             acceptance.fade(OWN_KEEP ** (num_tokens / 4))
 
     def end(self, length: int, now: float) -> None:
-        """Notes that it is over, in whatever way."""
+        """Notes the end of the round or burst, complete or not."""
         self._ensemble.leave(now)
         if self._is_chosen:
             self._ensemble.end(self, length, now)

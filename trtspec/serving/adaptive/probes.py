@@ -1,4 +1,6 @@
-"""When to try another K than the best one, at one load, so that estimates stay alive. No I/O, no clock."""
+"""Decides when to try another K than the best one, at one load, so that estimates stay current. No I/O, no
+clock.
+"""
 
 from __future__ import annotations
 
@@ -8,49 +10,50 @@ from dataclasses import dataclass
 FIRST = 4
 """The K before any measurement."""
 ROUNDS = 3
-"""How many rounds of each completion a probe takes at most: the first tells no time."""
+"""The largest number of rounds of each completion in a probe. The first one is not measured."""
 BURST = 12
-"""How many tokens of the target alone each completion decodes in a probe of K = 0."""
+"""The number of tokens that each completion decodes in a probe of K = 0."""
 SHARE = 0.004
 """The share of the time that probes may lose."""
 GAP = 6
-"""How many rounds with the K in use are between two probes, and at least two of each completion."""
+"""The number of rounds with the K in use between two probes; at least two of each completion."""
 HOPE = 2.0
-"""The bonus in goodput of a K for each standard deviation of uncertainty."""
+"""The relative bonus in a K's goodput for each unit of its relative standard deviation."""
 DOUBT = 6.0
-"""How much more a probe may lose for each standard deviation of uncertainty about its K."""
+"""The relative increase of `SHARE` for each unit of a K's relative standard deviation."""
 ALL = 0.9
-"""From this share of texts with drafts on, all texts count as having drafts."""
+"""If a larger share of the sequences has drafts, all count as having drafts."""
 MOST_OF_ALL = 0.1
-"""The share of the time that probes may take: where many run, they disturb one another when K changes."""
+"""The share of the time that probes may take: at a high load completions disturb one another as K changes."""
 LEAST_S, MOST_S = 0.5, 30.0
 """The seconds between two probes, at least and at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOutlook:
-    """The estimates for one load: which K is best, and what a round of K = 0, 1, … yields and costs."""
+    """The estimates for one load."""
 
     best: int
     """The best K."""
     tokens: Callable[[], Sequence[float]]
     """Returns the expected number of tokens of a round for each K."""
     seconds: Sequence[float]
-    """The measured seconds of a round for each K; empty as long as nothing is known."""
+    """The measured seconds of a round for each K; empty without measurements."""
     doubt: Callable[[], Sequence[float]]
-    """Returns the relative error of `seconds`, for each K."""
+    """Returns the relative standard deviation of `seconds` for each K."""
     share: float = 1.0
-    """The share of the texts that have a draft."""
+    """The share of the sequences that have drafts."""
 
     def takes(self, length: int) -> float:
-        """Returns the seconds that a probe of this K is expected to take: each text with a draft is in it."""
+        """Returns the expected seconds of a probe of this K. Each sequence with drafts takes part in it."""
         return (ROUNDS if length else BURST) * self.seconds[length] / self.share
 
     def lost(self, length: int, seconds: float) -> float:
-        """Returns by how much a probe of this K, which took that long, is slower than the best K.
+        """Returns the seconds that a probe of this K, which took `seconds`, lost against the best K.
 
-        Where all have drafts, that may be more than its rounds: an engine first reads what the target said
-        alone. Where a few have some, the probe waits for them, and loses nothing by that.
+        If all sequences have drafts, all of its time counts, which may be more than its rounds: a draft
+        engine first computes the tokens of a burst. If few have drafts, the probe waits for them without a
+        loss, so only its rounds count.
         """
         tokens = self.tokens()
         steps = (self.takes(length) if self.share > ALL else seconds) / self.seconds[length]
@@ -58,16 +61,15 @@ class LoadOutlook:
 
 
 class ProbePolicy:
-    """Says which K to try, if any: a draft and none at first, then another than the best one now and then.
+    """Chooses which K to try, if any: at first the K `first` and 0, then now and then another than the best.
 
-    A probe is for all completions, since what a round takes depends on what the others do. `first` is the K
-    to begin with.
+    All completions take part in a probe, since the time of a round depends on the K of all.
     """
 
     def __init__(self, first: int) -> None:
         self._first = first
         self._untried: list[int] = []
-        self._length, self._left, self._wanted, self._gap = 0, 0, 0, 0
+        self._length, self._left, self._unmeasured, self._gap = 0, 0, 0, 0
         self._due = 0.0
         self._began: float | None = None
         self._turn = 0
@@ -75,12 +77,12 @@ class ProbePolicy:
     def take(self, load: int, may_begin: bool, now: float, outlook: LoadOutlook) -> int | None:
         """Returns the K of a probe for one round or burst of a completion; None for no probe.
 
-        One is under way until enough was measured; without `may_begin` none begins. `now` counts no seconds
-        in which nothing ran, which would be saved up for probes.
+        A probe lasts until enough rounds were measured. Without `may_begin` none begins. `now` must not count
+        idle seconds, which would be saved up for probes.
         """
         if not self._left:
             if self._began is not None and outlook.seconds:
-                self._rest(now - self._began, now, outlook)
+                self._delay_next(now - self._began, now, outlook)
             if self._gap:
                 self._gap -= 1
                 return None
@@ -88,25 +90,28 @@ class ProbePolicy:
                 return None
             self._length = self._untried.pop(0)
             self._left = load * (ROUNDS if self._length else 1)
-            self._wanted, self._began = max(load, ROUNDS - 1), now
+            self._unmeasured, self._began = max(load, ROUNDS - 1), now
             self._gap = max(GAP, 2 * load)
         self._left -= 1
         return self._length
 
     def tried(self, length: int) -> None:
-        """Notes that a round or burst of this K told its time; one of each completion is enough."""
+        """Notes that a round or burst of this K was measured. One of each completion is enough."""
         if self._left and length == self._length:
-            self._wanted -= 1
-            self._left *= self._wanted > 0
+            self._unmeasured -= 1
+            self._left *= self._unmeasured > 0
 
-    def _rest(self, took: float, now: float, outlook: LoadOutlook) -> None:
-        """Puts the next probe off by what this one has cost, now that it is over."""
+    def _delay_next(self, took: float, now: float, outlook: LoadOutlook) -> None:
+        """Delays the next probe in proportion to the time that this one has lost."""
         lost = outlook.lost(self._length, took)
         pause = lost / _share(outlook.doubt()[self._length])
         self._due, self._began = max(self._due, now + min(pause, MOST_S)), None
 
     def _plan(self, now: float, outlook: LoadOutlook) -> bool:
-        """Notes what to try now, if anything; at first the K in use too, since others are measured by it."""
+        """Plans the next probes, and says whether there are any.
+
+        The first ones include the K in use, which the others are compared with.
+        """
         if now < self._due:
             return False
         if not outlook.seconds:
@@ -119,12 +124,11 @@ class ProbePolicy:
         return True
 
     def _other(self, outlook: LoadOutlook, doubt: Sequence[float]) -> int:
-        """Returns the most promising other draft; in turn with one token more, none, and one token less.
+        """Returns in turn the most promising other K, one token more than the best, 0, and one token less.
 
-        Only the first where drafts do not pay. The greater the doubt, the more is hoped for: a bad first
-        trial must not be the last.
+        If the best K is 0, it returns only the first. An uncertain K is more promising, so that a bad first
+        trial is not the last.
         """
-
         best, tokens = outlook.best, outlook.tokens()
 
         def hoped(length: int) -> float:
@@ -140,12 +144,12 @@ class ProbePolicy:
 
 
 def _pause(length: int, outlook: LoadOutlook, doubt: Sequence[float]) -> float:
-    """Returns the seconds from this probe to the next, by what it takes and is expected to lose."""
+    """Returns the seconds from this probe to the next, by its expected time and loss."""
     seconds = outlook.takes(length)
     lost = outlook.lost(length, seconds)
     return min(max(lost / _share(doubt[length]), seconds / MOST_OF_ALL, LEAST_S), MOST_S)
 
 
 def _share(doubt: float) -> float:
-    """Returns the share of the time that probes of a K may lose."""
+    """Returns the share of the time that probes of a K with this uncertainty may lose."""
     return SHARE * (1 + DOUBT * doubt)

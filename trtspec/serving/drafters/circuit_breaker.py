@@ -1,4 +1,4 @@
-"""The circuit breaker of the draft: whether to ask it again after it has failed. No I/O, no clock."""
+"""The circuit breaker of the draft engine, which decides when to use it after failures. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ FIRST_REST_S, LONGEST_REST_S = 1.0, 60.0
 
 
 class CircuitBreaker:
-    """Leaves the draft out for a while once it has failed `MAX_FAILURES` times in a row, then tries it again.
+    """Rests the draft engine after `MAX_FAILURES` consecutive failures.
 
-    After a rest it allows one attempt. Success ends the rest; another failure doubles it, up to
+    After a rest it allows one attempt. Success ends the rests; another failure doubles the next rest, up to
     `LONGEST_REST_S`. `now` is in seconds of any one clock.
     """
 
@@ -20,15 +20,15 @@ class CircuitBreaker:
         self._is_trying = False
 
     def is_closed(self) -> bool:
-        """Says whether the draft is in use: not while it rests, nor during the attempt that follows."""
+        """Says whether the draft engine is in use: neither at rest nor in the attempt that follows."""
         return self._failures < MAX_FAILURES
 
     def is_resting(self, now: float) -> bool:
-        """Says whether the draft is to be left alone now."""
+        """Says whether the draft engine must not be asked now."""
         return self._failures >= MAX_FAILURES and (self._is_trying or now < self._until)
 
     def may_try(self, now: float) -> bool:
-        """Says whether to ask the draft now; the caller then reports the result by a method below."""
+        """Says whether to ask the draft engine now. The caller then reports the result by a method below."""
         if self.is_resting(now):
             return False
         self._is_trying = not self.is_closed()
@@ -48,5 +48,5 @@ class CircuitBreaker:
             self._until = now + self._rest_s
 
     def left(self) -> None:
-        """Notes an attempt that ended for a reason that is not the draft's: the client left."""
+        """Notes an attempt without a result that counts, for example because the client left."""
         self._is_trying = False

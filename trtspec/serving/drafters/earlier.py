@@ -1,7 +1,7 @@
-"""Looks up the last tokens of a text in earlier answers, because a repeated question gets the same answer.
+"""Looks up the last tokens of a sequence in earlier answers: a repeated question gets the same answer.
 
-A client sees by the time that an answer takes whether its tokens were guessed. So an answer is kept for the
-tenant that it was given to, and for no other; a request that names none leaves nothing and finds nothing.
+The time of an answer reveals whether its drafts were right. So drafts from an answer are for requests of the
+same tenant alone. A request without a tenant leaves nothing and finds nothing.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-Place = tuple[list[int], int]
-"""An answer, and how many of its tokens stand before the place."""
+Match = tuple[list[int], int]
+"""An answer, and the number of its tokens up to the end of a match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +20,15 @@ class _Answer:
 
 
 class EarlierAnswers:
-    """The answers of all tenants, `most_tokens` in all; the oldest go first.
+    """The latest answers to all tenants, with `most_tokens` tokens in all.
 
-    `size` tokens are the key, and of several places with the same ones the latest counts.
+    It finds the latest occurrence of `size` tokens.
     """
 
     def __init__(self, size: int, most_tokens: int) -> None:
         self._size, self._most_tokens = size, most_tokens
         self._answers: deque[_Answer] = deque()
-        self._places: dict[str, dict[tuple[int, ...], Place]] = {}
+        self._places: dict[str, dict[tuple[int, ...], Match]] = {}
         self._num_tokens = 0
 
     @property
@@ -36,7 +36,7 @@ class EarlierAnswers:
         return self._num_tokens
 
     def keep(self, tenant: str, tokens: list[int]) -> None:
-        """Keeps an answer, or its last `most_tokens`; a tenant without a name has none."""
+        """Keeps an answer, or its last `most_tokens` tokens; nothing if `tenant` is empty."""
         tokens = tokens[-self._most_tokens :] if self._most_tokens else []
         if not tenant or len(tokens) <= self._size:
             return
@@ -48,8 +48,8 @@ class EarlierAnswers:
         while self._num_tokens > self._most_tokens:
             self._drop(self._answers.popleft())
 
-    def find(self, tenant: str, text: list[int]) -> Place | None:
-        """Returns where the last tokens of a text stood in an answer of this tenant."""
+    def find(self, tenant: str, text: list[int]) -> Match | None:
+        """Returns the latest occurrence of the last tokens of a sequence in the answers to this tenant."""
         if len(text) < self._size or (places := self._places.get(tenant)) is None:
             return None
         return places.get(tuple(text[-self._size :]))

@@ -1,4 +1,4 @@
-"""Drafts from an engine: a smaller model proposes what it would generate next."""
+"""Drafts from an engine, whose smaller model proposes what it would generate next."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 
 
 class EngineSource:
-    """The draft engine, behind the circuit breaker that all its texts share.
+    """The draft engine, behind the circuit breaker that all its completions share.
 
-    An engine that fails, or takes longer than `timeout_s`, is left out for a while (see `CircuitBreaker`), so
-    no completion fails because of it. An engine that `draws_alike` draws with the target's own random numbers
-    what the target is likely to draw. Any other says its likeliest tokens: these are accepted most often, and
-    a draft drawn with the numbers by which it is accepted would not be exact (rule 4 of the contract).
+    An engine that fails, or takes longer than `timeout_s`, rests for a while, and no completion fails because
+    of it. An engine that `draws_alike` samples with the target's random numbers, and so is likely to draw the
+    target's tokens. Any other proposes its likeliest tokens, which are accepted most often. It must not
+    sample with the random numbers by which its draft is accepted (rule 4 of `trtspec.serving.executor`).
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class EngineSource:
         return self._breaker.is_resting(asyncio.get_running_loop().time())
 
     async def propose(self, request: Request, deadline: float) -> list[int]:
-        """Returns the proposal, which is empty where the draft fails or expects the end of the text.
+        """Returns the proposal, which is empty if the draft engine fails or proposes the end.
 
-        A token that the target does not have ends the proposal: vocabularies may be padded differently.
+        The proposal ends before a token that the target lacks: vocabularies may be padded differently.
         """
         loop = asyncio.get_running_loop()
         if not self._breaker.may_try(loop.time()):
@@ -68,7 +68,7 @@ class EngineSource:
                 self._breaker.left()
                 raise
             if asked.guide is not None and not isinstance(failure, Overdue):
-                # A guide that leaves no token fails its own request; others must keep their drafts.
+                # A guide that allows no token fails its own request; others must keep their drafts.
                 self._breaker.left()
                 return self._nothing("draft_ended")
             self._fail(failure, loop.time())
@@ -104,7 +104,7 @@ class EngineSource:
 
 
 class EngineDrafter:
-    """Proposes with the draft engine what follows one text; offers nothing while the engine rests."""
+    """Proposes tokens of the draft engine for one sequence, and offers nothing while the engine rests."""
 
     pause = 64
     silence = "draft_at_rest"
@@ -118,18 +118,18 @@ class EngineDrafter:
         return Offer(ENGINE, room(self._source.limits, self._text))
 
     def end(self) -> None:
-        """Keeps nothing: the engine has a cache of its own."""
+        """Does nothing: the engine has its own cache."""
 
 
 def draft_request(request: Request, draft: Limits) -> Request:
-    """Returns the request without the tokens that the draft does not have, for which it would refuse it.
+    """Returns the request without options about tokens that the draft lacks, for which it would refuse it.
 
-    It never says them, so that nothing changes. A guide that the draft cannot follow is left out too.
+    The draft never proposes such tokens. A guide that it cannot follow is left out too.
     """
     end_id, size, guide = request.end_id, draft.vocab_size, request.guide
     has_options = request.return_log_probs or guide or request.bad_words or request.embedding_bias
     if not has_options and (end_id is None or end_id < size):
-        return request  # Most are so, and a copy is a twentieth of a round's own time.
+        return request  # The usual case. A copy takes a twentieth of a round's own time.
     return replace(
         request,
         return_log_probs=False,
@@ -142,9 +142,9 @@ def draft_request(request: Request, draft: Limits) -> Request:
 
 
 def room(draft: Limits, text: Text) -> int:
-    """Returns how many tokens fit the draft engine behind `text`.
+    """Returns the number of tokens that the draft engine can generate after `text`.
 
-    None does behind a token that the draft does not have, as a padded vocabulary may bring.
+    It is 0 if `text` has a token that the draft lacks, as a padded vocabulary may have.
     """
     if len(text) > draft.max_input_len or text.largest >= draft.vocab_size:
         return 0

@@ -1,4 +1,4 @@
-"""Drafts from the text where it repeats itself at length, and from the draft engine elsewhere."""
+"""Drafts from the sequence where it repeats itself at length, and from the draft engine elsewhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trtspec.serving.text import Text
 
 
 class HybridSource:
-    """Asks `lookup` first, which costs nothing, and `engine` where the text has no long enough ending."""
+    """Asks `lookup` first, which costs little, and `engine` if no long enough ending occurred before."""
 
     def __init__(self, lookup: LookupSource, engine: DraftSource) -> None:
         self._lookup, self._engine = lookup, engine
@@ -22,7 +22,7 @@ class HybridSource:
 
 
 class HybridDrafter:
-    """Proposes with whichever of the two made the last offer."""
+    """Proposes with the drafter that made the last offer."""
 
     def __init__(self, lookup: LookupDrafter, engine: Drafter) -> None:
         self._lookup, self._engine = lookup, engine
@@ -31,11 +31,11 @@ class HybridDrafter:
 
     @property
     def pause(self) -> int:
-        """Returns that of `lookup`: the text may repeat itself soon, whatever the engine is worth."""
+        """The pause of `lookup`: the sequence may repeat itself soon, whatever the engine offers."""
         return self._lookup.pause
 
     def offer(self) -> Offer | None:
-        """Returns None also where the engine has no room ever again: the text may repeat itself later."""
+        """Returns None also if the engine has no room any more: the sequence may repeat itself later."""
         for drafter in (self._lookup, self._engine):
             self._chosen = drafter
             if (offer := drafter.offer()) and offer.room:

@@ -1,4 +1,4 @@
-"""The sources of drafts by the names that `speculation.method` of a recipe has for them."""
+"""The sources of drafts, by the names of methods in a recipe's `speculation.method`."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class SourceInputs:
     """The inputs of the source that asks the draft engine."""
 
     draft: Executor | None
-    """The engine of a method that has one."""
+    """The draft engine; None if the method has none."""
     target_vocab_size: int
     timeout_s: float
     """The longest wait for a proposal of the engine."""
     stats: Stats
     dictionary: Dictionary | None = None
-    """Given if the engine's vocabulary is another than the target's."""
+    """Given if the engine's vocabulary differs from the target's."""
     draws_alike: bool = True
     """True if the engine draws sampled tokens as the target does."""
 
     def engine(self) -> DraftSource:
-        """Returns the source that asks the draft engine; raises `EngineLoadError` where there is none."""
+        """Returns the source that asks the draft engine; raises `EngineLoadError` if there is no engine."""
         if self.draft is None:
             raise EngineLoadError("draft_engine_dir", "missing: this method of drafting needs an engine")
         size = self.draft.limits.vocab_size if self.dictionary else self.target_vocab_size
@@ -43,7 +43,7 @@ class SourceInputs:
 
 
 MakeEngineSource = Callable[[], DraftSource]
-"""Returns the source that asks the draft engine; raises `EngineLoadError` where there is none."""
+"""`SourceInputs.engine`, which a method calls if it needs the draft engine."""
 
 
 def _draft_model(engine: MakeEngineSource) -> DraftSource:
@@ -74,7 +74,7 @@ SOURCES: Mapping[str, Callable[..., DraftSource]] = {
 
 
 def make_source(drafting: Drafting, engine: MakeEngineSource) -> DraftSource:
-    """Returns the source that the options of a method ask for; raises `EngineLoadError`."""
+    """Returns the source of a method with its options; raises `EngineLoadError`."""
     make = SOURCES.get(drafting.kind)
     if make is None:
         raise EngineLoadError("draft_method", f"{drafting.kind!r} is none of {', '.join(SOURCES)}")

@@ -1,9 +1,9 @@
-"""Drafts of what followed the last tokens most often, in the text itself and in earlier answers.
+"""Drafts of the tokens that followed the last ones most often, in the sequence and in earlier answers.
 
 Suffix decoding (Oliaro et al. 2025, "SuffixDecoding", arXiv 2411.04975) pays where one request resembles
-another: agents, calls of tools, questions that come again. Its draft is the longer, the longer the ending is
-that stood there before, and ends where what follows is no longer likely. A suffix tree counts all places of
-an ending; here the latest few are counted when they are looked up, which costs the same in every text.
+another: agents, calls of tools, repeated questions. A longer matching ending gives a longer draft, which ends
+where the next token is no longer likely. The paper's suffix tree counts all matches of an ending. Here the
+latest few are counted at each lookup, at the same cost for any length.
 """
 
 from __future__ import annotations
@@ -17,42 +17,44 @@ from trtspec.serving.executor import Request
 from trtspec.serving.text import Text
 
 SIZES = (8, 3, 1)
-"""The endings that are looked up, in tokens, the longest first."""
-MOST_PLACES = 4
-"""How many places of an ending are counted, the latest first."""
+"""The lengths of the endings that are looked up, in tokens, the longest first."""
+MOST_MATCHES = 4
+"""The largest number of matches of an ending that are counted, the latest first."""
 MOST_READ = 1024
-"""How many tokens are read into an index at once, so that a long text holds up nobody."""
+"""The largest number of tokens that are indexed at once, so that a long sequence delays no other round."""
 MOST_KEPT = 100_000
-"""How many tokens of earlier answers are kept in all, of some 500 bytes each."""
+"""The largest number of tokens of earlier answers in all. Each takes some 500 bytes."""
 _BETWEEN = -1
+"""The separator of two answers in an index."""
 
 
-class SuffixMatch(NamedTuple):
-    """The tokens that may follow a text."""
+class SuffixDraft(NamedTuple):
+    """The likely next tokens of a sequence."""
 
     score: float
-    """The expected number of right tokens."""
+    """The expected number of accepted tokens."""
     tokens: list[int]
 
 
-_NOTHING = SuffixMatch(0.0, [])
+_NOTHING = SuffixDraft(0.0, [])
 
 
 class SuffixRules(NamedTuple):
-    """The rules by which drafts are made from suffixes."""
+    """The rules that make drafts of matches."""
 
     depth: int
-    """The most tokens of a suffix that are compared."""
+    """The largest number of tokens of a suffix that are compared."""
     factor: float
-    """The most tokens that are proposed for each token of the suffix."""
+    """The largest number of drafted tokens for each token of the suffix."""
     least: float
-    """The least probability that tokens have with those before them; below it the draft ends."""
+    """The least probability of the draft up to a token; below it the draft ends before the token."""
 
 
 class Index:
-    """The places of `tokens`, which only grow, behind which the endings of a text are looked for.
+    """An index of `tokens`, which only grow, in which the endings of a sequence are looked up.
 
-    A place is the number of tokens before it, so that 0 is none.
+    A match is the position after its last token, so 0 means none. With `is_joined` the tokens are several
+    answers, with `_BETWEEN` after each.
     """
 
     def __init__(self, tokens: list[int], *, is_joined: bool = False) -> None:
@@ -62,9 +64,9 @@ class Index:
         )
 
     def read(self, end: int) -> None:
-        """Reads the first `end` tokens, as far as they are new, and `MOST_READ` at a time.
+        """Indexes the first `end` tokens, of which at most `MOST_READ` may be new.
 
-        One more must be there; what nothing of the same answer follows is no place.
+        There must be one more. A match is indexed only if a token of the same answer follows it.
         """
         done = self._num_read
         if end <= done:
@@ -73,51 +75,51 @@ class Index:
         end = self._num_read + 1
         for size, last, before in self._sizes:
             first = size if size > done else done + 1
-            for place in range(first, end):
-                key = tuple(tokens[place - size : place])
+            for match in range(first, end):
+                key = tuple(tokens[match - size : match])
                 before.append(last.get(key, 0))
-                if tokens[place] != _BETWEEN:
-                    last[key] = place
+                if tokens[match] != _BETWEEN:
+                    last[key] = match
 
-    def follow(self, text: Sequence[int], rules: SuffixRules) -> SuffixMatch:
-        """Returns what followed the longest ending of a text most often."""
+    def follow(self, text: Sequence[int], rules: SuffixRules) -> SuffixDraft:
+        """Returns the tokens that followed the longest ending of a sequence most often."""
         for size, last, before in self._sizes:
-            if place := last.get(tuple(text[-size:]), 0):
-                places = [place]
-                while len(places) < MOST_PLACES and (place := before[place]):
-                    places.append(place)
-                length = self._common(places[0], text, size, rules.depth)
-                return self._likeliest(places, text[len(text) - length :], rules)
+            if match := last.get(tuple(text[-size:]), 0):
+                matches = [match]
+                while len(matches) < MOST_MATCHES and (match := before[match]):
+                    matches.append(match)
+                length = self._common(matches[0], text, size, rules.depth)
+                return self._likeliest(matches, text[len(text) - length :], rules)
         return _NOTHING
 
-    def _common(self, place: int, text: Sequence[int], length: int, most: int) -> int:
-        """Returns how many tokens before a place are the text's last ones, of which `length` are."""
+    def _common(self, match: int, text: Sequence[int], length: int, most: int) -> int:
+        """Returns the length of the common ending at a match and of a sequence, which is at least `length`."""
         tokens, end = self.tokens, len(text)
-        most = min(most, place, end)
-        if length >= most or tokens[place - length - 1] != text[end - length - 1]:
+        most = min(most, match, end)
+        if length >= most or tokens[match - length - 1] != text[end - length - 1]:
             return min(length, most)
-        if tokens[place - most : place] == text[end - most :]:
+        if tokens[match - most : match] == text[end - most :]:
             return most
-        while length < most and tokens[place - length - 1] == text[end - length - 1]:
+        while length < most and tokens[match - length - 1] == text[end - length - 1]:
             length += 1
         return length
 
-    def _likeliest(self, places: Sequence[int], ending: Sequence[int], rules: SuffixRules) -> SuffixMatch:
-        """Returns the path that most of those places took that stand behind the whole ending."""
+    def _likeliest(self, matches: Sequence[int], ending: Sequence[int], rules: SuffixRules) -> SuffixDraft:
+        """Returns the likeliest path after the matches of the whole ending, by counting their next tokens."""
         tokens, length = self.tokens, len(ending)
         most = int(length * rules.factor + 1e-6)
-        if length not in SIZES:  # Of a size all places are behind the whole ending.
-            places = [place for place in places if tokens[place - length : place] == ending]
-        paths = [tokens[place : place + most] for place in places]
+        if length not in SIZES:  # An ending of an indexed size matches as a whole.
+            matches = [match for match in matches if tokens[match - length : match] == ending]
+        paths = [tokens[match : match + most] for match in matches]
         if self._is_joined:
             paths = [path[: path.index(_BETWEEN)] if _BETWEEN in path else path for path in paths]
-        elif places[0] + most > len(tokens):
+        elif matches[0] + most > len(tokens):
             paths = [path if len(path) == most else _repeated(path, most) for path in paths]
         found, score, probability = list[int](), 0.0, 1.0
         while paths and probability >= rules.least:
             first, count, same = paths[0], len(paths), 0
             if paths.count(first) == count:
-                return SuffixMatch(score + probability * len(first), found + first)
+                return SuffixDraft(score + probability * len(first), found + first)
             for column in zip(*paths, strict=False):
                 if column.count(column[0]) < count:
                     break
@@ -127,16 +129,16 @@ class Index:
             way = max(ways, key=ways.count)
             probability *= ways.count(way) / len(ways)
             paths = [path[same:] for path in paths if len(path) > same and path[same] == way]
-        return SuffixMatch(score, found)
+        return SuffixDraft(score, found)
 
 
 def _repeated(path: list[int], most: int) -> list[int]:
-    """Returns a path that the end of the text has cut short, as if it went on from its beginning."""
+    """Returns a path that the end of the sequence has cut off, repeated up to `most` tokens."""
     return (path * (most // len(path) + 1))[:most]
 
 
 class Generation:
-    """Answers that are kept for a while, by the tenant that they were given to."""
+    """A half of the kept answers, by tenant."""
 
     def __init__(self) -> None:
         self.indexes: dict[str, Index] = {}
@@ -149,9 +151,9 @@ class Generation:
 
 
 class KeptAnswers:
-    """The latest answers, at most so many and `MOST_KEPT` tokens, of which the older half goes at once.
+    """The latest answers, at most `most_answers` with `MOST_KEPT` tokens. The older half is dropped at once.
 
-    A tenant without a name has none: see `trtspec.serving.drafters.earlier`.
+    Answers without a tenant are not kept: see `trtspec.serving.drafters.earlier`.
     """
 
     def __init__(self, most_answers: int) -> None:
@@ -164,12 +166,12 @@ class KeptAnswers:
             return
         young = self._young
         if 2 * (young.num_answers + 1) > self._most or 2 * (young.num_tokens + len(tokens)) > MOST_KEPT:
-            # A single answer has no older half beside it.
+            # With a limit of one answer there is no older half.
             self._young, self._old = Generation(), young if self._most > 1 else Generation()
         self._young.keep(tenant, tokens)
 
-    def follow(self, tenant: str, text: Sequence[int], rules: SuffixRules) -> SuffixMatch:
-        """Returns what followed the longest ending of a text in the answers of this tenant."""
+    def follow(self, tenant: str, text: Sequence[int], rules: SuffixRules) -> SuffixDraft:
+        """Returns the better draft of the two halves of the answers to this tenant."""
         best = _NOTHING
         for generation in (self._young, self._old):
             if (index := generation.indexes.get(tenant)) is not None:
@@ -180,7 +182,7 @@ class KeptAnswers:
 
 
 class SuffixSource:
-    """Proposes from the text and from earlier answers; the options are vLLM's `SpeculativeConfig`'s."""
+    """Proposes from the sequence and from earlier answers. The options are vLLM's `SpeculativeConfig`'s."""
 
     def __init__(
         self,
@@ -198,11 +200,11 @@ class SuffixSource:
         return SuffixDrafter(text, self._answers, tenant, self._rules)
 
     def reap(self, now: float) -> None:
-        """Ends nothing: a lookup answers at once."""
+        """Does nothing: a lookup never waits."""
 
 
 class SuffixDrafter:
-    """Proposes the better of what the text and the earlier answers say."""
+    """Proposes the better draft of the sequence and of the earlier answers."""
 
     pause = 4
     silence = "nothing_found"
@@ -216,7 +218,7 @@ class SuffixDrafter:
         text, rules = self._text, self._rules
         self._index.read(len(text) - 1)
         origin, found = LOOKUP, self._index.follow(text, rules)
-        if found.score < rules.depth * rules.factor:  # Nothing is worth more.
+        if found.score < rules.depth * rules.factor:  # No score is larger.
             earlier = self._answers.follow(self._tenant, text, rules)
             origin, found = (EARLIER, earlier) if earlier.score > found.score else (origin, found)
         self._found = found.tokens

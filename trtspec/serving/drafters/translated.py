@@ -1,4 +1,4 @@
-"""Drafts from an engine with another vocabulary than the target's: both are translated, text and proposal."""
+"""Drafts from an engine with another vocabulary than the target's: sequence and proposal are translated."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from trtspec.serving.stats import Stats
 from trtspec.serving.text import Text
 
 LONG = 1024
-"""The new tokens of a text that take some milliseconds to translate."""
+"""The number of new tokens from which a translation takes milliseconds."""
 
 
 class TranslatedSource:
-    """Asks the draft engine, whose vocabulary is that of the dictionary's draft, in its own tokens."""
+    """Asks the draft engine in its own tokens, by the dictionary."""
 
     def __init__(self, engine: EngineSource, dictionary: Dictionary, stats: Stats) -> None:
         self.engine, self.dictionary, self.stats = engine, dictionary, stats
@@ -30,10 +30,10 @@ class TranslatedSource:
 
 
 class TranslatedDrafter:
-    """Proposes with the draft engine what follows one text, of which it keeps a translation.
+    """Proposes tokens of the draft engine for one sequence, of which it keeps a translation.
 
-    The draft is asked for as many tokens as the wanted ones of the target are on average, and what it says
-    beyond them is left out. Reading is part of a proposal, so that its time is that of the round.
+    It asks the draft for the average number of its tokens in `request.max_tokens` tokens of the target, and
+    cuts off the rest of the proposal. Translation is part of a proposal, so its time belongs to the round.
     """
 
     pause = 64
@@ -52,27 +52,27 @@ class TranslatedDrafter:
     async def propose(self, request: Request, deadline: float) -> list[int]:
         translation, source = self._translation, self._source
         if translation.num_unread > LONG:
-            await asyncio.to_thread(translation.read)  # Other texts get their rounds meanwhile.
+            await asyncio.to_thread(translation.read)  # The loop goes on with other rounds.
         else:
             translation.read()
-        wanted = max(1, round(request.max_tokens * translation.ratio))
-        wanted = min(wanted, room(source.engine.limits, translation.text)) if translation.text else 0
-        if not wanted:
+        max_tokens = max(1, round(request.max_tokens * translation.ratio))
+        max_tokens = min(max_tokens, room(source.engine.limits, translation.text)) if translation.text else 0
+        if not max_tokens:
             return self._nothing()
-        said = await source.engine.propose(self._asked(request, wanted), deadline)
-        found = translation.translated(said)[: request.max_tokens]
-        return found if found or not said else self._nothing()
+        proposal = await source.engine.propose(self._translate(request, max_tokens), deadline)
+        found = translation.translated(proposal)[: request.max_tokens]
+        return found if found or not proposal else self._nothing()
 
-    def _asked(self, request: Request, wanted: int) -> Request:
+    def _translate(self, request: Request, max_tokens: int) -> Request:
         """Returns the request in the draft's tokens.
 
-        What names tokens of the target has no meaning to the draft, and its guides are of the target too.
+        It leaves out options with tokens of the target, and the guide, which is compiled for the target.
         """
         ends = self._source.dictionary.draft.end_ids
         return replace(
             request,
             input_token_ids=self._translation.text,
-            max_tokens=wanted,
+            max_tokens=max_tokens,
             end_id=ends[0] if ends and request.end_id is not None else None,
             bad_words=(),
             embedding_bias={},
@@ -87,11 +87,11 @@ class TranslatedDrafter:
         return []
 
     def end(self) -> None:
-        """Keeps nothing: the engine has a cache of its own."""
+        """Does nothing: the engine has its own cache."""
 
 
 def draw_alike(target: Executor, draft: Executor, dictionary: Dictionary) -> bool:
-    """Says whether the draft draws as the target does from now on: both must be engines that can."""
+    """Makes the draft draw as the target does, and returns True if both engines can."""
     if not isinstance(target, DrawsByToken) or not isinstance(draft, DrawsByToken):
         return False
     draft.draw_as(dictionary.counterparts())

@@ -1,10 +1,10 @@
-"""A text between two vocabularies: in the draft's own tokens, and what the draft says in the target's.
+"""Translation between two vocabularies: of sequences into the draft's tokens, and of proposals back.
 
-Both sides meet in text, as in string-level exact match (Timor et al. 2025, "Accelerating LLM inference with
-lossless speculative decoding algorithms for heterogeneous vocabularies", arXiv 2502.05202), so that each
-model sees text cut as it was trained on. Where the target has cut a text otherwise than its tokenizer would,
-tokens of the same bytes stand for each other, as in that paper's token-level intersection. The target
-verifies tokens of its own in any case: what is translated badly is not accepted, and changes no text.
+Translation goes through text, as in string-level exact match (Timor et al. 2025, "Accelerating LLM inference
+with lossless speculative decoding algorithms for heterogeneous vocabularies", arXiv 2502.05202), so that each
+model sees text tokenized as in its training. Where the target's tokens differ from those of its tokenizer,
+tokens of the same bytes replace each other, as in that paper's token-level intersection. The target verifies
+its own tokens, so a bad translation is not accepted and changes no output.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from trtspec.serving.text import Text, common_prefix
 from trtspec.serving.tokenizer import Tokenizer
 
 MOST_OPEN, KEPT_OPEN = 192, 64
-"""The end of a text stays open, since later text may change its tokenization: at most the first number of
-bytes; when the rest is settled, the second number stays open."""
+"""The bytes at the end whose tokens later text may change: at most, and after a part of them is settled."""
 MOST_TRIED = 16
-"""How many places are tried that an open end may be settled up to; behind them all of it is."""
+"""The number of positions that are tried as a new begin of the open end. If none works, it is all settled."""
 CONTEXT = 24
-"""How many bytes of the text before a proposal are cut into the target's tokens with it, and a few more."""
+"""The bytes before a proposal that are tokenized with it, up to the begin of a token."""
 
 
 class Dictionary:
-    """The tokenizers of a target and of a draft, and what they have in common.
+    """The tokenizers of a target and of a draft.
 
-    Only tokens that the models have, with vocabularies of these sizes, come out of a translation.
+    Translations have only ids below the models' vocabulary sizes, `target_size` and `draft_size`.
     """
 
     def __init__(self, target: Tokenizer, draft: Tokenizer, target_size: int, draft_size: int) -> None:
@@ -41,26 +40,26 @@ class Dictionary:
         self._specials: dict[int, int | None] = {}
 
     def to_draft(self, text: str) -> list[int]:
-        """Returns the draft's tokens of what stands within a text."""
+        """Returns the draft's tokens of a part of a text."""
         ids = self._draft_within.encode(text, add_special_tokens=False)
         return [token_id for token_id in ids if token_id < self._draft_size]
 
     def to_target(self, text: str) -> list[int]:
-        """Returns the target's tokens of what stands within a text, up to one that it lacks."""
+        """Returns the target's tokens of a part of a text, up to one that the target lacks."""
         ids = self._target_within.encode(text, add_special_tokens=False)
         return list(takewhile(lambda token_id: token_id < self._target_size, ids))
 
     def same(self, own: bytes) -> int | None:
-        """Returns the target's token of these bytes."""
+        """Returns the target's token of these bytes; None if it has none."""
         return self._same.get(own)
 
     def counterparts(self) -> list[int]:
-        """Returns for each token of the draft the target's of the same bytes, or else an id that it lacks."""
+        """Returns for each token of the draft the target's of the same bytes, or an id that it lacks."""
         own = enumerate(self.draft.vocabulary(self._draft_size))
         return [self._same.get(token, self._target_size + token_id) for token_id, token in own]
 
     def special(self, token_id: int) -> int | None:
-        """Returns the draft's token that is called as this one of the target is."""
+        """Returns the draft's token of the same name as a special token of the target; None without one."""
         if token_id not in self._specials:
             found = self.draft.id_of(self.target.name_of(token_id))
             self._specials[token_id] = None if found is None or found >= self._draft_size else found
@@ -68,11 +67,11 @@ class Dictionary:
 
 
 class Translation:
-    """One text of the target for the draft: `text` is it in the draft's tokens, as far as it was `read`.
+    """The translation of one sequence of the target: `text` has the draft's tokens, as far as it was `read`.
 
-    Only what is new is cut into tokens, and an open end before it: "un" and "believable" may be other tokens
-    than "unbelievable" is. Where the end is cut otherwise than before, `text` is another `Text`. Special
-    tokens that the draft has not are left out, and so is a character that is not complete yet.
+    Only new text is tokenized, together with the open end before it: "un" and "believable" may be other
+    tokens than "unbelievable". If tokens of the open end change, `text` becomes another `Text`. Special
+    tokens that the draft lacks are left out, and so is an incomplete character at the end.
     """
 
     def __init__(self, dictionary: Dictionary, source: Text) -> None:
@@ -82,16 +81,16 @@ class Translation:
 
     @property
     def num_unread(self) -> int:
-        """Says how many tokens of the target have not been read."""
+        """The number of tokens of the target that were not read yet."""
         return len(self._source) - self._num_read
 
     @property
     def ratio(self) -> float:
-        """Says how many tokens of the draft one of the target is on average, in what was read."""
+        """The mean number of the draft's tokens for a token of the target, in what was read."""
         return max(len(self.text), 1) / max(self._num_read, 1)
 
     def read(self) -> None:
-        """Reads what is new in the target's text."""
+        """Translates the new tokens of the target."""
         words = self._words
         for token_id in self._source[self._num_read :]:
             if own := words.target.bytes_of(token_id):
@@ -106,15 +105,15 @@ class Translation:
         if len(self._open) > MOST_OPEN:
             self._settle()
 
-    def translated(self, said: list[int]) -> list[int]:
-        """Returns what the draft says behind `text` in the target's tokens, up to a special token."""
-        spoken = list(takewhile(bool, map(self._words.draft.bytes_of, said)))
-        whole, done = b"".join(spoken), len(self._incomplete)
+    def translated(self, proposal: list[int]) -> list[int]:
+        """Returns the draft's proposal after `text` in the target's tokens, up to a special token."""
+        proposed = list(takewhile(bool, map(self._words.draft.bytes_of, proposal)))
+        whole, done = b"".join(proposed), len(self._incomplete)
         if not whole.startswith(self._incomplete):
             return []
         found = self._in_context(whole[done:])
         done += sum(len(self._words.target.bytes_of(token_id)) for token_id in found)
-        for own, begin in zip(spoken, accumulate(map(len, spoken), initial=0), strict=False):
+        for own, begin in zip(proposed, accumulate(map(len, proposed), initial=0), strict=False):
             if begin < done:
                 continue
             if begin > done or (same := self._words.same(own)) is None:
@@ -124,9 +123,9 @@ class Translation:
         return found
 
     def _in_context(self, new: bytes) -> list[int]:
-        """Returns the target's tokens of new bytes, cut together with some of the text before them.
+        """Returns the target's tokens of new bytes, tokenized together with some of the text before them.
 
-        There are none where a token would stand across the end of the text, and where cutting changes bytes.
+        There are none if a token would span the end of the sequence, or if tokenization changes bytes.
         """
         before, bytes_of = self._before(), self._words.target.bytes_of
         try:
@@ -141,7 +140,7 @@ class Translation:
         return ids if new.startswith(b"".join(map(bytes_of, ids))) else []
 
     def _before(self) -> bytes:
-        """Returns the last bytes of the text, from the beginning of a character on."""
+        """Returns the last bytes of the sequence, from the begin of a character on."""
         found = b""
         for token_id in reversed(self._source[-CONTEXT:]):
             own = self._words.target.bytes_of(token_id)
@@ -153,7 +152,7 @@ class Translation:
         return found
 
     def _write(self) -> None:
-        """Writes the open end anew, from where it is cut otherwise than it was."""
+        """Replaces the tokens of the open end from the first that changes."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         ids, before = self._words.to_draft(decoder.decode(self._open)), self.text[self._settled :]
         self._incomplete = decoder.getstate()[0]
@@ -163,7 +162,7 @@ class Translation:
         self.text.extend(ids[same:])
 
     def _settle(self) -> None:
-        """Closes the open end but for its last bytes, where that changes no token on both sides."""
+        """Settles the open end except its last bytes, at a position where that changes no token."""
         ids = self.text[self._settled :]
         ends = [0, *accumulate(len(self._words.draft.bytes_of(token_id)) for token_id in ids)]
         latest = max((n for n, end in enumerate(ends) if ends[-1] - end >= KEPT_OPEN), default=0)

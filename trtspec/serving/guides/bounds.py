@@ -1,6 +1,6 @@
-"""The bounds of guides: what is refused before xgrammar sees it.
+"""The bounds of guides, which refuse a guide before xgrammar sees it.
 
-To read it might take minutes or gigabytes, or xgrammar would not follow it as it is meant.
+Its compilation might take minutes or gigabytes, or xgrammar would ignore a part of it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ MAX_CHARACTERS = 32_768
 MAX_DEPTH = 64
 """The largest nesting depth of braces and brackets: xgrammar's time grows with its cube."""
 _TOO_DEEP = f"it is nested more than {MAX_DEPTH} deep"
-# xgrammar passes over these keywords without a word (`cpp/json_schema_converter.cc`), and takes a `$ref` to
-# another document, or `allOf` of several schemas, for any JSON. A client that sends such a schema would get
-# answers that break it. Keywords that only make a value narrower (`multipleOf`, `uniqueItems`, `contains`)
-# are left alone.
+# xgrammar silently ignores these keywords (`cpp/json_schema_converter.cc`), and takes a `$ref` to another
+# document, or `allOf` of several schemas, for any JSON. A client that sends such a schema would get answers
+# that violate it. Keywords that only narrow a value (`multipleOf`, `uniqueItems`, `contains`) are accepted.
 _IGNORED = ("not", "if", "dependentRequired", "dependentSchemas", "$dynamicRef", "$recursiveRef")
 _NAMED = ("properties", "patternProperties", "$defs", "definitions")
 _LISTED = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
@@ -33,9 +32,9 @@ _LONGEST_REFERENCE = 32
 
 
 def check(guide: Guide) -> None:
-    """Raises `GuideError` for a guide that is missing, too long or too deep, or broken JSON.
+    """Raises `GuideError` for a guide that is missing, too long, too deep or malformed JSON.
 
-    Also raises it for a JSON schema with a part that xgrammar does not follow.
+    It also raises it for a JSON schema with a part that xgrammar ignores.
     """
     text = guide.guide
     if guide.guide_type is GuideType.JSON:
@@ -66,7 +65,7 @@ def _check_depth(depth: int) -> None:
 
 
 def _json_depth(content: Any) -> int:
-    """Returns how deep objects and lists stand in each other."""
+    """Returns the nesting depth of objects and lists."""
     layer, depth = [content], 0
     while layer := [value for value in layer if isinstance(value, (dict, list))]:
         depth += 1
@@ -79,7 +78,7 @@ def _inside(value: Any) -> list[Any]:
 
 
 def _depth(text: str) -> int:
-    """Returns how deep groups stand in each other; brackets in quotes or classes count as well."""
+    """Returns the nesting depth of groups. Brackets in quotes or classes count too."""
     depth = deepest = 0
     escaped = False
     for character in text:
@@ -96,9 +95,9 @@ def _depth(text: str) -> int:
 
 
 def _check_schema(schema: Any) -> None:
-    """Raises `GuideError` for a schema with a part that xgrammar does not follow.
+    """Raises `GuideError` for a schema with a part that xgrammar ignores.
 
-    What else is wrong with the schema, xgrammar says itself.
+    xgrammar reports other problems itself.
     """
     left = [schema]
     while left:
@@ -109,7 +108,7 @@ def _check_schema(schema: Any) -> None:
 
 
 def _check_tags(tags: Any) -> None:
-    """Raises `GuideError` for a structural tag with such a schema, in its form of today or that of 0.1.21."""
+    """Raises `GuideError` for a structural tag with such a schema, in the present form or that of 0.1.21."""
     left = [tags]
     while left:
         part = left.pop()
@@ -134,7 +133,7 @@ def _check_keywords(part: dict[str, Any]) -> None:
 
 
 def _parts(part: dict[str, Any]) -> Iterator[Any]:
-    """Yields the schemas in a schema; what stands in `const`, `enum` and `default` is none."""
+    """Yields the schemas in a schema; values of `const`, `enum` and `default` are none."""
     for keyword in _NAMED:
         if isinstance(named := part.get(keyword), dict):
             yield from named.values()

@@ -1,8 +1,8 @@
 """Grammars of guides, compiled by xgrammar for one vocabulary.
 
-xgrammar (https://github.com/mlc-ai/xgrammar) is what TensorRT-LLM's runtime follows guides with
+TensorRT-LLM's runtime follows guides with xgrammar (https://github.com/mlc-ai/xgrammar) too
 (`batch_manager/guidedDecoder.cpp`), so a guide means the same on each backend. NVIDIA's images have it from
-0.1.21 (TensorRT-LLM 1.0) on, and releases take different arguments: each gets what its signatures have.
+0.1.21 (TensorRT-LLM 1.0) on. Its releases take different arguments: each gets those in its signatures.
 """
 
 from __future__ import annotations
@@ -23,64 +23,62 @@ import numpy.typing as npt
 from trtspec.serving.errors import GuideError
 from trtspec.serving.executor import Guide, GuideType
 
-# Before each message: a time and a place in xgrammar's own source.
+# The beginning of a message: a time and a line of xgrammar's source.
 _PLACE = re.compile(r"\[[\d:]+\] \S+:\d+: (Check failed: \(.*?\) is false: )?")
 _LONGEST_MESSAGE = 300
 
 MAX_MASK_S = 0.05
-"""The longest that one mask may take of the processor, usually microseconds: all requests wait for it."""
+"""The largest CPU time of one mask, in seconds: all requests wait for it. Usually it takes microseconds."""
 MOST_BLANKS = 32
-"""The most blanks in a row between the parts of a schema's JSON: a weak model may write them without end."""
-_FARTHEST_BACK = 1 << 16  # tokens, more than any draft has
+"""The largest number of consecutive blanks in a schema's JSON: a weak model may write them without end."""
+_MOST_ROLLBACK = 1 << 16  # tokens, more than any draft has
 _TRIGGERS = 'a tag here is {"structures": [{"begin", "schema", "end"}], "triggers": [...]}'
 TOO_AMBIGUOUS = f"it is so ambiguous that a token takes over {MAX_MASK_S:g} s"
 
 
 def is_installed() -> bool:
-    """Says whether xgrammar is here, with what it imports."""
+    """Says whether xgrammar and its imports are installed."""
     return all(find_spec(package) is not None for package in ("xgrammar", "transformers"))
 
 
 class Grammar:
-    """A grammar over `vocab_size` tokens that has been read; `size` is its memory in bytes.
-
-    Any thread may use it, and whoever finds that it cannot be followed sets the `problem`.
-    """
+    """A compiled grammar over `vocab_size` tokens. Any thread may use it."""
 
     def __init__(self, compiled: Any, make_matcher: Callable[[Any], Any], vocab_size: int) -> None:
         self._compiled, self._make_matcher, self.vocab_size = compiled, make_matcher, vocab_size
         self.size: int = compiled.memory_size_bytes
         self.problem: str | None = None
+        """The reason why it cannot be followed, which its users set."""
 
     def matcher(self) -> Matcher:
-        """Returns a matcher of a text that has not begun."""
+        """Returns a matcher at the begin of a text."""
         return Matcher(self._make_matcher(self._compiled))
 
 
 class Matcher:
-    """A place in a text of a grammar; used on one thread at a time."""
+    """A position in a text of a grammar. It is used on one thread at a time."""
 
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher
 
     def accept(self, token_id: int) -> bool:
-        """Goes on behind a token; returns False, and stays, where the grammar forbids it."""
+        """Advances by a token; returns False, and stays, if the grammar forbids it."""
         return bool(self._matcher.accept_token(token_id))
 
     def back(self, count: int) -> None:
-        """Goes back before the last `count` tokens."""
+        """Goes back by `count` tokens."""
         if count:
             self._matcher.rollback(count)
 
     def fill(self, bitmasks: Bitmasks, row: int) -> None:
-        """Finds out which tokens may follow."""
+        """Sets a row to the tokens that may come next."""
         self._matcher.fill_next_token_bitmask(bitmasks.tensor, row)
 
 
 class Bitmasks:
-    """Which tokens may follow, in `rows` places of a text: a bit for each token, and one for the end.
+    """The tokens that may come next at `rows` positions: a bit for each token, and one for the end.
 
-    `words` are int32 `[rows, words]`, and `tensor` is torch's view of them, which every xgrammar fills.
+    `words` is int32 `[rows, words]`. `tensor` is torch's view of it, which every release of xgrammar fills.
     """
 
     def __init__(self, rows: int, vocab_size: int) -> None:
@@ -92,25 +90,25 @@ class Bitmasks:
         return bool(self.words[row, token_id // 32] >> token_id % 32 & 1)
 
     def ends(self, row: int) -> bool:
-        """Says whether the text may end there."""
+        """Says whether the text may end at the row's position."""
         return self.allows(row, self._vocab_size)
 
     def is_open(self, row: int) -> bool:
-        """Says whether a token, or the end of the text, may follow."""
+        """Says whether any token or the end may come next."""
         bits = self.words[row].view(np.uint8)
         return bool(np.unpackbits(bits, count=self._vocab_size + 1, bitorder="little").any())
 
     def unpacked(self, rows: int) -> npt.NDArray[np.bool_]:
-        """Returns the first rows as `[rows, vocab_size]`."""
+        """Returns the first `rows` as bool `[rows, vocab_size]`."""
         numbers = self.words[:rows].view(np.uint8)
         return np.unpackbits(numbers, axis=1, count=self._vocab_size, bitorder="little").view(np.bool_)
 
 
 class GuideCompiler:
-    """Compiles guides for a `vocabulary`: the bytes of every token id, none for those that never come.
+    """Compiles guides for a `vocabulary`: the bytes of every token id, none for special and unknown ones.
 
-    Behind the vocabulary stands one token more, which ends a text. So a grammar is the same for every set of
-    end tokens, and special tokens, which have no text, are never part of what it allows.
+    One more token after the vocabulary ends a text. So a grammar is the same for all end tokens, and never
+    allows special tokens, which have no text.
     """
 
     def __init__(self, vocabulary: list[bytes]) -> None:
@@ -122,12 +120,12 @@ class GuideCompiler:
             vocab_size=self._size + 1,
             stop_token_ids=[self._size],
         )
-        # One thread, so that engines keep their processors; finished grammars are kept by `Guides`.
+        # One thread leaves the processors to engines. `Guides` caches the grammars.
         self._compiler = xgrammar.GrammarCompiler(tokens, max_threads=1, cache_enabled=False)
         bounded = "max_whitespace_cnt" in signature(self._compiler.compile_json_schema).parameters
         self._blanks = {"max_whitespace_cnt": MOST_BLANKS} if bounded else {}
-        # Without a number the oldest go back nowhere; those that know the bound above go back anywhere.
-        bound = {} if bounded else {"max_rollback_tokens": _FARTHEST_BACK}
+        # The oldest releases need a limit to go back at all. Releases with the bound above have none.
+        bound = {} if bounded else {"max_rollback_tokens": _MOST_ROLLBACK}
         self._make_matcher = partial(xgrammar.GrammarMatcher, **bound)
         by_triggers = "triggers" in signature(self._compiler.compile_structural_tag).parameters
         self._read_tag = self._read_triggers if by_triggers else self._compiler.compile_structural_tag
@@ -135,7 +133,7 @@ class GuideCompiler:
     def compile(self, guide: Guide) -> Grammar:
         """Returns the grammar; raises `GuideError`.
 
-        It does so where xgrammar refuses the guide or is slow to follow it, and where no text can begin.
+        That is if xgrammar refuses the guide or follows it too slowly, or if no token may come first.
         """
         try:
             grammar = Grammar(self._read(guide), self._make_matcher, self._size)
@@ -165,11 +163,11 @@ class GuideCompiler:
         return read(guide.guide)
 
     def _read_triggers(self, text: str) -> Any:
-        """Compiles a structural tag of the form that xgrammar has before 0.1.25.
+        """Compiles a structural tag in the form of xgrammar before 0.1.25.
 
-        TensorRT-LLM 1.0 reads it with nlohmann's JSON (`batch_manager/guidedDecoder.cpp`), which takes
-        neither NaN nor half a surrogate pair, and puts the keys of a schema in order. What it could not read
-        would end every request at work.
+        TensorRT-LLM 1.0 parses it with nlohmann's JSON (`batch_manager/guidedDecoder.cpp`), which refuses NaN
+        and half a surrogate pair, and sorts the keys of a schema. A tag that it cannot parse would end every
+        running request.
         """
         found = json.loads(text)
         try:

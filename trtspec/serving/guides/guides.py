@@ -1,4 +1,4 @@
-"""The guides of a model: grammars that are compiled beside the engines, within bounds, and kept."""
+"""The guides of a model: grammars that are compiled beside the engines, within bounds, and cached."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ T = TypeVar("T")
 Key = tuple[GuideType, str]
 
 COMPILE_S = 10.0
-"""The longest time that a guide may take to be read."""
+"""The largest time to compile a guide, in seconds."""
 MAX_BYTES = 256 * 2**20
-"""How much memory the grammars that are kept may take."""
+"""The largest size of all cached grammars together."""
 MAX_REFUSED = 256
-"""How many guides that were refused are remembered."""
+"""The largest number of refused guides that are remembered."""
 _THREADS = 2
 _NICENESS = 10
 
 
 class Guides:
-    """Turns guides into grammars over `vocab_size` tokens, whose bytes `vocabulary` returns.
+    """Compiles guides into grammars over `vocab_size` tokens, whose bytes `vocabulary` returns.
 
-    All methods are called on the thread of one asyncio loop at a time. Guides are read on threads of their
-    own, which get the processor when nobody else wants it. One that takes longer than `COMPILE_S` is refused;
-    its thread cannot be stopped, so `2 * _THREADS` such guides at most are at work, and then others wait.
+    All methods are called on the thread of one asyncio loop at a time. Compilation runs on threads of low
+    priority. A guide that takes longer than `COMPILE_S` is refused. Its thread cannot be stopped, so after
+    `2 * _THREADS` such guides the others wait until one of them is done.
     """
 
     def __init__(self, vocabulary: Callable[[int], list[bytes]], vocab_size: int) -> None:
@@ -49,11 +49,11 @@ class Guides:
 
     @property
     def types(self) -> frozenset[GuideType]:
-        """The kinds of guides that can be read here: all of them where xgrammar is installed, else none."""
+        """The types of guides that can be compiled: all if xgrammar is installed, else none."""
         return frozenset(GuideType) if is_installed() else frozenset()
 
     def find(self, guide: Guide) -> Grammar | None:
-        """Returns the grammar of a guide that was read before, and can be followed as far as is known."""
+        """Returns the cached grammar of a guide; None if there is none, or a problem with it was found."""
         key = _key(guide)
         grammar = self._grammars.get(key)
         if grammar is None:
@@ -66,7 +66,7 @@ class Guides:
         return grammar
 
     async def grammar(self, guide: Guide) -> Grammar:
-        """Returns the grammar of a guide; raises `GuideError`, and `Busy` where it was not even begun."""
+        """Returns the grammar of a guide; raises `GuideError`, or `Busy` if no compilation began."""
         key = _key(guide)
         if (found := self.find(guide)) is not None:
             return found
@@ -78,11 +78,11 @@ class Guides:
         return await self._once(key, partial(self._compile, key, guide))
 
     def close(self) -> None:
-        """Drops the guides that wait to be read."""
+        """Drops the guides that wait for their compilation."""
         self._threads.close()
 
     async def _once(self, key: Key | None, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Awaits work that all who want it at the same time share; nobody's leaving ends it."""
+        """Awaits a task of `work` that concurrent callers share. Cancelling a caller does not cancel it."""
         if (task := self._tasks.get(key)) is None or task.done():
             self._tasks[key] = task = asyncio.get_running_loop().create_task(work())
             task.add_done_callback(partial(self._forget, key))
@@ -93,10 +93,10 @@ class Guides:
         if self._tasks.get(key) is task:
             del self._tasks[key]
         if not task.cancelled():
-            task.exception()  # Nobody may be left to hear of it.
+            task.exception()  # asyncio would log an error that no caller retrieved.
 
     async def _load(self) -> GuideCompiler:
-        """Imports xgrammar, which takes seconds, when the first guide comes."""
+        """Makes the compiler at the first guide: the import of xgrammar takes seconds."""
         try:
             return await self._on_thread(lambda: GuideCompiler(self._vocabulary(self._vocab_size)), None)
         except ImportError as error:
@@ -121,7 +121,7 @@ class Guides:
             self._refused.popitem(last=False)
 
     async def _on_thread(self, work: Callable[[], T], limit_s: float | None) -> T:
-        """Returns what the work returns, in at most `limit_s`, and as long a wait for a thread before it."""
+        """Returns the result of the work. It waits at most `limit_s` for a thread, and then for the work."""
         loop = asyncio.get_running_loop()
         begun: asyncio.Future[None] = loop.create_future()
         done: asyncio.Future[T] = loop.create_future()
@@ -130,7 +130,7 @@ class Guides:
             await within(limit_s, begun)
             return await within(limit_s, done)
         except asyncio.TimeoutError:
-            # It may have begun this moment, which says nothing of the guide either.
+            # If it has only just begun, the guide is not to blame either.
             if self._threads.give_up(call) or begun.cancelled():
                 raise Busy("other grammars are being compiled") from None
             raise GuideError(f"xgrammar takes longer than {COMPILE_S:g} s to compile it") from None

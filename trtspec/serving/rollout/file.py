@@ -1,7 +1,7 @@
-"""The file that says where the roll-out stands; whoever changes it replaces it whole.
+"""The file with the state of the roll-out. Its writer replaces it whole.
 
-It is found by its path at each look: in Kubernetes the path of a ConfigMap's file leads to another one after
-a change.
+Each look opens its path again: in Kubernetes the path of a ConfigMap's file is a link, which leads to another
+file after a change.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ class RolloutReading:
     """The content of the file: a state, or the problem with it."""
 
     state: RolloutState | None = None
-    """None where there is no file, or a problem with it."""
+    """None if there is no file or a problem with it."""
     problem: str = ""
-    """Empty where there is none."""
+    """The problem with the file, in one line; empty if there is none."""
 
 
 class RolloutFile:
-    """Reads the file again when it has changed; a look at one that has not is one system call."""
+    """Reads the file again when it has changed. A look at an unchanged file is one system call."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._seen: object = None
 
     def look(self) -> RolloutReading | None:
-        """Returns what the file says if it may have changed since the last look."""
+        """Returns the content of the file if it may have changed since the last look, else None."""
         seen = self._status()
         if seen == self._seen:
             return None

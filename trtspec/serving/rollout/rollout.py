@@ -1,4 +1,4 @@
-"""The roll-out of one coordinator: where it stands, and of which arm a request is."""
+"""The roll-out of one coordinator: its state, and the arm of each request."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 
 from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.rollout.file import RolloutReading
-from trtspec.serving.rollout.state import RolloutState, place_of
+from trtspec.serving.rollout.state import RolloutState, position_of
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stats import ArmStats, RolloutStats
 
@@ -14,23 +14,23 @@ log = logging.getLogger(__name__)
 
 
 class Rollout:
-    """Says which requests have drafts; `usual` is the share that does where no file says anything else.
+    """Assigns requests to arms. Without a file the share `usual` of them has drafts.
 
-    What is counted is in `stats`. It is used on the coordinator's loop.
+    It counts in `stats`, and is used on the coordinator's loop.
     """
 
     def __init__(self, usual: float, stats: RolloutStats) -> None:
         self._usual, self._stats = RolloutState(share=usual), stats
-        self._is_told = False
-        self._stand(self._usual)
+        self._has_file = False
+        self._enter(self._usual)
 
     @property
     def is_on(self) -> bool:
         """True if requests are assigned to arms. Without a file, and with drafts for all, they are not."""
-        return self._is_told or self.state.share < 1
+        return self._has_file or self.state.share < 1
 
     def take(self, reading: RolloutReading) -> None:
-        """Goes by what the file says from the next request on; a file with a fault changes nothing."""
+        """Follows the file from the next request on. A malformed file changes nothing."""
         if reading.problem:
             self._stats.is_malformed = True
             log.error(
@@ -41,19 +41,19 @@ class Rollout:
             )
             return
         self._stats.is_malformed = False
-        self._is_told = reading.state is not None
-        self._stand(reading.state or self._usual)
+        self._has_file = reading.state is not None
+        self._enter(reading.state or self._usual)
 
-    def arm(self, wanted: CompletionRequest, state: CompletionState) -> ArmStats | None:
-        """Returns the arm of a completion; None for one that has no drafts in any case, by its options."""
+    def arm(self, request: CompletionRequest, state: CompletionState) -> ArmStats | None:
+        """Returns the arm of a completion; None if its options forbid drafts in any case."""
         if not state.num_draft_tokens:
             return None
-        place = place_of(wanted.tenant, wanted.user, state.text.packed(state.num_input_tokens))
-        arm = self._stats.arms[self.state.arm(place)]
+        position = position_of(request.tenant, request.user, state.text.packed(state.num_input_tokens))
+        arm = self._stats.arms[self.state.arm(position)]
         arm.requests += 1
         return arm
 
-    def _stand(self, state: RolloutState) -> None:
+    def _enter(self, state: RolloutState) -> None:
         self.state = state
         self._stats.speculation_share = state.share_of("speculate")
         self._stats.shadow_share = state.share_of("shadow")

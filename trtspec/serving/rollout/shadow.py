@@ -1,7 +1,8 @@
-"""Drafts that are proposed and scored beside plain decoding, whose text they never touch.
+"""Drafts that are proposed and scored beside plain decoding, and never change its output.
 
-A draft token is accepted if the target itself chooses it at its place (rule 4 of `trtspec.serving.executor`),
-so the plain text tells what a verification would have accepted, and where the next round would have begun.
+A draft token is accepted if the target itself chooses it at its position (rule 4 of
+`trtspec.serving.executor`). So the plain output shows what a verification would have accepted, and where the
+next round would have begun.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ log = logging.getLogger(__name__)
 
 
 class Shadow:
-    """The rounds that a completion would have had; `state` is its own before K is set to 0.
+    """The rounds that a completion would have had. `state` is its state before K is set to 0.
 
-    The shadow has a text of its own, which is a beginning of the real one: what the next draft is of. At most
-    one draft is on its way at a time, and none is waited for: what has not come by the end is left out.
+    The shadow has its own sequence, which is the prefix of the real one that the next draft continues. There
+    is at most one request for a draft at a time. Nothing waits for it, and the end of the completion cancels
+    it.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class Shadow:
     async def beside(
         self, deltas: AsyncGenerator[Delta, None], deadline: float
     ) -> AsyncGenerator[Delta, None]:
-        """Yields the deltas as they come, and drafts meanwhile."""
+        """Yields the deltas as they come, and asks for drafts meanwhile."""
         try:
             self._go_on(deadline)
             async with aclosing(deltas):
@@ -66,7 +68,7 @@ class Shadow:
                     await self._asked
 
     def _go_on(self, deadline: float) -> None:
-        """Scores the draft that is there, as far as the text tells, and asks for the next one."""
+        """Scores the draft if the real sequence is long enough, and asks for the next one."""
         own, real = self._own.text, self._real
         while self._asked is None and not self._is_over:
             if self._draft and not self._score():
@@ -82,7 +84,7 @@ class Shadow:
                 self._ask(deadline)
 
     def _ask(self, deadline: float) -> None:
-        """Asks for a draft, or says how long the text must be before the next one."""
+        """Asks for a draft, or notes how long the real sequence must be before the next one."""
         own = self._own
         if (endless := own.num_endless) > 0:
             self._needed += endless
@@ -107,15 +109,15 @@ class Shadow:
         self._go_on(deadline)
 
     def _score(self) -> bool:
-        """Counts the draft, once the text tells how much of it the target says itself; False until then."""
+        """Counts the draft once the real sequence shows how much of it is accepted; False until then."""
         real, begin, draft = self._real, len(self._own.text), self._draft
         known = real.text[begin : begin + len(draft)]
         accepted = common_prefix(draft, known, len(known))
         is_open = accepted == len(known) < len(draft)
         if is_open and real.end_reason is None:
             return False
-        # Behind a stop string, or an end token that the engine does not know, nobody knows what the target
-        # would have said; behind the one that it knows, nothing.
+        # After a stop string, or an end token that the engine does not know, the target's next tokens are
+        # unknown. After the end token that it knows there are none.
         if not is_open or (real.end_reason is EndReason.END_ID and draft[accepted] not in real.end_ids[1:]):
             self._stats.shadow.record(len(draft), accepted)
         self._draft, self._needed = [], begin + accepted + 1

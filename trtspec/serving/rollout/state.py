@@ -1,4 +1,4 @@
-"""Defines the state of a roll-out: which requests have drafts; pure."""
+"""Defines the state of a roll-out, which assigns requests to arms. No I/O."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ verified.
 
 @dataclass(frozen=True, slots=True)
 class RolloutState:
-    """The arms of a roll-out and how requests are shared out among them."""
+    """The state of a roll-out: a share of the requests is in one arm, and the others are plain."""
 
     mode: Mode = "speculate"
-    """The arm of a share of the requests; the others are plain."""
+    """The arm of the share."""
     share: float = 1.0
-    """The share of the requests that is of the arm `mode`, 0 to 1."""
+    """The share of the requests, 0 to 1."""
 
-    def arm(self, place: float) -> str:
-        """Returns the arm of a request; who is in at one share is in at every larger one."""
-        return self.mode if place < self.share else PLAIN
+    def arm(self, position: float) -> str:
+        """Returns the arm of the request at a position. A larger share has all requests of a smaller one."""
+        return self.mode if position < self.share else PLAIN
 
     def share_of(self, mode: Mode) -> float:
         return self.share if mode == self.mode else 0.0
 
 
-def place_of(tenant: str, user: str, prompt: memoryview) -> float:
-    """Returns the place of a request among all, 0 to 1, always the same for one user of a tenant.
+def position_of(tenant: str, user: str, prompt: memoryview) -> float:
+    """Returns the position of a request among all, 0 to 1, always the same for one user of a tenant.
 
-    A request without a `user` has the place of its prompt, which are token ids of 32 bits.
+    Without a `user` it depends on the tenant and the `prompt`, token ids of 32 bits.
     """
     digest = blake2b(tenant.encode(errors="replace"), digest_size=8)
     digest.update(b"\0user\0" + user.encode(errors="replace") if user else b"\0prompt\0")
@@ -50,19 +50,19 @@ def place_of(tenant: str, user: str, prompt: memoryview) -> float:
 
 
 def parse(text: str) -> RolloutState:
-    """Returns what a file of the roll-out says; raises `RolloutError`.
+    """Returns the state in a file of the roll-out; raises `RolloutError`.
 
-    The file may have other keys, which are for whoever writes it.
+    Other keys in the file are for its writer.
     """
     try:
-        said = json.loads(text)
+        found = json.loads(text)
     except (ValueError, RecursionError):
         raise RolloutError("is not JSON") from None
-    if not isinstance(said, dict):
+    if not isinstance(found, dict):
         raise RolloutError("is not a JSON object")
-    if said.get("version") != VERSION:
-        raise RolloutError(f"version is {said.get('version')!r}, but this server reads {VERSION}")
-    mode, share = said.get("mode"), said.get("share")
+    if found.get("version") != VERSION:
+        raise RolloutError(f"version is {found.get('version')!r}, but this server reads {VERSION}")
+    mode, share = found.get("mode"), found.get("share")
     if mode not in (SPECULATE, SHADOW):
         raise RolloutError(f"mode is {mode!r}, and must be {SPECULATE} or {SHADOW}")
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not _is_share(share):

@@ -87,7 +87,7 @@ def adaptive(
             if length:
                 pace.verified("engine", VerificationCounts(length, accepted), 1, now)
             else:
-                pace.told(new, now)
+                pace.received(new, now)
                 pace.decoded(new, 1)
             pace.end(length, now)
             done, is_first = done + new, False
@@ -170,7 +170,7 @@ def test_it_never_asks_for_more_than_there_is_room_for() -> None:
             counts = VerificationCounts(verified, dice.randint(0, verified))
             pace.verified("engine", counts, load, now)
         else:
-            pace.told(pace.burst, now)
+            pace.received(pace.burst, now)
             pace.decoded(pace.burst, load)
         pace.end(length, now)
     assert policy.ensemble.mean_length == 0
@@ -184,7 +184,7 @@ def test_tokens_beside_drafts_of_others_say_nothing_of_the_target_alone() -> Non
     for pace in (alone, drafting):  # The first of a text tells nothing.
         pace.choose("engine", LONGEST, 2, 0.0)
         pace.begin(0, 0.0)
-        pace.told(1, 1.0)
+        pace.received(1, 1.0)
         pace.decoded(1, 2)
         pace.end(0, 1.0)
     assert costs.doubt("engine") == RoundCostModel(LONGEST, 2).doubt("engine")
@@ -193,11 +193,11 @@ def test_tokens_beside_drafts_of_others_say_nothing_of_the_target_alone() -> Non
     costs.use("engine", 0)
     drafting.begin(8, 2.0)
     alone.begin(0, 2.0)
-    alone.told(1, 5.0)
+    alone.received(1, 5.0)
     drafting.end(8, 5.5)
-    alone.told(1, 6.0)  # This one began beside the draft.
+    alone.received(1, 6.0)  # This one began beside the draft.
     for now in (6.125, 6.250, 6.375):
-        alone.told(1, now)
+        alone.received(1, now)
     alone.decoded(5, 2)
     alone.end(0, 6.4)
     costs.record("engine", 8, 3.0)
@@ -217,11 +217,11 @@ def test_texts_without_a_draft_do_not_hide_what_rounds_take() -> None:
         for _ in range(1 if length else drafting.burst):
             silent.begin(0, now)
             now += 0.010 + 0.002 * length
-            silent.told(1, now)
+            silent.received(1, now)
             silent.decoded(1, 2)
             silent.end(0, now)
             if not length:
-                drafting.told(1, now)
+                drafting.received(1, now)
         if length:
             drafting.verified("lookup", VerificationCounts(length, 0), 2, now)
         else:
@@ -248,7 +248,7 @@ def test_drafts_that_are_shorter_than_what_was_chosen_are_learned_too(offered: i
         for _ in range(min((pace.burst for pace in alone), default=0)):
             now += 0.01
             for pace in alone:
-                pace.told(1, now)
+                pace.received(1, now)
         for pace, length in zip(paces, lengths, strict=True):
             if length:
                 pace.verified("lookup", VerificationCounts(length, 0), load, now)
@@ -266,7 +266,7 @@ def test_an_end_token_that_is_none_of_the_text_is_no_step_back() -> None:
         pace.begin(0, now)
         for _ in range(11):
             now += 0.01
-            pace.told(1, now)
+            pace.received(1, now)
         pace.decoded(10, 1)
         pace.end(0, now)
     assert policy.ensemble.share(8) <= 1
@@ -310,11 +310,11 @@ def test_bursts_of_all_end_together() -> None:
     assert not ensemble.is_led
     assert ensemble.burst(leader, BURST) == BURST
     for _ in range(8):
-        ensemble.told(leader, 1)
+        ensemble.received(leader, 1)
     assert ensemble.burst(second, BURST) == BURST - 8
-    ensemble.told(second, 1)  # Whoever follows is as far as the leader.
+    ensemble.received(second, 1)  # Whoever follows is as far as the leader.
     assert ensemble.burst(third, BURST) == BURST - 8
-    ensemble.told(leader, 20)
+    ensemble.received(leader, 20)
     # So few are not worth a request: here others will join.
     assert ensemble.burst(late, BURST) == BURST
     ensemble.end(leader, 0, 1.0)

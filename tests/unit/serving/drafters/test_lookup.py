@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from trtspec.serving.drafters import lookup
 from trtspec.serving.drafters.lookup import (
     LONGEST_PAUSE,
-    MOST_PLACES,
+    MOST_MATCHES,
     MOST_READ,
     SHORTEST_PAUSE,
     LookupDrafter,
     LookupSource,
-    TextIndex,
+    SequenceIndex,
 )
 from trtspec.serving.drafters.source import Offer
 from trtspec.serving.executor import Request
 from trtspec.serving.text import Text
 
 
-def searched(text: Sequence[int], least: int, most: int, places: int = MOST_PLACES) -> int:
+def searched(text: Sequence[int], least: int, most: int, places: int = MOST_MATCHES) -> int:
     """The place behind the longest ending that stood before, of the latest `places` of its last tokens.
 
     An ending has `least` to `most` tokens; of several places the latest counts.
@@ -57,7 +57,7 @@ def drafter_of(tokens: Sequence[int], least: int = 2, most: int = 8) -> tuple[Lo
     pieces=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), max_size=8),
     least=st.integers(1, 4),
     more=st.integers(0, 6),
-    places=st.sampled_from([1, 2, 3, MOST_PLACES]),
+    places=st.sampled_from([1, 2, 3, MOST_MATCHES]),
 )
 @settings(deadline=None, max_examples=300)
 def test_a_text_that_grows_is_searched_as_a_whole(
@@ -65,9 +65,9 @@ def test_a_text_that_grows_is_searched_as_a_whole(
 ) -> None:
     """Few kinds of tokens, so that endings of every length stand in many places."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lookup, "MOST_PLACES", places)
+        patch.setattr(lookup, "MOST_MATCHES", places)
         text = Text(start)
-        index = TextIndex(text, least)
+        index = SequenceIndex(text, least)
         for piece in [[], *pieces]:
             text.extend(piece)
             assert index.find(least + more)[0] == searched(text, least, least + more, places), list(text)
@@ -76,7 +76,7 @@ def test_a_text_that_grows_is_searched_as_a_whole(
 @given(tokens=st.lists(st.integers(0, 3), min_size=3, max_size=60), count=st.integers(1, 64))
 @settings(deadline=None)
 def test_what_follows_is_what_followed_or_goes_on_in_the_same_way(tokens: list[int], count: int) -> None:
-    index = TextIndex(Text(tokens), 1)
+    index = SequenceIndex(Text(tokens), 1)
     place = index.find(8)[0]
     if not place:
         return
@@ -89,19 +89,19 @@ class TestPlaces:
     def test_the_longest_ending_counts_before_the_latest(self) -> None:
         #                    1 2 3 4 stands before 9, and 3 4 alone, later, before 8
         text = Text([1, 2, 3, 4, 9, 7, 3, 4, 8, 1, 2, 3, 4])
-        assert TextIndex(text, 2).find(8)[0] == 4
-        assert TextIndex(text, 2).find(2)[0] == 8
+        assert SequenceIndex(text, 2).find(8)[0] == 4
+        assert SequenceIndex(text, 2).find(2)[0] == 8
 
     def test_of_endings_of_one_length_the_latest_counts(self) -> None:
-        assert TextIndex(Text([1, 2, 5, 1, 2, 6, 1, 2]), 2).find(8)[0] == 5
+        assert SequenceIndex(Text([1, 2, 5, 1, 2, 6, 1, 2]), 2).find(8)[0] == 5
 
     @pytest.mark.parametrize("tokens", [[], [1], [1, 2], [1, 2, 3], [1, 2, 3, 1]])
     def test_what_never_stood_there_before_is_nowhere(self, tokens: list[int]) -> None:
-        assert TextIndex(Text(tokens), 2).find(8)[0] == 0
+        assert SequenceIndex(Text(tokens), 2).find(8)[0] == 0
 
     def test_the_end_of_the_text_is_no_place_of_itself(self) -> None:
         text = Text([1, 2])
-        index = TextIndex(text, 2)
+        index = SequenceIndex(text, 2)
         assert index.find(8)[0] == index.find(8)[0] == 0
         text.extend([1, 2])
         assert index.find(8)[0] == 2
@@ -121,12 +121,12 @@ class TestLongTexts:
         """An ending that stood only in what is not read yet is found once it is."""
         length = 2 * MOST_READ + 500
         text = Text([*range(length), length - 300, length - 299])
-        index = TextIndex(text, 2)
+        index = SequenceIndex(text, 2)
         assert [index.find(8)[0] for _ in range(4)] == [0, 0, length - 298, length - 298]
 
     def test_the_catch_up_ends_while_the_text_grows(self) -> None:
         text = Text(range(3 * MOST_READ))
-        index = TextIndex(text, 2)
+        index = SequenceIndex(text, 2)
         for number in range(4):
             text.extend([10**6 + number, 5, 6])
             found = index.find(8)[0]
@@ -134,10 +134,10 @@ class TestLongTexts:
 
     def test_only_the_latest_places_are_compared(self) -> None:
         """A round costs no more where the last tokens stand everywhere; the longer ending is too far back."""
-        drafter, text = drafter_of([7, 8, 1, 2, *[9, 1, 2] * MOST_PLACES, 7, 8, 1, 2])
+        drafter, text = drafter_of([7, 8, 1, 2, *[9, 1, 2] * MOST_MATCHES, 7, 8, 1, 2])
         assert drafter.offer()
         assert proposed(drafter, text, 2) == [7, 8]
-        assert TextIndex(text, 2).find(4)[0] == searched(text, 2, 4) != searched(text, 2, 4, 10**6)
+        assert SequenceIndex(text, 2).find(4)[0] == searched(text, 2, 4) != searched(text, 2, 4, 10**6)
 
 
 class TestOffers:

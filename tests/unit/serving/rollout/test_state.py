@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtspec.serving.errors import RolloutError
-from trtspec.serving.rollout.state import PLAIN, SHADOW, SPECULATE, RolloutState, parse, place_of
+from trtspec.serving.rollout.state import PLAIN, SHADOW, SPECULATE, RolloutState, parse, position_of
 
 NOTHING = memoryview(b"")
 shares = st.floats(0, 1)
@@ -24,7 +24,7 @@ def prompt(*token_ids: int) -> memoryview:
 
 @given(st.text(), st.text(min_size=1), st.tuples(shares, shares))
 def test_who_is_in_stays_in_at_every_larger_share(tenant: str, user: str, two: tuple[float, float]) -> None:
-    place = place_of(tenant, user, NOTHING)
+    place = position_of(tenant, user, NOTHING)
     assert 0 <= place < 1
     smaller, larger = sorted(two)
     if RolloutState(share=smaller).arm(place) == SPECULATE:
@@ -35,9 +35,9 @@ def test_who_is_in_stays_in_at_every_larger_share(tenant: str, user: str, two: t
 
 @given(st.lists(st.integers(0, 2**31 - 1)), st.lists(st.integers(0, 2**31 - 1)))
 def test_a_user_has_one_place_and_a_prompt_another(first: list[int], second: list[int]) -> None:
-    assert place_of("one", "ann", prompt(*first)) == place_of("one", "ann", prompt(*second))
-    assert place_of("one", "ann", NOTHING) != place_of("two", "ann", NOTHING)
-    assert (place_of("", "", prompt(*first)) == place_of("", "", prompt(*second))) == (first == second)
+    assert position_of("one", "ann", prompt(*first)) == position_of("one", "ann", prompt(*second))
+    assert position_of("one", "ann", NOTHING) != position_of("two", "ann", NOTHING)
+    assert (position_of("", "", prompt(*first)) == position_of("", "", prompt(*second))) == (first == second)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.25, 0.5])
@@ -46,7 +46,7 @@ def test_the_share_is_the_one_that_was_asked_for(share: float, by: str) -> None:
     """Of 20,000 users who are counted through, as many as chance allows: five standard deviations."""
     number, state = 20_000, RolloutState(share=share)
     places = (
-        place_of("", f"user-{n}", NOTHING) if by == "user" else place_of("", "", prompt(1, 2, n))
+        position_of("", f"user-{n}", NOTHING) if by == "user" else position_of("", "", prompt(1, 2, n))
         for n in range(number)
     )
     found = sum(state.arm(place) == SPECULATE for place in places)
