@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=16, help="of an answer")
+    parser.add_argument("--rest", type=float, default=0.0, help="seconds of a client between two requests")
     parser.add_argument("--wires", nargs="+", choices=("http", "grpc"), default=("http", "grpc"))
     parser.add_argument("--layout", choices=("in_process", "bls"), default="in_process")
     parser.add_argument("--hang-up", type=float, default=0.0, help="the share of clients that leave early")
@@ -60,6 +61,7 @@ async def watch(server: Server, options: argparse.Namespace) -> list[dict[str, A
             answer = await clients.send(shot, PATIENCE_S)
             if leaves_s is None and answer.error is not None:
                 raise SystemExit(answer.error)
+            await asyncio.sleep(options.rest)
 
     async def look() -> None:
         nonlocal minute
