@@ -49,7 +49,7 @@ async def end_token(trial: Trial) -> str:
 
 @check("end by max_tokens", "batch_manager/llmRequest.cpp", of_drafts=False)
 async def end_by_max_tokens(trial: Trial) -> str:
-    """A text ends at max_tokens, though a step of an engine that drafts would say more."""
+    """A text ends at max_tokens, though a step of an engine that drafts would return more."""
     question = trial.questions[0]
     requests = [Request(question.prompt, length) for length in range(1, len(question.text) + 1)]
     for request, answer in zip(requests, await trial.ask(*requests), strict=True):

@@ -192,7 +192,7 @@ async def _drafts_inside(trial: Trial) -> str:
 
 _DRAFTS_INSIDE = Rule(
     "drafts inside",
-    "An engine that drafts by itself says more tokens than it takes steps.",
+    "An engine that drafts by itself returns more tokens than it takes steps.",
     "batch_manager/trtGptModelInflightBatching.cpp, updateRequests",
     _drafts_inside,
     of_drafts=False,
