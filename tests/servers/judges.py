@@ -18,6 +18,7 @@ PYTHON = Path(os.environ.get("TRTSPEC_VLLM_PYTHON", ROOT / ".venv-vllm/bin/pytho
 
 def read_by(server: OwnParser, commands: list[list[str]]) -> list[dict[str, Any]]:
     """What a server's own parser reads of commands."""
+    assert server.adds
     found: list[dict[str, Any]] = _said(
         "ask_flags.py", commands, ask_flags.__file__, server.parser, server.adds
     )

@@ -23,7 +23,7 @@ from trtspec.recipe.migration.reading import (
     weights,
     whole,
 )
-from trtspec.recipe.migration.tool import MigrationTool
+from trtspec.recipe.migration.tool import MigrationTool, OwnParser
 
 _FILE = "--extra_llm_api_options"
 _SHARED = {
@@ -98,14 +98,15 @@ FLAGS = FlagTable(_SYNTAX, _KEYS, _SET_ELSEWHERE, {"--trust_remote_code": FOREIG
 
 def read(words: Sequence[str], reading: FlagReading) -> None:
     """Reads the words after `trtllm-serve`, and its file; raises TrtspecError for an unreadable file."""
-    items = list(options(words[words[:1] == ["serve"] :], _SYNTAX))
+    flags = FLAGS.told_by(reading.own_flags)
+    items = list(options(words[words[:1] == ["serve"] :], flags.syntax))
     for item in items:
         if isinstance(item, str):
             reading.take_model(item)
         elif item.name == "--backend" and item.value in _BACKENDS:
             reading.set("engine.backend", _BACKENDS[item.value], item.written)
         elif item.name != _FILE:
-            reading.take(item, FLAGS)
+            reading.take(item, flags)
     for item in items:  # What the file says wins over the command line (`update_llm_args_with_extra_dict`).
         if isinstance(item, Option) and item.name == _FILE:
             _read_file(item.value or "", reading)
@@ -161,4 +162,5 @@ TOOL = MigrationTool(
     read,
     serves="2,048 requests at once",
     num_tokens=lambda _: 8192,
+    own_parser=OwnParser("trtllm-serve", "tensorrt_llm.commands.serve:serve"),
 )

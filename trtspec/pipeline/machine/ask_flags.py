@@ -1,8 +1,9 @@
 """Asks a server's own parser for its flags; a Python that has the server runs this file's text.
 
-`python -c TEXT PARSER ADDS`, both `module:name`, makes a PARSER, to which ADDS gives the server's flags. The
-last line of stdout is JSON: each flag with the first name that it has, and how many values argparse says it
-takes. The file imports nothing but the standard library.
+`python -c TEXT PARSER ADDS`, both `module:name`, makes a PARSER of argparse, to which ADDS gives the server's
+flags. `python -c TEXT COMMAND` asks a COMMAND of click. The last line of stdout is JSON: each flag with the
+first name that it has, and how many values it takes, as argparse says it. The file imports nothing but the
+standard library.
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ def parser(kind: str, adds: str) -> argparse.ArgumentParser:
     return made
 
 
-def flags(made: argparse.ArgumentParser) -> dict[str, Any]:
+def flags(names: list[str]) -> dict[str, Any]:
+    if len(names) == 1:
+        return {
+            name: (option.opts[0], 0 if option.is_flag else None)
+            for option in _named(names[0]).params
+            for name in (*option.opts, *option.secondary_opts)
+            if name.startswith("-")
+        }
+    made = parser(*names)
     return {
         name: (action.option_strings[0], action.nargs)
         for action in made._actions
@@ -36,4 +45,4 @@ def _named(name: str) -> Any:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(flags(parser(*sys.argv[1:]))) + "\n")
+    sys.stdout.write(json.dumps(flags(sys.argv[1:])) + "\n")

@@ -85,9 +85,8 @@ def python_of(server: OwnParser, packages: Iterable[str]) -> str | None:
 
 def flags_of(python: str | Path, server: OwnParser, seconds: float = _IMPORT_S) -> OwnFlags:
     """The flags of a server's own parser; none if its Python does not answer in so many seconds."""
-    said = _ask(
-        str(python), _ASK_FLAGS.read_text(encoding="utf-8"), server.parser, server.adds, seconds=seconds
-    )
+    names = [server.parser, *([server.adds] if server.adds else [])]
+    said = _ask(str(python), _ASK_FLAGS.read_text(encoding="utf-8"), *names, seconds=seconds)
     return {flag: (first, count) for flag, (first, count) in said.items()}
 
 

@@ -23,9 +23,11 @@ class OwnParser:
     program: str
     """The program whose Python has the server."""
     parser: str
-    """The class of the parser, `module:name`."""
-    adds: str
-    """The function that gives a parser the server's flags, `module:name`."""
+    """The class of an argparse parser, or a command of click, `module:name`."""
+    adds: str | None = None
+    """The function that gives an argparse parser the server's flags, `module:name`; None for a command of
+    click.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from trtspec.backends.sglang.flags import TOOL as SGLANG
+from trtspec.backends.tensorrt_llm_pytorch.flags import TOOL as TRTLLM
 from trtspec.backends.vllm.flags import FLAGS
 from trtspec.backends.vllm.flags import TOOL as VLLM
 from trtspec.cli.app import app
@@ -31,6 +32,21 @@ def make_arg_parser(parser):
     parser.add_argument("--enforce-eager")
     return parser
 """
+TRTLLM_SERVE = """
+import click
+
+print("[TensorRT-LLM] TensorRT-LLM version: 1.2.0")
+
+@click.command("serve")
+@click.argument("model", type=str)
+@click.option("--tensor_parallel_size", "--tp_size", type=int, default=1)
+@click.option("--config", "--extra_llm_api_options", "extra_llm_api_options", type=str, default=None)
+@click.option("--custom_module_dirs", type=click.Path(), multiple=True)
+@click.option("--brand_new", is_flag=True, default=False)
+def serve(model, **_):
+    raise SystemExit("it must not be run")
+"""
+"""The form of `tensorrt_llm/commands/serve.py` of releases 1.1 to 1.3."""
 SGLANG_FLAGS = """
 class ServerArgs:
     @staticmethod
@@ -60,7 +76,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     vllm = {"vllm/utils/argparse_utils.py": flexible, "vllm/entrypoints/launchers/cli_args.py": VLLM_FLAGS}
     install(site, "vllm", vllm)
     install(site, "sglang", {"sglang/srt/server_args.py": SGLANG_FLAGS})
-    for name in ("vllm", "sglang", "json"):
+    install(site, "trtllm-serve", {"tensorrt_llm/commands/serve.py": TRTLLM_SERVE})
+    for name in ("vllm", "sglang", "tensorrt_llm", "json"):
         install(here, name, {f"{name}/__init__.py": f"open({str(tmp_path / 'imported')!r}, 'w')"})
     monkeypatch.setenv("PYTHONPATH", str(site))
     monkeypatch.setenv("PATH", str(site / "bin"))
@@ -92,6 +109,14 @@ def test_flags_are_those_of_the_sglang_that_is_installed(site: Path) -> None:
     assert found.engine.extra_args == ["--brand-new"]
 
 
+def test_flags_are_those_of_the_trtllm_serve_that_is_installed(site: Path) -> None:
+    Path("options.yaml").write_text("max_seq_len: 2000\n")
+    found = made("trtllm-serve --brand_new org/big --tp_size 2 --config options.yaml")
+    assert (found.target.model, found.target.parallel.tensor) == ("org/big", 2)
+    assert found.engine.max_seq_len == 2000
+    assert found.engine.extra_args == ["--brand_new"]
+
+
 @pytest.mark.parametrize("text", ["raise RuntimeError", "import time; time.sleep(60)", "print('{}')", ""])
 def test_a_parser_that_does_not_answer_leaves_the_list(site: Path, text: str) -> None:
     (site / "vllm/entrypoints/launchers/cli_args.py").write_text(f"{text}\n")
@@ -112,10 +137,10 @@ def test_a_parser_that_does_not_answer_is_told(site: Path) -> None:
 
 def test_nothing_is_asked_where_nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    for tool in (VLLM, SGLANG):
+    for tool in (VLLM, SGLANG, TRTLLM):
         assert tool.own_parser
         assert python_of(tool.own_parser, ("no-such-package",)) is None
-    assert python_of(OwnParser("none", "", ""), ("pytest",)) == sys.executable
+    assert python_of(OwnParser("none", ""), ("pytest",)) == sys.executable
 
 
 def test_a_caller_may_have_asked() -> None:
