@@ -29,6 +29,10 @@ TOOL_TEMPLATE = (
     "{% for call in message.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>\n"
     "{% endfor %}{% endfor %}"
 )
+THINKING_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{{ message.content.split('</think>')[-1] }}{% endfor %}"
+    "<think>"
+)
 TOOL: Any = {
     "type": "function",
     "function": {
@@ -273,6 +277,34 @@ def test_what_clients_ask_in_other_words(server: Deploy, tiny_build: Path, tmp_p
         with pytest.raises(openai.NotFoundError, match="/v1/chat/completions") as missing:
             client.embeddings.create(model=MODEL, input="a")
         assert missing.value.type == "invalid_request_error"
+
+
+@IN_PROCESS
+def test_what_is_said_behind_an_open_mark_is_reasoning(
+    server: Deploy, tiny_build: Path, tmp_path: Path
+) -> None:
+    """DeepSeek-R1's template ends in the mark that begins the reasoning, and the tiny model never ends it."""
+    folder = tokenizer(tiny_build, tmp_path / "tokenizer", THINKING_TEMPLATE)
+    url = f"http://127.0.0.1:{server.ports[0]}"
+    with (
+        serving(url, "--tokenizer", folder, said=tmp_path / "said") as port,
+        openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client,
+    ):
+        messages = CHAT["messages"]
+        said = server.generate(
+            f"<|endoftext|>{messages[0]['content']}<think>", max_tokens=24, add_special_tokens=False
+        )
+        asked: Any = {"model": MODEL, "messages": messages, "max_tokens": 24, "temperature": 0}
+        message = client.chat.completions.create(**asked).choices[0].message.model_dump()
+        assert (message["reasoning_content"], message["reasoning"]) == (said, said)
+        assert not message["content"]
+        deltas = [
+            chunk.choices[0].delta.model_dump()
+            for chunk in client.chat.completions.create(**asked, stream=True)
+            if chunk.choices
+        ]
+        assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == said
+        assert not any(delta["content"] for delta in deltas)
 
 
 def call_arguments(made: Any) -> str:
