@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.fakes.around import Around
 from trtspec.serving.executor import FinishReason, Listener, Request, SamplingConfig
 from trtspec.serving.executors.step_result import StepResult
-from trtspec.serving.executors.torch.kernels.attention import TextsView
+from trtspec.serving.executors.torch.kernels.attention import KernelView
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.rounds import Rounds
 from trtspec.serving.text import common_prefix
@@ -95,9 +95,9 @@ def forgets_the_seed(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
 def keeps_a_stale_block(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
     """Where a draft token was rejected, its keys and values stay in place of those of the target's own."""
 
-    attend = TextsView.attend
+    attend = KernelView.attend
 
-    def only_what_is_missing(self: TextsView, layer: int, heads: Tensor) -> Tensor:
+    def only_what_is_missing(self: KernelView, layer: int, heads: Tensor) -> Tensor:
         kinds, stale = 2 * self._attention.kv_heads, heads.clone()
         lines = zip(*[iter(self._texts)] * 5, strict=True)
         for slot, (_, _, start, rows, first) in zip(self._slots, lines, strict=True):
@@ -105,7 +105,7 @@ def keeps_a_stale_block(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePa
                 stale[first, -kinds:] = slot[layer, :, start]
         return attend(self, layer, stale)
 
-    patch.setattr(TextsView, "attend", only_what_is_missing)
+    patch.setattr(KernelView, "attend", only_what_is_missing)
     return pair
 
 

@@ -1,6 +1,6 @@
-"""Changes keys of a recipe's text, and leaves everything else as it was written: order, comments, spaces.
+"""Changes keys of a recipe's text, and nothing else of it: order, comments and spaces stay.
 
-Changes are made in the text, at the marks of ruamel.yaml's nodes: its own round trip rewrites other lines
+It edits the text at the marks of ruamel.yaml's nodes. ruamel.yaml's own round trip changes other lines
 (indents, mappings in braces over several lines) and removes the comments after a removed key.
 """
 
@@ -20,10 +20,10 @@ Pair = tuple[yaml11.Node, yaml11.Node]
 
 
 def edit(text: str, changes: Mapping[str, Any], path: Path) -> str:
-    """Returns the recipe with other values at dotted keys; None removes a key.
+    """Returns the recipe's text with new values at dotted keys; None removes a key.
 
-    Sections that are missing are made. The result is read again: raises RecipeError, naming `path`, for a
-    text that says something else than it should, such as one in which a changed value is an alias.
+    It adds missing sections, and reads the result again. Raises `RecipeError` for `path` if the result has
+    other values than it should, for example because a changed value is an alias.
     """
     before = read(text.encode())
     wanted, after = before.values, None
@@ -85,7 +85,7 @@ def _replaced(text: str, pair: Pair, value: Any) -> str:
 
 
 def _begun(text: str, pair: Pair, value: Any) -> str:
-    """Gives keys to a section without any, such as one whose keys are all comments."""
+    """Returns the text with keys in an empty section, such as one whose keys are all comments."""
     place = _end_of_line(text, pair[0].end_mark.index)
     indent = pair[0].start_mark.column + 2
     return text[:place] + "".join(f"\n{line}" for line in _block(value, indent)) + text[place:]
@@ -97,7 +97,7 @@ def _inserted(text: str, section: yaml11.MappingNode, key: str, value: Any) -> s
         return f"{text[:place]}{', ' if section.value else ''}{flow({key: value})[1:-1]}{text[place:]}"
     lines = _block({key: value}, section.start_mark.column)
     place = _end(section.value[-1][1])
-    if text[place - 1] == "\n":  # Behind a literal, which ends with its line.
+    if text[place - 1] == "\n":  # A literal ends with its line.
         return text[:place] + "".join(f"{line}\n" for line in lines) + text[place:]
     place = _end_of_line(text, place)
     return text[:place] + "".join(f"\n{line}" for line in lines) + text[place:]
@@ -123,7 +123,7 @@ def _is_block(node: yaml11.Node) -> bool:
 
 
 def _end(node: yaml11.Node) -> int:
-    """Returns where a node ends: a block with its last value, and not where what follows begins."""
+    """Returns the index of a node's end. A block ends with its last value, not at the next node."""
     if _is_block(node) and node.value:
         last = node.value[-1]
         return _end(last[1] if isinstance(last, tuple) else last)
@@ -137,7 +137,7 @@ def _end_of_line(text: str, place: int) -> int:
 
 
 def _block(value: Mapping[str, Any], indent: int) -> list[str]:
-    """Returns the lines of a mapping; a section has its key on a line of its own, several in braces."""
+    """Returns the lines of a mapping: a section's key on its own line, and deeper mappings in braces."""
     lines = []
     for key, inner in value.items():
         if isinstance(inner, Mapping) and len(inner) == 1:

@@ -72,7 +72,7 @@ def _lines(unit: str, currency: str) -> Iterator[tuple[str, Cell]]:
     yield "in a burst", lambda arm: f"{arm.peak.replicas:,} replicas" if arm.burst and arm.peak else None
     yield "one bears", lambda arm: f"{arm.each:.3g} requests/s"
     yield "its use", _usual(lambda _, usual: f"{usual.steady.use:.0%}")
-    yield "texts at work", _usual(lambda arm, usual: f"{usual.steady.texts:.1f} of {arm.replica.places}")
+    yield "running sequences", _usual(lambda arm, usual: f"{usual.steady.texts:.1f} of {arm.replica.places}")
     yield "K", _usual(lambda _, usual: str(usual.steady.draft_length) if usual.steady.draft_length else None)
     yield "first token, p95", _usual(lambda _, usual: _time(usual.steady.time_to_first_token))
     yield "  simulated", _seen(lambda arm: arm.seen, lambda seen: seen.time_to_first_token.p95)

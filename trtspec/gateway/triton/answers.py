@@ -1,4 +1,4 @@
-"""The answers that the front gives itself, and the answers of Triton that it corrects."""
+"""The front's own responses, and Triton's responses that it corrects."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from trtspec.serving.triton.request_id import NOT_UNICODE
 from trtspec.serving.triton.stub_messages import ENDED, tells_end
 
 _IN_PARTS = b"generate expects model to produce exactly 1 response"
-# The model's own errors begin with their status: see `trtspec.serving.triton.departures`.
+# Errors of the model begin with their status: see `trtspec.serving.triton.departures`.
 _STATUS = re.compile(rb'((?:data: )?\{)"error":"(\d{3}) ')
-# Triton calls it an internal error when a body is no JSON, or has other values than it reads there. One of
-# these is in each message of its reader (`triton/common/triton_json.h`).
+# Triton reports an internal error for a body that is not JSON, or has values of another type. Each such
+# message of its parser has one of these words (`triton/common/triton_json.h`).
 _NO_JSON = re.compile(rb"JSON|attempt to |Unable to parse")
 
 
 def error(status: int, message: str) -> web.Response:
-    """Returns an error in Triton's form; with status 503 it says after how many seconds to try again."""
+    """Returns an error in Triton's form, with `Retry-After` for the status 503."""
     response = web.Response(status=status, body=error_json(message), content_type="application/json")
     if status == 503:
         response.headers["Retry-After"] = str(RETRY_S)
     if status in (408, 413):
-        # The rest of the body is not read, so no other request can follow on this connection.
+        # The rest of the body stays unread, so no other request can follow on this connection.
         response.force_close()
     return response
 
@@ -37,19 +37,19 @@ def error_json(message: str) -> bytes:
 
 
 def without_status(piece: bytes) -> bytes:
-    """Returns a piece of a stream without the status in an error: that of the stream has been sent."""
+    """Returns a piece of a stream without the status in an error: the stream's own was sent before."""
     return _STATUS.sub(rb'\1"error":"', piece) if b'"error":"' in piece else piece
 
 
-def is_models(body: bytes) -> bool:
-    """Says whether an error is the model's own, which counts it."""
+def is_from_model(body: bytes) -> bool:
+    """Says whether an error comes from the model, which counts its errors itself."""
     return _STATUS.match(body) is not None or NOT_UNICODE.encode() in body
 
 
 def corrected(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> web.Response:
-    """Returns a whole answer of Triton's with the HTTP status that fits its text."""
-    if said := _STATUS.match(body):
-        return error(int(said[2]), json.loads(body[len(said[1]) - 1 :])["error"].partition(" ")[2])
+    """Returns a complete response of Triton's with the HTTP status that fits its text."""
+    if found := _STATUS.match(body):
+        return error(int(found[2]), json.loads(body[len(found[1]) - 1 :])["error"].partition(" ")[2])
     if status == 200 and body.startswith(b'{"error"'):
         if _IN_PARTS in body:
             why = "stream is true, or num_return_sequences above 1"

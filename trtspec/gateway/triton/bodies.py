@@ -1,4 +1,4 @@
-"""The JSON of bodies, as far as it is judged and changed without being read."""
+"""Checks and changes of JSON bodies that need no parser."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-# Triton's JSON reader calls itself for each bracket in a bracket; a million of them end the server.
+# Triton's JSON parser is recursive: a million nested brackets end the server.
 _MAX_DEPTH = 1000
 _STEPS = np.zeros(256, np.int8)
 _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
@@ -14,7 +14,7 @@ _SLICE = 1 << 18
 
 
 def is_deep(body: bytes) -> bool:
-    """Says whether JSON may be nested so deeply that Triton would not survive it."""
+    """Says whether JSON may be nested so deeply that Triton crashes."""
     if body.count(b"[") + body.count(b"{") <= _MAX_DEPTH:
         return False
     plain = np.frombuffer(body.replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
@@ -30,7 +30,7 @@ def is_deep(body: bytes) -> bool:
 
 
 def with_field(body: bytes, name: str, value: str) -> bytes:
-    """Returns a JSON object with one more field at its end; a body that is no object is returned as it is."""
+    """Returns a JSON object with one more field at its end. A body that is no object stays as it is."""
     inside = body.rstrip()
     if not inside.endswith(b"}"):
         return body

@@ -1,7 +1,7 @@
-"""A client's connection to the front: aiohttp's, with a line for what cannot be read, and bounds of time.
+"""A client's connection to the front: aiohttp's, with one line for a malformed request, and time limits.
 
-aiohttp itself logs some kilobytes of trace for each request that it cannot read, and waits for ever for a
-client that does not read.
+aiohttp itself logs a trace of some kilobytes for each malformed request, and waits for ever for a client that
+does not read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Server(web.Server):
-    """Calls `refused` for each request whose head cannot be read, and answers it with 400."""
+    """Calls `refused` for each request with a malformed head, and answers it with 400."""
 
     def __init__(self, handler: Handler, refused: Callable[[], None], **options: Any) -> None:
         super().__init__(handler, handler_cancellation=True, **options)
@@ -31,9 +31,9 @@ class Server(web.Server):
 
 
 class FrontConnection(web.RequestHandler):
-    """Hangs up on a client that asks nothing in `HEAD_S`, or makes no room for its answer in `READING_S`.
+    """Closes the connection of a client that sends no head in `HEAD_S`, or reads nothing in `READING_S`.
 
-    Later heads have the time of an idle connection. Whoever makes the answer hears that the client has left.
+    Later heads have the time limit of an idle connection. Closing it cancels the handler of the request.
     """
 
     __slots__ = ("_clock", "_refused")
@@ -47,8 +47,8 @@ class FrontConnection(web.RequestHandler):
         super().connection_made(transport)
         self._clock = self._loop.call_later(HEAD_S, self._hang_up)
 
-    def asked(self) -> None:
-        """Says that the first request is here."""
+    def head_received(self) -> None:
+        """Ends the time limit of the first head."""
         if self._clock and not self.writing_paused:
             self._clock.cancel()
 
@@ -81,7 +81,7 @@ class FrontConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Returns the answer to what could not be answered; it ends the connection."""
+        """Returns the response to a malformed request or a failed handler, which ends the connection."""
         if not isinstance(exc, HttpProcessingError):
             return super().handle_error(request, status, exc, message)
         self._refused()
@@ -90,6 +90,6 @@ class FrontConnection(web.RequestHandler):
         return response
 
     def log_exception(self, *args: Any, **options: Any) -> None:
-        """Logs an error of the server; a body in another form than its head says is the client's."""
+        """Logs an error of the server. A body that does not match its head is an error of the client."""
         if not isinstance(options.get("exc_info"), web.RequestPayloadError):
             super().log_exception(*args, **options)

@@ -1,8 +1,7 @@
-"""The public ports of HTTP, gRPC and the metrics of a server on this machine; Triton's own are private ones.
+"""The public ports of HTTP, gRPC and metrics of a server on this machine, in front of Triton's private ports.
 
-Triton's HTTP alone is not safe: one large body ends the server, and so does one with many brackets in
-brackets. It also answers some errors with status 200, and it notices that a client has left only when it
-sends something.
+Triton's HTTP alone is not safe: one large body ends the server, and so does one with deeply nested JSON. It
+also answers some errors with status 200, and it notices that a client has left only when it sends something.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from trtspec.gateway.bodies import Bodies, BodyError
 from trtspec.gateway.client_bounds import LEFT_S, MOST_CONNECTIONS, SHORT_BODY
 from trtspec.gateway.ports import Ports
 from trtspec.gateway.refusals import OF_BODIES, Refusal, Refusals, while_shut
-from trtspec.gateway.triton.answers import corrected, error, error_json, is_models, without_status
+from trtspec.gateway.triton.answers import corrected, error, error_json, is_from_model, without_status
 from trtspec.gateway.triton.bodies import is_deep, with_field
 from trtspec.gateway.triton.connection import FrontConnection, Server
 from trtspec.gateway.triton.grpc_port import GrpcPort
@@ -49,12 +48,12 @@ _CLOSED = re.compile(r"/v2/(\w*sharedmemory|repository|logging|trace)\b|/v2/mode
 _ALIVE = "/v2/health/live"
 _READY = re.compile(r"/v2/health/ready|/v2/models/[^/]+(/versions/\d+)?/ready")
 _GENERATE = re.compile(r"(/v2/models/[^/]+(?:/versions/\d+)?)/generate(_stream)?")
-# Headers of one connection (RFC 9110, 7.6.1), or of the body in the form in which it came or would come.
+# Headers of one connection (RFC 9110, 7.6.1), or of the encoding and length of a body.
 _NOT_FORWARDED = {
     *("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
     *("accept-encoding", "content-encoding", "content-length", "expect", "host"),
 }
-# Nowhere in JSON but at a key: in a string the quotation marks would have backslashes.
+# In JSON this matches only a key: inside a string the quotation marks would have backslashes.
 _NAMED = re.compile(rf'"{REQUEST}":\s*"(\w{{1,64}})"'.encode())
 _FORM = "application/x-www-form-urlencoded"
 _MOST_HELD = 512 << 20
@@ -65,11 +64,11 @@ _UNUSED_S = 1.0
 class Front:
     """Listens from `start` to `close`, and answers 503 except from `open` to `shut`.
 
-    These four are called from other threads; the front has a thread of its own, on which an event loop runs.
+    Other threads call these four. The front has its own thread with an event loop.
     """
 
     def __init__(self, host: str, ports: Ports, model_name: str, api: URL | None = None) -> None:
-        """Takes the public ports, and where OpenAI's API is, if there is one."""
+        """`ports` are the public ports. `api` is the address of OpenAI's API, if there is one."""
         self._host, self._ports = host, ports
         self._refusals = Refusals("triton", model_name)
         self._metrics = MetricsPort(self._refusals, api / METRICS[1:] if api else None)
@@ -82,22 +81,22 @@ class Front:
         self._thread = threading.Thread(target=self._loop.run_forever, name="trtspec-front", daemon=True)
 
     def start(self) -> None:
-        """Begins to listen; raises OSError where it cannot."""
+        """Begins to listen; raises `OSError` if it cannot."""
         give_back_large_blocks()
         self._thread.start()
         self._wait(self._start())
 
     def open(self, ports: Ports) -> None:
-        """Passes requests, from now on, to Triton on these ports of the loopback."""
+        """Passes requests from now on to Triton, on these ports of the loopback."""
         self._metrics.triton = URL(f"http://{LOOPBACK}:{ports.metrics}{METRICS}")
         self._wait(self._grpc.open(ports.grpc))
         self._triton, self._state, self._is_alive = URL(f"http://{LOOPBACK}:{ports.http}"), None, True
 
     def shut(self, state: str, *, is_alive: bool = True) -> None:
-        """Refuses new requests, from now on; those that run go on.
+        """Refuses new requests from now on; running ones go on.
 
-        `state` says why: "starting", "stopping" and the like. With `is_alive` the front still answers that
-        the server is alive, and with its metrics.
+        `state` is the reason, such as "starting" or "stopping". With `is_alive` the front still reports that
+        the server is alive, and its metrics.
         """
         self._state, self._is_alive = state, is_alive
         self._grpc.shut(state, is_alive=is_alive)
@@ -117,7 +116,7 @@ class Front:
 
     async def _start(self) -> None:
         self._session = ClientSession(
-            # When Triton is told to end, it waits ten seconds for connections that nobody uses.
+            # At its end Triton waits ten seconds for unused connections.
             connector=TCPConnector(limit=0, keepalive_timeout=_UNUSED_S),
             timeout=ClientTimeout(total=None, sock_connect=5),
             cookie_jar=DummyCookieJar(),
@@ -128,9 +127,9 @@ class Front:
         count = partial(self._refusals.add, Refusal.INVALID_REQUEST)
         for port, handle, refused in (
             (self._ports.http, self._handle, count),
-            (self._ports.metrics, self._tell, lambda: None),
+            (self._ports.metrics, self._handle_metrics, lambda: None),
         ):
-            # When a client leaves, its handler is cancelled, and with it the request to Triton.
+            # When a client leaves, aiohttp cancels its handler, and with it the request to Triton.
             server = Server(handle, refused, access_log=None, keepalive_timeout=_IDLE_S)
             accept = partial(self._accept, server)
             self._listeners.append(await self._loop.create_server(accept, self._host, port, backlog=1024))
@@ -151,12 +150,12 @@ class Front:
             return _Full()
         return server()
 
-    async def _tell(self, request: web.BaseRequest) -> web.StreamResponse:
-        _asked(request)
+    async def _handle_metrics(self, request: web.BaseRequest) -> web.StreamResponse:
+        _note_head(request)
         return await self._metrics.answer(request, self._session)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        _asked(request)
+        _note_head(request)
         path = unquote(request.path)
         if not path.startswith("/"):
             return self._refuse(request, Refusal.INVALID_REQUEST, 400, "the request has no path")
@@ -167,7 +166,7 @@ class Front:
         if self._state or self._triton is None:
             why = while_shut(self._state or "")
             refusal = self._refuse(request, why, 503, f"the server is {self._state}")
-            # A client that connects again may find another server behind the same name.
+            # A client that connects again may reach another server of the same name.
             refusal.force_close()
             return refusal
         try:
@@ -178,18 +177,18 @@ class Front:
         except web.RequestPayloadError:
             message = "the body does not match its Content-Encoding or Transfer-Encoding"
             refusal = self._refuse(request, Refusal.INVALID_REQUEST, 400, message)
-            # Where the next request would begin is not known.
+            # The begin of the next request is unknown.
             refusal.force_close()
             return refusal
         except ConnectionError:
-            # A write to a client that has just gone raises one that is a `ClientError` too; of Triton's
-            # connections none is a `ConnectionError`.
+            # A write to a client that has just left raises an error that is a `ClientError` too, as those of
+            # the connection to Triton are. But these are no `ConnectionError`.
             return error(400, "the client has left")
         except (ClientError, asyncio.TimeoutError):
             return self._refuse(request, Refusal.NOT_READY, 503, "the server has ended")
 
     def _refuse(self, request: web.BaseRequest, why: Refusal, status: int, message: str) -> web.Response:
-        """Returns an error of the front's own; what only looks, as probes do, is not counted."""
+        """Returns an error of the front, and counts it unless the request is only a look, such as a probe."""
         if request.method == "POST":
             self._refusals.add(why)
         return error(status, message)
@@ -201,13 +200,13 @@ class Front:
             message = "the JSON is nested too deeply"
             return self._refuse(request, Refusal.INVALID_REQUEST, 400, message)
         generate = _GENERATE.fullmatch(path)
-        # A client, such as OpenAI's API, may have named its request itself.
+        # A client such as OpenAI's API may have named its request itself.
         named = _NAMED.search(body) if generate else None
         name = named[1].decode() if named else uuid.uuid4().hex
         try:
             async with self._session.request(
                 request.method,
-                # As it came: `join` would take a host of it, and what `_CLOSED` has seen could change.
+                # The path as it came: `join` would accept a host in it, and could change what `_CLOSED` saw.
                 URL(f"{triton.origin()}{request.rel_url.raw_path_qs}", encoded=True),
                 data=_named(request, body, None if named else name) if generate else body or None,
                 headers=_forwarded(request.headers),
@@ -217,39 +216,38 @@ class Front:
                 if _READY.fullmatch(path) and answer.status != 200:
                     return error(503, "not ready")
                 if answer.status != 200 or (generate and not generate[2]):
-                    said = await answer.read()
-                    response = corrected(answer.status, _forwarded(answer.headers), said)
-                    if generate and answer.status != 200 and not is_models(said):
+                    content = await answer.read()
+                    response = corrected(answer.status, _forwarded(answer.headers), content)
+                    if generate and answer.status != 200 and not is_from_model(content):
                         self._count(response.status)
                     return response
                 return await _streamed(request, answer)
         except asyncio.CancelledError:
             if generate:
-                self._tell_left(triton.with_path(f"{generate[1]}/generate"), name)
+                note = self._loop.create_task(
+                    self._report_left(triton.with_path(f"{generate[1]}/generate"), name)
+                )
+                self._notes.add(note)
+                note.add_done_callback(self._notes.discard)
             raise
 
     def _count(self, status: int) -> None:
-        """Counts a request that Triton answered itself: the model did not see it, and counts nothing."""
+        """Counts an error of Triton itself, for a request that the model has not seen."""
         if status == 503:
             self._refusals.add(Refusal.NOT_READY)
         elif status < 500:
             self._refusals.add(Refusal.INVALID_REQUEST)
 
-    def _tell_left(self, url: URL, name: str) -> None:
-        note = self._loop.create_task(self._told_left(url, name))
-        self._notes.add(note)
-        note.add_done_callback(self._notes.discard)
-
-    async def _told_left(self, url: URL, name: str) -> None:
+    async def _report_left(self, url: URL, name: str) -> None:
         await asyncio.sleep(LEFT_S)
         with suppress(ClientError):
             async with self._session.post(url, json={"text_input": "", LEFT: name}):
                 pass
 
 
-def _asked(request: web.BaseRequest) -> None:
+def _note_head(request: web.BaseRequest) -> None:
     assert isinstance(request.protocol, FrontConnection)
-    request.protocol.asked()
+    request.protocol.head_received()
 
 
 async def _chunks(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
@@ -262,14 +260,14 @@ async def _chunks(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
 
 
 def _named(request: web.BaseRequest, body: bytes, name: str | None) -> bytes:
-    """Returns the body with a name for the request, if one is given, and the id that a header alone has."""
+    """Returns the body with the request's `name`, if it is given, and with the id of its header."""
     body = with_field(body, REQUEST, name) if name else body
     given = request.headers.get(HEADER)
     return with_field(body, ID, given) if given and f'"{ID}"'.encode() not in body else body
 
 
 async def _streamed(request: web.BaseRequest, answer: ClientResponse) -> web.StreamResponse:
-    """Passes each piece of Triton's answer on as it comes."""
+    """Passes on each piece of Triton's response as it comes."""
     response = web.StreamResponse(status=answer.status, headers=_forwarded(answer.headers))
     response.content_length = answer.content_length
     await response.prepare(request)
@@ -278,7 +276,7 @@ async def _streamed(request: web.BaseRequest, answer: ClientResponse) -> web.Str
             await response.write(without_status(piece))
     except ClientError:
         if answer.content_type != "text/event-stream":
-            # The answer must not end properly, or the client would take a part for the whole.
+            # The response must not end properly, or the client would take it for complete.
             if request.transport:
                 request.transport.abort()
             return response
@@ -290,7 +288,7 @@ async def _streamed(request: web.BaseRequest, answer: ClientResponse) -> web.Str
 def _forwarded(headers: Mapping[str, str]) -> list[tuple[str, str]]:
     """Returns the headers to pass on.
 
-    A form becomes JSON, since Triton copies a form onto its stack, and curl calls any body a form.
+    The type of a form becomes JSON: Triton copies a form onto its stack, and curl calls any body a form.
     """
     return [
         (name, "application/json" if value.startswith(_FORM) else value)
@@ -300,7 +298,7 @@ def _forwarded(headers: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 class _Full(asyncio.Protocol):
-    """Refuses a connection when there are too many."""
+    """Refuses a connection above the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

@@ -1,4 +1,4 @@
-"""One gRPC call of a client, passed on to Triton: requests are looked at, answers are bytes."""
+"""One gRPC call of a client, which is passed on to Triton. Requests are checked, responses are bytes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from trtspec.serving.time_limit import within
 
 
 class Call:
-    """Passes one call on; `check` says why a request is refused, and counts it.
+    """Passes one call on. `check` returns the problem with a request, and counts it.
 
-    `answer` and `stream` return when the call is over. They raise what `context.abort` does for a call that
-    ends with an error, and `CancelledError` when the client leaves, or is left.
+    `answer` and `stream` return at the end of the call. If it ends with an error, they raise that of
+    `context.abort`. They raise `CancelledError` when the client leaves, or after `leave`.
     """
 
     def __init__(
@@ -29,13 +29,13 @@ class Call:
         self._writing_since: float | None = None
 
     def leave(self, seconds: float) -> None:
-        """Ends the call if its client has not taken an answer for so many seconds."""
+        """Ends the call if its client has not taken a response for so many seconds."""
         since = self._writing_since
         if self._task and since is not None and time.monotonic() - since > seconds:
             self._task.cancel()
 
     async def answer(self, ask: aio.UnaryUnaryMultiCallable) -> None:
-        """Passes one request on, and its one answer."""
+        """Passes on one request and its one response."""
         try:
             message = await within(SENDING_S, self._context.read())
         except asyncio.TimeoutError:
@@ -52,7 +52,7 @@ class Call:
         await self._write(answer)
 
     async def stream(self, ask: aio.StreamStreamMultiCallable) -> None:
-        """Passes requests on as they come, and answers as they come."""
+        """Passes on requests and responses as they come."""
         triton = ask(timeout=self._context.time_remaining(), metadata=self._metadata)
         sending = asyncio.create_task(self._send(triton))
         try:
@@ -73,7 +73,7 @@ class Call:
                     await triton.write(message)
             await triton.done_writing()
         except (aio.AioRpcError, asyncio.InvalidStateError):
-            # Triton has ended the call, and whoever waits for its answers hears why.
+            # Triton has ended the call. `stream` gets the reason.
             return
 
     async def _write(self, answer: bytes) -> None:

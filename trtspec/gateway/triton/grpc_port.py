@@ -1,4 +1,4 @@
-"""The public port of gRPC: what may reach Triton is passed on as it came, and so are the answers."""
+"""The public port of gRPC, which passes on allowed requests and their responses unchanged."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from trtspec.gateway.triton.grpc_requests import (
 )
 
 MAX_MESSAGE = 4 << 20
-"""The most bytes of one request: gRPC's own default, in which more than a million tokens have room."""
+"""The largest request in bytes: gRPC's own default, with room for more than a million tokens."""
 
-# Each call may hold one message, so these bound the memory that clients take.
+# Each call may hold one message, so these limits bound the memory of clients.
 MOST_CALLS = 512
 _MOST_CONNECTIONS = 512
 _IDLE_S = 75.0
@@ -39,9 +39,9 @@ _LISTENING = (
     ("grpc.max_allowed_incoming_connections", _MOST_CONNECTIONS),
     ("grpc.server_handshake_timeout_ms", int(HEAD_S * 1000)),
     ("grpc.max_connection_idle_ms", int(_IDLE_S * 1000)),
-    # A client whose connection takes nothing in answers no pings.
+    # A client that reads nothing answers no pings.
     ("grpc.keepalive_time_ms", int(READING_S * 1000)),
-    # Else two servers could listen on one port, and each would get some of its clients.
+    # Otherwise two servers could listen on one port, and share its clients.
     ("grpc.so_reuseport", 0),
 )
 _ASKING = (("grpc.max_receive_message_length", -1),)
@@ -50,7 +50,7 @@ _ASKING = (("grpc.max_receive_message_length", -1),)
 class GrpcPort:
     """Listens from `start` to `close`, and refuses calls except from `open` to `shut`.
 
-    All but `shut` is called on the event loop.
+    All methods except `shut` are called on the event loop.
     """
 
     def __init__(self, host: str, port: int, refusals: Refusals) -> None:
@@ -61,9 +61,9 @@ class GrpcPort:
         self._calls = set[Call]()
 
     async def start(self) -> None:
-        """Begins to listen; raises OSError where it cannot."""
-        # When the last of its objects goes, gRPC joins its polling thread, if need be from within the garbage
-        # collector, and that may never return. This reference is never given back, so it does not do so.
+        """Begins to listen; raises `OSError` if it cannot."""
+        # After its last object gRPC joins its polling thread, even from the garbage collector, and may hang.
+        # This reference is never released, so it does not do so.
         aio.init_grpc_aio()
         self._server = aio.server(handlers=[_Handler(self)], options=_LISTENING)
         try:
@@ -74,13 +74,13 @@ class GrpcPort:
         self._looking = asyncio.create_task(self._look())
 
     async def open(self, port: int) -> None:
-        """Passes calls, from now on, to Triton's gRPC on this port of the loopback."""
+        """Passes calls from now on to Triton's gRPC, on this port of the loopback."""
         await self._hang_up()
         self._triton = aio.insecure_channel(f"{LOOPBACK}:{port}", options=_ASKING)
         self._state, self._is_alive = None, True
 
     def shut(self, state: str, *, is_alive: bool) -> None:
-        """Refuses new requests, from now on, also in streams that run; `state` says why."""
+        """Refuses new requests from now on, also in running streams; `state` is the reason."""
         self._state, self._is_alive = state, is_alive
 
     async def close(self) -> None:
@@ -117,7 +117,7 @@ class GrpcPort:
         return None
 
     def _check(self, method: str, message: bytes) -> InferProblem | None:
-        """Returns why a request within a call is refused, and counts it."""
+        """Returns the problem with a request of a call, if any, and counts it."""
         if method not in INFER:
             return None
         problem = problem_of(message)
@@ -140,7 +140,7 @@ class GrpcPort:
             await self._triton.close()
 
     async def _look(self) -> None:
-        """Leaves the clients that take in no answers."""
+        """Ends the calls of clients that take no responses."""
         while True:
             await asyncio.sleep(READING_S / _LOOKS)
             for call in self._calls:
@@ -148,7 +148,7 @@ class GrpcPort:
 
 
 class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Finds what answers a method; in gRPC one message looks like a stream of one."""
+    """Returns the handler of a method. It is always one of streams: one message is a stream of one."""
 
     def __init__(self, port: GrpcPort) -> None:
         self._port = port

@@ -1,7 +1,7 @@
-"""The gRPC requests that may reach Triton; pure.
+"""The gRPC requests that may reach Triton. No I/O.
 
-Triton 2.51 does not survive all that its own protocol allows: an output of text that is asked for with the
-parameter `classification` makes it divide by zero (`TopkClassifications`; NVIDIA mended it in 2.60).
+Some valid requests crash Triton 2.51: a text output with the parameter `classification` makes it divide by
+zero (`TopkClassifications`; NVIDIA fixed it in 2.60).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2 as pb
 _SERVICE = "/inference.GRPCInferenceService/"
 
 STREAM = f"{_SERVICE}ModelStreamInfer"
-"""The method whose errors are messages, behind which the stream goes on."""
+"""The method whose errors are messages, after which the stream goes on."""
 
 INFER = {f"{_SERVICE}ModelInfer", STREAM}
 ALIVE = f"{_SERVICE}ServerLive"
@@ -33,7 +33,7 @@ _PASSED = INFER | {
     "/grpc.health.v1.Health/Check",
 }
 
-# What the model takes as parameters, and those of Triton's that concern the answer alone.
+# The model's parameters, and Triton's parameters for responses.
 _PARAMETERS = {"timeout", "priority", "triton_enable_empty_final_response"}
 _HEADERS = {"x-request-id", "traceparent", "tracestate"}
 _REFUSED_HEADER = "triton_grpc_error"
@@ -48,24 +48,23 @@ class InferProblem:
     message: str
     code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT
     id: str = ""
-    """The request's own."""
+    """The request's id."""
     model_name: str = ""
-    """The request's own."""
 
     def in_stream(self) -> bytes:
-        """Returns the message that says so in a stream, as Triton itself does."""
+        """Returns the error message for a stream, in Triton's form."""
         response = pb.ModelInferResponse(id=self.id, model_name=self.model_name)
-        said = pb.ModelStreamInferResponse(error_message=self.message, infer_response=response)
-        return bytes(said.SerializeToString())
+        message = pb.ModelStreamInferResponse(error_message=self.message, infer_response=response)
+        return bytes(message.SerializeToString())
 
 
 def is_passed(method: str) -> bool:
-    """Says whether clients may call a method: others change the server, or let a client into its memory."""
+    """Says whether clients may call a method. Others change the server, or give access to its memory."""
     return method in _PASSED
 
 
 def problem_of(message: bytes) -> InferProblem | None:
-    """Returns why a `ModelInferRequest` is refused; None if it may reach Triton."""
+    """Returns the problem with a `ModelInferRequest`; None if it may reach Triton."""
     try:
         request = pb.ModelInferRequest.FromString(message)
     except DecodeError:
@@ -88,12 +87,12 @@ def _why(request: pb.ModelInferRequest, size: int) -> str | None:
 
 
 def forwarded(metadata: Metadata) -> list[tuple[str, str | bytes]]:
-    """Returns the metadata of a call that Triton is to have."""
+    """Returns the metadata of a call that is passed on to Triton."""
     return [(name, value) for name, value in metadata if name in _HEADERS]
 
 
 def refused_header(metadata: Metadata) -> InferProblem | None:
-    """Returns why a call is refused for a header with which Triton can crash; None if it has none."""
+    """Returns the problem with a call that has a header which can crash Triton; None without it."""
     if any(name == _REFUSED_HEADER for name, _ in metadata):
         return InferProblem(f"the header {_REFUSED_HEADER} is not supported")
     return None

@@ -1,4 +1,4 @@
-"""The public port of the metrics: Triton's, and behind them what was refused in front of Triton."""
+"""The public port of the metrics: Triton's, followed by the counters of refusals in front of Triton."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from trtspec.gateway.refusals import Refusals
 
 PATH = "/metrics"
 _LATEST = ClientTimeout(total=5)
-# The values of a histogram are told one by one, a hundred of them in some milliseconds.
+# The model updates the values of a histogram one by one, a hundred of them in some milliseconds.
 _AGAIN_S, _MOST_LOOKS = 0.01, 5
 _ENDS = re.compile(r'^(trtspec:\w+)_(?:count\{|bucket\{.*le="\+Inf").*\} (\S+)$', re.MULTILINE)
 _API_LATEST = ClientTimeout(total=1)
-# The session of the front leaves bodies as they come.
+# The session of the front does not decompress bodies.
 _PLAIN = {"Accept-Encoding": "identity"}
 
 
 class MetricsPort:
-    """Answers with the metrics of `triton`, and 503 while there is none, so that Prometheus sees it is down.
+    """Answers with the metrics of `triton`, and with 503 without it, so that Prometheus sees it is down.
 
-    `api` is where OpenAI's API tells its own refusals, None where there is no such API; while it does not
-    answer, these are left out.
+    `api` is the address of the refusals of OpenAI's API, None without such an API. While it does not answer,
+    these are left out.
     """
 
     def __init__(self, refusals: Refusals, api: URL | None) -> None:
@@ -51,7 +51,7 @@ class MetricsPort:
         return web.Response(status=status, text=text, headers={"Content-Type": kind or "text/plain"})
 
     async def _apis(self, session: ClientSession) -> str:
-        """Returns the values that OpenAI's API tells, which are of a metric that has been introduced."""
+        """Returns the values from OpenAI's API without comments: the front's own values have them."""
         if self._api is None:
             return ""
         try:
@@ -63,10 +63,10 @@ class MetricsPort:
 
 
 def is_whole(text: str) -> bool:
-    """Says whether no histogram is in the middle of a change.
+    """Says whether no histogram is in the middle of an update.
 
-    Of half a change Prometheus would make values that there never were: where the small buckets know more
-    than the large ones, the rates of later look as if all that came were the slowest.
+    Prometheus would derive wrong rates from a partial update: with only the small buckets updated, all later
+    values would seem to be the slowest.
     """
     ends: dict[str, set[str]] = {}
     for name, value in _ENDS.findall(text):

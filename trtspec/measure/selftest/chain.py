@@ -52,7 +52,7 @@ RULES = {
         "Triton loads each engine as a model of its own.",
         "§7.4: model_instance_state.cc, model_state.cc",
     ),
-    "lossless": ("Drafts change neither a greedy text nor a distribution.", "docs/explanation/lossless.md"),
+    "lossless": ("Drafts change neither a greedy answer nor a distribution.", "docs/explanation/lossless.md"),
 }
 
 

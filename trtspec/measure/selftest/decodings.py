@@ -37,7 +37,7 @@ async def streaming(trial: Trial) -> str:
 
 @check("end of a plain text", "rule 4: kernels/samplingTopKKernels.cu", of_drafts=False)
 async def end_token(trial: Trial) -> str:
-    """The end token ends a text, and is not in it."""
+    """The end token ends an answer, and is not in it."""
     question = trial.questions[0]
     text = list(question.text)
     for token in dict.fromkeys(text):
@@ -49,7 +49,7 @@ async def end_token(trial: Trial) -> str:
 
 @check("end by max_tokens", "batch_manager/llmRequest.cpp", of_drafts=False)
 async def end_by_max_tokens(trial: Trial) -> str:
-    """A text ends at max_tokens, though a step of an engine that drafts would return more."""
+    """An answer ends at max_tokens, though a step of an engine that drafts would return more."""
     question = trial.questions[0]
     requests = [Request(question.prompt, length) for length in range(1, len(question.text) + 1)]
     for request, answer in zip(requests, await trial.ask(*requests), strict=True):
@@ -120,7 +120,7 @@ async def cancellation(trial: Trial) -> str:
 
 @check("block reuse", "rule 1: batch_manager/kvCacheManager.cpp", of_drafts=False)
 async def block_reuse(trial: Trial) -> str:
-    """A round computes only what the KV cache lacks of its text."""
+    """A round computes only the tokens of its prompt that the KV cache lacks."""
     executor, question = trial.executor, trial.questions[0]
     executor.take_kv_use()
     if executor.kv_reuse is None:
@@ -162,7 +162,7 @@ async def bans_and_bias(trial: Trial) -> str:
 
 @check("guides", "batch_manager/guidedDecoder.cpp", of_drafts=False)
 async def guides(trial: Trial) -> str:
-    """A guided text follows its grammar, and the texts beside it do not change."""
+    """A guided answer follows its grammar, and other answers of the batch do not change."""
     limits = trial.executor.limits
     if GuideType.REGEX not in limits.guide_types or trial.decode is None or not trial.end_ids:
         raise NotTried("the engine supports no guides")

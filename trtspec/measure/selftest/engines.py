@@ -230,7 +230,7 @@ def _last(job: TrialJob, pair: EnginePair, free: int) -> tuple[Rule, ...]:
         ),
         Rule(
             "a round's cost",
-            "The coordinator's text is the target's; a person must judge the numbers.",
+            "The coordinator's answer is the target's; a person must judge the numbers.",
             "serving/coordinator.py",
             cost,
         ),

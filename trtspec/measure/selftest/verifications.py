@@ -94,9 +94,9 @@ async def end_token_is_left_out(trial: Trial) -> str:
     "rule 5: kernels/speculativeDecoding/externalDraftTokensKernels.cu, acceptDraftTokensKernel",
 )
 async def only_the_end_is_a_beginning(trial: Trial) -> str:
-    """Only an answer that is a prefix of the verified draft means the end.
+    """An answer has ended exactly if it is a prefix of the verified draft.
 
-    Any other answer has a token of its own.
+    Any other answer has a token of the target's own.
     """
     for question, position in _new_tokens(trial):
         text = list(question.text[: trial.k])
@@ -126,7 +126,7 @@ async def verified_is_told(trial: Trial) -> str:
 
 @check("rounds", "rule 1: batch_manager/kvCacheManager.cpp; TensorRT-LLM #2217")
 async def rounds_give_the_plain_text(trial: Trial) -> str:
-    """Rounds of verifications give the text of plain decoding.
+    """Rounds of verifications give the answer of plain decoding.
 
     Every third draft has a wrong token.
     """

@@ -22,12 +22,10 @@ class DraftFlags:
     length: int | None = None
     length_flag: str = ""
     others: dict[str, tuple[Value, str]] = field(default_factory=dict)
-    """Further keys of a recipe that only have an effect with this method or a draft: value and flag of
-    each."""
+    """The value and the flag of each further key that only has an effect with this method or a draft."""
 
     def carry(self) -> None:
-        """Writes it into the recipe; if a recipe has no such method, all of its flags are reported as
-        lost."""
+        """Writes the keys into the recipe. If no recipe has the method, it notes all flags as lost."""
         reading, method = self.reading, self.method
         if method is None and self.model is None and self.length is None and not self.others:
             return

@@ -1,4 +1,4 @@
-"""Makes a recipe's text one that loads: removes what the rules refuse, and notes the reason."""
+"""Removes the keys of a recipe that the rules refuse, with the reason of each, so that the recipe loads."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NEEDED = ("", "name", "target", "target.model", "draft.model", "hardware", "har
 
 
 def settle(text: str, path: Path) -> tuple[str, LoadedRecipe, list[Finding]]:
-    """Returns a text that loads from `path`, the recipe, and what was removed: a key and why, each a finding.
+    """Returns a text that loads from `path`, its recipe, and a finding for each removed key.
 
-    What its server has not on a cluster goes too. A method that the backend does not run gives way to one
-    that it does. Raises RecipeError where a recipe without what is refused would be none.
+    It also removes keys that the server lacks on a cluster, and replaces a method that the backend does not
+    run by one that it runs. Raises `RecipeError` if the recipe needs a refused key.
     """
     removed: list[Finding] = []
     while True:
@@ -54,10 +54,10 @@ def value_of(key: str, values: Mapping[str, Any]) -> Any:
 
 
 def without(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what to change so that a key is gone; nothing if the recipe needs it or does not have it.
+    """Returns the changes that remove a key; none if the recipe needs the key or lacks it.
 
-    A section that it would leave empty goes with it. A release gives way to one that runs the method, where
-    not all do.
+    They also remove a section that would be empty. A release is replaced by one that runs the method, if only
+    some releases do.
     """
     if key == _METHOD:
         return _other_method(values)
@@ -72,7 +72,7 @@ def without(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _other_method(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the change to a method that needs nothing more; every backend has it."""
+    """Returns the changes to a method that every backend runs and that needs no other keys."""
     other = METHODS.get(_kind(values), Method).gives_way_to
     if other is None:
         return {}

@@ -93,7 +93,7 @@ class Index:
         return _NOTHING
 
     def _common(self, match: int, text: Sequence[int], length: int, most: int) -> int:
-        """Returns the length of the common ending at a match and of a sequence; at least `length`."""
+        """Returns the length of the common ending at a match and of a sequence, at least `length`."""
         tokens, end = self.tokens, len(text)
         most = min(most, match, end)
         if length >= most or tokens[match - length - 1] != text[end - length - 1]:

@@ -1,4 +1,4 @@
-"""The limits that an engine was built with, read from its directory."""
+"""The limits that an engine was built with, from its directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import MAX_TOP_LOG_PROBS, Limits, LogitsFormat
 
-# `SpeculativeDecodingMode`, written as an integer.
+# Values of `SpeculativeDecodingMode`.
 DRAFT_TOKENS_EXTERNAL, MEDUSA, LOOKAHEAD, EAGLE = 2, 4, 8, 32
 INSIDE = frozenset({MEDUSA, LOOKAHEAD, EAGLE})
 """The modes of engines with their own drafts."""
@@ -20,14 +20,14 @@ GREEDY_ALONE = frozenset(
 )
 """The options that an engine with its own drafts ignores.
 
-Its `DecodingMode` (`executor/types.h`) has neither temperature, penalties nor min_p. Medusa's layer draws by
-top-k alone, and has one state of random numbers for all nodes of a step (`layers/medusaDecodingLayer.cpp`);
-that of lookahead takes the likeliest token (`layers/lookaheadDecodingLayer.cpp`), and so does an engine with
-EAGLE's head, inside itself. The end token is held off in a whole step or not at all
-(`kernels/penaltyKernels.cu`). No words are banned.
+Its `DecodingMode` (`executor/types.h`) has neither temperature, penalties nor min_p. Medusa's layer samples
+by top-k alone, with one random state for all nodes of a step (`layers/medusaDecodingLayer.cpp`). Lookahead's
+layer takes the likeliest token (`layers/lookaheadDecodingLayer.cpp`), and so does an engine with EAGLE's head
+itself. The end token is banned in a whole step or not at all (`kernels/penaltyKernels.cu`). No words are
+banned.
 """
 TORCH_VERSION = "trtspec-torch"
-"""How the version of an engine of the torch backend begins; others have TensorRT-LLM's."""
+"""The prefix of the version of an engine of the torch backend; others have TensorRT-LLM's version."""
 
 
 def read_limits(engine_dir: Path) -> Limits:
@@ -44,34 +44,34 @@ def read_limits(engine_dir: Path) -> Limits:
 def limits_of(document: Mapping[str, Any]) -> Limits:
     """Returns the limits in the content of a `config.json`, which every builder writes with NVIDIA's keys.
 
-    Raises KeyError for a missing key, ValueError or TypeError for a wrong value.
+    Raises `KeyError` for a missing key, `ValueError` or `TypeError` for an invalid value.
     """
     model, build = document["pretrained_config"], document["build_config"]
     mode, drafts = int(build["speculative_decoding_mode"]), int(build["max_draft_len"])
-    # An engine that drafts by itself keeps room for a draft in every text, of which nobody else knows.
+    # An engine with its own drafts reserves room for one in every sequence.
     longest = int(build["max_seq_len"]) - (drafts if mode in INSIDE else 0)
     if mode == EAGLE:  # `trtllm-build` has added them too (`build` of builder.py).
         longest -= int(model["num_eagle_layers"])
     vocab_size, is_torch = int(model["vocab_size"]), str(document["version"]).startswith(TORCH_VERSION)
     return Limits(
         max_batch_size=int(build["max_batch_size"]),
-        # A plan turns chunked context on wherever an iteration may be too short for a prompt, so that any
-        # prompt fits that leaves room for one token.
+        # A plan turns chunked context on if a prompt may be longer than an iteration, so any prompt fits that
+        # leaves room for one token.
         max_input_len=longest - 1,
         max_seq_len=longest,
         max_draft_len=drafts if mode == DRAFT_TOKENS_EXTERNAL else 0,
         vocab_size=vocab_size,
         ignored_options=GREEDY_ALONE if mode in INSIDE else frozenset(),
-        # EAGLE's engine takes its tokens before any layer of the runtime could change their logits
+        # EAGLE's engine chooses tokens before any layer of the runtime could change their logits
         # (`layers/layersFactory.h`).
         takes_bias=mode != EAGLE,
-        # TensorRT-LLM cannot say them. An engine that verifies drafts returns 0 for every token, with and
-        # without a draft: layers/externalDraftTokensLayer.cpp gives its kernels no place to write them to.
-        # The others say them of the distribution after temperature, penalties and top-k
+        # TensorRT-LLM cannot return them. An engine that verifies drafts returns 0 for every token, with and
+        # without a draft: layers/externalDraftTokensLayer.cpp gives its kernels no memory to write them to.
+        # The others return them of the distribution after temperature, penalties and top-k
         # (kernels/samplingTopKKernels.cu), where a greedy token always has 0.
         returns_log_probs=is_torch,
         max_top_log_probs=MAX_TOP_LOG_PROBS if is_torch else 0,
-        # `ban_bad_words` of kernels/banBadWords.cu asks for `0 < banned_token`.
+        # `ban_bad_words` of kernels/banBadWords.cu requires `0 < banned_token`.
         never_banned=range(vocab_size if mode in INSIDE else 0 if is_torch else 1),
         matches_samples=is_torch,
         draft_logits=None if is_torch else _draft_logits(model),
@@ -79,7 +79,7 @@ def limits_of(document: Mapping[str, Any]) -> Limits:
 
 
 def _draft_logits(model: Mapping[str, Any]) -> LogitsFormat | None:
-    """Returns the draft logits that an engine of TensorRT-LLM takes; None for a type that it cannot decode.
+    """Returns the format of draft logits for TensorRT-LLM; None for a dtype that it cannot decode.
 
     `getVocabSizePadded` of `runtime/modelConfig.h` pads the vocabulary to a multiple of the ranks.
     """

@@ -15,11 +15,11 @@ class StepResult:
     token_ids: list[int]
     """The new tokens."""
     finish_reason: FinishReason
-    """`NOT_FINISHED` where another step follows."""
+    """`NOT_FINISHED` if another step follows."""
 
 
 def decode(chosen: int, end_id: int | None, room: int) -> StepResult:
-    """Returns the result of ordinary decoding that chose `chosen`, with `room` tokens still wanted."""
+    """Returns the result of ordinary decoding that chose `chosen`, with `room` tokens left to generate."""
     if chosen == end_id:
         return StepResult([], FinishReason.END_ID)
     return StepResult([chosen], FinishReason.LENGTH if room == 1 else FinishReason.NOT_FINISHED)
@@ -28,8 +28,9 @@ def decode(chosen: int, end_id: int | None, room: int) -> StepResult:
 def verify(draft: list[int], chosen: list[int], end_id: int | None, room: int) -> StepResult:
     """Returns the result of one verification, after which the request is finished.
 
-    `chosen` holds the target's own token after each prefix of the draft, `len(draft) + 1` in all. The draft
-    is accepted as long as it agrees; the first that differs, or the one after the draft, is the target's own.
+    `chosen` has the target's own token after each prefix of the draft, `len(draft) + 1` in all. Draft tokens
+    are accepted up to the first that differs. The target's own token at that position, or after the whole
+    draft, is the last one.
     """
     accepted = common_prefix(draft, chosen, len(draft))
     tokens = chosen[: min(accepted + 1, room)]

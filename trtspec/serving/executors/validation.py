@@ -1,7 +1,7 @@
 """The validation of a request, as TensorRT-LLM does it when a request is enqueued.
 
-The rules and, closely, the texts are those of `LlmRequest::validate` (`batch_manager/llmRequest.cpp`) and of
-`SamplingConfig` (`executor/samplingConfig.cpp`).
+The rules, and nearly the messages, are those of `LlmRequest::validate` (`batch_manager/llmRequest.cpp`) and
+of `SamplingConfig` (`executor/samplingConfig.cpp`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SMALLEST = math.ulp(0.0)
 
 
 class Refused(ServingError):
-    """The engine cannot serve a request; `str()` is the error that its listener hears."""
+    """The engine cannot serve a request; `str()` is the error in its response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Valid:
 
 
 def validate(request: Request, limits: Limits) -> Valid:
-    """Returns the request cut to the engine's limits; raises `Refused` where that is not allowed."""
+    """Returns the request cut to the engine's limits; raises `Refused` if it is invalid."""
     given, draft = request.input_token_ids, list(request.draft_token_ids)
     prompt_len = len(given)
     if not prompt_len:

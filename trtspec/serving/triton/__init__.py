@@ -1,1 +1,1 @@
-"""The adapter to Triton: the only part of trtspec that runs inside, and imports, its Python backend."""
+"""The adapter to Triton, the only part of trtspec that runs in Triton's Python backend and imports it."""

@@ -1,9 +1,9 @@
-"""The departures of clients: of whom Triton is asked, and what the front of `trtspec deploy` reports.
+"""The departures of clients, which Triton is asked about and the front of `trtspec deploy` reports.
 
-Triton notices that a client has left only when it sends to it, which for an answer in one piece is at the
+Triton notices that a client has left only when it sends to it, which for a response in one piece is at the
 end. So the front names each request in a parameter, and sends the name again when the client has left.
-Triton also gives every error of a model the status 400, so the errors of a named request begin with their
-own status.
+Triton also gives every error of a model the status 400, so an error of a named request begins with its own
+status.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from weakref import WeakValueDictionary
 REQUEST, LEFT = "trtspec_request", "trtspec_left"
 """The parameters of a request: its own name, and the name of a request whose client has left."""
 ASKING_S = 0.003
-"""How long Triton is asked, of one client after the other, at a time. An answer takes up to 2 ms of a thread
-that sends nothing meanwhile."""
+"""The seconds in which Triton is asked about one client after the other: each takes up to 2 ms of sending."""
 
 K = TypeVar("K")
 
 
 class DepartureTurns(Generic[K]):
-    """Chooses which clients Triton is asked about next: those that it was asked about longest ago."""
+    """Chooses the clients to ask Triton about: those that it was asked about longest ago."""
 
     def __init__(self) -> None:
-        self._asked: dict[K, float] = {}  # when, or when they were first seen
+        self._asked: dict[K, float] = {}
+        """The time of the last question about a client, or of its first appearance here."""
 
     def take(self, clients: Collection[K]) -> Iterator[tuple[K, bool]]:
-        """Yields each client, and whether Triton is still to be asked of it, which ends after `ASKING_S`."""
+        """Yields each client, and whether to ask Triton about it, which is false after `ASKING_S`."""
         now = time.monotonic()
         until = now + ASKING_S
         self._asked = {client: self._asked.get(client, now) for client in clients}
@@ -50,19 +50,19 @@ class Leaving(Protocol):
 
 
 class Departures:
-    """Keeps the clients by the names of their requests, with weak references."""
+    """Finds clients by the names of their requests, with weak references."""
 
     def __init__(self) -> None:
         self._here: WeakValueDictionary[str, Leaving] = WeakValueDictionary()
 
     def arrive(self, parameters: dict[str, Any], client: Leaving) -> None:
-        """Removes the name, if there is one, from the parameters, and keeps the client under it."""
+        """Removes the name of the request from the parameters, if there is one, and stores its client."""
         if name := parameters.pop(REQUEST, None):
             client.is_named = True
             self._here[name] = client
 
     def leave(self, parameters: dict[str, Any]) -> bool:
-        """Says whether the request only reports a departure, and passes that on to the client."""
+        """Says whether a request only reports a departure; if so, passes the report on to the client."""
         if LEFT not in parameters:
             return False
         if client := self._here.get(parameters[LEFT]):

@@ -1,4 +1,4 @@
-"""The `TritonPythonModel` of an engine that is a model of its own, which Triton's Python backend calls."""
+"""The `TritonPythonModel` of an engine as its own model, which Triton's Python backend calls."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ class TritonPythonModel:
         check_s = int(parameters["cancellation_check_period_ms"]) / 1000
         logs.set_up(args["model_name"])
         self._watchdog, self._kv_use = Watchdog(args["model_name"]), _KvUse(args)
-        load, tell = partial(_load, parameters, folder), self._kv_use.tell
+        load, update = partial(_load, parameters, folder), self._kv_use.update
         try:
-            self._service = EngineService(load, excludes_input, check_s, self._watchdog, tell)
+            self._service = EngineService(load, excludes_input, check_s, self._watchdog, update)
         except BaseException as error:
             self._kv_use.close()
             self._watchdog.close()
             if isinstance(error, ServingError):
                 raise pb_utils.TritonModelException(str(error)) from None
             raise
-        # What is loaded stays: the garbage collector need not look through it, not even at the end.
+        # The loaded objects stay, so the garbage collector need not traverse them, not even at the end.
         gc.freeze()
 
     def execute(self, requests: Sequence[Any]) -> None:
-        """Hands the requests on and returns, so that the engine takes in new ones at every step."""
+        """Submits the requests and returns at once, so that the engine takes new ones at every step."""
         for request in requests:
             client = TritonEngineClient(request.get_response_sender())
             arrays = {tensor.name(): tensor.as_numpy().copy() for tensor in request.inputs()}
             try:
                 request_id = request.request_id()
             except UnicodeDecodeError:
-                # An exception that leaves `execute` would end the other requests too.
+                # An exception from `execute` would end the other requests too.
                 client.fail(NOT_UNICODE)
                 continue
             if not self._is_decoupled and "streaming" in arrays and arrays["streaming"].any():
@@ -73,7 +73,7 @@ class TritonPythonModel:
 
 
 class TritonEngineClient:
-    """The client of a request, behind Triton's response sender; the last response has the final flag."""
+    """The client of a request, reached by Triton's response sender. The last response has the final flag."""
 
     def __init__(self, sender: Any) -> None:
         self._sender = sender
@@ -95,18 +95,18 @@ class TritonEngineClient:
 
 
 class _KvUse(Series):
-    """Exports the use of the KV cache, as NVIDIA's C++ backend does of its models."""
+    """Exports the use of the KV cache, as NVIDIA's C++ backend does for its models."""
 
     def __init__(self, args: Mapping[str, str]) -> None:
         labels = {"model": args["model_name"], "version": args["model_version"]}
         super().__init__(FAMILIES[KV_FRACTION], labels)
 
-    def tell(self, use: float) -> None:
+    def update(self, use: float) -> None:
         self.set(MetricSample(KV_FRACTION, use, {"kv_cache_block_type": "fraction"}))
 
 
 def _load(parameters: Mapping[str, str], folder: Path) -> Executor:
-    """Loads the engine, which follows guides if it is told of a tokenizer; paths are relative to `folder`."""
+    """Loads the engine, with guides if the parameters ask for xgrammar. Paths are relative to `folder`."""
     from trtspec.serving.executors.torch.device import find_device
     from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 

@@ -1,6 +1,7 @@
-"""The requests of a `tensorrt_llm` model: from tensors to an executor's request, and back from its tokens.
+"""The requests and responses of a `tensorrt_llm` model, between tensors and an executor's types.
 
-Meanings are those of NVIDIA's C++ backend (`inflight_batcher_llm/src/utils.cc`, `model_instance_state.cc`).
+The tensors have the meanings of NVIDIA's C++ backend (`inflight_batcher_llm/src/utils.cc`,
+`model_instance_state.cc`).
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import numpy.typing as npt
 
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import Request, SamplingConfig
+from trtspec.serving.text import common_prefix
 from trtspec.serving.triton.guides import read_guide
 from trtspec.serving.triton.stop_words import read_words
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
-# What the executors cannot do. Some clients always send some of it, with a value that asks for nothing: an
-# empty list, one beam, no logits.
+# The inputs without an implementation. Some clients always send some of them, with a value without an effect:
+# an empty list, one beam, no logits.
 _MISSING = (
     "num_return_sequences",
     "beam_width",
@@ -46,11 +48,11 @@ _ONE = ("num_return_sequences", "beam_width")
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """A request of a client to an engine, with the outputs that it wants."""
+    """A request to an engine's model, with its choice of outputs."""
 
     request: Request
     stop_words: Sequence[Sequence[int]]
-    """Sequences of tokens, each of which ends the text and stays in it."""
+    """Sequences of tokens. The output ends with the first of them that comes."""
     excludes_input: bool
     perf_metrics: bool
     num_input_tokens: bool
@@ -58,12 +60,12 @@ class EngineRequest:
 
 
 def read_engine_request(arrays: Arrays, excludes_input: bool) -> EngineRequest:
-    """Returns the request that the tensors hold; raises `RequestError`.
+    """Returns the request in the tensors; raises `RequestError`.
 
     `excludes_input` is the default of `exclude_input_in_output`. The executor checks the engine's limits.
     """
     for name in arrays:
-        if name in _MISSING and not _asks_for_nothing(name, arrays[name]):
+        if name in _MISSING and not _has_no_effect(name, arrays[name]):
             raise RequestError(name, "given", "nothing, since the torch backend does not have it")
     tokens = arrays.get("input_ids")
     if tokens is None:
@@ -83,11 +85,11 @@ def read_engine_request(arrays: Arrays, excludes_input: bool) -> EngineRequest:
         return_log_probs=bool(_scalar(arrays, "return_log_probs")),
         guide=read_guide(_text(arrays, "guided_decoding_guide_type"), _text(arrays, "guided_decoding_guide")),
     )
-    said = _scalar(arrays, "exclude_input_in_output")
+    excluded = _scalar(arrays, "exclude_input_in_output")
     return EngineRequest(
         request,
         stop_words=read_words(arrays.get("stop_words_list"), "stop_words_list"),
-        excludes_input=excludes_input if said is None else said,
+        excludes_input=excludes_input if excluded is None else excluded,
         perf_metrics=bool(_scalar(arrays, "return_perf_metrics")),
         num_input_tokens=bool(_scalar(arrays, "return_num_input_tokens")),
         num_output_tokens=bool(_scalar(arrays, "return_num_output_tokens")),
@@ -105,12 +107,12 @@ def response_arrays(
     log_probs: Sequence[float] = (),
     num_verified: int | None = None,
 ) -> dict[str, npt.NDArray[Any]]:
-    """Returns `output_ids` int32 [1, 1, length], `sequence_length` int32 [1, 1], and the numbers asked for.
+    """Returns `output_ids` int32 [1, 1, length], `sequence_length` int32 [1, 1], and the requested outputs.
 
-    The prompt comes before the `new` tokens, unless the client does not want it or the request streams.
-    `log_probs` are those of all tokens generated so far, as `createResult` of `batch_manager/llmRequest.cpp`
-    has them, also in a stream; `output_log_probs` is float32 [1, 1, tokens] and `cum_log_probs`, their sum,
-    float32 [1, 1]. `total_draft_tokens` are the `num_verified` of `Response`.
+    The prompt comes before the `new` tokens, unless the request excludes it or streams. `log_probs` are those
+    of all generated tokens, also in a stream, as `createResult` of `batch_manager/llmRequest.cpp` has them.
+    `output_log_probs` is float32 [1, 1, tokens], and `cum_log_probs`, their sum, float32 [1, 1].
+    `total_draft_tokens` is the `num_verified` of `Response`.
     """
     request = asked.request
     shows_input = not asked.excludes_input and not request.streaming
@@ -122,8 +124,8 @@ def response_arrays(
     if asked.num_output_tokens:
         numbers["num_output_tokens"] = len(tokens)
     if asked.perf_metrics:
-        draft = request.draft_token_ids[:num_verified]
-        drafted, accepted = len(draft), _accepted(draft, new)
+        draft = list(request.draft_token_ids[:num_verified])
+        drafted, accepted = len(draft), common_prefix(draft, list(new), min(len(draft), len(new)))
         numbers["total_draft_tokens"], numbers["total_accepted_draft_tokens"] = drafted, accepted
         numbers["acceptance_rate"] = accepted / drafted if drafted else 0.0
     if request.return_log_probs:
@@ -134,13 +136,13 @@ def response_arrays(
     return arrays
 
 
-def _asks_for_nothing(name: str, array: npt.NDArray[Any]) -> bool:
+def _has_no_effect(name: str, array: npt.NDArray[Any]) -> bool:
     nothing = (1,) if name in _ONE else (0, b"")
     return all(item in nothing for item in array.reshape(-1).tolist())
 
 
 def _embedding_bias(arrays: Arrays) -> dict[int, float]:
-    """Returns the biases that are not 0, by token id; the tensor has the whole vocabulary, or nothing."""
+    """Returns the biases that are not 0, by token id. The tensor has the whole vocabulary, or is empty."""
     array = arrays.get("embedding_bias")
     if array is None:
         return {}
@@ -149,7 +151,7 @@ def _embedding_bias(arrays: Arrays) -> dict[int, float]:
 
 
 def _text(arrays: Arrays, name: str) -> str:
-    """Returns what a STRING tensor holds; empty without it."""
+    """Returns the element of a STRING tensor; empty without the tensor."""
     found = _scalar(arrays, name)
     try:
         return "" if found is None else bytes(found).decode()
@@ -163,7 +165,7 @@ def _scalar(arrays: Arrays, name: str) -> Any:
 
 
 def _sampling(arrays: Arrays) -> SamplingConfig:
-    """Returns the sampling, which without top-k and top-p takes the best token at any temperature."""
+    """Returns the options. Without top-k and top-p they are greedy at any temperature."""
     top_k, top_p = _scalar(arrays, "runtime_top_k") or None, _scalar(arrays, "runtime_top_p")
     if top_p is not None and top_p <= 0:
         top_p = None
@@ -177,10 +179,3 @@ def _sampling(arrays: Arrays) -> SamplingConfig:
         frequency_penalty=_scalar(arrays, "frequency_penalty"),
         min_tokens=_scalar(arrays, "min_tokens"),
     )
-
-
-def _accepted(draft: Sequence[int], new: Sequence[int]) -> int:
-    agreeing = 0
-    while agreeing < min(len(draft), len(new)) and draft[agreeing] == new[agreeing]:
-        agreeing += 1
-    return agreeing

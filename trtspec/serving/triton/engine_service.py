@@ -1,4 +1,4 @@
-"""The service of an engine that is a Triton model of its own: the loop that it runs on."""
+"""The service of an engine as its own Triton model, with the loop and the thread that it runs on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class EngineClient(Protocol):
-    """The client of one request, as Triton gives it; used on the sending thread alone."""
+    """The client of one request, as Triton gives it. It is used on the sending thread alone."""
 
     def send(self, arrays: Arrays, is_final: bool) -> None: ...
 
@@ -42,26 +42,27 @@ class EngineClient(Protocol):
 
 @dataclass(slots=True)
 class EngineJob:
-    """A request in flight."""
+    """A running request."""
 
     asked: EngineRequest
     request_id: str
     client: EngineClient
     stop_words: StopWords
     is_over: bool = False
-    """True once its client has had the last response."""
+    """True once its last response is on its way to the client."""
     is_lost: bool = False
-    """True once a response could not be sent, and an error was the last one; of the sending thread."""
+    """True once a response could not be sent, so that its client got an error. For the sending thread."""
     log_probs: list[float] = field(default_factory=list)
-    """Those of the tokens so far, if they were asked for."""
+    """The log-probabilities of the tokens so far if the request has `return_log_probs`."""
 
 
 class EngineService:
-    """Runs one executor on an asyncio loop in a thread of its own, and sends responses on another thread.
+    """Runs one executor on an asyncio loop in its own thread, and sends responses on another thread.
 
-    `load` is called on the loop; what it raises is raised here. `excludes_input` is the default of
-    `exclude_input_in_output`. Every `check_s` seconds the service asks whether clients have left, and calls
-    `tell_kv_use`, on the sending thread, with the largest share of the KV cache that requests held meanwhile.
+    `load` is called on the loop; its errors are raised here. `excludes_input` is the default of
+    `exclude_input_in_output`. Every `check_s` seconds the service checks whether clients have left. Then it
+    calls `update_kv_use`, on the sending thread, with the largest share of the KV cache that requests held
+    meanwhile.
     """
 
     def __init__(
@@ -70,10 +71,10 @@ class EngineService:
         excludes_input: bool,
         check_s: float,
         watchdog: Watchdog | None = None,
-        tell_kv_use: Callable[[float], None] | None = None,
+        update_kv_use: Callable[[float], None] | None = None,
     ) -> None:
         self._excludes_input, self._check_s, self._watchdog = excludes_input, check_s, watchdog
-        self._tell_kv_use = tell_kv_use
+        self._update_kv_use = update_kv_use
         self._jobs: dict[int, EngineJob] = {}
         self._turns: DepartureTurns[int] = DepartureTurns()
         self._is_closing = False
@@ -86,12 +87,12 @@ class EngineService:
             self._loop.end()
             raise
         self._sends = ThreadPoolExecutor(1, "trtspec-sender")
-        self._loop.post(self._look_around)
+        self._loop.post(self._tick)
         if watchdog:
             self._loop.every(BEAT_S, watchdog.beat)
 
     def submit(self, arrays: Arrays, request_id: str, client: EngineClient) -> None:
-        """Starts a request, or stops those with its id, and returns immediately."""
+        """Starts a request, or stops those with its id, and returns at once."""
         if is_stop(arrays):
             self._loop.post(self._stop, request_id)
             self._sends.submit(self._send, client, {}, True)
@@ -104,7 +105,7 @@ class EngineService:
             self._loop.post(self._begin, EngineJob(asked, request_id, client, StopWords(asked.stop_words)))
 
     def close(self) -> None:
-        """Cancels what still runs, sends the last responses, and frees the engine."""
+        """Cancels running requests, sends the last responses, and frees the engine."""
         self._is_closing = True
         self._loop.call(self._executor.shutdown)
         self._loop.end()
@@ -132,22 +133,22 @@ class EngineService:
             return
         tokens = job.stop_words.take(response.token_ids)
         job.is_over = response.is_final or job.stop_words.found
-        job.log_probs += [said.value for said in (response.log_probs or [])[: len(tokens)]]
+        job.log_probs += [log_prob.value for log_prob in (response.log_probs or [])[: len(tokens)]]
         arrays = response_arrays(job.asked, tokens, job.log_probs, response.num_verified)
         self._sends.submit(self._send_part, job, arrays, job.is_over)
         if job.is_over and not response.is_final:
             self._executor.cancel_request(response.request_id)
 
-    def _look_around(self) -> None:
-        # An engine that is shut down says that it has failed, which is no reason to end the server.
+    def _tick(self) -> None:
+        # An engine after its shutdown reports a failure, which must not end the server.
         if self._is_closing:
             return
         self._sends.submit(_logged, self._cancel_abandoned, dict(self._jobs))
-        if self._tell_kv_use and (use := self._executor.take_kv_use()) is not None:
-            self._sends.submit(_logged, self._tell_kv_use, use)
+        if self._update_kv_use and (use := self._executor.take_kv_use()) is not None:
+            self._sends.submit(_logged, self._update_kv_use, use)
         if self._executor.failure and self._watchdog:
             self._watchdog.give_up(self._executor.failure)
-        asyncio.get_running_loop().call_later(self._check_s, self._look_around)
+        asyncio.get_running_loop().call_later(self._check_s, self._tick)
 
     def _give_up(self, client: EngineClient) -> None:
         for number, job in self._jobs.items():
@@ -158,16 +159,17 @@ class EngineService:
     # On the sending thread.
 
     def _send(self, client: EngineClient, arrays: Arrays, is_final: bool) -> bool:
-        """Returns whether it was sent; if not, the client has its last response, an error."""
+        """Returns whether the response was sent; if not, an error is the client's last response."""
         if _logged(client.send, arrays, is_final):
             return True
-        # Without a last response it would wait for ever.
+        # Without a last response the client would wait for ever.
         _logged(client.fail, "a response could not be sent")
         self._loop.post(self._give_up, client)
         return False
 
     def _send_part(self, job: EngineJob, arrays: Arrays, is_final: bool) -> None:
-        # The engine makes more responses until it is cancelled, and Triton takes none after the last.
+        # Until the engine has cancelled the request there are more responses, and Triton takes none after an
+        # error.
         if not job.is_lost:
             job.is_lost = not self._send(job.client, arrays, is_final)
 
@@ -176,7 +178,7 @@ class EngineService:
             _logged(job.client.fail, message)
 
     def _cancel_abandoned(self, jobs: dict[int, EngineJob]) -> None:
-        """Asks who has left, in turn, as far as the time goes."""
+        """Cancels the requests of clients that have left, as far as there is time to ask."""
         for number, is_asked in self._turns.take(jobs):
             job = jobs[number]
             if is_asked and not job.is_over and job.client.has_left():
@@ -184,7 +186,7 @@ class EngineService:
 
 
 def _logged(work: Callable[..., None], *arguments: object) -> bool:
-    """Returns whether it was done."""
+    """Calls `work`, logs any exception, and returns whether there was none."""
     try:
         work(*arguments)
     except Exception:  # One refused response must not end the thread that serves the others.

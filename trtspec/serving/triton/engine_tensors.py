@@ -1,8 +1,8 @@
-"""The tensors of an engine that is a Triton model of its own: `tensorrt_llm`, as NVIDIA's C++ backend has it.
+"""The tensors of an engine as its own Triton model, `tensorrt_llm`, as NVIDIA's C++ backend has them.
 
-From `triton_backend/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt` of TensorRT-LLM 1.0 to 1.2,
-without what only encoders, images and disaggregated serving use. `config.pbtxt` is generated from these
-tables, whichever backend runs the engine; a batch dimension comes before `dims`.
+They are those of `triton_backend/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt` of TensorRT-LLM
+1.0 to 1.2, without those for encoders, images and disaggregated serving. `config.pbtxt` is generated from
+these tables for any backend of the engine. A batch dimension comes before `dims`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ class EngineInput:
     name: str
     datatype: Datatype
     dims: tuple[int, ...] | None = None
-    """None for one number a request, of shape [batch] in the model."""
+    """None for one number in each request, of shape [batch] in the model."""
     is_ragged: bool = False
-    """True if requests whose tensors differ in length may be batched all the same."""
+    """True if a batch may have tensors of different lengths."""
     is_required: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOutput:
-    """An output tensor; beams come before tokens, and those before the vocabulary."""
+    """An output tensor. Its dimensions are beams, tokens and the vocabulary, in this order."""
 
     name: str
     datatype: Datatype

@@ -1,4 +1,4 @@
-"""The engines of a model, loaded as the parameters of its `config.pbtxt` say."""
+"""The engines of a model, loaded by the parameters of its `config.pbtxt`."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from trtspec.serving.triton.parameters import Parameters
 
 @dataclass(frozen=True, slots=True)
 class EnginePair:
-    """The parts of a coordinator; without `draft` and `drafting` the target decodes alone."""
+    """The parts of a coordinator. Without `draft` and `drafting` the target decodes alone."""
 
     target: Executor
     draft: Executor | None
     tokenizer: Tokenizer
     num_draft_tokens: int | None = None
     in_process: bool = True
-    """False if the engines are models of their own, which need not be loaded yet."""
+    """False if the engines are their own models, which may be loaded later."""
     bounds: ServingBounds | None = None
     drafting: Drafting | None = None
     policy: Policy = "fixed"
     guides: Guides | None = None
     share: float = 1.0
     draft_tokenizer: Tokenizer | None = None
-    """Given if the draft has another vocabulary than the target."""
+    """Given if the draft's vocabulary differs from the target's."""
 
     def coordinator(self) -> Coordinator:
         return Coordinator(
@@ -62,8 +62,8 @@ class EnginePair:
 def load(values: Mapping[str, str], folder: Path) -> EnginePair:
     """Loads the engines, or connects to the models that run them.
 
-    Paths in `values` are relative to `folder`, the model's. It is called on the loop that the executors will
-    use. Raises `EngineLoadError` or `TokenizerError`.
+    Paths in `values` are relative to `folder`, which is the model's. It is called on the loop that the
+    executors will use. Raises `EngineLoadError` or `TokenizerError`.
     """
     parameters = Parameters(values, folder)
     backend = parameters.text("engine_backend")
@@ -96,9 +96,9 @@ def load(values: Mapping[str, str], folder: Path) -> EnginePair:
 
 
 def _guides(parameters: Parameters, tokenizer: Tokenizer, roles: Sequence[str]) -> Guides:
-    """Returns the guides over the larger vocabulary: they are read once for both engines.
+    """Returns the guides over the larger vocabulary, which compile a guide once for both engines.
 
-    Engines of TensorRT-LLM follow guides by themselves, and only those that were read here.
+    Engines of TensorRT-LLM follow guides by themselves, but get only those that were compiled here.
     """
     limits = [read_limits(parameters.path(f"{role}_engine_dir")) for role in roles]
     return Guides(tokenizer.vocabulary, max(limit.vocab_size for limit in limits))
@@ -106,14 +106,14 @@ def _guides(parameters: Parameters, tokenizer: Tokenizer, roles: Sequence[str]) 
 
 def _policy(parameters: Parameters) -> Policy:
     policies: dict[str, Policy] = {"adaptive": "adaptive", "fixed": "fixed"}
-    asked = parameters.values.get("draft_policy", "fixed")
-    if asked not in policies:
-        raise EngineLoadError("draft_policy", f"{asked!r} is none of {', '.join(policies)}")
-    return policies[asked]
+    name = parameters.values.get("draft_policy", "fixed")
+    if name not in policies:
+        raise EngineLoadError("draft_policy", f"{name!r} is none of {', '.join(policies)}")
+    return policies[name]
 
 
 def _drafting(parameters: Parameters) -> Drafting | None:
-    """Returns the method that is not the usual one, with its options."""
+    """Returns the method of drafting with its options; None for the default one."""
     if "draft_method" not in parameters.values:
         return None
     prefix = "draft_method."
@@ -123,7 +123,7 @@ def _drafting(parameters: Parameters) -> Drafting | None:
 
 
 def _bounds(parameters: Parameters, engines: Sequence[Executor]) -> ServingBounds:
-    """Returns the bounds that the plan has chosen, with the KV cache size of the loaded engines."""
+    """Returns the bounds of the plan, with the KV cache size of the loaded engines."""
     caches = [executor.kv_tokens for executor in engines if executor.kv_tokens is not None]
     usual = ServingBounds(min(executor.limits.max_batch_size for executor in engines))
     has, number = parameters.values.keys(), parameters.number
@@ -141,7 +141,7 @@ def _bounds(parameters: Parameters, engines: Sequence[Executor]) -> ServingBound
 def _bls(
     parameters: Parameters, roles: Sequence[str], tokenizer: Tokenizer, guides: Guides | None
 ) -> Sequence[Executor]:
-    """Connects to the models; limits come from the engine directories, the cache size from the plan."""
+    """Connects to the models. Limits come from the engine directories, the cache size from the plan."""
     from trtspec.serving.executors.bls.bls_executor import BlsExecutor
     from trtspec.serving.triton.bls import TritonModel
 
@@ -174,7 +174,7 @@ def _tensorrt_llm(
             parameters.path(f"{role}_engine_dir"),
             parameters.number(f"{role}_gpu_device_id"),
             parameters.flag(f"{role}_enable_chunked_context"),
-            _inside(parameters) if role == "target" else None,
+            _runtime_draft(parameters) if role == "target" else None,
         )
         for role in roles
         if role == "target" or device is None
@@ -192,8 +192,8 @@ def _tensorrt_llm(
     return load_beside(lambda: load_engines(bindings, locations, fraction, guided), draft, device)
 
 
-def _inside(parameters: Parameters) -> RuntimeDraft | None:
-    """Returns what the target's engine drafts by itself, of which a parameter of NVIDIA's tells."""
+def _runtime_draft(parameters: Parameters) -> RuntimeDraft | None:
+    """Returns the method by which the target's engine drafts itself, by NVIDIA's parameters; else None."""
     from trtspec.serving.executors.tensorrt_llm.eagle import EagleTree
     from trtspec.serving.executors.tensorrt_llm.lookahead import LookaheadSizes
     from trtspec.serving.executors.tensorrt_llm.medusa import MedusaTree
@@ -224,4 +224,4 @@ _LOADERS: Mapping[
     "tensorrt_llm": _tensorrt_llm,
     "torch": _torch,
 }
-"""Each loads the engines of the roles, of which the target is the first, and returns them in this order."""
+"""Functions by backend that load the engines of the roles, in the order of the roles."""

@@ -1,6 +1,5 @@
-"""The guide in the tensors of a client, with NVIDIA's names for its types.
-
-They are those of `getGuidedDecodingParamsFromTensors` (`inflight_batcher_llm/src/utils.cc`).
+"""The guide in a request's tensors, with the types of NVIDIA's `getGuidedDecodingParamsFromTensors`
+(`inflight_batcher_llm/src/utils.cc`).
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from trtspec.serving.executor import Guide, GuideType
 
 
 def read_guide(guide_type: str, guide: str) -> Guide | None:
-    """Returns the guide; None where both are empty, as some clients send them. Raises `RequestError`.
+    """Returns the guide; None if both are empty, as some clients send them. Raises `RequestError`.
 
-    NVIDIA's C++ backend takes a type that it does not know for none at all.
+    NVIDIA's C++ backend silently ignores an unknown type.
     """
     if not guide_type:
         if guide:

@@ -1,6 +1,6 @@
-"""The form of the log: plain words, or one line of JSON for each message and each request that is over.
+"""The format of the log: plain text, or a line of JSON for each message and each finished request.
 
-What this process writes to stderr is in the log of the server.
+The stderr of this process is part of the server's log.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import os
 from datetime import datetime, timezone
 
 LOG_FORMAT = "TRTSPEC_LOG_FORMAT"
-"""The environment variable that says which; `json`, or nothing for words."""
+"""The environment variable of the format: `json`, or empty for plain text."""
 
 _ROOT = "trtspec"
 
 
 def set_up(model: str) -> None:
-    """Has this process log in the form that its environment asks for; `model` is in each line of JSON."""
+    """Sets the format by the environment. The name `model` is in each line of JSON."""
     if os.environ.get(LOG_FORMAT) != "json":
         return
     handler = logging.StreamHandler()
@@ -28,7 +28,7 @@ def set_up(model: str) -> None:
 
 
 class JsonLines(logging.Formatter):
-    """Makes a line of JSON of a message, with the `fields` that it has, if any."""
+    """Formats a message as a line of JSON, with its `fields`, if any."""
 
     def __init__(self, model: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The thread of an asyncio loop: uvloop's where that is installed, which takes a quarter less for a round."""
+"""The thread of an asyncio loop, uvloop's if it is installed: a round takes a quarter less time with it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Returns a loop whose `time()` tells microseconds, as asyncio's does: rounds are timed by it."""
+    """Returns a loop whose `time()` has microseconds, as asyncio's does: it measures rounds."""
     try:
         # The repository runs in NVIDIA's image too, which has no uvloop.
         import uvloop
@@ -20,7 +20,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
         return asyncio.new_event_loop()
 
     class Loop(uvloop.Loop):
-        """Tells the time by the clock; uvloop's own counts whole milliseconds, once an iteration."""
+        """Has an exact clock. uvloop's own counts whole milliseconds, and changes once an iteration."""
 
         time = staticmethod(time.monotonic)
 
@@ -28,9 +28,9 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 class LoopThread:
-    """Runs an asyncio loop in a thread of its own.
+    """Runs an asyncio loop in its own thread.
 
-    `run`, `call` and `end` wait, so they are called on other threads than the loop's.
+    `run`, `call` and `end` wait for the loop, so other threads call them.
     """
 
     def __init__(self, name: str) -> None:
@@ -39,19 +39,19 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[object, object, T]) -> T:
-        """Runs a coroutine on the loop; returns, or raises, what it does."""
+        """Runs a coroutine on the loop, and returns its result or raises its error."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def call(self, work: Callable[[], T]) -> T:
-        """Calls a plain function on the loop; returns, or raises, what it does."""
+        """Calls a plain function on the loop, and returns its result or raises its error."""
         return self.run(_called(work))
 
     def post(self, work: Callable[..., object], *arguments: Any) -> None:
-        """Has `work` called on the loop soon; any thread may call this."""
+        """Schedules a call of `work` on the loop. Any thread may do this."""
         self._loop.call_soon_threadsafe(work, *arguments)
 
     def every(self, seconds: float, work: Callable[[], object]) -> None:
-        """Has `work` called on the loop now and every so many seconds, while the loop runs."""
+        """Schedules calls of `work` on the loop, now and every `seconds`, while the loop runs."""
 
         def again() -> None:
             work()

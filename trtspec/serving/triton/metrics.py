@@ -21,29 +21,29 @@ from trtspec.serving.stats import Stats
 
 PERIOD_S = 1.0
 """The seconds between two updates of counters, while there are requests."""
-_AT_WORK = ("trtspec:num_requests_running", "trtspec:num_requests_waiting")
+_LOAD = ("trtspec:num_requests_running", "trtspec:num_requests_waiting")
 
 
 class TritonMetrics:
     """Exports `Stats`, each metric with these `labels`.
 
-    `update` may be called often: it sends only what has changed, since each value costs a message, and
-    counters once in `PERIOD_S`. Those that are no histogram's go out when nothing is left to do, too.
+    `update` may be called often. It sends only changed values, since each costs a message, and counters once
+    in `PERIOD_S`. When the last request ends, it sends the counters of no histogram at once.
     """
 
     def __init__(self, labels: Mapping[str, str], clock: Callable[[], float] = time.monotonic) -> None:
         self._labels, self._clock = dict(labels), clock
         self._began = self._due = clock()
-        # Whole milliseconds come out of every text format as they went in.
+        # Whole milliseconds are exact in every text format.
         self._started = round(time.time(), 3)
         self._done = 0
         self._series: dict[str, Series] = {}
         self.update(Stats())
 
     def update(self, stats: Stats) -> None:
-        # What is present is read first and told last: who sees that nothing runs any more finds all counted.
+        # Gauges are read first and sent last: a reader who sees that nothing runs any more finds all counted.
         present, now = list(gauges(stats, self._started)), self._clock()
-        is_idle = not any(sample.value for sample in present if sample.name in _AT_WORK)
+        is_idle = not any(sample.value for sample in present if sample.name in _LOAD)
         done = sum(map(sum, (stats.rounds.copy().values(), stats.ended.values(), stats.failures.values())))
         is_due = now >= self._due
         if is_due or (is_idle and done != self._done):
@@ -58,7 +58,7 @@ class TritonMetrics:
             self._send(sample)
 
     def close(self) -> None:
-        """Gives the metrics back to Triton, as `Series.close`."""
+        """Gives the metrics back to Triton, as `Series.close` does."""
         while self._series:
             self._series.popitem()[1].close()
 
@@ -69,7 +69,7 @@ class TritonMetrics:
 
 
 class Series:
-    """A metric family, with a metric for each set of labels that it has been set with."""
+    """A metric family of Triton, with a metric for each set of labels that came so far."""
 
     def __init__(self, family: MetricFamily, labels: Mapping[str, str]) -> None:
         kinds = {
@@ -89,17 +89,17 @@ class Series:
         if (change := sample.value - self._values[key]) == 0:
             return
         if self._kind is MetricType.GAUGE:
-            # Increments of shares would add up to a little more or less than nothing.
+            # Increments of shares would not add up to exactly 0.
             self._metrics[key].set(sample.value)
         else:
             self._metrics[key].increment(change)
         self._values[key] = sample.value
 
     def close(self) -> None:
-        """Gives the metrics back to Triton, while the model's process has memory in common with it.
+        """Gives the metrics back to Triton, while the model's process shares memory with it.
 
-        Those that are left when Python ends write into memory that is gone, which kills the process and may
-        leave a core file (python_backend, src/metric.cc, `Metric::Clear`).
+        A metric that is left when Python ends writes into memory that is gone, which kills the process and
+        may leave a core file (python_backend, src/metric.cc, `Metric::Clear`).
         """
         self._metrics.clear()
         del self._family

@@ -26,7 +26,7 @@ from trtspec.serving.triton.watchdog import Watchdog
 
 
 class TritonPythonModel:
-    """The coordinator with both engines in this process."""
+    """The coordinator with its engines."""
 
     load = staticmethod(engines.load)
 
@@ -48,18 +48,18 @@ class TritonPythonModel:
             if isinstance(error, ServingError):
                 raise pb_utils.TritonModelException(str(error)) from None
             raise
-        # What is loaded stays: the garbage collector need not look through it, not even at the end.
+        # The loaded objects stay, so the garbage collector need not traverse them, not even at the end.
         gc.freeze()
 
     def execute(self, requests: Sequence[Any]) -> None:
-        """Hands the requests on and returns, so that Triton need not wait before it takes the next ones."""
+        """Submits the requests and returns at once, so that Triton takes the next ones."""
         for request in requests:
             client = TritonClient(request.get_response_sender())
             try:
                 parameters = json.loads(request.parameters() or "{}")
                 request_id = request.request_id()
             except UnicodeDecodeError:
-                # An exception that leaves `execute` would end the other requests too.
+                # An exception from `execute` would end the other requests too.
                 self._service.refuse(client, Failure(NOT_UNICODE, Code.INVALID_ARG))
                 continue
             given = take_request_id(parameters)
@@ -70,12 +70,12 @@ class TritonPythonModel:
             self._departures.arrive(parameters, client)
             try:
                 tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-                completion, client.wanted = read(tensors, parameters, request.timeout())
+                completion, client.options = read(tensors, parameters, request.timeout())
             except ServingError as error:
                 message = explain(error) if isinstance(error, RequestError) else str(error)
                 self._service.refuse(client, Failure(message, Code.INVALID_ARG), request_id)
             else:
-                self._service.submit(completion, client.wanted, client, request_id)
+                self._service.submit(completion, client.options, client, request_id)
 
     def finalize(self) -> None:
         self._service.close()
@@ -84,13 +84,13 @@ class TritonPythonModel:
 
 
 class TritonClient:
-    """The client of a request, behind Triton's response sender.
+    """The client of a request, reached by Triton's response sender.
 
-    The last response carries the final flag, so no empty one follows it.
+    The last response has the final flag, so no empty one follows it.
     """
 
     def __init__(self, sender: Any) -> None:
-        self._sender, self.wanted = sender, ResponseOptions()
+        self._sender, self.options = sender, ResponseOptions()
         self.is_named = self._has_left = False
 
     def leave(self) -> None:
@@ -106,7 +106,7 @@ class TritonClient:
             error = _error(chunk.failure, with_status=self.is_named)
             self._sender.send(pb_utils.InferenceResponse(error=error), flags)
         else:
-            tensors = [pb_utils.Tensor(name, array) for name, array in arrays(chunk, self.wanted).items()]
+            tensors = [pb_utils.Tensor(name, array) for name, array in arrays(chunk, self.options).items()]
             self._sender.send(pb_utils.InferenceResponse(tensors), flags)
 
     def has_left(self, ask: bool) -> bool:

@@ -1,11 +1,11 @@
-"""The outboxes of clients, and the thread that sends what the coordinator's loop puts there.
+"""The outboxes of clients, and the thread that sends what the coordinator's loop puts into them.
 
-A send goes through shared memory and waits for the server: about 0.1 ms, of which most is waiting. On a
-thread of its own it overlaps with the next round; text that arrives during a send goes out together.
+A send goes through shared memory and waits for the server: about 0.1 ms, most of it waiting. On its own
+thread it overlaps with the next round. Text that arrives during a send goes out in one response.
 
-Each response costs processor time here, in Triton, in what stands before it and at the client, which steps on
-the same processors lack, and Python's lock, which the coordinator needs. So with many streams each one rests
-behind a response, and what comes meanwhile goes out together too. A stream's first text, its end and a
+Each response costs CPU time here, in Triton, in its front and at the client, which may share processors with
+the engines, and it needs Python's lock, as the coordinator does. So with many streams each one rests after a
+response, and text that arrives meanwhile goes out in one response too. A stream's first text, its end and a
 failure never wait.
 """
 
@@ -27,26 +27,26 @@ from trtspec.serving.triton.responses import Code, Failure, TextChunk
 log = logging.getLogger(__name__)
 
 REST_S, LONGEST_REST_S = 0.002, 0.03
-"""How long a stream rests behind a response, for each other stream, and at most: 33 responses a second."""
+"""The rest of a stream after a response, in seconds: for each other stream, and at most (33 a second)."""
 
 _UNSENT = TextChunk(failure=Failure("a response could not be sent", Code.INTERNAL))
 
 
 class RequestClient(Protocol):
-    """The client of one request, as Triton gives it; used on the sending thread alone."""
+    """The client of one request, as Triton gives it. It is used on the sending thread alone."""
 
     def send(self, chunk: TextChunk) -> None: ...
 
     def has_left(self, ask: bool) -> bool:
-        """Says whether it is known to have left; with `ask`, Triton is asked too, which takes its time."""
+        """Says whether the client is known to have left. With `ask` it asks Triton too, which takes time."""
         ...
 
 
 class Outbox:
-    """Holds what is still to be sent to one client; `put` may be called on any thread, one at a time.
+    """Holds the unsent chunks of one client. Any thread may call `put`, one at a time.
 
-    `ready` is told when something is to be sent: at once while the outbox is awake, which it is not between a
-    send and `wake`, and whenever a completion or failure comes. A failure is sent behind the text that waits.
+    `put` calls `ready` if the outbox is to be sent: while it is awake, or if the chunk has a completion or a
+    failure. The outbox is not awake between a send and `wake`. A failure is sent after the waiting text.
     """
 
     def __init__(self, client: RequestClient, ready: Callable[[Outbox], None]) -> None:
@@ -56,7 +56,7 @@ class Outbox:
         self._is_awake, self._is_over = True, False
 
     def put(self, chunk: TextChunk) -> bool:
-        """Returns whether it is still to be sent: nothing is behind the last one."""
+        """Adds a chunk. Returns False, and drops it, if the last chunk was put before."""
         with self._lock:
             if self._is_over:
                 return False
@@ -71,14 +71,14 @@ class Outbox:
         return True
 
     def wake(self) -> None:
-        """Has what waits sent, and otherwise the next chunk at once."""
+        """Calls `ready` if chunks wait; if not, the next `put` does."""
         with self._lock:
             is_awake = self._is_awake = not self._waiting
         if not is_awake:
             self._ready(self)
 
     def send(self) -> bool:
-        """Sends what waits as one response for each sequence; returns whether the last was among them."""
+        """Sends the waiting chunks, one response for each sequence; returns whether the last was sent."""
         with self._lock:
             waiting, self._waiting, self._is_awake = list(self._waiting.values()), {}, False
         for chunk in waiting:
@@ -115,11 +115,11 @@ class Sender:
 
     @property
     def has_clients(self) -> bool:
-        """Says whether a client has not had its last response yet."""
+        """True if a client has not got its last response yet."""
         return bool(self._open)
 
     def close(self) -> None:
-        """Sends what waits and ends the thread."""
+        """Sends all waiting chunks and ends the thread."""
         self._ready.put(None)
         self._thread.join()
 
@@ -137,11 +137,11 @@ class Sender:
                 self._send(outbox)
             while self._resting and self._resting[0][0] <= time.monotonic():
                 _, number, outbox = heappop(self._resting)
-                # An end was sent meanwhile, and the stream rests behind that.
+                # Another number means that an urgent chunk was sent meanwhile, with a rest after it.
                 if self._rests.get(outbox) == number:
                     outbox.wake()
             if time.monotonic() >= next_tick:
-                self._look_around()
+                self._check_clients()
                 next_tick = time.monotonic() + self._tick_s
         for outbox in list(self._open):
             self._send(outbox)
@@ -160,8 +160,8 @@ class Sender:
         rest = min(REST_S * (len(self._rests) - 1), LONGEST_REST_S)
         heappush(self._resting, (time.monotonic() + rest, number, outbox))
 
-    def _look_around(self) -> None:
-        """Ends what nobody waits for; Triton is asked in turn, as far as the time goes."""
+    def _check_clients(self) -> None:
+        """Ends the requests of clients that have left, as far as there is time to ask, and calls `tick`."""
         for outbox, is_asked in self._turns.take(list(self._open)):
             with _logged("a client could not be asked whether it has left"):
                 if outbox.has_left(is_asked):
@@ -173,7 +173,7 @@ class Sender:
 
 @contextmanager
 def _logged(problem: str, *on_error: Callable[[], object]) -> Iterator[None]:
-    """Logs any exception, since one client or one metric must not end the thread that serves the others."""
+    """Logs any exception and then calls `on_error`: one client must not end the thread that serves all."""
     try:
         yield
     except Exception:
@@ -184,4 +184,4 @@ def _logged(problem: str, *on_error: Callable[[], object]) -> Iterator[None]:
 
 
 def _nothing() -> None:
-    """Does nothing; it replaces the `on_leave` of a client that has left."""
+    """Replaces the `on_leave` of a client that has left."""

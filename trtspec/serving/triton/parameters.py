@@ -1,4 +1,4 @@
-"""The parameters of a model's `config.pbtxt`, all of which Triton keeps as text."""
+"""The parameters of a model's `config.pbtxt`, all of which are strings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtspec.serving.executors.tensorrt_llm.choices import Choices, read_choices
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Reads the parameters; each method raises `EngineLoadError` for a missing or wrong one."""
+    """Reads the parameters. Each method raises `EngineLoadError` for a missing or invalid one."""
 
     values: Mapping[str, str]
     folder: Path
@@ -34,7 +34,7 @@ class Parameters:
         return int(text)
 
     def amount(self, key: str) -> int | float:
-        """Returns a number of either kind, 0 or more."""
+        """Returns an int or a float, 0 or more."""
         if self.text(key).isdecimal():
             return int(self.text(key))
         value = self._real(key)
@@ -43,7 +43,7 @@ class Parameters:
         return value
 
     def seconds(self, key: str, default: float) -> float:
-        """Returns the seconds of a parameter in microseconds; `default` where the key is missing."""
+        """Returns the seconds of a parameter in microseconds; `default` without the key."""
         return self.number(key) / 1e6 if key in self.values else default
 
     def flag(self, key: str) -> bool:
@@ -53,7 +53,7 @@ class Parameters:
         return text == "true"
 
     def device(self, key: str) -> str | None:
-        """Returns PyTorch's name of the CPU or a GPU; None where the key is missing."""
+        """Returns PyTorch's name of the CPU or a GPU; None without the key."""
         if key not in self.values:
             return None
         text = self.text(key)
@@ -77,7 +77,7 @@ class Parameters:
         return value
 
     def share(self, key: str) -> float:
-        """Returns a number from 0 to 1; 1 where the key is missing."""
+        """Returns a number from 0 to 1; 1 without the key."""
         value = self._real(key) if key in self.values else 1.0
         if not 0 <= value <= 1:
             raise _wrong(key, self.text(key), "not a number from 0 to 1")

@@ -1,7 +1,7 @@
-"""The client's own name for a request: a header of HTTP or gRPC, or what Triton calls the request's id.
+"""The client's own id of a request, from a header of HTTP or gRPC, or from Triton's request id.
 
-Triton hands headers on as parameters where its options say so (`HEADER_PATTERN`), under the name that the
-client wrote; 2.51 does not for its `generate`, for which the front of `trtspec deploy` makes an id of it.
+With the options of `HEADER_PATTERN` Triton passes headers on as parameters, in the client's spelling. Triton
+2.51 does not do so for `generate`, so the front of `trtspec deploy` adds the header to the body as its id.
 The `id` of a `generate` body arrives as the request's id and as a parameter.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 HEADER = "x-request-id"
 HEADER_PATTERN = f"(?i)^{HEADER}$"
-"""What `--http-header-forward-pattern` and `--grpc-header-forward-pattern` are set to."""
+"""The value of `--http-header-forward-pattern` and `--grpc-header-forward-pattern`."""
 
 ID = "id"
 """The field of a `generate` body."""
@@ -19,16 +19,16 @@ ID = "id"
 NOT_UNICODE = "the request's id, or the name or text of one of its parameters, is not valid UTF-8"
 """The message for a client whose request Triton cannot pass to Python.
 
-It has no status before it: the model would know by the request's name that it came through the front, but the
-name cannot be read either.
+It does not begin with a status as errors to the front do: the name that shows that the request came through
+the front cannot be read either.
 """
 
 LONGEST = 128
-"""The most characters of a name; more are cut off."""
+"""The largest number of characters of an id; the rest is cut off."""
 
 
 def take_request_id(parameters: dict[str, Any]) -> str:
-    """Removes the name from the parameters of a request, and returns it; empty if none is given."""
+    """Removes the id from the parameters of a request, and returns it; empty if there is none."""
     found = ""
     for name in [name for name in parameters if name.lower() in (HEADER, ID)]:
         found = str(parameters.pop(name))

@@ -1,4 +1,4 @@
-"""Writes a line of the log for each finished request, without a word of its text."""
+"""Writes a line of the log for each finished request, without any of its text."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class RequestLog:
-    """The course of one request."""
+    """The log line of one request."""
 
     request_id: str = ""
-    """The client's name for the request; empty where it has none."""
+    """The client's id of the request; empty if it has none."""
     began: float = field(default_factory=time.monotonic)
     first_s: float | None = None
+    """The seconds to the first token; None before it."""
     failure: str = ""
     """One of `trtspec.serving.stats.FAILURES`, or empty."""
     endings: list[str] = field(default_factory=list)
+    """The end reason of each completion of the request."""
     num_input_tokens: int = 0
     num_output_tokens: int = 0
     counts: SpeculationCounts = field(default_factory=SpeculationCounts)
 
-    def heard(self, delta: Delta) -> None:
-        """Notes what the coordinator said."""
+    def add(self, delta: Delta) -> None:
+        """Notes a delta of the coordinator."""
         if self.first_s is None and delta.token_ids:
             self.first_s = time.monotonic() - self.began
         if (completion := delta.completion) is not None:
@@ -42,12 +44,12 @@ class RequestLog:
             self.counts.num_accepted_draft_tokens += completion.speculation.num_accepted_draft_tokens
 
     def write(self) -> None:
-        """Writes the line, at a level that is shown only where logs are JSON."""
+        """Writes the line, at a level that is shown only in logs of JSON."""
         if log.isEnabledFor(logging.INFO):
             log.info("a request is over", extra={"fields": self.fields()})
 
     def fields(self) -> dict[str, Any]:
-        """Returns the line's fields; counts are of all completions of the request, times in seconds."""
+        """Returns the line's fields. Counts are of all completions of the request, times in seconds."""
         return {
             "request_id": self.request_id,
             "outcome": self.failure or ",".join(self.endings),

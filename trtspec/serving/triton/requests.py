@@ -1,4 +1,4 @@
-"""The requests of Triton's clients, read from tensors and parameters into plain Python types."""
+"""The requests of clients, read from Triton's tensors and parameters into plain Python types."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _LONGEST_FOUND = 80
 
 @dataclass(frozen=True, slots=True)
 class ResponseOptions:
-    """The form in which a client wants the answer."""
+    """The options of a request for its responses."""
 
     stream: bool = False
     prefix: str = ""
-    """The prompt, where the client wants to see it again before the completion; else empty."""
+    """The prompt if the response is to repeat it before the completion; else empty."""
     perf_metrics: bool = False
     num_input_tokens: bool = False
     num_output_tokens: bool = False
@@ -38,7 +38,7 @@ class UnknownInput(ServingError):
     """The model does not have a tensor, or field of a `generate` body, of that name."""
 
     def __init__(self, name: str) -> None:
-        # Comparing takes a name apart, which of some megabytes takes seconds.
+        # Comparing a name of some megabytes would take seconds.
         name = _shortened(name)
         nearest = get_close_matches(name, [known.name for known in INPUTS], n=1)
         hint = f"; did you mean {nearest[0]}?" if nearest else ""
@@ -48,16 +48,16 @@ class UnknownInput(ServingError):
 def read(
     tensors: Mapping[str, npt.NDArray[Any]], parameters: Mapping[str, Any], timeout_us: int = 0
 ) -> tuple[CompletionRequest, ResponseOptions]:
-    """Returns the completion that a request asks for, and the form in which the client wants it.
+    """Returns the request for a completion, and its options for responses.
 
-    `parameters` are the request's parameters, as which fields of a `generate` body arrive that are no inputs.
-    Of these `timeout`, in microseconds, counts here (`timeout_us` is the same where Triton has read it);
-    those that begin with `triton_` are Triton's own. Raises `ServingError` for what `INPUTS` does not allow;
-    the coordinator checks the ranges of values.
+    `parameters` are the request's parameters. Fields of a `generate` body that are no inputs arrive as such.
+    The parameter `timeout` is in microseconds; `timeout_us` is the same if Triton has read it. Parameters
+    that begin with `triton_` are Triton's own. Raises `ServingError` for what `INPUTS` does not allow; the
+    coordinator checks the ranges of values.
 
-    `max_tokens` is 16 when left out, as in Triton's OpenAI front end. `exclude_input_in_output` is true when
-    left out: that front end's chat route never sends it and shows all it gets, and streamed text does not
-    repeat the prompt in NVIDIA's models either.
+    The default of `max_tokens` is 16, as in Triton's OpenAI front end. The default of
+    `exclude_input_in_output` is true: that front end's chat route never sends it and shows all text that it
+    gets, and streams of NVIDIA's models do not repeat the prompt either.
     """
     for name in [*tensors, *parameters]:
         if name not in _BY_NAME and name != _TIMEOUT and not name.startswith("triton_"):
@@ -94,7 +94,7 @@ def read(
         timeout_s=_timeout_s(parameters.get(_TIMEOUT), timeout_us),
         **{name: values[name] for name in _HAVE_DEFAULTS if values[name] is not None},
     )
-    wanted = ResponseOptions(
+    options = ResponseOptions(
         stream=bool(values["stream"]),
         prefix="" if is_excluded else prompt,
         perf_metrics=bool(values["return_perf_metrics"]),
@@ -103,11 +103,11 @@ def read(
         output_ids=bool(values["return_output_ids"]),
         sequence_index=completion.num_return_sequences > 1,
     )
-    return completion, wanted
+    return completion, options
 
 
 def explain(error: RequestError) -> str:
-    """Returns the error in the client's terms: the tensor's name, and a value short enough to read."""
+    """Returns the error with the tensor's name and a shortened value."""
     name = _TENSOR_OF_FIELD.get(error.field, error.field)
     return f"{name} is {_shortened(str(error.found))}; it must be {error.allowed}"
 
@@ -125,7 +125,7 @@ _TENSOR_OF_FIELD = {
 
 
 def _timeout_s(parameter: Any, timeout_us: int) -> float | None:
-    """Returns the time limit in seconds; None for 0, which stands for no limit of its own, as in Triton."""
+    """Returns the time limit in seconds; None for 0, which in Triton means none of its own."""
     if parameter is not None and (not isinstance(parameter, int) or isinstance(parameter, bool)):
         raise RequestError(_TIMEOUT, _said(parameter), "a whole number of microseconds")
     limit_us = timeout_us if parameter is None else parameter
@@ -133,7 +133,7 @@ def _timeout_s(parameter: Any, timeout_us: int) -> float | None:
 
 
 def _sampling(values: Values) -> SamplingConfig:
-    """Returns the sampling, which is greedy without temperature, top-k and top-p."""
+    """Returns the sampling options. Without temperature, top-k and top-p they are greedy."""
     return SamplingConfig(
         temperature=values["temperature"],
         top_k=values["top_k"],
@@ -148,12 +148,12 @@ def _sampling(values: Values) -> SamplingConfig:
 
 
 def _words(given: list[str] | None) -> tuple[str, ...]:
-    """Returns the words; the curl line in NVIDIA's README has an empty one for none."""
+    """Returns the words that are not empty: the curl line in NVIDIA's README has an empty one for none."""
     return tuple(word for word in given or () if word)
 
 
 def _embedding_bias(values: Values) -> tuple[tuple[str | int, float], ...]:
-    """Returns the biased words, then the biased token ids; the weights are in this order."""
+    """Returns the biased words and then the biased token ids, with their weights, which have this order."""
     biased = [*(values["embedding_bias_words"] or []), *(values["embedding_bias_ids"] or [])]
     weights = values["embedding_bias_weights"] or []
     if len(biased) != len(weights):
@@ -163,7 +163,7 @@ def _embedding_bias(values: Values) -> tuple[tuple[str | int, float], ...]:
 
 
 def _value(tensor: InputTensor, array: npt.NDArray[Any] | None) -> Any:
-    """Returns a Python scalar, a list for a tensor that is one, or None for one that was left out."""
+    """Returns a Python scalar, a list if the tensor is one, or None without the tensor."""
     if array is None:
         return None
     items = [_text(tensor, item) for item in array.reshape(-1).tolist()]

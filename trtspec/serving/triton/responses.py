@@ -1,4 +1,4 @@
-"""The responses to Triton's clients, written from the coordinator's plain types as tensors."""
+"""The responses to clients, written from the coordinator's plain types as Triton's tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trtspec.serving.triton.tensors import OUTPUTS, Datatype
 
 
 class Code(Enum):
-    """Triton's error codes, each with its HTTP status; only `UNAVAILABLE` is worth another try."""
+    """Triton's error codes with their HTTP statuses. A client should retry only after `UNAVAILABLE`."""
 
     INVALID_ARG = 400
     CANCELLED = 499
@@ -27,37 +27,39 @@ class Code(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The reason why a request has no answer, in one line."""
+    """The reason why a request failed."""
 
     message: str
+    """One line."""
     code: Code
 
 
 @dataclass(slots=True)
 class TextChunk:
-    """The content of one response: the text since the one before."""
+    """The content of one response."""
 
     text: str = ""
+    """The text since the previous chunk of the completion."""
     completion: Completion | None = None
-    """Given with the last chunk of each completion, unless that has a `failure`."""
+    """The summary, in the last chunk of each completion without a failure."""
     failure: Failure | None = None
-    """Given with the last chunk, in place of a completion."""
+    """The reason of a failed request, in its last chunk."""
     log_probs: list[LogProb] = field(default_factory=list)
-    """Those of `token_ids`, if they were asked for."""
+    """The log-probabilities of `token_ids` if the request has `return_log_probs`."""
     token_ids: list[int] = field(default_factory=list)
-    """The tokens that were generated since the chunk before."""
+    """The tokens since the previous chunk of the completion, if the response has them."""
     sequence_index: int = 0
-    """The number of the completion, where the request asks for several. Each has its own chunks."""
+    """The index of the completion, from 0, among those of the request."""
     others_left: int = 0
-    """The number of the request's other completions that have not ended yet."""
+    """The number of the request's completions that have not ended yet, apart from one that ends here."""
 
     @property
     def is_last(self) -> bool:
-        """Says whether the client gets nothing after it."""
+        """True if no chunk of the request follows."""
         return self.failure is not None or (self.completion is not None and not self.others_left)
 
     def followed_by(self, later: TextChunk) -> TextChunk:
-        """Returns both, of one sequence, as one response."""
+        """Returns both chunks, which are of one completion, as one."""
         return TextChunk(
             self.text + later.text,
             later.completion,
@@ -69,52 +71,54 @@ class TextChunk:
         )
 
 
-def arrays(chunk: TextChunk, wanted: ResponseOptions) -> dict[str, npt.NDArray[Any]]:
-    """Returns the response's tensors by name, each of shape [1, 1].
+def arrays(chunk: TextChunk, options: ResponseOptions) -> dict[str, npt.NDArray[Any]]:
+    """Returns the response's tensors by name.
 
-    But `output_log_probs` and `output_ids` are [1, 1, tokens], `output_top_log_probs` and `output_top_ids`
-    [1, tokens, top_log_probs], and `acceptance_histogram` is [1, K + 1].
-    The last response says why the text ended, in the words of OpenAI's API: `stop` or `length`. Where options
-    of the request turned speculation off, `speculation` is `off` and names them. Counts come with it, for the
-    whole completion; clients that add up the counts of all responses, as Triton's OpenAI front end does, get
-    the same sum.
+    The shape is [1, 1], with these exceptions: `output_log_probs` and `output_ids` have [1, 1, tokens],
+    `output_top_log_probs` and `output_top_ids` [1, tokens, top_log_probs], and `acceptance_histogram`
+    [1, K + 1].
+
+    The last response of a completion has the `finish_reason` of OpenAI's API, `stop` or `length`. If options
+    of the request turned speculation off, `speculation` is `off` with their names. Counts come only in this
+    response, so clients that add up those of all responses, as Triton's OpenAI front end does, get the same
+    sums.
     """
     values: dict[str, Any] = {"text_output": chunk.text.encode()}
-    if wanted.sequence_index:
+    if options.sequence_index:
         values["sequence_index"] = chunk.sequence_index
     if chunk.completion is not None:
         speculation = chunk.completion.speculation
         ended_at_limit = chunk.completion.end_reason is EndReason.LENGTH
         values["finish_reason"] = b"length" if ended_at_limit else b"stop"
-        if options := chunk.completion.undrafted_for:
-            values["speculation"] = f"off: {', '.join(options)}".encode()
-        if wanted.num_input_tokens:
+        if reasons := chunk.completion.undrafted_for:
+            values["speculation"] = f"off: {', '.join(reasons)}".encode()
+        if options.num_input_tokens:
             values["num_input_tokens"] = chunk.completion.num_input_tokens
-        if wanted.num_output_tokens:
+        if options.num_output_tokens:
             values["num_output_tokens"] = chunk.completion.num_output_tokens
-        if wanted.perf_metrics:
+        if options.perf_metrics:
             values["acceptance_rate"] = speculation.draft_acceptance_rate
             values["total_accepted_draft_tokens"] = speculation.num_accepted_draft_tokens
             values["total_draft_tokens"] = speculation.num_draft_tokens
             values["num_spec_steps"] = speculation.num_spec_steps
             values["acceptance_histogram"] = _histogram(speculation, chunk.completion.num_draft_tokens)
     if chunk.log_probs:
-        values["output_log_probs"] = [said.value for said in chunk.log_probs]
-    if chunk.token_ids and (chunk.log_probs or wanted.output_ids):
+        values["output_log_probs"] = [log_prob.value for log_prob in chunk.log_probs]
+    if chunk.token_ids and (chunk.log_probs or options.output_ids):
         values["output_ids"] = chunk.token_ids
     made = {
         name: np.array(value, dtype=_DTYPES[name]).reshape(1, *([1] * (len(_DIMS[name]) - 1)), -1)
         for name, value in values.items()
     }
     if chunk.log_probs and chunk.log_probs[0].top:
-        top = np.array([[said.top for said in chunk.log_probs]])
+        top = np.array([[log_prob.top for log_prob in chunk.log_probs]])
         made["output_top_ids"] = top[..., 0].astype(np.int32)
         made["output_top_log_probs"] = top[..., 1].astype(np.float32)
     return made
 
 
 def _histogram(counts: SpeculationCounts, num_draft_tokens: int) -> list[int]:
-    """Returns how many verifications accepted exactly 0, 1, … `num_draft_tokens` tokens."""
+    """Returns the number of verifications that accepted exactly 0, 1, … `num_draft_tokens` tokens."""
     at_least = [counts.num_spec_steps, *counts.accepted_per_position]
     at_least += [0] * (num_draft_tokens + 2 - len(at_least))
     return [at_least[j] - at_least[j + 1] for j in range(num_draft_tokens + 1)]

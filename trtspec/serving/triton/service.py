@@ -1,4 +1,4 @@
-"""The service of the coordinator's model: the loop that all its requests run on."""
+"""The service of the coordinator's model, with the loop and the thread that it runs on."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _LAST_RESPONSES_S = 3.0
 
 
 class CoordinatorService:
-    """Runs the coordinator on an asyncio loop in a thread of its own, and sends on another thread.
+    """Runs the coordinator on an asyncio loop in its own thread, and sends responses on another thread.
 
-    `load` is called on the loop; what it raises is raised here. Every `tick_s` seconds `tick` is called on
-    the sending thread, and clients are asked whether they have left. The loop's beats go to the `watchdog`,
-    which ends the server when the engines will serve nothing any more and every client has been told so.
+    `load` is called on the loop; its errors are raised here. Every `tick_s` seconds the sending thread calls
+    `tick` and checks whether clients have left. The loop's beats go to the `watchdog`. It ends the server
+    when the engines will serve no request any more and every client has its last response.
     """
 
     def __init__(
@@ -61,38 +61,42 @@ class CoordinatorService:
             self._loop.end()
             raise
         self._tick = tick
-        self._sender = Sender(self._look_around, tick_s)
+        self._sender = Sender(self._on_tick, tick_s)
         if watchdog:
             self._loop.every(BEAT_S, watchdog.beat)
 
     def submit(
-        self, request: CompletionRequest, wanted: ResponseOptions, client: RequestClient, request_id: str = ""
+        self,
+        request: CompletionRequest,
+        options: ResponseOptions,
+        client: RequestClient,
+        request_id: str = "",
     ) -> None:
-        """Starts a request and returns immediately; `client` gets the responses.
+        """Starts a request and returns at once; `client` gets the responses.
 
-        `request_id` is the client's own name for it, for the log.
+        `request_id` is the client's own id of the request, for the log.
         """
-        self._loop.post(self._begin, request, wanted, client, RequestLog(request_id))
+        self._loop.post(self._begin, request, options, client, RequestLog(request_id))
 
     def refuse(self, client: RequestClient, failure: Failure, request_id: str = "") -> None:
-        """Sends the failure, which is the request's own fault, as the only response."""
+        """Sends the failure, which is the client's fault, as the only response."""
         self._sender.open(client, lambda: None).put(TextChunk(failure=failure))
         self._loop.post(self._note, RequestLog(request_id, failure="invalid_request"))
 
     def every(self, seconds: float, work: Callable[[], object]) -> None:
-        """Has `work` called on the loop every so many seconds."""
+        """Schedules calls of `work` on the loop every `seconds`."""
         self._loop.every(seconds, work)
 
     def follow(self, file: RolloutFile) -> None:
-        """Goes by what the file of a roll-out says, from now on; the file is read on other threads."""
+        """Follows the file of a roll-out from now on. Other threads read the file."""
 
         def take(reading: RolloutReading | None) -> None:
             if reading:
                 self._coordinator.rollout.take(reading)
 
         def look() -> None:
-            asked = asyncio.get_running_loop().run_in_executor(None, file.look)
-            asked.add_done_callback(lambda done: None if done.cancelled() else take(done.result()))
+            looking = asyncio.get_running_loop().run_in_executor(None, file.look)
+            looking.add_done_callback(lambda done: None if done.cancelled() else take(done.result()))
 
         self._loop.call(lambda: take(file.look()))
         self._loop.every(LOOK_S, look)
@@ -100,13 +104,13 @@ class CoordinatorService:
     def drain(self, grace_s: float) -> None:
         """Refuses new requests, and cancels those that still run after `grace_s` seconds.
 
-        It is called on the loop.
+        It must be called on the loop.
         """
         self._coordinator.close(_STOPPING)
         asyncio.get_running_loop().call_later(grace_s, self._cancel_all)
 
     def close(self) -> None:
-        """Cancels what still runs, sends the last responses, and frees the engines."""
+        """Cancels running requests, sends the last responses, and frees the engines."""
         self._loop.run(self._end_all())
         self._sender.close()
         self._loop.call(self._pair.shutdown)
@@ -115,11 +119,11 @@ class CoordinatorService:
     # On the loop.
 
     def _begin(
-        self, request: CompletionRequest, wanted: ResponseOptions, client: RequestClient, course: RequestLog
+        self, request: CompletionRequest, options: ResponseOptions, client: RequestClient, course: RequestLog
     ) -> None:
         # The client may have left already, which the sending thread may notice before there is a task.
         outbox = self._sender.open(client, lambda: self._loop.post(lambda: task.cancel()))
-        task = asyncio.get_running_loop().create_task(self._answer(request, wanted, outbox, course))
+        task = asyncio.get_running_loop().create_task(self._answer(request, options, outbox, course))
         self._tasks[task] = _CANCELLED
         task.add_done_callback(lambda _: self._end(task, outbox, course))
 
@@ -131,31 +135,31 @@ class CoordinatorService:
         self._note(course)
 
     def _note(self, course: RequestLog) -> None:
-        """Counts and logs a request that is over."""
+        """Counts and logs a finished request."""
         if course.failure:
             self._coordinator.stats.failures[course.failure] += 1
         course.write()
 
     async def _answer(
-        self, request: CompletionRequest, wanted: ResponseOptions, outbox: Outbox, course: RequestLog
+        self, request: CompletionRequest, options: ResponseOptions, outbox: Outbox, course: RequestLog
     ) -> None:
         try:
-            said: dict[int, TextChunk | None] = {}
-            left, first = request.num_return_sequences, TextChunk(wanted.prefix)
+            unsent: dict[int, TextChunk | None] = {}
+            left, first = request.num_return_sequences, TextChunk(options.prefix)
             async with aclosing(self._coordinator.stream(request)) as deltas:
                 async for delta in deltas:
-                    course.heard(delta)
+                    course.add(delta)
                     index = delta.sequence_index
                     left -= delta.completion is not None
                     probs = delta.log_probs or []
-                    # A text that is not streamed grows with each round, which would copy its ids each time.
-                    ids = delta.token_ids if probs or wanted.output_ids else []
+                    # Without a stream the chunk grows with each round, which would copy all ids each time.
+                    ids = delta.token_ids if probs or options.output_ids else []
                     chunk = TextChunk(delta.text, delta.completion, None, probs, ids, index, left)
-                    if (before := said.get(index, first)) is not None:
+                    if (before := unsent.get(index, first)) is not None:
                         chunk = before.followed_by(chunk)
-                    if is_told := delta.completion is not None or (wanted.stream and bool(chunk.text)):
+                    if is_sent := delta.completion is not None or (options.stream and bool(chunk.text)):
                         outbox.put(chunk)
-                    said[index] = None if is_told else chunk
+                    unsent[index] = None if is_sent else chunk
         except ServingError as error:
             course.failure = kind_of(error)
             outbox.put(TextChunk(failure=_failure(error)))
@@ -176,7 +180,7 @@ class CoordinatorService:
 
     # On the sending thread.
 
-    def _look_around(self) -> None:
+    def _on_tick(self) -> None:
         self._tick(self._coordinator.stats)
         failure = self._coordinator.failure
         if failure is None:
@@ -201,7 +205,7 @@ def _failure(error: ServingError) -> Failure:
 
 
 async def _warm_up(pair: EnginePair) -> None:
-    """Uses each engine once, since the first use is slow; raises `EngineLoadError` if one cannot run."""
+    """Runs a request on each engine, since the first is slow; raises `EngineLoadError` if one fails."""
     for name, executor in (("draft", pair.draft), ("target", pair.target)):
         if executor is not None:
             try:

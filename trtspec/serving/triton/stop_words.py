@@ -1,4 +1,4 @@
-"""Words of a request as sequences of tokens; stop words stay in the text, as with NVIDIA's engines."""
+"""The words of a request as sequences of tokens. Stop words stay in the output, as with NVIDIA's engines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtspec.serving.errors import RequestError
 def read_words(array: npt.NDArray[Any] | None, name: str) -> list[list[int]]:
     """Returns the words of the tensor `name`, int32 [1, 2, length]; raises `RequestError`.
 
-    The tensor has the tokens of all words, and the offsets where each word ends, filled up with -1
+    The first row has the tokens of all words, the second the offset of each word's end, padded with -1
     (`convertWordList` of `inflight_batcher_llm/src/utils.cc`).
     """
     if array is None:
@@ -30,11 +30,11 @@ def read_words(array: npt.NDArray[Any] | None, name: str) -> list[list[int]]:
 
 
 class StopWords:
-    """Finds the end of a stop word in generated tokens."""
+    """Finds the first stop word in generated tokens."""
 
     def __init__(self, words: Sequence[Sequence[int]]) -> None:
         self._words = [list(word) for word in words]
-        self._text: list[int] = []
+        self._tokens: list[int] = []
         self.found = False
 
     def take(self, new: Sequence[int]) -> list[int]:
@@ -44,6 +44,6 @@ class StopWords:
             if self.found:
                 break
             taken.append(token)
-            self._text.append(token)
-            self.found = any(self._text[-len(word) :] == word for word in self._words)
+            self._tokens.append(token)
+            self.found = any(self._tokens[-len(word) :] == word for word in self._words)
         return taken

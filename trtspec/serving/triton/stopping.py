@@ -1,7 +1,7 @@
-"""The stopping of the server, of which the model learns before Triton does.
+"""The stop of the server, which the model learns of before Triton does.
 
-Once Triton is told to end, it takes in no more requests, so the rounds of the bls layout, which are requests,
-would fail; and it cancels no request.
+Once Triton stops, it takes no more requests, so the rounds of the bls layout, which are requests, would fail.
+It also cancels no request.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 STOPPING = "TRTSPEC_STOPPING"
-"""The environment variable with the path of a file, which appears when the server is to stop.
+"""The environment variable with the path of a file that appears when the server is to stop.
 
-The file holds the seconds of grace.
+The file contains the seconds of grace.
 """
 
 LOOK_S = 0.1
@@ -21,7 +21,7 @@ LOOK_S = 0.1
 
 
 class Stopping:
-    """Calls `drain` with the seconds of grace, once the file appears."""
+    """Calls `drain` with the seconds of grace once the file appears."""
 
     def __init__(self, drain: Callable[[float], object]) -> None:
         self._drain = drain
@@ -33,9 +33,9 @@ class Stopping:
 
     def look(self) -> None:
         """Checks for the file; it must be called periodically."""
-        if self._file and (said := _read(self._file)):
+        if self._file and (grace_s := _read(self._file)):
             self._file = None
-            self._drain(float(said))
+            self._drain(float(grace_s))
 
 
 def _read(file: Path) -> str | None:

@@ -1,8 +1,7 @@
-"""Recognises the messages that Triton sends in place of a model whose process has ended, until Triton itself
-ends.
+"""Recognises Triton's errors for a model whose process has ended, which it sends until it ends itself.
 
-Triton gives these errors the code INTERNAL, and over HTTP the status 400 like any error of a model. They are
-those of the Python backend when it hands a request on (`ReceiveMessageFromStub` in `src/stub_launcher.cc`,
+Triton gives these errors the code INTERNAL, and over HTTP the status 400, like any error of a model. They
+come from the Python backend when it passes a request on (`ReceiveMessageFromStub` in `src/stub_launcher.cc`,
 `SendMessageToStub` in `src/python_be.cc`), and when a model calls another one (`src/request_executor.cc`).
 """
 
@@ -19,5 +18,5 @@ ENDED = "the model's process has ended"
 
 
 def tells_end(message: str) -> bool:
-    """Says whether an error tells that the process of a model has ended."""
+    """Says whether an error means that the process of a model has ended."""
     return _ENDED.search(message) is not None

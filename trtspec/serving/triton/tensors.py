@@ -1,6 +1,6 @@
 """The tensors of `speculative_llm`, named as in NVIDIA's `tensorrt_llm_bls` and Triton's OpenAI front end.
 
-`config.pbtxt` is generated from these tables, and requests are read and responses written by them.
+`config.pbtxt`, the reading of requests and the writing of responses follow these tables.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ class InputTensor:
     datatype: Datatype
     is_list: bool = False
     only: tuple[object, ...] = ()
-    """The values that are accepted, which ask for nothing; any other is refused.
+    """The accepted values of an input that is not implemented, which have no effect; others are refused.
 
-    Some clients always send inputs that are not implemented here. Such an input has these values; others have
-    none.
+    Some clients always send such inputs. It is empty for all other inputs.
     """
 
 
@@ -84,7 +83,7 @@ INPUTS = (
     InputTensor("return_perf_metrics", Datatype.BOOL),
     InputTensor("return_num_input_tokens", Datatype.BOOL),
     InputTensor("return_num_output_tokens", Datatype.BOOL),
-    # Without an effect here: nothing is padded, and there are no beams whose length could be penalized.
+    # Without an effect here: there is no padding, and there are no beams.
     InputTensor("pad_id", Datatype.INT32),
     InputTensor("length_penalty", Datatype.FP32),
     # Not implemented.
@@ -96,11 +95,11 @@ INPUTS = (
 
 OUTPUTS = (
     OutputTensor("text_output", Datatype.STRING),
-    # Of one beam, as NVIDIA's models have it: one number for each of the response's tokens.
+    # The first dimension is the beams of NVIDIA's models, of which there is one. The second is the tokens.
     OutputTensor("output_log_probs", Datatype.FP32, (-1, -1)),
-    # With them, or alone, the tokens that they are of.
+    # It comes with the log-probabilities, or if the request asks for it.
     OutputTensor("output_ids", Datatype.INT32, (-1, -1)),
-    # Of each of them a row: the likeliest tokens at its place, and their log-probabilities.
+    # A row for each token: the likeliest tokens at its position, and their log-probabilities.
     OutputTensor("output_top_ids", Datatype.INT32, (-1, -1)),
     OutputTensor("output_top_log_probs", Datatype.FP32, (-1, -1)),
     OutputTensor("sequence_index", Datatype.INT32),
@@ -112,6 +111,6 @@ OUTPUTS = (
     OutputTensor("total_accepted_draft_tokens", Datatype.INT32),
     OutputTensor("total_draft_tokens", Datatype.INT32),
     OutputTensor("num_spec_steps", Datatype.INT32),
-    # Entry j counts the verifications that accepted exactly j tokens, from 0 to K.
+    # Element j counts the verifications that accepted exactly j tokens, from 0 to K.
     OutputTensor("acceptance_histogram", Datatype.INT32, (-1,)),
 )

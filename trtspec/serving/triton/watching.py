@@ -1,6 +1,6 @@
 """The child process of a `Watchdog`, `python watching.py MODEL PROCESS SERVER`, which reads its stdin.
 
-It ends with PROCESS or with SERVER, and ends SERVER when PROCESS cannot serve any more. It is started alone,
+It ends with PROCESS or with SERVER, and ends SERVER when PROCESS cannot serve any more. It runs as a script,
 so it imports nothing of the package.
 """
 
@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 
 _LOOK_S = 0.25
-# A debugger may stop a process for a moment; requests wait meanwhile.
+# A debugger may stop a process for a moment. Requests wait meanwhile.
 _STOPPED_S = 3.0
 _SILENCE_S = 30.0
 _LAST_RESPONSES_S = 1.0
@@ -25,15 +25,15 @@ class ProcessStat:
     """The status of a process in the kernel."""
 
     state: str
-    """A letter."""
+    """The letter of the state."""
     born: str
-    """The time of its start."""
+    """The start time, in clock ticks since boot."""
     status: int
-    """The exit status as of wait(2)."""
+    """The exit status in the form of wait(2)."""
 
 
 def stat(pid: int) -> ProcessStat | None:
-    """Returns the status of a process (proc_pid_stat(5)); None where there is no such process."""
+    """Returns the status of a process (proc_pid_stat(5)); None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             words = file.read().rpartition(")")[2].split()
@@ -43,21 +43,19 @@ def stat(pid: int) -> ProcessStat | None:
 
 
 class Watch:
-    """Judges a process by what it reports and by its status.
-
-    `problem` says why it cannot serve any more; None while it can.
-    """
+    """Judges a process by its reports and by its status."""
 
     def __init__(self, now: float) -> None:
         self.problem: str | None = None
+        """The reason why the process cannot serve any more; None while it can."""
         self.is_closed = False
-        self._said = b""
+        self._unread = b""
         self._running = now
         self._beat: float | None = None
 
-    def hear(self, said: bytes, now: float) -> None:
-        """Takes what the process has written to the pipe."""
-        *lines, self._said = (self._said + said).split(b"\n")
+    def hear(self, report: bytes, now: float) -> None:
+        """Takes bytes that the process has written to the pipe."""
+        *lines, self._unread = (self._unread + report).split(b"\n")
         for line in lines:
             word, _, rest = line.decode(errors="replace").partition(" ")
             self._beat = now if word == "beat" else self._beat
@@ -87,15 +85,15 @@ def _death(found: ProcessStat | None) -> str:
 
 
 def main(model: str, process: int, server: int) -> None:
-    # The terminal's Ctrl-C is for the server; this process ends with it.
+    # Ctrl-C in the terminal is for the server. This process ends with it.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     born, watch, is_open = stat(server), Watch(time.monotonic()), True
     while born and _is(server, born):
         if select.select([0] if is_open else [], [], [], _LOOK_S)[0]:
-            said = os.read(0, 1 << 16)
-            is_open = said != b""
-            watch.hear(said, time.monotonic())
+            report = os.read(0, 1 << 16)
+            is_open = report != b""
+            watch.hear(report, time.monotonic())
         if watch.is_closed:
             return
         failed = watch.problem is not None
@@ -110,13 +108,13 @@ def main(model: str, process: int, server: int) -> None:
 
 
 def _is(pid: int, before: ProcessStat) -> bool:
-    """Says whether a process still runs, and is not another one of the same number."""
+    """Says whether the same process still runs, and not a later one with its number."""
     now = stat(pid)
     return now is not None and now.born == before.born and now.state not in "ZX"
 
 
 def _end(pid: int, before: ProcessStat | None) -> None:
-    """Kills a process; the first one of a container ignores SIGKILL from inside, and gets SIGTERM."""
+    """Kills a process. The first one of a container ignores SIGKILL from inside, so SIGTERM follows."""
     for number in (signal.SIGKILL, signal.SIGTERM):
         deadline = time.monotonic() + 1
         if before and _is(pid, before):

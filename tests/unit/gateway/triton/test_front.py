@@ -74,13 +74,13 @@ def test_who_asks_nothing_is_not_waited_for(port: int, said: bytes, monkeypatch:
 
 def test_who_has_asked_may_stay(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     clocks: list[asyncio.TimerHandle | None] = []
-    asked = connection.FrontConnection.asked
+    asked = connection.FrontConnection.head_received
 
     def seen(line: connection.FrontConnection) -> None:
         asked(line)
         clocks.append(line._clock)
 
-    monkeypatch.setattr(connection.FrontConnection, "asked", seen)
+    monkeypatch.setattr(connection.FrontConnection, "head_received", seen)
     with socket.create_connection((HOST, port), timeout=10) as line:
         for _ in range(2):
             line.sendall(b"GET /v2/logging HTTP/1.1\r\nHost: x\r\n\r\n")

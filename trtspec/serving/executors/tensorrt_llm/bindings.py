@@ -1,4 +1,4 @@
-"""The loading of `tensorrt_llm.bindings.executor`, which only NVIDIA's images have, and its error texts."""
+"""The loading of `tensorrt_llm.bindings.executor`, which only NVIDIA's images have, and its errors."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 from trtspec.serving.errors import EngineLoadError
 
 _LOG_PREFIX = "[TensorRT-LLM][ERROR] "
-# `TllmException` adds the place in its own source, and a stack trace below it (common/tllmException.cpp).
+# `TllmException` adds the line of its source, and a stack trace below it (common/tllmException.cpp).
 _SOURCE = re.compile(r" \([^()]*:\d+\)$")
 
 
 def load_bindings(image: str) -> Any:
-    """Returns the module, which has the release as its `__version__`.
+    """Returns the module, whose `__version__` is the release.
 
-    Raises `EngineLoadError` where it cannot be imported, with the `image` that has it.
+    If the import fails, raises `EngineLoadError` with the `image` that has the module.
     """
     try:
         return import_module("tensorrt_llm.bindings.executor")
-    except Exception as error:  # A missing library or driver shows in more ways than ImportError.
+    except Exception as error:  # A missing library or driver raises more than ImportError.
         problem = f"cannot be imported here ({one_line(error)}); serve with {image}"
         raise EngineLoadError("tensorrt_llm", problem) from error
 
 
 def free_memory(device_id: int) -> int:
-    """Returns the free bytes of a GPU, given by CUDA's number of it; raises `EngineLoadError`."""
+    """Returns the free bytes of the GPU with CUDA's number `device_id`; raises `EngineLoadError`."""
     import torch
 
     try:
@@ -38,7 +38,7 @@ def free_memory(device_id: int) -> int:
 
 
 def one_line(error: object) -> str:
-    """Returns the text of an exception or of an `error_msg`, without source lines and stack trace."""
+    """Returns the message of an exception or an `error_msg`, without source line and stack trace."""
     lines = str(error).strip().splitlines()
     first = _SOURCE.sub("", lines[0]) if lines else ""
     return first.replace(_LOG_PREFIX, "") or f"TensorRT-LLM raised {type(error).__name__}"

@@ -1,7 +1,7 @@
-"""Trees of tokens that heads inside an engine propose, as NVIDIA's parameters have them: `medusa_choices`.
+"""Trees of draft tokens from heads inside an engine, in the form of NVIDIA's parameter `medusa_choices`.
 
 A path has a rank for each head that it uses: (0, 2) is the likeliest token of the first head, and then the
-third likeliest of the second. A tree has the beginnings of its paths too.
+third likeliest of the second. A tree has the prefixes of its paths too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ChoicesTree(RuntimeDraft):
 
     @property
     def paths(self) -> list[list[int]]:
-        """The paths as the bindings take them."""
+        """The paths in the form of the bindings."""
         return [list(path) for path in self.choices]
 
     def __str__(self) -> str:
@@ -40,12 +40,12 @@ class ChoicesTree(RuntimeDraft):
 
 
 def as_parameter(choices: Iterable[Iterable[int]]) -> str:
-    """Returns the text that the C++ backend reads (`csvStrToVecVecInt` of its `src/utils.cc`)."""
+    """Returns the paths in the form of the C++ backend (`csvStrToVecVecInt` of its `src/utils.cc`)."""
     return ", ".join(f"{{{', '.join(map(str, path))}}}" for path in choices)
 
 
 def read_choices(text: str) -> Choices:
-    """Reads such a text; raises ValueError for another."""
+    """Returns the paths in such a text; raises `ValueError` for another."""
     if not _TREE.fullmatch(text):
         raise ValueError(text)
     return tuple(tuple(map(int, path.split(","))) for path in re.findall(r"\{(.*?)\}", text))

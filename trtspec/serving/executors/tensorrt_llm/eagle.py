@@ -1,4 +1,4 @@
-"""EAGLE's head inside an engine, as NVIDIA's runtime is told of it: the tree that it proposes."""
+"""EAGLE's head inside an engine, which NVIDIA's runtime configures by its tree."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from trtspec.serving.executors.tensorrt_llm.choices import ChoicesTree
 class EagleTree(ChoicesTree):
     """The tree of EAGLE-1, which is the same in every step.
 
-    The runtime would take one of 63 nodes where it is told of none. It accepts tokens that are the target's
-    own, unless a threshold says how unlikely others may be (`EagleConfig` of `executor.h`): that would be
-    another text.
+    Without it the runtime would take one of 63 nodes. Without a threshold (`EagleConfig` of `executor.h`) it
+    accepts only the target's own tokens; with one it would accept others too.
     """
 
     mode: ClassVar[int] = EAGLE

@@ -1,7 +1,7 @@
-"""An engine directory of TensorRT-LLM, read for serving it in this process.
+"""An engine directory of TensorRT-LLM, checked before it is served in this process.
 
-Keys are those that `Engine.save` writes (`tensorrt_llm/builder.py`). An engine that would load for minutes
-and then fail, or load and misbehave, is refused here.
+The keys are those of `Engine.save` (`tensorrt_llm/builder.py`). An engine that would load for minutes and
+then fail, or load and misbehave, is refused here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, INSIDE, limi
 from trtspec.serving.executors.tensorrt_llm.runtime_draft import RuntimeDraft
 
 IGNORED_WITH_DRAFTS = frozenset({"min_p"})
-"""What an engine of this mode ignores, in requests without a draft too: it decodes all of them in
+"""The options that an engine for external drafts ignores, also without a draft: it decodes all requests in
 `DecodingMode::ExternalDraftTokens`, which lacks `kUseMinP` (`executor/types.h`, `getDecodingMode`)."""
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -29,16 +29,16 @@ class TrtLlmEngine:
     folder: Path
     limits: Limits
     max_attention_window: int | None
-    """The number of tokens that a token sees; None for the whole text."""
+    """The number of tokens that a token sees; None for the whole sequence."""
     weight_bytes: int
     """The size of the engine's file."""
     kv_bytes: int
     """The size of a token in the engine's KV cache."""
     enable_chunked_context: bool = True
-    """True if a text may take several iterations."""
+    """True if a prompt may take several iterations."""
     logits_dtype: str = "float32"
     inside: RuntimeDraft | None = None
-    """What the engine drafts by itself; None for an engine that does not."""
+    """The engine's own draft; None if it has none."""
 
 
 def read_engine(
@@ -98,7 +98,7 @@ def _check(folder: Path, release: str, document: dict[str, Any]) -> None:
 
 
 def _check_inside(folder: Path, mode: int, drafts: int, inside: RuntimeDraft | None) -> None:
-    """Raises `EngineLoadError` unless the draft is what the engine was built for."""
+    """Raises `EngineLoadError` unless the engine was built for the draft."""
     if inside is None:
         if mode in INSIDE:
             problem = (
@@ -108,12 +108,12 @@ def _check_inside(folder: Path, mode: int, drafts: int, inside: RuntimeDraft | N
             raise EngineLoadError(folder, problem)
     elif (inside.mode, inside.num_drafted) != (mode, drafts):
         built = f"{folder} was built for mode {mode} with max_draft_len {drafts}"
-        wanted = f"this is of mode {inside.mode} with {inside.num_drafted}"
-        raise EngineLoadError(inside.key, f"{inside}: {built}, and {wanted}")
+        given = f"this is of mode {inside.mode} with {inside.num_drafted}"
+        raise EngineLoadError(inside.key, f"{inside}: {built}, and {given}")
 
 
 def _longest_prompt(limits: Limits, build: dict[str, Any], enable_chunked_context: bool) -> int:
-    """Returns the longest prompt that leaves room for one token and, read at once, fits an iteration.
+    """Returns the longest prompt that leaves room for one token and, without chunks, fits an iteration.
 
     The runtime ignores the build's max_input_len (`batch_manager/trtGptModel.h`).
     """
@@ -122,7 +122,7 @@ def _longest_prompt(limits: Limits, build: dict[str, Any], enable_chunked_contex
 
 
 def _window(size: int | None, max_seq_len: int) -> int | None:
-    """Returns the window to tell the runtime: engines lack it (`LLaMAConfig.from_hugging_face` drops it)."""
+    """Returns the window for the runtime, which engines lack: `LLaMAConfig.from_hugging_face` drops it."""
     return None if size is None or int(size) >= max_seq_len else int(size)
 
 

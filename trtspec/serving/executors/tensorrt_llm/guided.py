@@ -1,14 +1,14 @@
-"""Guided decoding in TensorRT-LLM's runtime: what its matcher is told of the vocabulary.
+"""Guided decoding in TensorRT-LLM's runtime: the vocabulary for its matcher, and the checks of requests.
 
 `GuidedDecoder` (`batch_manager/guidedDecoder.cpp`, 1.0 to 1.2) checks nothing, so a request that it cannot
 follow must never reach it:
 
-* A guide that xgrammar refuses raises in a step, and `ExecutorImpl::forwardAsync` then ends every request at
-  work with the error. So guides are read here first, by the xgrammar that NVIDIA's image has.
-* Once a stop token was accepted, the next mask raises, with the same end. A request goes on behind a stop
-  token that is not its `end_id`, so there is one stop token, and every guided request has it as `end_id`.
-* Whether the matcher takes a token is not looked at. With bad words or `min_tokens` that leave no token, the
-  text would go on outside of the grammar, without a word.
+* A guide that xgrammar refuses raises in a step, and `ExecutorImpl::forwardAsync` then ends every running
+  request with the error. So guides are compiled here first, by the xgrammar of NVIDIA's image.
+* After an accepted stop token the next mask raises, with the same result. A request goes on after a stop
+  token that is not its `end_id`, so there is one stop token, and it is the `end_id` of every guided request.
+* The runtime ignores whether the matcher accepts a token. With bad words or `min_tokens` that leave no token,
+  the text would silently leave the grammar.
 * `execute` raises for logits that are not float32 or float16.
 """
 
@@ -22,13 +22,13 @@ from trtspec.serving.executors.validation import Refused
 from trtspec.serving.tokenizer import Tokenizer
 
 GUIDE_TYPES = frozenset(GuideType)
-"""The kinds of guides that `GuidedDecoder::build` has a branch for."""
+"""The types of guides for which `GuidedDecoder::build` has a branch."""
 
 BLS_GUIDE_TYPES = GUIDE_TYPES - {GuideType.STRUCTURAL_TAG}
-"""The kinds that NVIDIA's C++ backend knows: 1.0 to 1.2, and what came after, map four names.
+"""The types of guides that NVIDIA's C++ backend knows, in releases from 1.0 on.
 
-That is `getGuidedDecodingParamsFromTensors` (`triton_backend/inflight_batcher_llm/src/utils.cc`), which takes
-any other name for no guide at all.
+`getGuidedDecodingParamsFromTensors` (`triton_backend/inflight_batcher_llm/src/utils.cc`) maps four names, and
+ignores a guide of any other type.
 """
 
 LOGITS_DTYPES = ("float32", "float16")
@@ -39,7 +39,7 @@ class GuidedVocabulary:
     """The arguments of `GuidedDecodingConfig`."""
 
     encoded_vocab: list[str]
-    """The tokenizer's own name of each token id. Special tokens have none, so that no grammar allows them."""
+    """The tokenizer's own name of each token id. Special tokens have none, so no grammar allows them."""
     tokenizer_str: str
     """The content of `tokenizer.json`."""
     stop_token_id: int
@@ -47,7 +47,7 @@ class GuidedVocabulary:
 
 
 def guided_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> GuidedVocabulary | None:
-    """Returns what an engine must know of the tokenizer; None where no token ends a text."""
+    """Returns the vocabulary for an engine; None if the tokenizer has no end token."""
     if not tokenizer.end_ids:
         return None
     names = tokenizer.names(vocab_size)
@@ -71,7 +71,7 @@ def to_params(trtllm: Any, guide: Guide) -> Any:
 
 
 def check_guided(request: Request, stop_token_id: int | None) -> None:
-    """Raises `Refused` for options beside a guide with which the runtime would leave the grammar, or fail."""
+    """Raises `Refused` for options with which the runtime would leave the grammar of a guide, or fail."""
     if request.guide is None:
         return
     if request.end_id != stop_token_id:

@@ -1,4 +1,4 @@
-"""Lookahead decoding inside an engine, as NVIDIA's runtime is told of it: three sizes."""
+"""Lookahead decoding inside an engine, which NVIDIA's runtime configures by three sizes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from trtspec.serving.executors.tensorrt_llm.runtime_draft import RuntimeDraft
 
 @dataclass(frozen=True, slots=True)
 class LookaheadSizes(RuntimeDraft):
-    """The sizes of a server; a request that names none has these (`createNewDecoderRequests.cpp`).
+    """The sizes of a server, for requests that name none (`createNewDecoderRequests.cpp`).
 
-    The runtime takes sizes of fewer tokens than the engine was built for, though NVIDIA's
-    `examples/lookahead/README.md` asks for as many.
+    The runtime accepts sizes with fewer tokens than the engine was built for, though NVIDIA's
+    `examples/lookahead/README.md` asks for the same number.
     """
 
     mode: ClassVar[int] = LOOKAHEAD

@@ -1,4 +1,4 @@
-"""Medusa's heads inside an engine, as NVIDIA's runtime is told of them: the tree that they propose."""
+"""Medusa's heads inside an engine, which NVIDIA's runtime configures by their tree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtspec.serving.executors.tensorrt_llm.choices import ChoicesTree
 class MedusaTree(ChoicesTree):
     """The tree of Medusa's heads.
 
-    The runtime would take one of 63 nodes where it is told of none, and fill a smaller one up with rubbish
+    Without it the runtime would take one of 63 nodes. It would pad a smaller tree with garbage
     (`MedusaModule`, and `initTensorsFromChoices` of runtime/utils/speculativeChoicesUtils.cpp).
     """
 

@@ -26,9 +26,9 @@ class EngineLocation:
     device_id: int
     """CUDA's number of the GPU."""
     enable_chunked_context: bool = True
-    """True if a text may take several iterations."""
+    """True if a prompt may take several iterations."""
     inside: RuntimeDraft | None = None
-    """What the engine drafts by itself; None if it does not."""
+    """The engine's own draft; None if it has none."""
 
 
 def load_engines(
@@ -37,11 +37,11 @@ def load_engines(
     fraction: float,
     guided: GuidedVocabulary | None = None,
 ) -> list[TrtLlmExecutor]:
-    """Returns the executors of a target and, behind it, of a draft if there is one.
+    """Returns the executors of a target and then of a draft, if there is one.
 
-    With `guided` the target follows guides, if its logits are of a type that the runtime can mask. Their KV
-    caches take `fraction` of the memory that the weights leave free. `trtllm` is
-    `tensorrt_llm.bindings.executor`. Raises `EngineLoadError`, where possible before anything is loaded.
+    With `guided` the target follows guides if the runtime can mask logits of its dtype. The KV caches take
+    `fraction` of the memory that the weights leave free. `trtllm` is `tensorrt_llm.bindings.executor`. Raises
+    `EngineLoadError`, if possible before it loads anything.
     """
     engines = [
         read_engine(location.folder, trtllm.__version__, location.enable_chunked_context, location.inside)
@@ -55,11 +55,11 @@ def load_engines(
     tokens = _tokens_of_each(device_id, fraction, engines) if is_shared else None
     loaded: list[TrtLlmExecutor] = []
     try:
-        # The target last: it takes what the draft, which is told how much it may have, leaves.
+        # The target is loaded last: it takes the memory that the draft's limit leaves.
         for location, engine in reversed(list(zip(locations, engines, strict=True))):
             budget = KvBudget(fraction, None if location is target else tokens)
             follows = location is target and engine.logits_dtype in LOGITS_DTYPES
-            if engine.inside:  # A step has a row of logits for each token, and one gets a mask.
+            if engine.inside:  # A step has several rows of logits, of which the runtime masks one.
                 follows = False
             executor = TrtLlmExecutor(trtllm, engine, location.device_id, budget, guided if follows else None)
             loaded.insert(0, executor)

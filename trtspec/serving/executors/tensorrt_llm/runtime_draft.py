@@ -1,4 +1,4 @@
-"""Defines what NVIDIA's runtime is told of a draft that an engine has inside."""
+"""Defines the configuration of a draft inside an engine, for NVIDIA's runtime."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any, ClassVar
 
 
 class RuntimeDraft(ABC):
-    """A draft that the engine makes by itself; `str()` is what a refusal quotes of it."""
+    """A draft inside an engine; error messages quote its `str()`."""
 
     mode: ClassVar[int]
-    """The `SpeculativeDecodingMode` of an engine that has it inside."""
+    """The `SpeculativeDecodingMode` of the engine."""
     key: ClassVar[str]
-    """The first of its parameters in `config.pbtxt`."""
+    """The name of its first parameter in `config.pbtxt`."""
 
     @property
     @abstractmethod
     def num_drafted(self) -> int:
-        """The number of tokens of a step, which must be the engine's `max_draft_len`."""
+        """The number of draft tokens of a step, which must be the engine's `max_draft_len`."""
 
     @abstractmethod
     def parameters(self) -> dict[str, str]:
-        """Returns its parameters of `config.pbtxt`, which are NVIDIA's."""
+        """Returns its parameters in `config.pbtxt`, with NVIDIA's names."""
 
     @abstractmethod
     def decoding(self, trtllm: Any) -> Any:

@@ -1,6 +1,6 @@
 """The translation of requests and responses between this package and the bindings.
 
-Arguments are those that every release from 1.0 to 1.2 has (`cpp/tensorrt_llm/nanobind/executor/request.cpp`).
+Every release from 1.0 to 1.2 has the arguments used here (`cpp/tensorrt_llm/nanobind/executor/request.cpp`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trtspec.serving.executors.tensorrt_llm.bindings import one_line
 from trtspec.serving.executors.tensorrt_llm.guided import to_params
 from trtspec.serving.executors.validation import Valid
 
-# Requests here never ask for stop words or time limits, but an engine may end a text by one all the same.
+# Requests here have no stop words or time limits, but an engine may still end a request by one.
 _REASONS = {
     "NOT_FINISHED": FinishReason.NOT_FINISHED,
     "END_ID": FinishReason.END_ID,
@@ -28,9 +28,9 @@ _REASONS = {
 def to_bindings(
     trtllm: Any, request: Request, valid: Valid, vocab_size: int, draft_logits: Rows | None = None
 ) -> Any:
-    """Returns a `tensorrt_llm.bindings.executor.Request`; a verification is one step and does not stream.
+    """Returns a `tensorrt_llm.bindings.executor.Request`. A verification is one step and does not stream.
 
-    The `draft_logits` `[draft, vocab_size]` are not copied: the engine reads them before it answers.
+    The `draft_logits` `[draft, vocab_size]` are not copied: the engine reads them before it responds.
     """
     return trtllm.Request(
         input_token_ids=valid.text,
@@ -49,7 +49,7 @@ def to_bindings(
 
 
 def from_bindings(response: Any) -> Response:
-    """Returns a response of the bindings as one of `trtspec.serving.executor`; there is one beam."""
+    """Returns a response of the bindings, with one beam, as one of `trtspec.serving.executor`."""
     if response.has_error():
         return Response(response.request_id, [], is_final=True, error=one_line(response.error_msg))
     result = response.result
@@ -70,10 +70,10 @@ def _draft(trtllm: Any, tokens: list[int], logits: Rows | None) -> Any:
 def _dense(embedding_bias: Mapping[int, float], vocab_size: int) -> Any:
     """Returns the bias as a float32 tensor `[vocab_size]`.
 
-    TensorRT-LLM adds it to every row of logits, those that a verification looks at too: the decoder runs its
-    `PenaltyLayer` once for each draft token, and so `BanWordsLayer` (`layers/externalDraftTokensLayer.cpp`).
+    TensorRT-LLM adds it to every row of logits, in verifications too: the decoder runs its `PenaltyLayer`
+    once for each draft token, and also `BanWordsLayer` (`layers/externalDraftTokensLayer.cpp`).
     """
-    import torch  # Where the bindings are, PyTorch is; without a bias nobody waits for it.
+    import torch  # It comes with the bindings. Without a bias its import is saved.
 
     dense = torch.zeros(vocab_size)
     dense[list(embedding_bias)] = torch.tensor(list(embedding_bias.values()))
@@ -83,8 +83,8 @@ def _dense(embedding_bias: Mapping[int, float], vocab_size: int) -> Any:
 def _sampling(trtllm: Any, sampling: SamplingConfig) -> Any:
     """Returns the bindings' `SamplingConfig`.
 
-    Without `top_k` and `top_p` TensorRT-LLM takes the best token, whatever the temperature is
-    (`regularizeTopKTopP` of layers/layerUtils.h), so sampling from all tokens asks for `top_p` 1.
+    Without `top_k` and `top_p` TensorRT-LLM takes the likeliest token at any temperature
+    (`regularizeTopKTopP` of layers/layerUtils.h), so sampling from all tokens needs `top_p` 1.
     """
     if sampling.is_greedy:
         choice: dict[str, Any] = {"top_k": 1}

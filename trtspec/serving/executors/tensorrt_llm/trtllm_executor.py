@@ -1,4 +1,4 @@
-"""The executor for TensorRT-LLM's engines: the C++ runtime in this process, through NVIDIA's bindings."""
+"""The executor for TensorRT-LLM's engines, with the C++ runtime in this process by NVIDIA's bindings."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _ITERATIONS = 64
 class TrtLlmExecutor:
     """Implements `trtspec.serving.executor.Executor` with `tensorrt_llm.bindings.executor.Executor`.
 
-    `trtllm` is that module. It runs one engine of one rank on the GPU `device_id`, CUDA's number of it.
-    With `guided` it follows guides, which must have been read before (see `guided.py`). Raises
+    `trtllm` is that module. It runs one engine of one rank on the GPU with CUDA's number `device_id`. With
+    `guided` it follows guides, which must have been compiled before (see `guided.py`). Raises
     `EngineLoadError`.
 
-    Requests are validated here, because the runtime checks neither token ids nor whether numbers are finite,
-    and accepts a prompt that leaves no room for output. Seeds go to the engine as they are; its random
-    numbers depend on how a text is cut into requests, so a seed gives the same text only with the same
+    Requests are validated here: the runtime checks neither token ids nor whether numbers are finite, and
+    accepts a prompt that leaves no room for output. Seeds go to the engine unchanged. Its random numbers
+    depend on the division of a completion into requests, so a seed gives the same output only with the same
     drafts.
     """
 
@@ -64,16 +64,17 @@ class TrtLlmExecutor:
         except Exception as error:
             raise EngineLoadError(engine.folder, one_line(error)) from error
         self._runtime: Any = runtime
-        self._waiting: dict[int, Listener] = {}  # of requests that have not had their final response
+        self._listeners: dict[int, Listener] = {}
         form = engine.limits.draft_logits
         self._logits = None if form is None else DraftLogits(engine.limits.max_draft_len, form)
         self._lent: dict[int, tuple[Rows, list[int]]] = {}
+        """The draft logits and the draft of each running request that has draft logits."""
         self._refused_ids = itertools.count(-1, -1)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: str | None = None
         self._kv_tokens, self._progress, self._kv_use = kv_budget.max_tokens, 0, 0.0
         self._kv_reuse: KvReuse | None = None
-        self._responses = ResponseThread(runtime, self._heard, self._failed)
+        self._responses = ResponseThread(runtime, self._receive, self._fail)
 
     @property
     def limits(self) -> Limits:
@@ -84,15 +85,15 @@ class TrtLlmExecutor:
         return self._kv_tokens
 
     def take_kv_use(self) -> float | None:
-        """Returns the most blocks that an iteration had in use, as a share of all.
+        """Returns the largest share of the blocks in use in any iteration since the last call.
 
-        An iteration may take longer than the time between two calls; then what was said last holds.
+        If there was no iteration since then, it is the last value.
         """
         if self._ended is not None:
             return None
         try:
             iterations = self._runtime.get_latest_iteration_stats()
-        except Exception as error:  # It has ended meanwhile, of which the responses tell.
+        except Exception as error:  # The engine has ended, which the thread of the responses reports.
             log.warning("the engine has no statistics: %s", one_line(error))
             return None
         found = [each.kv_cache_stats for each in iterations if each.kv_cache_stats is not None]
@@ -103,13 +104,13 @@ class TrtLlmExecutor:
                 asked * last.tokens_per_block, last.reused_blocks * last.tokens_per_block
             )
             self._kv_use = max(each.used_num_blocks / each.max_num_blocks for each in found)
-        elif not self._waiting:
+        elif not self._listeners:
             self._kv_use = 0.0
         return self._kv_use
 
     @property
     def kv_reuse(self) -> KvReuse | None:
-        """Says it of whole blocks, since the engine finds no parts of them, as of the last `take_kv_use`."""
+        """The reuse of whole blocks, as of the last `take_kv_use`: the engine reuses no parts of blocks."""
         return self._kv_reuse
 
     @property
@@ -128,14 +129,14 @@ class TrtLlmExecutor:
             valid = validate(request, self._limits)
             check_guided(request, None if self._guided is None else self._guided.stop_token_id)
             rows = self._logits.lend(valid.draft) if self._logits and needs_logits(request, valid) else None
-            told = to_bindings(self._trtllm, request, valid, self._limits.vocab_size, rows)
-            request_id: int = self._runtime.enqueue_request(told)
-        except Exception as error:  # Ours, or whatever the bindings raise for what they refuse.
+            translated = to_bindings(self._trtllm, request, valid, self._limits.vocab_size, rows)
+            request_id: int = self._runtime.enqueue_request(translated)
+        except Exception as error:  # `Refused`, or any exception of the bindings.
             request_id = next(self._refused_ids)
             refusal = Response(request_id, [], is_final=True, error=one_line(error))
             self._loop.call_soon(listener, refusal)
             return request_id
-        self._waiting[request_id] = listener
+        self._listeners[request_id] = listener
         if rows is not None:
             self._lent[request_id] = rows, valid.draft
         return request_id
@@ -143,77 +144,77 @@ class TrtLlmExecutor:
     def cancel_request(self, request_id: int) -> None:
         """Cancels a request, which the engine ends before its next iteration; later responses are dropped.
 
-        The engine never gets the id of a finished request: it would keep it, and cancel a later request that
-        gets the same one.
+        The engine must never get the id of a finished request: it would keep the id, and cancel a later
+        request with the same one.
         """
-        listener = self._waiting.pop(request_id, None)
+        listener = self._listeners.pop(request_id, None)
         if listener is None:
             return
-        self._lent.pop(request_id, None)  # The engine may still read it.
+        self._lent.pop(request_id, None)  # They are not reused: the engine may still read them.
         if self._ended is None:
             self._runtime.cancel_request(request_id)
         cancelled = Response(request_id, [], is_final=True, finish_reason=FinishReason.CANCELLED)
         asyncio.get_running_loop().call_soon(listener, cancelled)
 
     def shutdown(self) -> None:
-        """Cancels all requests, since the engine's own shutdown would run them to their end, and ends it."""
+        """Cancels all requests, which the engine's own shutdown would complete first, and ends the engine."""
         if self._runtime is None:
             return
-        for request_id in list(self._waiting):
+        for request_id in list(self._listeners):
             self.cancel_request(request_id)
         self._ended = "The engine is shut down"
         self._responses.shutdown()
         self._runtime = None
 
-    def _heard(self, responses: list[Any]) -> None:
+    def _receive(self, responses: list[Any]) -> None:
         self._progress += 1
         self._post(self._deliver, responses)
 
-    def _failed(self, error: str) -> None:
+    def _fail(self, error: str) -> None:
         log.error("the engine failed: %s", error)
         self._ended = f"The engine failed: {error}"
         self._post(self._fail_all)
 
     def _post(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Has `work` called on the loop, from the thread of the responses."""
+        """Schedules a call of `work` on the loop, from the thread of the responses."""
         if self._loop is not None:
-            with suppress(RuntimeError):  # The loop is closed, so nobody is left to hear it.
+            with suppress(RuntimeError):  # The loop is closed, and nothing waits for a response.
                 self._loop.call_soon_threadsafe(work, *arguments)
 
     def _deliver(self, responses: Iterable[Any]) -> None:
         left = deque(responses)
         try:
             while left:
-                self._tell(left.popleft())
-        finally:  # A listener that raises must not stop the others.
+                self._pass_on(left.popleft())
+        finally:  # An error of one listener must not stop the others.
             if left and self._loop is not None:
                 self._loop.call_soon(self._deliver, left)
 
-    def _tell(self, response: Any) -> None:
-        listener = self._waiting.get(response.request_id)
+    def _pass_on(self, response: Any) -> None:
+        listener = self._listeners.get(response.request_id)
         if listener is None:
             return
         translated = from_bindings(response)
         if translated.is_final:
-            del self._waiting[translated.request_id]
+            del self._listeners[translated.request_id]
             if self._logits and (lent := self._lent.pop(translated.request_id, None)):
                 self._logits.take_back(*lent)
         listener(translated)
 
     def _fail_all(self) -> None:
         assert self._loop is not None
-        for request_id, listener in self._waiting.items():
+        for request_id, listener in self._listeners.items():
             failure = Response(request_id, [], is_final=True, error=self._ended)
             self._loop.call_soon(listener, failure)
-        self._waiting.clear()
+        self._listeners.clear()
 
 
 def _config(trtllm: Any, engine: TrtLlmEngine, device_id: int, kv_budget: KvBudget) -> Any:
-    """Returns an `ExecutorConfig` of arguments that every release from 1.0 to 1.2 has.
+    """Returns an `ExecutorConfig` with arguments of every release from 1.0 to 1.2.
 
-    Block reuse makes rounds cheap. Chunked context allows texts longer than an iteration but may cut drafts
-    (`fitDraftTokens` of `microBatchScheduler.cpp`), so the plan decides on it; 1.0 has it off by default.
-    Statistics of iterations are read every 50 ms (`take_kv_use`), so few are kept.
+    Block reuse makes rounds cheap. Chunked context allows prompts longer than an iteration, but may cut
+    drafts (`fitDraftTokens` of `microBatchScheduler.cpp`), so the plan decides on it; its default in 1.0 is
+    off. Statistics of iterations are read every 50 ms (`take_kv_use`), so few are kept.
     """
     window = engine.max_attention_window
     config = trtllm.ExecutorConfig(
@@ -228,7 +229,7 @@ def _config(trtllm: Any, engine: TrtLlmEngine, device_id: int, kv_budget: KvBudg
         parallel_config=trtllm.ParallelConfig(device_ids=[device_id]),
         decoding_config=engine.inside.decoding(trtllm) if engine.inside else None,
     )
-    # A cache too small for one text would otherwise make texts shorter, with a warning in the log. It is set
-    # as an attribute, which releases without the option ignore, where their constructor would refuse it.
+    # Otherwise a cache too small for one sequence would only shorten sequences, with a warning in the log.
+    # Releases without the option ignore the attribute, but would refuse an argument.
     config.fail_fast_on_attention_window_too_large = True
     return config

@@ -1,4 +1,4 @@
-"""Which matrices of two models are the same to the byte, told without loading either."""
+"""Finds the matrices that are equal to the byte in two models, without loading either."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
 Read = Callable[[str], Bytes]
-"""Returns the bytes of a tensor, `[size]`; unused bytes need not be read from the disk."""
+"""Returns the bytes of a tensor by its name, `[size]`; unused bytes need not be read from the disk."""
 
 _PIECE = 4096
 _CHUNK = 16 << 20
@@ -26,8 +26,8 @@ def alike(
 ) -> list[str]:
     """Returns the names of the draft's tensors that the target has too, under any name.
 
-    Both map names to what must be equal beside the bytes: dtype and shape. Without `whole` a tensor goes by
-    its beginning, middle and end, which tell trained weights apart.
+    Both map names to dtype and shape, which must be equal too. Without `whole` only the beginning, middle and
+    end of a tensor are compared, which differ between trained weights.
     """
     named = defaultdict[Hashable, list[str]](list)
     for name, form in target.items():

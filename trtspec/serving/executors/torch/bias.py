@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Bias:
-    """Adds a bias to the logits of some tokens; it lies on the `device` of the logits."""
+    """Adds a bias to the logits of some tokens, on the `device` of the logits."""
 
     def __init__(self, bias: Mapping[int, float], device: torch.device) -> None:
         self._token_ids = torch.tensor(list(bias), dtype=torch.int64, device=device)

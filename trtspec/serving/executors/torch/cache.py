@@ -10,16 +10,16 @@ from torch import Tensor
 
 from trtspec.serving.executors.torch.cache_view import BatchView, CacheView, CausalMask, SequenceView, Sight
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
-from trtspec.serving.executors.torch.kernels.attention import KernelAttention, TextsView
+from trtspec.serving.executors.torch.kernels.attention import KernelAttention, KernelView
 from trtspec.serving.executors.torch.kernels.kernel import has_kernels
 from trtspec.serving.executors.torch.slot_memory import SlotMemory
 from trtspec.serving.executors.torch.spans import SIZES, Span, batches
 
 
 class Cache(SlotMemory):
-    """The KV cache, with a tensor `[layers, 2 * kv_heads, capacity, head_size]` for each slot.
+    """The KV cache: a tensor `[layers, 2 * kv_heads, capacity, head_size]` for each slot.
 
-    It is in the model's dtype, keys before values. `CacheSlots` limits the sizes.
+    It has the model's dtype, and keys before values. `CacheSlots` limits the sizes.
     """
 
     def __init__(self, config: TorchEngineConfig, device: torch.device) -> None:
@@ -38,17 +38,17 @@ class Cache(SlotMemory):
         self._attention = KernelAttention(config) if has_kernels(device) else None
 
     def views(self, spans: Sequence[Span]) -> list[CacheView]:
-        """Returns views of the spans, in their order: with kernels one, else one for each of `batches`."""
+        """Returns views of the spans, in their order: one with kernels, else one for each of `batches`."""
         if self._attention is not None:
             slots = [self.grown(span.slot, span.start + span.rows) for span in spans]
-            return [TextsView(self._attention, slots, spans)]
+            return [KernelView(self._attention, slots, spans)]
         _, heads, _, head_size = self._empty.shape
         bytes_per_token = heads * head_size * self._empty.element_size()
         views: list[CacheView] = []
         parts = batches(spans, self._window, bytes_per_token, self._size)
         gathered = [part.tokens for part in parts if len(part.spans) > 1]
-        # In one thread batches that would push one another out of its caches gather in the same
-        # memory. Several threads would take its lines from one another.
+        # In one thread batches that would evict one another from the processor's caches share memory. Several
+        # threads would contend for its cache lines.
         is_shared = sum(gathered) * bytes_per_token > self._size.most and torch.get_num_threads() == 1
         rooms = iter(self._rooms([tokens * heads * head_size for tokens in gathered], is_shared))
         for part in parts:
@@ -62,7 +62,7 @@ class Cache(SlotMemory):
         return views
 
     def _rooms(self, sizes: list[int], is_shared: bool) -> list[Tensor]:
-        """Returns memory of so many elements for each batch to gather in, the same for all or its own."""
+        """Returns memory of `sizes` elements for the batches, the same for all if it `is_shared`."""
         if not sizes:
             return []
         ends = sizes if is_shared else list(accumulate(sizes))

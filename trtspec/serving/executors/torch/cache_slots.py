@@ -1,4 +1,4 @@
-"""The slots of the KV cache: which text each holds, and whose beginning can be reused. No tensors."""
+"""The slots of the KV cache: the sequence in each, and the prefixes that can be reused. No tensors."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from trtspec.serving.executors.torch.budget import held
 from trtspec.serving.text import Text, common_prefix
 
-# How many tokens a copy must save to be made. A slot that would lose as many of its text is copied from, not
-# taken; the next round of a text drops only the rejected tokens of its last draft, which are fewer.
+# The number of tokens that a copy must save. A slot that would lose as many tokens of its sequence is copied,
+# not taken. The next round of a sequence drops only the rejected tokens of its last draft, which are fewer.
 WORTH_COPYING = 64
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A slot of the cache, which holds the beginning of one sequence, `text[:prompt_len] + new`."""
+    """A slot of the cache, which holds a prefix of one sequence, `text[:prompt_len] + new`."""
 
     number: int
     text: Text = field(default_factory=lambda: Text(()))
@@ -22,14 +22,14 @@ class Slot:
     new: list[int] = field(default_factory=list)
     """The sequence's own list, which may grow further."""
     length: int = 0
-    """The cache holds the first `length` tokens of `text[:prompt_len] + new`."""
+    """The number of tokens of the sequence that the cache holds, from the first."""
     headed: int = 0
-    """The number of positions for which a head that lives in the engine has keys and values of its own.
+    """The number of positions, from the first, for which a head inside the engine has keys and values.
 
-    They are the first positions, each made of a position and the token behind it.
+    The head makes them of a position and of the token after it.
     """
     reserved: int = 0
-    """The length that the running sequence can reach; 0 while none runs."""
+    """The largest length of the running sequence; 0 while none runs."""
     used: int = 0
     """The time of the last use, on the clock of `CacheSlots`."""
 
@@ -39,29 +39,29 @@ class Slot:
 
     @property
     def held(self) -> int:
-        """Returns the tokens that the slot counts in the budget."""
+        """The number of tokens that the slot counts in the budget."""
         return held(self.reserved or self.length)
 
     def loses_much(self, text: Text, reused: int) -> bool:
-        """Says whether taking the slot for another text would lose a beginning that others may share."""
+        """Says whether taking the slot for another sequence would lose a prefix that others may share."""
         return text is not self.text and self.length - reused >= WORTH_COPYING
 
     def headed_of(self, text: Text, reused: int) -> int:
-        """Returns how many positions of `text`, of which `reused` tokens are here, a head need not go over.
+        """Returns the number of positions of `text`, with `reused` tokens here, that a head need not compute.
 
-        What a head has read is of the slot's own text, never of what was generated behind it.
+        A head has computed only positions of the slot's own `text`, never of generated tokens after it.
         """
         return self.headed if text is self.text else min(self.headed, max(reused - 1, 0))
 
-    def has(self, text: Text, place: int) -> bool:
-        """Says whether the cache has the token of `text` at a place, whatever comes before it."""
-        if place >= self.length:
+    def has(self, text: Text, position: int) -> bool:
+        """Says whether the cache has the token of `text` at a position, whatever comes before it."""
+        if position >= self.length:
             return False
-        behind = place - self.prompt_len
-        return text[place] == (self.text[place] if behind < 0 else self.new[behind])
+        generated = position - self.prompt_len
+        return text[position] == (self.text[position] if generated < 0 else self.new[generated])
 
     def common(self, text: Text, limit: int) -> int:
-        """Returns how many of the first `limit` tokens of `text` the cache has.
+        """Returns the number of the first `limit` tokens of `text` that the cache has.
 
         The same `Text` has only grown since, so only its newer tokens are compared.
         """
@@ -80,21 +80,21 @@ class SlotLease:
     slot: int
     """The number of the slot."""
     reused: int
-    """The number of tokens that need not be computed, once `copy_from`, if any, has been copied."""
+    """The number of tokens that need not be computed, after the copy if there is one."""
     copy_from: int | None = None
-    """The number of the slot to copy from; None if nothing is to be copied."""
+    """The number of the slot to copy from; None without a copy."""
     dropped: tuple[int, ...] = ()
     """The numbers of the slots that no longer exist."""
     kept: int = 0
-    """The slot has the first `kept` of the `reused` tokens already."""
+    """The number of the `reused` tokens, from the first, that the slot already has."""
 
 
 class CacheSlots:
     """The slots of a cache, which hold at most `budget` tokens together.
 
-    A running sequence counts with the length that it may reach, so that it never lacks room. An idle slot
-    keeps the beginning of texts to come and counts with its length; idle slots are dropped for room, the
-    least recently used first. `budget` is at least the length that one sequence may reach.
+    A running sequence counts with its largest length, so that it never lacks room. An idle slot keeps a
+    prefix for later requests and counts with its length. The least recently used idle slots are dropped for
+    room. `budget` is at least the largest length of one sequence.
     """
 
     def __init__(self, budget: int) -> None:
@@ -105,19 +105,19 @@ class CacheSlots:
 
     @property
     def tokens(self) -> int:
-        """Returns the tokens that are held or reserved."""
+        """The number of tokens that are held or reserved."""
         return self._held
 
     @property
     def busy(self) -> int:
-        """Returns the tokens that running sequences reserve."""
+        """The number of tokens that running sequences reserve."""
         return self._busy
 
     def take(self, text: Text, prompt_len: int, new: list[int], longest: int) -> SlotLease | None:
         """Returns a slot for a sequence of `text[:prompt_len] + new` that may grow to `longest` tokens.
 
-        It is None where running sequences leave no room. The last token of the prompt is computed in any
-        case, since its logits are wanted.
+        It is None if running sequences leave no room. The last token of the prompt is always computed, since
+        its logits choose the next token.
         """
         best, reused = self._best(text, prompt_len - 1)
         source = None
@@ -125,7 +125,7 @@ class CacheSlots:
             source, best = (best if reused >= WORTH_COPYING else None), None
         dropped = self._make_room(held(longest) - (best.held if best else 0), best, source)
         if dropped is None and source is not None and not source.is_busy:
-            # No room for a copy beside what is copied from.
+            # There is no room for both the copy and its source.
             best, source = source, None
             dropped = self._make_room(held(longest) - best.held, best, None)
         if dropped is None:
@@ -136,14 +136,14 @@ class CacheSlots:
         return SlotLease(best.number, reused, source.number if source else None, dropped)
 
     def borrow(self, text: Text, prompt_len: int, new: list[int], longest: int) -> SlotLease | None:
-        """Returns a slot for a draft that goes on behind all but the last token of `text[:prompt_len]`.
+        """Returns a slot for a draft that continues all but the last token of `text[:prompt_len]`.
 
-        It is None where no slot has them all, or there is no room. They stay as they are: the slot's `length`
-        does not grow while it is borrowed, and one that is busy, or has another text behind them, is copied.
+        It is None if no slot has all these tokens, or if there is no room. They do not change: the slot's
+        `length` does not grow meanwhile, and a slot that is busy, or has other tokens after them, is copied.
         """
         known, own = prompt_len - 1, self._of_text.get(id(text))
         best: Slot | None = own
-        # The usual case, in which the others, which may be thousands, need not be compared.
+        # Usually the sequence's own slot has them, and the others, which may be thousands, are not compared.
         if own is None or own.is_busy or own.common(text, known) < known:
             having = (
                 slot
@@ -169,7 +169,7 @@ class CacheSlots:
         return SlotLease(best.number, known, source.number if source else None, dropped, kept)
 
     def _occupy(self, slot: Slot | None, source: Slot | None, holds: Slot) -> Slot:
-        """Returns the slot, a new one if it is None, with what it `holds` from now on."""
+        """Returns the slot, or a new one if it is None, with the new content `holds`."""
         if slot is None:
             self._last += 1
             slot = self._slots[self._last] = Slot(self._last)
@@ -186,11 +186,11 @@ class CacheSlots:
         return slot
 
     def headed(self, number: int) -> int:
-        """Returns for how many positions of a slot a head has keys and values."""
+        """Returns the number of positions of a slot for which a head has keys and values."""
         return self._slots[number].headed
 
     def go_over(self, number: int, headed: int) -> None:
-        """Notes that a head now has keys and values for so many positions of a busy slot."""
+        """Notes that a head now has keys and values for `headed` positions of a busy slot."""
         self._slots[number].headed = headed
 
     def grow(self, number: int, length: int) -> None:
@@ -198,7 +198,7 @@ class CacheSlots:
         self._slots[number].length = length
 
     def free(self, number: int) -> None:
-        """Frees the slot of a finished sequence, whose tokens stay until the room is needed."""
+        """Frees the slot of a finished sequence, whose tokens stay until their room is needed."""
         slot = self._slots[number]
         self._clock += 1
         self._held -= slot.held
@@ -214,20 +214,23 @@ class CacheSlots:
         return [slot for slot in self._slots.values() if not slot.is_busy]
 
     def _best(self, text: Text, limit: int) -> tuple[Slot | None, int]:
-        """Returns the slot that has most of the text, idle rather than busy, used last, and how much."""
+        """Returns the slot with the longest prefix of `text`, and its length.
+
+        Of several it prefers an idle one, and then the one used last.
+        """
         own = self._of_text.get(id(text))
         if own is not None and not own.is_busy:
             return own, own.common(text, limit)
         best, most = None, 0
         for slot in sorted(self._slots.values(), key=lambda slot: (slot.is_busy, -slot.used)):
-            # Thousands may begin as the text does, and only those are compared that may have more of it.
+            # Thousands may share a prefix, so only those are compared that may have a longer one.
             if most < limit and slot.has(text, most) and (found := slot.common(text, limit)) > most:
                 best, most = slot, found
         return best, most
 
-    def _make_room(self, wanted: int, *kept: Slot | None) -> tuple[int, ...] | None:
-        """Drops idle slots for `wanted` more tokens; drops none and returns None if there are too few."""
-        excess = self._held + wanted - self.budget
+    def _make_room(self, needed: int, *kept: Slot | None) -> tuple[int, ...] | None:
+        """Drops idle slots for `needed` more tokens; drops none and returns None if there are too few."""
+        excess = self._held + needed - self.budget
         if excess <= 0:
             return ()
         going = []

@@ -1,4 +1,4 @@
-"""The views of the cache that new rows of one sequence, or of several, write and attend to."""
+"""The views of the cache that the new rows of one or several sequences write and attend to."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from torch.nn import functional as F
 
 
 class CacheView(Protocol):
-    """The cache as one part of a flat batch sees it."""
+    """The view of a part of a step's rows."""
 
     rows: int
-    """The number of all rows of the part."""
+    """The number of rows of the part."""
 
     def attend(self, layer: int, heads: Tensor) -> Tensor:
         """Stores new keys and values, and returns the attention `[rows, heads * head_size]` of new queries.
 
-        `heads` are those of the queries, of the keys and of the values, `[rows, heads + 2 * kv_heads,
-        head_size]`. Each row sees its past and itself.
+        `heads` has the queries, the keys and the values, `[rows, heads + 2 * kv_heads, head_size]`. Each row
+        sees its past and itself.
         """
         ...
 
 
 class CausalMask:
-    """Gives the masks by which a position sees all its past, or the last `window` positions with itself.
+    """Makes the masks by which a position sees all its past, or the last `window` positions with itself.
 
-    A mask is made for what a step looks at, so it grows with the texts and not with `max_seq_len`. `heads` is
-    how many of them share keys.
+    A mask covers only the positions that a step sees, so its size depends on the sequences and not on
+    `max_seq_len`. `heads` is the number of heads that share keys.
     """
 
     def __init__(self, window: int | None, heads: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -40,18 +40,18 @@ class CausalMask:
         return 0 if self._window is None else max(start + 1 - self._window, 0)
 
     def mask(self, starts: Sequence[int], rows: int) -> Tensor | None:
-        """Returns `[sequences, 1, rows, positions]`: 0 where a row may look, -inf elsewhere.
+        """Returns `[sequences, 1, rows, positions]`: 0 where a row sees a position, -inf elsewhere.
 
-        It is None for all 0. In a batch each row stands there for each of the heads that share keys, as in
-        `_attend`. The positions are those from `first` of the smallest start to the last row of the largest.
+        It is None if all are 0. For several sequences each row is repeated for the heads that share keys, as
+        in `_attend`. The positions are from `first` of the smallest start to the last row of the largest.
         """
         low, high = min(starts), max(starts)
         if rows == 1 and low == high:
             return None
         heads = 1 if len(starts) == 1 else self._heads
         last, first = high + rows - 1, self.first(low)
-        # Each row of a mask is a part of one line, what the last row sees of its past and the first of its
-        # future, from as much further on as the row is before the last.
+        # Each row of the mask is a part of one line: the mask of the last row, followed by -inf for its
+        # future. An earlier row is the same line, shifted by its distance from the last row.
         line = torch.full(
             (2 * last - low + 1 - first,), float("-inf"), dtype=self._dtype, device=self._device
         )
@@ -63,7 +63,7 @@ class CausalMask:
 
 
 class Sight:
-    """The mask of each layer: `masks[of_layers[layer]]`, the first of which shows most.
+    """The mask of each layer, `masks[of_layers[layer]]`. The first mask shows the most positions.
 
     `cap` bounds the scores of attention, as in Gemma 2; None for no bound.
     """
@@ -76,7 +76,7 @@ class Sight:
         return self._masks[0].first(start)
 
     def looks(self, starts: Sequence[int], rows: int) -> list[tuple[int, Tensor | None]]:
-        """Returns for each layer how far behind `first` it begins to see, and its mask from there on."""
+        """Returns for each layer the distance from `first` to its first position, and its mask from there."""
         low = min(starts)
         looks = [(mask.first(low) - self.first(low), mask.mask(starts, rows)) for mask in self._masks]
         return [looks[number] for number in self._of_layers]
@@ -103,11 +103,10 @@ class SequenceView:
 class BatchView:
     """The view of several sequences, each `[layers, 2 * kv_heads, capacity, head_size]`.
 
-    Capacities differ. The keys and values that the sequences see are gathered side by side, layer after layer
-    in the same memory, for one product instead of one for each. That is `gathered`,
-    `[sequences, 2 * kv_heads, positions, head_size]` up to the last position that any of them sees; where it
-    `is_shared`, other batches of the step use it too. Behind a shorter sequence there are zeros, since a
-    masked position may hold anything but NaN.
+    The keys and values that the sequences see are gathered in `gathered`, `[sequences, 2 * kv_heads,
+    positions, head_size]`, for one product instead of one for each. All layers use the same memory, and with
+    `is_shared` other batches of the step do too. The positions end with the last that any sequence sees.
+    After a shorter sequence there are zeros, since a masked position must not be NaN.
     """
 
     def __init__(
@@ -125,7 +124,7 @@ class BatchView:
         first = end - gathered.shape[2]
         pairs = list(zip(slots, starts, strict=True))
         lengths = [start + rows - first for start in starts]
-        self._places = [gathered[i, :, :length] for i, length in enumerate(lengths)]
+        self._copies = [gathered[i, :, :length] for i, length in enumerate(lengths)]
         padding = [gathered[i, :, length:] for i, length in enumerate(lengths) if first + length < end]
         if padding:
             torch._foreach_zero_(padding)
@@ -137,7 +136,7 @@ class BatchView:
     def attend(self, layer: int, heads: Tensor) -> Tensor:
         queries = heads.shape[1] - 2 * self._kv_heads
         torch._foreach_copy_(self._new[layer], torch.split(heads[:, queries:], self._each))
-        torch._foreach_copy_(self._places, self._parts[layer])
+        torch._foreach_copy_(self._copies, self._parts[layer])
         if self._padding:
             torch._foreach_zero_(self._padding)
         keys, values = self._seen[:, : self._kv_heads], self._seen[:, self._kv_heads :]
@@ -154,9 +153,9 @@ def _attend(
 ) -> Tensor:
     """Returns the attention of `queries`, the rows of all sequences one after another.
 
-    `keys` and `values` are `[sequences, kv_heads, end, head_size]`; `look` is one of `Sight.looks`. In a
-    batch the heads that share keys go through as rows of one, so that keys are read once for all of them; one
-    sequence has its heads to share out among threads.
+    `keys` and `values` are `[sequences, kv_heads, end, head_size]`; `look` is one of `Sight.looks`. For
+    several sequences the heads that share keys become rows of one head, so that keys are read once for all of
+    them. For one sequence they stay separate, to be divided among threads.
     """
     total, heads, head_size = queries.shape
     sequences = keys.shape[0]
@@ -176,7 +175,7 @@ def _attend(
 
 
 def _capped(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, cap: float) -> Tensor:
-    """Returns attention whose scores are squashed to `cap` before the softmax (Gemma 2, arXiv 2408.00118)."""
+    """Returns attention with scores bounded to `cap` before the softmax (Gemma 2, arXiv 2408.00118)."""
     shared = queries.shape[1] // keys.shape[1]
     keys, values = (heads.repeat_interleave(shared, 1) for heads in (keys, values))
     scores = queries @ keys.transpose(-1, -2) * queries.shape[-1] ** -0.5

@@ -1,4 +1,4 @@
-"""The device of an engine: the one that the plan names, or what the machine has."""
+"""The device of an engine: the one in the plan, or one that the machine has."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ CPU = "cpu"
 
 
 def find_device(named: str | None) -> str:
-    """Returns PyTorch's name of the device that `named` means; None means the first GPU, if there is one.
+    """Returns PyTorch's name of the device `named`; None stands for the first GPU, or the CPU without one.
 
-    On a machine without GPUs everything runs on the CPU, whatever is named, as the target does. Raises
-    `EngineLoadError` for a GPU that a machine with others lacks.
+    On a machine without GPUs it is always the CPU, as for the target. Raises `EngineLoadError` for a GPU that
+    a machine with other GPUs lacks.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if named == CPU or not count:

@@ -1,4 +1,4 @@
-"""The device thread, which makes the steps of all engines of a device."""
+"""The device thread, which runs the steps of all engines on a device."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from trtspec.serving.executors.torch.thread_count import ThreadCount, usable_thr
 
 
 class TurnOrder:
-    """Decides which engine makes the next step; engines are in the order of joining, the draft first.
+    """Decides which engine makes the next step. The draft engine comes before the target.
 
-    The first engine that has work goes first, so that no verification starts while drafts are being proposed:
-    verifications wait for one another and run as one batch. After `patience` steps in a row of one engine,
-    the next one behind it that has work makes a step. With the longest draft as patience every draft that was
-    begun is finished before the target goes on, which keeps batches together, and requests that keep arriving
-    cannot hold the target up for longer.
+    The first engine with work makes it, so that no verification starts while drafts are proposed:
+    verifications wait for one another and run as one batch. After `patience` consecutive steps of the first
+    engine, the next one with work makes a step. With the longest draft as patience every running draft is
+    finished before the target goes on, which keeps batches together, and arriving requests cannot delay the
+    target any longer.
     """
 
     def __init__(self, patience: int) -> None:
@@ -31,7 +31,7 @@ class TurnOrder:
         self._passed = 0
 
     def next(self, has_work: Sequence[bool]) -> int | None:
-        """Returns the index of the engine that makes the next step; None when none has work."""
+        """Returns the index of the engine that makes the next step; None if none has work."""
         ready = [index for index, has in enumerate(has_work) if has]
         if len(ready) > 1 and self._passed < self.patience:
             self._passed += 1
@@ -51,28 +51,28 @@ class Stepper(Protocol):
     """An engine that makes steps."""
 
     longest_draft: int
-    """The length of draft that the engine verifies in one step."""
+    """The largest number of draft tokens that the engine verifies in one step."""
 
     @property
     def has_work(self) -> bool: ...
 
     def step(self) -> int:
-        """Makes one step, and returns how many rows it had; must not raise."""
+        """Makes one step, and returns its number of rows. It must not raise."""
         ...
 
 
 class DeviceThread:
-    """Runs steps back to back, in `TurnOrder`, while an engine has work, and leaves the asyncio loop free.
+    """Runs steps without a pause, in `TurnOrder`, while an engine has work, and leaves the asyncio loop free.
 
     Calls from the loop come as one parcel for each of its iterations, so that requests which are made
-    together run together; they are read between two steps. The responses of a step go to the loop as one
-    parcel too. After a step that ends a request the thread waits for the loop to handle the responses, at
-    most as long as the step took: they lead to new requests, which can run with those that wait, and the
-    loop's work would take a processor from a step that uses them all.
+    together run together. The thread reads them between two steps. The responses of a step go to the loop as
+    one parcel too. After a step that ends a request the thread waits for the loop to handle the responses, at
+    most as long as the step took. They lead to new requests, which can run with the waiting ones, and the
+    loop's work would take a processor from a step that uses all.
 
-    Engines are loaded, and compute, on this thread alone: each thread that computes has OpenMP threads of its
-    own, and once these are more than the processors, OpenMP lets them all sleep between two products. On this
-    thread `threads` says how many a step may take, when the thread begins.
+    Engines are loaded and compute on this thread alone: each computing thread has its own OpenMP threads, and
+    if these are more than the processors, OpenMP lets all of them sleep between two products. `threads`,
+    which is called at the begin of the thread, returns the largest number of them for a step.
     """
 
     def __init__(self, threads: Callable[[], int] = usable_threads) -> None:
@@ -89,17 +89,17 @@ class DeviceThread:
     # On the loop's thread.
 
     def join(self, engine: Stepper) -> None:
-        """Adds an engine, which has no work yet; those that verify no drafts have the first turns."""
+        """Adds an engine without work. Engines that verify no drafts come first in `TurnOrder`."""
         self._engines = sorted([*self._engines, engine], key=lambda engine: engine.longest_draft > 0)
         self._order.patience = max(engine.longest_draft for engine in self._engines) or 1
 
     def leave(self, engine: Stepper) -> None:
-        """Removes an engine and waits for the end of its step; the thread ends with the last engine."""
+        """Removes an engine, and waits for the end of its step. The thread ends with the last engine."""
         self.call(lambda: self._engines.remove(engine))
         self._end_if_alone()
 
     def call(self, work: Callable[[], T]) -> T:
-        """Runs `work` on the device thread, between two steps; returns, or raises, what it does."""
+        """Calls `work` on the device thread, between two steps; returns its result, or raises its error."""
         done: Future[T] = Future()
         self._begin()
         self._flush(partial(_settle, done, work))
@@ -110,7 +110,7 @@ class DeviceThread:
             raise
 
     def post(self, work: Callable[..., object], *arguments: object) -> None:
-        """Has `work` called on the device thread, between two steps."""
+        """Schedules a call of `work` on the device thread, between two steps."""
         self._begin()
         if not self._outgoing:
             self._loop = asyncio.get_running_loop()
@@ -139,15 +139,15 @@ class DeviceThread:
         for hear, response in said:
             try:
                 hear(response)
-            except Exception as error:  # A listener that raises must not stop the others.
+            except Exception as error:  # An error of one listener must not stop the others.
                 loop.call_exception_handler({"message": "a listener raised", "exception": error})
-        # Behind the tasks that wake up for an answer, and behind those that they wake up in turn.
+        # This runs after the tasks that wait for these responses, and after the tasks that those wake.
         loop.call_soon(lambda: loop.call_soon(self._flush, self._echo))
 
     # On the device thread.
 
     def say(self, hear: Hear, response: Response) -> None:
-        """Has `hear` called on the loop, when the step is over."""
+        """Schedules a call of `hear` on the loop, after the step."""
         self._said.append((hear, response))
 
     def _run(self) -> None:
@@ -167,7 +167,7 @@ class DeviceThread:
         threads.reset()
 
     def _read(self, wait: bool) -> None:
-        """Handles all parcels that have come; with `wait`, waits for one."""
+        """Handles all parcels that have come. With `wait` it waits for the first."""
         try:
             self._do(self._mail.get(wait))
             while True:
@@ -179,15 +179,15 @@ class DeviceThread:
         for work in parcel:
             try:
                 work()
-            except Exception:  # One bad request must not stop the others.
-                log.exception("an engine could not take what it was sent")
+            except Exception:  # An error of one request must not stop the others.
+                log.exception("an engine could not handle a request")
 
     def _send(self, took: float) -> None:
         said, self._said = self._said, []
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(self._deliver, said)
-        except RuntimeError:  # The loop is closed, and nobody listens.
+        except RuntimeError:  # The loop is closed, and nothing waits for responses.
             return
         if not any(response.is_final for _, response in said):  # Only ended requests lead to new ones.
             return

@@ -1,8 +1,8 @@
 """The configuration of an engine directory of the torch backend: `config.json` as plain data.
 
 Keys and defaults are those of TensorRT-LLM's engines (`builder.py`) and checkpoints (`models/*/config.py`).
-What this backend cannot run is refused here, before anything is loaded. The keys alone decide; the builder
-knows which architectures there are.
+A model that this backend cannot run is refused here, before anything is loaded. Only the keys decide that;
+the builder knows the architectures.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-# What of a mixture of experts is not quantized.
+# The layers of a mixture of experts that are not quantized.
 ROUTERS = ("*router", "*shared_expert_gate")
-# What the model may say where TensorRT-LLM knows more than one way: the key, its default, the ones that run
-# here.
+# Keys with their defaults and the values that run here, of more that TensorRT-LLM knows.
 ONLY: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
     ("qwen_type", "qwen2", ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")),
     ("attn_bias", False, (False, True)),
@@ -60,30 +59,30 @@ class ExpertConfig:
     width: int
     """The width of each expert in elements."""
     shared_width: int
-    """The width of the expert that every token has beside the chosen ones; 0 if there is none."""
+    """The width of the expert that computes every token in addition; 0 if there is none."""
     renormalized: bool
     """True if the shares of the chosen experts add up to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """The layers that see a window of the text."""
+    """The layers with a sliding window, among others without one."""
 
     window: int
-    """The number of tokens, itself counted, that a token sees."""
+    """The number of tokens that a token sees, itself included."""
     pattern: int
-    """All layers but each one of this number have the window."""
+    """Every layer has the window except each `pattern`-th one."""
     rotary_base: float | None
-    """The base of the positions in these layers, which are not scaled; None if they are as in other layers.
-    """
+    """The base of the positions in these layers, without scaling; None if they are as in other layers."""
 
     def has(self, layer: int) -> bool:
+        """Says whether a layer, counted from 0, has the window."""
         return (layer + 1) % self.pattern != 0
 
 
 @dataclass(frozen=True, slots=True)
 class TorchEngineConfig:
-    """A decoder and the limits that its engine was built with; sizes are counts of elements or tokens."""
+    """A decoder and the limits that its engine was built with. Sizes are numbers of elements or tokens."""
 
     dtype: torch.dtype
     vocab_size: int
@@ -97,48 +96,47 @@ class TorchEngineConfig:
     rotary_base: float
     rotary_scaling: dict[str, Any] | None
     rotary_share: float
-    """The part of each head, from its beginning, that positions turn."""
+    """The share of each head, from its beginning, that is rotated by position."""
     qkv_bias: bool
     """True if q, k and v have biases."""
     qk_norm: bool
-    """True if q and k are normalized, head by head."""
+    """True if each head of q and k is normalized."""
     fused_gate: bool
-    """True if `mlp.fc` is two matrices, of which the second goes through the activation."""
+    """True if `mlp.fc` is two stacked matrices, of which the second has the activation."""
     sliding_window: int | None
-    """The number of tokens, itself counted, that a token sees in every layer; None for all."""
+    """The number of tokens that a token sees in every layer, itself included; None for all."""
     local: Local | None
-    """The layers of their own that have a window; None if there are none."""
+    """The layers with a window, if others have none."""
     experts: ExpertConfig | None
-    """They stand in place of the MLP; None if there are none."""
+    """The experts in place of the MLP; None for an MLP."""
     fp8: bool
     """True if the products of every layer are W8A8."""
     fp8_kv_cache: bool
     sandwich: bool
-    """True if there are norms behind attention and MLP too, as in Gemma.
+    """True if there are norms after attention and MLP too, as in Gemma.
 
     The embedding is then multiplied by the square root of its size.
     """
     gelu: bool
     """True if the MLP has a GELU in place of a SiLU."""
     query_scale: float
-    """A factor of the queries."""
+    """The factor of the queries."""
     score_cap: float | None
     """The bound of the scores of attention; None for no bound."""
     logit_cap: float | None
     """The bound of the logits; None for no bound."""
     tp_size: int
-    """The number of tensor-parallel parts of the weights. They run on one device nevertheless."""
+    """The number of tensor-parallel parts of the weights, which run on one device here."""
     pp_size: int
-    """The number of pipeline-parallel parts of the weights. They run on one device nevertheless."""
+    """The number of pipeline-parallel parts of the weights, which run on one device here."""
     max_num_tokens: int
     limits: Limits
     draft: Mapping[str, Any] | None = None
-    """The `method` and options of a draft that lives in its target (`dependents`); None for another engine.
-    """
+    """The `method` and options of a draft inside its target (`dependents`); None for another engine."""
 
 
 def read_config(engine_dir: Path) -> TorchEngineConfig:
-    """Returns the configuration; raises `EngineLoadError` if it is missing, broken or cannot run here."""
+    """Returns the configuration; raises `EngineLoadError` if it is missing, malformed or cannot run here."""
     path = engine_dir / "config.json"
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -197,12 +195,12 @@ def _checked_dtype(path: Path, model: _Section) -> torch.dtype:
 
 
 def _limits(model: _Section, build: _Section) -> Limits:
-    """Returns the sizes that requests must keep to."""
+    """Returns the limits of requests."""
     max_seq_len, external = build.integer("max_seq_len"), build.get("speculative_decoding_mode")
     return Limits(
         max_batch_size=build.integer("max_batch_size"),
         # With packed input and chunked context, TensorRT-LLM's runtime takes any prompt that leaves room
-        # for one token and does not look at the build's max_input_len.
+        # for one token, and ignores the build's max_input_len.
         max_input_len=max_seq_len - 1,
         max_seq_len=max_seq_len,
         max_draft_len=build.integer("max_draft_len", 0) if external == DRAFT_TOKENS_EXTERNAL else 0,
@@ -211,7 +209,7 @@ def _limits(model: _Section, build: _Section) -> Limits:
 
 
 def _scaling(model: _Section) -> dict[str, Any] | None:
-    """Returns the scaling of positions in Hugging Face's keys; TensorRT-LLM has `longrope` in others."""
+    """Returns the scaling of positions with Hugging Face's keys. TensorRT-LLM has others for `longrope`."""
     if model.get("position_embedding_type") != "long_rope":
         return model.get("rotary_scaling")  # type: ignore[no-any-return]
     original = model.integer("original_max_position_embeddings")
@@ -225,13 +223,13 @@ def _scaling(model: _Section) -> dict[str, Any] | None:
 
 
 def _norms_heads(model: _Section) -> bool:
-    """Says whether q and k are normalized: no key does, but only Qwen3 and Gemma 3 have these."""
+    """Says whether q and k are normalized. No key has that, but only Qwen3 and Gemma 3 have these two."""
     is_qwen3 = model.get("qwen_type") in ("qwen3", "qwen3_moe")
     return is_qwen3 or model.get("rope_local_base_freq") is not None
 
 
 def _local(model: _Section) -> Local | None:
-    """Returns the layers with a window, which Gemma's keys tell from others."""
+    """Returns the layers with a window, by Gemma's keys."""
     if not (pattern := model.integer("_sliding_window_pattern", 0)):
         return None
     base = model.get("rope_local_base_freq")
@@ -239,7 +237,7 @@ def _local(model: _Section) -> Local | None:
 
 
 def _experts(model: _Section) -> ExpertConfig | None:
-    """Returns the experts; only TensorRT-LLM's Qwen has a key of its own for their width."""
+    """Returns the experts. Only TensorRT-LLM's Qwen has a separate key for their width."""
     if not (count := model.integer("moe.num_experts", 0)):
         return None
     return ExpertConfig(
@@ -252,7 +250,7 @@ def _experts(model: _Section) -> ExpertConfig | None:
 
 
 class _Section:
-    """One object of `config.json`; keys may be dotted paths, and null is the same as absent."""
+    """One object of `config.json`. Keys may be dotted paths, and null counts as absent."""
 
     def __init__(self, path: Path, content: dict[str, Any]) -> None:
         self._path, self._content = path, dict(content)

@@ -1,7 +1,7 @@
-"""Guides as the engine follows them: which tokens its rows may choose.
+"""The following of guides: masks of the tokens that the rows of a step may choose.
 
-TensorRT-LLM's `GuidedDecoder` masks one row of logits a request and starts anew with each request; here every
-row of a verification has its own mask, and a text goes on in the next request.
+TensorRT-LLM's `GuidedDecoder` masks one row of logits a request, and starts anew with each request. Here
+every row of a verification has its own mask, and the next request of a sequence continues it.
 """
 
 from __future__ import annotations
@@ -22,34 +22,31 @@ from trtspec.serving.guides.compiler import MAX_MASK_S, TOO_AMBIGUOUS, Bitmasks,
 from trtspec.serving.text import Text
 
 ENDED, NOTHING = -1, -2
-"""What a row chooses in place of a token: that the text ends, and that nothing may follow."""
+"""The choice of a row in place of a token: the end of the text, and no allowed token."""
 
 GUIDES_BUSY = "The engine is busy with other guides, which take too long; try again later"
 
 MAX_STALL_S = 0.2
-"""The longest that all requests wait for what one guide has to say to one step, in a processor's time."""
+"""The largest CPU time of one guide in one step, in seconds, for which all requests wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """The tokens that rows of a step may choose.
+    """The tokens that the rows of a request may choose.
 
-    There is one row for each prefix of a draft up to the first forbidden token.
+    There is a row for each prefix of the draft up to the first forbidden token.
     """
 
     allowed: npt.NDArray[np.bool_]
-    """The tokens that each row may choose, `[rows, vocab_size]`.
-
-    The end tokens are among them where the text may end.
-    """
+    """The tokens that each row may choose, `[rows, vocab_size]`, with the end tokens if the text may end."""
     is_complete: list[bool]
     """For each row, True if the guide lets the text end there."""
     end_ids: frozenset[int]
 
     def read(self, chosen: list[int]) -> list[int]:
-        """Returns the tokens that the rows chose, with `ENDED` for what ends the text.
+        """Returns the chosen tokens, with `ENDED` in place of one that ends the text.
 
-        Rows without a mask come behind a forbidden token of a draft, so nobody reads them.
+        Rows without a mask follow a forbidden draft token, so their choices are not used.
         """
         return [
             ENDED if token in self.end_ids or (token == NOTHING and complete) else token
@@ -58,14 +55,14 @@ class Masks:
 
 
 class GrammarMatcher:
-    """A matcher that goes along with one text; `taken` of its generated tokens lie behind it."""
+    """A matcher that follows one sequence. It has taken the first `taken` guided tokens."""
 
     def __init__(self, grammar: Grammar) -> None:
         self._matcher, self._vocab_size = grammar.matcher(), grammar.vocab_size
         self.taken = 0
 
     def take(self, token_ids: list[int]) -> None:
-        """Goes on behind tokens of the text; raises `GuideError` where the grammar forbids one."""
+        """Advances by tokens of the sequence; raises `GuideError` if the grammar forbids one."""
         for token_id in token_ids:
             if not self._matcher.accept(token_id):
                 raise GuideError(f"The guide forbids token {self.taken} of what was generated before")
@@ -77,9 +74,9 @@ class GrammarMatcher:
         self.taken = taken
 
     def masks(self, draft: list[int], vocab_size: int, end_ids: frozenset[int], num_endless: int) -> Masks:
-        """Returns the masks of the rows behind each prefix of the draft; `num_endless` of them have no end.
+        """Returns the masks after each prefix of the draft, of which the first `num_endless` forbid the end.
 
-        Raises `TooAmbiguous` for a grammar so ambiguous that a mask takes long.
+        Raises `TooAmbiguous` if a mask takes longer than `MAX_MASK_S`.
         """
         bitmasks = Bitmasks(len(draft) + 1, self._vocab_size)
         is_complete: list[bool] = []
@@ -105,11 +102,7 @@ class GrammarMatcher:
 
 
 class GuidedText:
-    """The guide of one request: of the tokens of `text` from `start` to `end`, and of those that follow.
-
-    `masks` are those of the next step, and `error` says why there can be none. `said` is what the follower
-    has not taken yet.
-    """
+    """The guide of one request, for the tokens of `text` from `start` to `end` and those after them."""
 
     def __init__(self, request: Request, grammar: Grammar, text: Text, end: int) -> None:
         guide = request.guide
@@ -121,11 +114,14 @@ class GuidedText:
             self.end_ids |= {request.end_id}
         self.follower: GrammarMatcher | None = None
         self.said: list[int] = []
+        """The new tokens that the follower has not taken yet."""
         self.masks: Masks | None = None
+        """The masks of the next step."""
         self.error: str | None = None
+        """The reason why there are no masks."""
 
     def begin(self, follower: GrammarMatcher | None) -> None:
-        """Goes behind what was generated before, with a follower of that text if there is one."""
+        """Takes the tokens that were generated before, with a follower of the sequence if there is one."""
         follower = follower or GrammarMatcher(self.grammar)
         try:
             follower.take(self.text[self.start + follower.taken : self.end])
@@ -134,7 +130,7 @@ class GuidedText:
             self.fail(str(error))
 
     def mask(self, draft: list[int], vocab_size: int, num_endless: int) -> None:
-        """Finds out what the rows behind each prefix of the draft may choose."""
+        """Sets `masks` for the rows after each prefix of the draft."""
         assert self.follower is not None
         try:
             self.follower.take(self.said)
@@ -146,21 +142,20 @@ class GuidedText:
             self.fail(str(error))
 
     def fail(self, error: str) -> None:
-        """Ends the request, and no other one with this grammar."""
+        """Fails the request, and no other one with this grammar."""
         self.masks, self.error = None, error
 
     def refuse(self, problem: str) -> None:
-        """Ends the request, and any other one with this grammar."""
+        """Fails the request and all others with this grammar."""
         self.grammar.problem = problem
         self.fail(f"{GUIDE_REFUSED}{problem}")
 
 
 class Followers:
-    """The followers of texts between their requests, up to `most`, the latest ones.
+    """The followers of sequences between their requests, of which the latest `most` are kept.
 
-    A follower is kept with the very `Text`, whose beginning never changes, so that a round only reads what
-    the last one added. They work on a thread of their own: a guide from a stranger may need any time, which
-    nobody waits for.
+    A follower is kept with its `Text`, whose prefix never changes, so that a round takes only the new tokens.
+    They run on their own thread, which is awaited for a bounded time: a client's guide may need any time.
     """
 
     def __init__(self, most: int) -> None:
@@ -169,7 +164,7 @@ class Followers:
         self._calls = BoundedCalls(MAX_STALL_S, "guides-followed")
 
     def begin(self, guided: GuidedText, draft: list[int], vocab_size: int, num_endless: int) -> None:
-        """Gives a text its follower, behind what was generated before, and if it has a draft its masks."""
+        """Gives a request its follower, and its masks if it has a draft."""
         before = self._kept.pop(id(guided.text), None)
         follower = before.follower if before is not None and _continues(guided, before) else None
 
@@ -181,11 +176,11 @@ class Followers:
         self._follow(guided, work)
 
     def mask(self, guided: GuidedText, draft: list[int], vocab_size: int, num_endless: int) -> None:
-        """Finds out what the rows behind each prefix of the draft may choose."""
+        """Sets the masks for the rows after each prefix of the draft."""
         self._follow(guided, partial(guided.mask, draft, vocab_size, num_endless))
 
     def keep(self, guided: GuidedText) -> None:
-        """Keeps the follower for the next request of its text, behind what this one was given."""
+        """Keeps the follower for the next request of its sequence, at the end of this one's input."""
         if guided.follower is None or guided.error is not None:
             return
         guided.follower.back(guided.end - guided.start)
@@ -195,7 +190,7 @@ class Followers:
             self._kept.popitem(last=False)
 
     def close(self) -> None:
-        """Ends the thread; nothing is followed from then on."""
+        """Ends the thread. No guide may be followed after that."""
         self._calls.close()
 
     def _follow(self, guided: GuidedText, work: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Fake quantization to float8 e4m3 with one scale a tensor."""
+"""Fake quantization to float8 e4m3 with one scale for each tensor."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class E4M3:
     """Rounds numbers to float8 and back, bit for bit as NVIDIA ModelOpt does.
 
     `scale` is a checkpoint's scaling factor, amax / 448. ModelOpt (0.47, `tensor_quant.py`, `_fp8_eager`)
-    multiplies by 448 / amax and afterwards by its inverse, all in float32; two more roundings would send
-    ties to another value. So amax is restored: it was an element of a tensor of `dtype`, which has
-    fewer digits than the scale.
+    multiplies by 448 / amax and then by its inverse, all in float32. Other factors would round ties to
+    another value. So amax is restored: it was an element of a tensor of `dtype`, which has fewer digits than
+    the scale.
     """
 
     def __init__(self, scale: float, dtype: torch.dtype) -> None:

@@ -1,8 +1,8 @@
 """The host: the processors and the memory that affinity and control groups leave to this process.
 
 Control groups are read in both versions (Linux, `admin-guide/cgroup-v2.rst`: `cpu.max`, `memory.max`;
-`scheduler/sched-bwc.rst` and `cgroup-v1/memory.rst` for the older names). A limit counts wherever it stands
-between the process's own group and the root that it sees.
+`scheduler/sched-bwc.rst` and `cgroup-v1/memory.rst` for the older names). The limits of all groups from the
+process's own to the visible root count.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ProcessShare:
 
     @property
     def threads(self) -> tuple[int, str]:
-        """Returns how many threads a step may take, and why."""
+        """The largest number of threads for a step, and its reason."""
         asked, *_ = (self.omp_num_threads or "").split(",")  # the number for the outermost parallel region
         if asked.strip().isdigit() and int(asked):
             return int(asked), "OMP_NUM_THREADS"
@@ -45,7 +45,7 @@ class ProcessShare:
 
 
 def look(root: Path = Path("/")) -> ProcessShare:
-    """Returns the host of this process; `root` has its `proc` and `sys`."""
+    """Returns the share of this process; `root` has `proc` and `sys`."""
     groups = list(_groups(root))
     affinity = getattr(os, "sched_getaffinity", None)
     return ProcessShare(
@@ -57,9 +57,9 @@ def look(root: Path = Path("/")) -> ProcessShare:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """Yields the folders of the process's control groups, and of those around them.
+    """Yields the folders of the process's control groups and of their parents.
 
-    In a container the path may be one of the host that does not exist here; then the mounted folder is the
+    In a container the path may be one of the host that does not exist here. Then the mounted folder is the
     process's own group.
     """
     base = root / "sys/fs/cgroup"
@@ -75,7 +75,7 @@ def _quota(group: Path) -> float | None:
         _text(group / "cpu.cfs_quota_us").strip(),
         _text(group / "cpu.cfs_period_us").strip(),
     )
-    if not quota.isdigit() or not period.isdigit() or not int(period):  # max, -1, or not said
+    if not quota.isdigit() or not period.isdigit() or not int(period):  # max, -1, or missing
         return None
     return int(quota) / int(period)
 
@@ -89,7 +89,7 @@ def _free(root: Path, groups: list[Path]) -> Iterator[int]:
         for most, used in _MEMORY:
             limit, taken = _text(group / most).strip(), _text(group / used).strip()
             if limit.isdigit() and taken.isdigit():
-                # The file cache counts as used, but the kernel gives it back when needed.
+                # The file cache counts as used, but the kernel frees it when needed.
                 yield max(int(limit) - int(taken) + _cached(group), 0)
 
 

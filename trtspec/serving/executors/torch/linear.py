@@ -19,8 +19,8 @@ from trtspec.serving.executors.torch.packed_weights import Pack, packed
 class Linear:
     """Computes `x @ weight.T + bias` for `x` of any number of rows; `weight` is `[out, in]`.
 
-    `product` computes the same from an `x` that has been multiplied by `scale`, a power of two. `pack` makes
-    it of the weights.
+    `product`, which `pack` makes from the weights, computes the same from `x * scale`, with `scale` a power
+    of two.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, pack: Pack = packed) -> None:
@@ -33,7 +33,7 @@ class Linear:
 
 
 class QuantizedLinear:
-    """A product whose input is rounded to float8, as its weight is: W8A8."""
+    """A W8A8 product: its input is rounded to float8, as its weight was."""
 
     def __init__(self, quantize: E4M3, linear: Linear) -> None:
         self._quantize, self._linear = quantize, linear
@@ -44,7 +44,7 @@ class QuantizedLinear:
 
 
 def linear(matrix: Matrix, pack: Pack = packed) -> Callable[[Tensor], Tensor]:
-    """Returns the product that `matrix` describes, as `pack` makes it."""
+    """Returns the product of `matrix`, with weights packed by `pack`."""
     product = Linear(matrix.weight, matrix.bias, pack)
     return product if matrix.quantize is None else QuantizedLinear(matrix.quantize, product)
 

@@ -21,7 +21,7 @@ class Matrix:
     bias: Tensor | None = None
     """`[out]`."""
     quantize: E4M3 | None = None
-    """An FP8 model rounds the input with it."""
+    """The rounding of the input in an FP8 model; None in others."""
 
     def reordered(self, reorder: Callable[[Tensor], Tensor]) -> Matrix:
         """Returns the same product with its outputs in another order."""

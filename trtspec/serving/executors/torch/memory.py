@@ -1,4 +1,4 @@
-"""The memory of a device: how many tokens of text fit beside the weights of its engines."""
+"""The memory of a device: the tokens of KV cache that fit beside the weights of its engines."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ GIB = 1 << 30
 def kv_tokens_of(configs: Sequence[TorchEngineConfig], device: str, shared: int = 0) -> int:
     """Returns the tokens of each cache of engines that are about to be loaded together.
 
-    They hold `shared` bytes of their weights once. Raises `EngineLoadError` where not even one text of full
-    length fits.
+    The engines share `shared` bytes of their weights. Raises `EngineLoadError` if not even one sequence of
+    full length fits.
     """
     free, weights = _free(device), sum(_weights(config) for config in configs) - shared
     needs = [_need(config) for config in configs]
@@ -47,7 +47,7 @@ def _need(config: TorchEngineConfig) -> KvNeed:
 
 
 def _weights(config: TorchEngineConfig) -> int:
-    """Returns the bytes of the weights; float8 ones are expanded to the model's dtype when loaded."""
+    """Returns the bytes of the weights. Float8 ones are expanded to the model's dtype at loading."""
     wanted = forms(config) if config.draft is None else dependent_forms(config)
     return sum(math.prod(form.shape) for form in wanted.values()) * config.dtype.itemsize
 

@@ -20,14 +20,14 @@ Tensors = dict[str, Tensor]
 
 
 def mlp(config: TorchEngineConfig, tensors: Tensors, layer: str, pack: Pack) -> Callable[[Tensor], Tensor]:
-    """Returns what computes `[rows, hidden]` of `[rows, hidden]`, the norm before it included."""
+    """Returns the function from `[rows, hidden]` to `[rows, hidden]`, the norm before it included."""
     if config.experts is None:
         return GatedMlp(config, tensors, layer, pack)
     return Mixture(config, config.experts, tensors, layer, pack)
 
 
 class GatedMlp:
-    """Computes `proj(activation(fc(x)) * gate(x))` of normed rows; the activation is a SiLU or a GELU."""
+    """Computes `proj(activation(fc(x)) * gate(x))` of normed rows. The activation is a SiLU or a GELU."""
 
     def __init__(self, config: TorchEngineConfig, tensors: Tensors, layer: str, pack: Pack) -> None:
         dtype = config.dtype
@@ -48,16 +48,16 @@ class GatedMlp:
 
 
 def _gated(x: Tensor, gelu: bool) -> Tensor:
-    """Returns `activation(a) * b`, `[rows, width]`; the rows of `x` are `a` and `b` side by side."""
+    """Returns `activation(a) * b`, `[rows, width]`, for `x` `[rows, 2 * width]` of `a` and then `b`."""
     a, b = x.chunk(2, -1)
     return (F.gelu(a, approximate="tanh") if gelu else F.silu(a)).mul_(b)
 
 
 class Mixture:
-    """Computes each row with the experts that its router chooses, and adds up what they say.
+    """Computes each row with the experts that the router chooses, and adds up their weighted results.
 
-    As in TensorRT-LLM (`layers/moe.py`) the router works in float32. Only what is chosen is computed
-    and read.
+    As in TensorRT-LLM (`layers/moe.py`) the router computes in float32. Only the weights of chosen experts
+    are read.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class Mixture:
         else:
             result = self._shared(x) * torch.sigmoid(F.linear(x, self._shared_gate))
         for number in sorted(set(chosen.flatten().tolist())):
-            rows, places = (chosen == number).nonzero(as_tuple=True)
-            said = self._experts[number](x[rows]) * shares[rows, places, None]
-            result.index_add_(0, rows, said.to(x.dtype))
+            rows, ranks = (chosen == number).nonzero(as_tuple=True)
+            weighted = self._experts[number](x[rows]) * shares[rows, ranks, None]
+            result.index_add_(0, rows, weighted.to(x.dtype))
         return result
 
 

@@ -1,10 +1,10 @@
-"""Llama (Touvron et al. 2023, arXiv 2302.13971) and its kin, over a flat batch: new rows of many sequences.
+"""Llama (Touvron et al. 2023, arXiv 2302.13971) and similar models, over the new rows of many sequences.
 
-The kin are Mistral with its sliding window (Jiang et al. 2023, arXiv 2310.06825), Mixtral with experts (arXiv
-2401.04088), Qwen2 with biases of q, k and v (arXiv 2407.10671), Qwen3 with norms of q and k (arXiv
+The others are Mistral with its sliding window (Jiang et al. 2023, arXiv 2310.06825), Mixtral with experts
+(arXiv 2401.04088), Qwen2 with biases of q, k and v (arXiv 2407.10671), Qwen3 with norms of q and k (arXiv
 2505.09388), Phi-3 with stacked matrices (Abdin et al. 2024, arXiv 2404.14219), and Gemma 2 and 3 with norms
-on both sides and a window in some layers (arXiv 2408.00118, 2503.19786). FP8 models round what goes into each
-product and, where they were built so, what goes into the cache.
+on both sides and a window in some layers (arXiv 2408.00118, 2503.19786). FP8 models round the input of each
+product and, if they were built so, keys and values in the cache.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Listens(Protocol):
     """Receives the hidden states of a model as it computes them."""
 
     depths: Sequence[int]
-    """The numbers of layers behind which states are taken, in order.
+    """The numbers of layers after which states are taken, in order.
 
-    0 is the embedding. The states behind the last layer are normalized.
+    0 is the embedding. The states after the last layer are normalized.
     """
 
     def hear(self, states: Sequence[Tensor], spans: Sequence[Span]) -> None:
@@ -59,10 +59,10 @@ class Listens(Protocol):
 
 
 class Decoder:
-    """A model whose weights are ready to run; it writes the cache as rows pass through.
+    """A model with packed weights, which writes the cache of the rows that it computes.
 
-    `shared` has the weights of other engines that it may have too. The `listener` is told the hidden states
-    of every step.
+    `shared` has the weights of other engines, which may be the same. The `listener` gets the hidden states of
+    every step.
     """
 
     def __init__(
@@ -89,28 +89,28 @@ class Decoder:
         self._logit_cap = config.logit_cap
         embedding, head = tensors["transformer.vocab_embedding.weight"], tensors["lm_head.weight"]
         self._embedding = embedding if shared is None else shared.tensor(embedding)
-        if torch.equal(head, self._embedding):  # They are tied; where the head is not packed, one is enough.
+        if torch.equal(head, self._embedding):  # The two are tied. Unless the head is packed, one is enough.
             head = self._embedding
         self._layers = [DecoderLayer(config, tensors, index, pack) for index in range(config.num_layers)]
         self._head = NormedLinear(tensors["transformer.ln_f.weight"], Matrix(head), config.norm_epsilon, pack)
 
     @property
     def embedding(self) -> Tensor:
-        """Returns the embedding of the vocabulary, `[vocab_size, hidden_size]`."""
+        """The embedding of the vocabulary, `[vocab_size, hidden_size]`."""
         return self._embedding
 
     def logits(self, states: Tensor) -> Tensor:
-        """Returns the logits `[rows, vocab_size]` of `states` `[rows, hidden_size]` that are normalized."""
+        """Returns the logits `[rows, vocab_size]` of normalized `states` `[rows, hidden_size]`."""
         return self._bounded(self._head.product(states))
 
     def only(self, layers: Sequence[int]) -> Decoder:
-        """Returns this model without the other layers: its weights and its cache are these."""
+        """Returns this model with these layers alone, which shares weights and cache with it."""
         part = copy.copy(self)
         part.listener, part._layers = None, [self._layers[index] for index in layers]
         return part
 
     def forward(self, token_ids: list[int], spans: Sequence[Span], wanted: list[int]) -> Tensor:
-        """Returns what `StepModel` says."""
+        """Implements `StepModel.forward`."""
         views = self._cache.views(spans)
         rotation = local = _cut(self._rotations, spans)
         if self._local_rotations is not self._rotations:
@@ -118,15 +118,15 @@ class Decoder:
         x = F.embedding(torch.tensor(token_ids, device=self._device), self._embedding)
         if self._embedding_scale is not None:
             x = x * self._embedding_scale
-        depths, heard = self.listener.depths if self.listener else (), []
+        depths, states = self.listener.depths if self.listener else (), []
         for depth, layer in enumerate(self._layers):
             if depth in depths:
-                heard.append(x)
+                states.append(x)
             x = layer.forward(x, local if layer.is_local else rotation, views)
         if self.listener is not None:
             if len(self._layers) in depths:
-                heard.append(self._head.norm(x))
-            self.listener.hear(heard, spans)
+                states.append(self._head.norm(x))
+            self.listener.hear(states, spans)
         if not wanted:
             return x.new_empty(0, self._embedding.shape[0])
         if len(wanted) < len(token_ids):
@@ -153,7 +153,7 @@ def _norm(weight: Tensor, epsilon: float) -> Callable[[Tensor], Tensor]:
 
 
 class DecoderLayer:
-    """One decoder layer; without an `input_layernorm` its attention reads what comes as it is."""
+    """One decoder layer. Without an `input_layernorm` its attention reads unnormalized states."""
 
     def __init__(self, config: TorchEngineConfig, tensors: Tensors, index: int, pack: Pack) -> None:
         layer, dtype = f"transformer.layers.{index}", config.dtype
@@ -189,7 +189,7 @@ class DecoderLayer:
     def forward(
         self, x: Tensor, rotation: Tensor, views: Sequence[CacheView], read: Tensor | None = None
     ) -> Tensor:
-        """Returns the states behind the layer; its attention reads others than `x` if they are given."""
+        """Returns the states after the layer. Its attention reads `read` in place of `x` if it is given."""
         x = self._after_attention(self._attention(x if read is None else read, rotation, views)).add_(x)
         return self._after_mlp(self._mlp(x)).add_(x)
 

@@ -1,7 +1,7 @@
 """The packed weights of products on a CPU, in layouts that are read fast.
 
-A product of few rows costs about as much as reading the weight, however many they are, which makes a
-verification cheap. `F.linear` reads at half the speed and works row by row.
+A product of a few rows takes about the time of reading the weight once, which makes a verification cheap.
+`F.linear` reads at half the speed and works row by row.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Pack = Callable[[Tensor, "Tensor | None"], PackedWeights]
 def packed(weight: Tensor, bias: Tensor | None) -> PackedWeights:
     """Returns the fastest product with `weight`, `[out, in]`.
 
-    A float32 weight that half precision holds exactly, as of a model that was published in bfloat16, is kept
-    in half precision: that takes half of the memory, and the product is the same. A bfloat16 weight is packed
-    where the CPU multiplies bfloat16 itself; elsewhere oneDNN would convert it in each product.
+    A float32 weight that half precision represents exactly, as in a model published in bfloat16, is stored in
+    half precision: that takes half of the memory for the same product. A bfloat16 weight is packed if the CPU
+    multiplies bfloat16 itself; otherwise oneDNN would convert it in each product.
     """
     if weight.device.type != "cpu":
         pass
@@ -53,21 +53,21 @@ def packed(weight: Tensor, bias: Tensor | None) -> PackedWeights:
 def _shift(weight: Tensor) -> int:
     """Returns the power of two that scales the largest weight to the end of half precision's range.
 
-    Half precision then has all 8 digits of bfloat16 for weights down to 2^-32 of the largest.
+    Half precision then has all 8 bits of bfloat16's significand for weights down to 2^-32 of the largest.
     """
     largest = float(weight.abs().max())
     return 15 - math.frexp(largest)[1] if 0 < largest < math.inf else 0
 
 
 def _half(weight: Tensor, bias: Tensor | None) -> Product:
-    """Returns FBGEMM's product: weights in half precision, all else in float32."""
+    """Returns FBGEMM's product, with weights in half precision and everything else in float32."""
     multiply = torch.ops.quantized.linear_dynamic_fp16.default
     content = torch.ops.quantized.linear_prepack_fp16(weight, bias)
     return lambda x: multiply(x, content)
 
 
 def _one_dnn(weight: Tensor, bias: Tensor | None) -> Product:
-    """Returns oneDNN's product, with a weight layout of its own."""
+    """Returns oneDNN's product, with its own weight layout."""
     multiply = torch.ops.mkldnn._linear_pointwise.default
     content = torch.ops.mkldnn._reorder_linear_weight(weight)
     return lambda x: multiply(x, content, bias, "none", [], "")
@@ -86,6 +86,6 @@ def _works(packing: Packing, dtype: torch.dtype) -> bool:
 
 
 def _multiplies_bfloat16() -> bool:
-    """Says whether the CPU has AVX-512 BF16 or AMX; False where PyTorch cannot tell."""
+    """Says whether the CPU has AVX-512 BF16 or AMX; False if PyTorch cannot tell."""
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, name, bool)() for name in names)

@@ -1,4 +1,4 @@
-"""The loading of engines into this process: all on one device, or the draft on another than the target."""
+"""The loading of engines into this process, on one device or with the draft on another."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from trtspec.serving.guides.guides import Guides
 def load_engines(
     folders: Sequence[Path], draft_device: str | None = None, guides: Guides | None = None
 ) -> Sequence[Executor]:
-    """Returns the executors of a target and, behind it, of a draft if there is one.
+    """Returns the executors of a target and then of a draft, if there is one.
 
-    They run on the first GPU, if there is one; a draft on `draft_device`, if that is named. On one device
-    their KV caches hold as many tokens each, and on a CPU they hold weights that are alike once. A draft that
-    lives in its target is where that is. They follow `guides`. Raises `EngineLoadError`.
+    They run on the first GPU, or on the CPU without one. The draft runs on `draft_device` if it is given; a
+    draft inside its target runs where the target does. On one device their KV caches hold the same number of
+    tokens, and on a CPU they share equal weights. They follow `guides`. Raises `EngineLoadError`.
     """
     device = find_device(None)
     configs = [read_config(folder) for folder in folders]
@@ -75,21 +75,21 @@ def _load_inside(
 def load_beside(
     load_target: Callable[[], Sequence[Executor]], draft: Path, device: str, guides: Guides | None = None
 ) -> list[Executor]:
-    """Returns the executor of a target on a GPU and, behind it, of a draft of this backend on another device.
+    """Returns the executor of a target on a GPU and then of a draft of this backend on another device.
 
-    The draft is loaded first: that takes seconds, and may fail. Raises `EngineLoadError`, and what
-    `load_target` raises.
+    The draft is loaded first: that takes only seconds, and may fail. Raises `EngineLoadError`, and the errors
+    of `load_target`.
     """
     found = find_device(device)
     device_thread = DeviceThread(partial(usable_threads, busy=1)) if found == CPU else _on_gpu()
-    proposing = TorchExecutor(draft, device=found, device_thread=device_thread, guides=guides)
+    draft_executor = TorchExecutor(draft, device=found, device_thread=device_thread, guides=guides)
     try:
-        return [*load_target(), proposing]
+        return [*load_target(), draft_executor]
     except BaseException:
-        proposing.shutdown()
+        draft_executor.shutdown()
         raise
 
 
 def _on_gpu() -> DeviceThread:
-    """Returns a thread without helpers, which would only take processors from a draft on the CPU."""
+    """Returns a device thread that computes alone: others would take processors from a draft on the CPU."""
     return DeviceThread(lambda: 1)

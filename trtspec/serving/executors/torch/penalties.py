@@ -1,4 +1,4 @@
-"""The penalties of one sequence on the tokens that its text has already."""
+"""The penalties of one sequence on tokens that it already has."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from trtspec.serving.executor import SamplingConfig
 
 
 class Penalties:
-    """The penalties for repetition, presence and frequency, as in TensorRT-LLM, on the first `read` tokens.
+    """The penalties for repetition, presence and frequency, as in TensorRT-LLM, by the first `read` tokens.
 
-    Each token of the text is counted once, on the `device` of the logits, and only its tokens are looked up
-    there: a vocabulary may be a hundred times as large as a text.
+    Each token of the sequence is counted once, on the `device` of the logits. Only logits of its tokens are
+    changed, since a vocabulary may be a hundred times as large.
     """
 
     def __init__(self, sampling: SamplingConfig, vocab_size: int, device: torch.device) -> None:
@@ -23,17 +23,17 @@ class Penalties:
         self._seen = torch.empty(0, dtype=torch.int64, device=device)
 
     def add(self, token_ids: list[int]) -> None:
-        """Counts the next tokens of the text."""
+        """Counts the next tokens of the sequence."""
         self.read += len(token_ids)
         new = self._tensor(token_ids)
-        # What is twice among the new ones is seen twice, which does no harm.
+        # A token that is twice among the new ones is in `_seen` twice, which does no harm.
         self._seen = torch.cat([self._seen, new[self._counts[new] == 0]])
         self._counts.index_add_(0, new, self._counts.new_ones(len(token_ids)))
 
     def apply(self, logits: Tensor, draft: list[int]) -> None:
         """Changes `logits`, float32 `[len(draft) + 1, vocab_size]`, in place; row j follows `draft[:j]`.
 
-        The draft, which may be rejected, counts for its rows alone. What is forbidden, -inf, stays so.
+        The draft, which may be rejected, counts only in its rows. Forbidden logits, which are -inf, stay so.
         """
         seen = torch.cat([self._seen, self._tensor(draft)]) if draft else self._seen
         counts = self._counts[seen].repeat(len(draft) + 1, 1)
@@ -45,7 +45,7 @@ class Penalties:
             punished = torch.where(values < 0, values * self._repetition, values / self._repetition)
             values = torch.where(is_counted, punished, values)
         values -= counts.mul_(self._frequency).add_(is_counted, alpha=self._presence)
-        # A penalty that overflows would make it NaN, which is chosen before any number.
+        # An overflow of a penalty would make them NaN, which argmax prefers to any number.
         values.masked_fill_(is_forbidden, float("-inf"))
         logits.index_copy_(1, seen, values)
 

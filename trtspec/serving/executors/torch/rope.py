@@ -25,8 +25,8 @@ def rotations(
 ) -> Tensor:
     """Returns the rotation of each pair of a head by position: complex64 `[length, 1, head_size / 2]`.
 
-    It lengthens the pairs too where the scaling is `yarn` or `longrope`. Only the first `share` of each head
-    is turned; the rotation of other pairs is 1.
+    With the scaling `yarn` or `longrope` it also scales the pairs. Only the first `share` of each head is
+    rotated; the rotation of other pairs is 1.
     """
     turned = int(head_size * share)
     turns = 1 / torch.tensor(base) ** (torch.arange(0, turned, 2).float() / turned)
@@ -37,10 +37,10 @@ def rotations(
 
 
 def pair_up(rows: Tensor, heads: int, share: float = 1.0) -> Tensor:
-    """Returns the rows of a q or k projection, reordered so that pairs that turn together are neighbours.
+    """Returns the rows of a q or k projection, reordered so that the two elements of a pair are neighbours.
 
-    They are the halves of the first `share` of each head. Attention does not depend on the order of a head's
-    elements as long as q and k agree, and neighbours are what a complex product takes.
+    A pair has an element of each half of the first `share` of a head. A complex product needs neighbours.
+    Attention does not depend on the order of a head's elements, which is the same in q and k.
     """
     whole = rows.view(heads, -1, *rows.shape[1:])
     turned = int(whole.shape[1] * share)
@@ -49,7 +49,7 @@ def pair_up(rows: Tensor, heads: int, share: float = 1.0) -> Tensor:
 
 
 def rotate(heads: Tensor, rotation: Tensor) -> None:
-    """Turns `heads` `[rows, heads, head_size]` in place by `rotation` `[rows, 1, head_size / 2]`."""
+    """Rotates `heads` `[rows, heads, head_size]` in place by `rotation` `[rows, 1, head_size / 2]`."""
     single = heads.float()
     torch.view_as_complex(single.view(*single.shape[:2], -1, 2)).mul_(rotation)
     if single is not heads:
@@ -106,9 +106,9 @@ def _yarn(turns: Tensor, base: float, scaling: dict[str, Any]) -> tuple[Tensor, 
 def _longrope(turns: Tensor, base: float, scaling: dict[str, Any], length: int) -> tuple[Tensor, float]:
     """LongRoPE (Ding et al. 2024, arXiv 2402.13753): a factor for each pair, and one size for all.
 
-    transformers takes the factors for long texts once a text is long, and computes it anew. Here, where the
-    cached keys of a text are those of others and of later rounds, an engine for long texts turns all of them
-    with these, as vLLM does (`phi3_long_rope_scaled_rope.py`).
+    transformers switches to the long factors once a sequence is long, and computes all its keys anew. Here
+    other sequences and later rounds reuse cached keys, so an engine for long sequences always uses the long
+    factors, as vLLM does (`phi3_long_rope_scaled_rope.py`).
     """
     context, factor = float(scaling["original_max_position_embeddings"]), float(scaling["factor"])
     factors = torch.tensor(scaling["long_factor" if length > context else "short_factor"])

@@ -1,4 +1,4 @@
-"""The runner of one engine: its waiting and running requests, and the step that they take together."""
+"""The runner of one engine, with its waiting and running requests and their common steps."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from trtspec.serving.text import common_prefix
 
 log = logging.getLogger(__name__)
 
-# Steps in a row that fail before the engine counts as broken: one bad batch says nothing of the next.
+# The consecutive failed steps after which the engine is declared broken: one failed batch proves nothing.
 STRIKES = 3
 
 _NO_TOKEN = f"{GUIDE_REFUSED}the guide and the other options together leave no token"
 
-# PyTorch before 2.8 has no name for it, such as that of NVIDIA's image of TensorRT-LLM 1.0.
+# PyTorch before 2.8, as in NVIDIA's image of TensorRT-LLM 1.0, has no class for it.
 _DEVICE_ERROR = getattr(torch, "AcceleratorError", ())
 
 
@@ -43,7 +43,7 @@ class RunnerStats:
     steps: int = 0
     rows: int = 0
     asked_tokens: int = 0
-    """The number of tokens that requests began with."""
+    """The number of prompt tokens of all requests."""
     reused_tokens: int = 0
     """The number of these that were already in the cache."""
     kv_held: int = 0
@@ -55,8 +55,8 @@ class RunnerStats:
 class Runner:
     """Runs the requests of one engine in steps; `say` gets each response.
 
-    All but `stats` and `failure` is used on the thread of the device. `failure` says in one line why nothing
-    runs any more; None while the engine works.
+    Everything but `stats` and `failure` is used on the thread of the device. `failure` is the reason why the
+    engine runs no request any more, in one line; None while it works.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Runner:
         self.stats = RunnerStats()
         self.failure: str | None = None
         self._max_batch_size, self._scheduler = limits.max_batch_size, scheduler
-        # The texts of completions at work, and some whose next round comes behind others.
+        # These are the sequences of running requests, and of completions between two rounds.
         self._vocab_size, self._followers = limits.vocab_size, Followers(2 * limits.max_batch_size)
         self._model, self._cache, self._slots, self._say = model, cache, slots, say
         self._waiting: deque[Sequence] = deque()
@@ -93,33 +93,33 @@ class Runner:
             self._fail(sequence, error)
 
     def drop(self, request_id: int) -> None:
-        """Drops a cancelled request, if it has not ended by itself."""
+        """Drops a cancelled request if it has not ended yet."""
         if request_id in self._running:
             self._release(self._running[request_id])
         else:
             self._waiting = deque(other for other in self._waiting if other.request_id != request_id)
 
     def draw_as(self, names: Tensor) -> None:
-        """Draws as if the ids of all tokens were these, int64 `[vocab_size]`."""
+        """Draws from now on as if these were the ids of all tokens, int64 `[vocab_size]`."""
         self._names = names
 
     def close(self) -> None:
-        """Ends what follows guides; there is no request any more."""
+        """Ends the thread that follows guides. No request may follow."""
         self._followers.close()
 
     def step(self) -> int:
-        """Takes in waiting requests, runs the model once over what is scheduled, and sends the responses.
+        """Starts waiting requests, runs the model once over the scheduled rows, and sends the responses.
 
-        Returns how many rows the model had.
+        Returns the number of rows.
         """
         rows = self.stats.rows
         try:
             self._take_waiting()
             works = self._scheduler.schedule(self._running.values())
-            if not works:  # Whatever waited has ended at once.
+            if not works:  # All waiting requests have ended at once.
                 return 0
             tokens, logged = self._run(works)
-        except Exception as error:  # The engine must go on serving whatever happens to one batch.
+        except Exception as error:  # One failed batch must not end the engine.
             log.exception("a step of the engine failed")
             self._fail_step(error)
             return 0
@@ -141,7 +141,7 @@ class Runner:
             self.stats.kv_most = max(self.stats.kv_most, self._slots.busy)
 
     def _begin(self, sequence: Sequence, lease: SlotLease, computed: int) -> None:
-        """Puts a sequence, of which `computed` tokens need not be, into its slot."""
+        """Starts a sequence in its slot, of which `computed` tokens need not be computed."""
         sequence.slot, sequence.computed = lease.slot, computed
         self._running[sequence.request_id] = sequence
         for slot in lease.dropped:
@@ -153,7 +153,7 @@ class Runner:
 
     @torch.inference_mode()
     def _run(self, works: list[Work]) -> tuple[list[int], Iterator[LogProb]]:
-        """Returns the chosen token of each row whose logits are wanted, and the wanted log-probabilities."""
+        """Returns the chosen token of each row with logits, and the requested log-probabilities."""
         token_ids: list[int] = []
         wanted: list[int] = []
         for work in works:
@@ -182,14 +182,14 @@ class Runner:
         rows = [row for row, owner in enumerate(owners) if owner.log_probs is not None]
         if not rows:
             return tokens, iter(())
-        # A row without a token has no log-probability, and nobody reads one.
+        # A row without an allowed token has no log-probability, and none is read.
         chosen, widths = [max(tokens[row], 0) for row in rows], [owners[row].top_log_probs for row in rows]
         return tokens, iter(log_probs(logits[rows], chosen, widths))
 
     def _guide(self, sequence: Sequence) -> str | None:
-        """Begins to follow a guide, and cuts the draft behind the first token that it forbids.
+        """Begins to follow a guide, and cuts the draft off after the first token that it forbids.
 
-        Returns what is wrong, if anything is.
+        Returns the error, if there is one.
         """
         guided = sequence.guided
         if guided is None:
@@ -200,7 +200,7 @@ class Runner:
         return guided.error
 
     def _count(self, sequence: Sequence, device: torch.device) -> None:
-        """Has the penalties read what is new of the text."""
+        """Adds the new tokens of the sequence to its penalties."""
         if sequence.penalties is None:
             sequence.penalties = Penalties(sequence.sampling, self._vocab_size, device)
         sequence.penalties.add(sequence.tokens(sequence.penalties.read, sequence.length))
@@ -244,10 +244,10 @@ class Runner:
             self._followers.keep(sequence.guided)
 
     def _fail_step(self, error: Exception) -> None:
-        """Fails the requests of a failed step, and clears the cache, which may hold anything now."""
+        """Fails the requests of a failed step, and clears the cache, whose content is unknown now."""
         self._strikes += 1
         failed = list(self._running.values())
-        if isinstance(error, _DEVICE_ERROR):  # CUDA answers nothing else from here on.
+        if isinstance(error, _DEVICE_ERROR):  # Every later call of CUDA would fail too.
             self.failure = f"The engine's device failed: {_line(error)}"
         elif self._strikes == STRIKES:
             self.failure = f"The engine failed {STRIKES} times in a row: {_line(error)}"
@@ -255,7 +255,7 @@ class Runner:
             log.error("%s", self.failure)
             failed += self._waiting
             self._waiting.clear()
-        elif not failed:  # The step failed while it took in the first that waits.
+        elif not failed:  # The step failed while it started the first waiting request.
             failed.append(self._waiting.popleft())
         for sequence in list(self._running.values()):
             self._release(sequence)

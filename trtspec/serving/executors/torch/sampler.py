@@ -1,11 +1,10 @@
-"""The sampler: it chooses tokens from logits.
+"""The sampler, which chooses tokens from logits.
 
 The order is that of TensorRT-LLM: the guide (`batch_manager/guidedDecoder.cpp`), then as in its decoding
-layers embedding bias, temperature, penalties, bans, min-p, top-k, top-p. Random numbers are a function of
-(number of the draw, token id) alone: two engines that draw with the same number get the same noise, so that a
-draft proposes what its target is likely to sample (Daliri et al. 2024, "Coupling without communication and
-drafter-invariant speculative decoding", arXiv 2408.07978),
-and every token is still the target's own sample.
+layers embedding bias, temperature, penalties, bans, min-p, top-k, top-p. Random numbers depend only on the
+number of the draw and the token id. Two engines that draw with the same number get the same noise, so a draft
+proposes what its target is likely to sample (Daliri et al. 2024, "Coupling without communication and
+drafter-invariant speculative decoding", arXiv 2408.07978). Every token is still the target's own sample.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True)
 class TokenChoice:
-    """The choice of tokens for `rows` consecutive rows of logits; row j follows the text and `draft[:j]`."""
+    """The choice of tokens for `rows` consecutive rows of logits. Row j comes after `draft[:j]`."""
 
     sampling: SamplingConfig
     number: int
@@ -36,14 +35,14 @@ class TokenChoice:
     """The number of tokens that the request already has."""
     end_id: int | None
     history: Callable[[int], list[int]]
-    """Called with n, it returns the last n tokens of the text."""
+    """Called with n, it returns the last n tokens of the sequence."""
     draft: list[int]
     bad_words: Sequence[Sequence[int]] = ()
     bias: Bias | None = None
     masks: Masks | None = None
-    """Rows behind these are free."""
+    """The masks of the guide for the first rows. Later rows have none."""
     penalties: Penalties | None = None
-    """They have read all of the text."""
+    """The penalties by all tokens of the sequence."""
 
     @property
     def rows(self) -> int:
@@ -51,14 +50,14 @@ class TokenChoice:
 
     @property
     def is_plain(self) -> bool:
-        """Says whether the token is the one with the largest logit."""
+        """True if the token is the one with the largest logit."""
         return (
             self.sampling.is_greedy and not self.changes_logits and self.bias is None and self.masks is None
         )
 
     @property
     def changes_logits(self) -> bool:
-        """Says whether `change` does anything."""
+        """True if `change` has an effect."""
         return self.penalties is not None or bool(self.bad_words) or self._forbids_end
 
     @property
@@ -66,7 +65,7 @@ class TokenChoice:
         return (self.sampling.min_tokens or 0) > self.generated and self.end_id not in (None, -1)
 
     def mask(self, logits: Tensor) -> None:
-        """Leaves the tokens that the guide allows in `logits` `[rows, vocab_size]`, in place."""
+        """Sets `logits` `[rows, vocab_size]` of tokens that the guide forbids to -inf, in place."""
         if self.masks is not None:
             allowed = torch.from_numpy(self.masks.allowed).to(logits.device)
             logits[: len(allowed)].masked_fill_(~allowed, float("-inf"))
@@ -81,7 +80,7 @@ class TokenChoice:
             logits[: (self.sampling.min_tokens or 0) - self.generated, self.end_id] = float("-inf")
 
     def _ban(self, logits: Tensor) -> None:
-        """Bans, in each row, the tokens that would complete a bad word with the text before it."""
+        """Bans, in each row, the tokens that would complete a bad word with the tokens before it."""
         before = self.history(max(map(len, self.bad_words)) - 1)
         for row in range(self.rows):
             text = before + self.draft[:row]
@@ -89,10 +88,10 @@ class TokenChoice:
 
 
 def choose(logits: Tensor, choices: list[TokenChoice], names: Tensor | None = None) -> list[int]:
-    """Returns a token for each row of `logits` `[rows, vocab_size]`, the rows of all choices in order.
+    """Returns a token for each row of `logits` `[rows, vocab_size]`, which are those of all choices in order.
 
-    A row of which a guide and the bans leave no token chooses `NOTHING`. `names` int64 `[vocab_size]` are the
-    ids by which tokens get their noise; their own if there are none.
+    If a guide and the bans leave no token, the row chooses `NOTHING`. `names` int64 `[vocab_size]` are the
+    ids for the noise of tokens; None stands for their own.
     """
     if all(choice.is_plain for choice in choices):
         return _greedy(logits)
@@ -135,7 +134,7 @@ def _without_nothing(logits: Tensor, tokens: list[int]) -> list[int]:
 def log_probs(logits: Tensor, tokens: list[int], widths: list[int]) -> list[LogProb]:
     """Returns the logarithm of softmax of `logits` `[rows, vocab_size]` at each row's token, in float32.
 
-    With each come the likeliest tokens of its row, as many as its width.
+    Each has as many likeliest tokens of its row as its width.
     """
     logits = logits.float()
     total = logits.logsumexp(-1, keepdim=True)
@@ -155,8 +154,8 @@ def log_probs(logits: Tensor, tokens: list[int], widths: list[int]) -> list[LogP
 def noise(numbers: list[int], token_ids: Tensor) -> Tensor:
     """Returns standard Gumbel noise, float32 `[rows, ids]`, for `token_ids` int64 `[rows or 1, ids]`.
 
-    SplitMix64 (Steele, Lea, Flood 2014): the state is the mixed number of the draw, the step the token id.
-    Integers wrap at 64 bits in PyTorch; a shift to the right brings in the sign, which the mask removes.
+    It is SplitMix64 (Steele, Lea, Flood 2014): the state is the mixed number of the draw, and the step is the
+    token id. Integers wrap at 64 bits in PyTorch. A shift to the right copies the sign, which a mask removes.
     """
     keys = [_signed(_mix(number * GOLDEN % WORD)) for number in numbers]
     bits = token_ids * _signed(GOLDEN) + torch.tensor(keys, device=token_ids.device)[:, None]
@@ -183,7 +182,7 @@ def _temperature(sampling: SamplingConfig) -> float:
 def _sample(
     logits: Tensor, configs: list[SamplingConfig], numbers: list[int], names: Tensor | None
 ) -> list[int]:
-    """Returns the tokens of largest logit + noise that the filters leave (the Gumbel-max trick)."""
+    """Returns the tokens of largest logit + noise that pass the filters (the Gumbel-max trick)."""
     vocab_size, device = logits.shape[1], logits.device
     if any(config.min_p for config in configs):
         least = torch.tensor([config.min_p or 0.0 for config in configs], device=device).log()[:, None]
@@ -199,7 +198,7 @@ def _sample(
 
 
 def _width(config: SamplingConfig, vocab_size: int) -> int:
-    """Returns how many of the likeliest tokens have to be sorted for top-k and top-p; 0 for none."""
+    """Returns the number of likeliest tokens that top-k and top-p need sorted; 0 for none."""
     if config.top_k and config.top_k < vocab_size:
         return config.top_k
     return vocab_size if (config.top_p or 1.0) < 1 else 0
@@ -208,7 +207,7 @@ def _width(config: SamplingConfig, vocab_size: int) -> int:
 def _draw(
     logits: Tensor, configs: list[SamplingConfig], numbers: list[int], width: int, names: Tensor | None
 ) -> list[int]:
-    """Returns the tokens drawn from the `width` likeliest of each row; 0 stands for all, unsorted."""
+    """Returns tokens drawn from the `width` likeliest of each row; 0 stands for all, unsorted."""
     if not width:
         every = torch.arange(logits.shape[1], device=logits.device) if names is None else names
         return _greedy(logits + noise(numbers, every[None]))

@@ -1,4 +1,4 @@
-"""The scheduler: it decides which rows of which sequences go through the model in a step. No I/O."""
+"""The scheduler, which chooses the rows of sequences that the model computes in a step. No I/O."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from trtspec.serving.executors.torch.sequence import Sequence
 
-# The rows of prompts in one step, which everything else waits for. All rows of a step share one reading of
-# the weights. With enough rows the products take longer than the reading; then each row costs the same, and
-# larger steps only make others wait longer. Enough is half the operations that the device makes while it
-# reads a byte, times the bytes of a weight: 16 to 70 rows on CPUs (2 cores to 100, float32), 300 on an H100
-# (990 TFLOP/s and 3.35 TB/s, bfloat16). These are several times that.
+# The rows of a step with prompts, which all others wait for. All rows of a step share one reading of the
+# weights. With enough rows the products take longer than the reading. Then each row costs the same, and
+# larger steps only delay others. Enough is half the operations that the device makes while it reads a byte,
+# times the bytes of a weight: 16 to 70 rows on CPUs (2 cores to 100, float32), 300 on an H100 (990 TFLOP/s
+# and 3.35 TB/s, bfloat16). These are several times that.
 MAX_ROWS = {"cpu": 256, "cuda": 2048}
 
-# The most rows of one sequence in one step: bounds its mask, which has its whole text in each row.
+# The largest number of rows of one sequence in one step, which bounds its mask: each row has all positions.
 CHUNK = 512
 
 
@@ -24,31 +24,31 @@ class Work:
 
     sequence: Sequence
     rows: int
-    """The number of new rows: the next tokens that the cache lacks, then the draft."""
+    """The number of new rows: tokens that the cache lacks, then the draft."""
     choices: int
-    """The number of rows, the last ones, whose logits are wanted: one for each prefix of the draft.
+    """The number of last rows with logits, one for each prefix of the draft.
 
-    0 for a prompt of which more is to come.
+    0 for a chunk of a prompt that is not the last one.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class StepScheduler:
-    """Fills each step with rows, those of sequences that are decoding first.
+    """Fills each step with rows, those of decoding sequences first.
 
-    Sequences that are decoding have a row or a verification each. All of them come first, since a batch of
-    them is small. Prompts share the remaining rows, in chunks, first come, first served. They get at least a
-    quarter of `max_rows`, and as many as those that are decoding have, so that long drafts of many sequences
-    do not keep others waiting for their first token.
+    A decoding sequence has one row or a verification. All of these are in the step, since they are few.
+    Prompts share the remaining rows, in chunks, first come, first served. They get at least a quarter of
+    `max_rows`, and at least as many as the decoding sequences, so that long drafts of many sequences do not
+    delay the first tokens of others.
     """
 
     max_rows: int
-    """The number of rows that fill a step; it has more where these would leave prompts too few."""
+    """The number of rows that fill a step. A step has more if prompts would get too few."""
     short: int
     """A sequence that lacks at most this many tokens is decoding."""
 
     def schedule(self, running: Iterable[Sequence]) -> list[Work]:
-        """Returns the work of a step by number of rows and then by length: neighbours share attention."""
+        """Returns the work of a step, sorted by rows and then by length: neighbours share attention."""
         works, prompts = [], []
         for sequence in running:
             if sequence.missing <= self.short:
@@ -69,5 +69,5 @@ def _chunk(sequence: Sequence, budget: int) -> Work:
     choices = len(sequence.draft) + 1
     if sequence.missing <= budget:
         return Work(sequence, sequence.missing, choices)
-    # The rows whose logits decide a draft stay together, in the step that finishes the prompt.
+    # The rows with logits stay together, in the step that finishes the prompt.
     return Work(sequence, min(budget, sequence.missing - choices), 0)

@@ -1,4 +1,4 @@
-"""A request on its way through the engine."""
+"""The sequence of one request in the engine."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from trtspec.serving.guides.compiler import Grammar
 
 
 class Sequence:
-    """A sequence of tokens: the first `prompt_len` of `text`, and `new`, generated after them.
+    """A sequence of tokens: the first `prompt_len` of `text`, and the generated ones in `new`.
 
-    `log_probs` are those of the new tokens, None if nobody asks for them, each with `top_log_probs` others.
-    The `penalties` and the `bias` are None until they are applied.
-    The cache holds the first `computed` tokens of both. `seed` is the number of the random stream's first
-    token. The text may grow while the sequence runs, and is not read beyond the prompt. It is `guided` by
-    a grammar, or not.
+    `text` may grow meanwhile, but is not read beyond the prompt. `seed` is the number of the first token's
+    draw. Without a `grammar` the sequence is not guided.
     """
 
     def __init__(
@@ -28,16 +25,20 @@ class Sequence:
         self.max_tokens, self.seed = valid.max_tokens, seed
         self.bad_words, self.embedding_bias = request.bad_words, request.embedding_bias
         self.bias: Bias | None = None
+        """None until it is first applied."""
         self.guided: GuidedText | None = None
         if grammar is not None:
             self.guided = GuidedText(request, grammar, valid.text, valid.prompt_len)
         self.new: list[int] = []
         self.penalties: Penalties | None = None
+        """None until they are first applied."""
         self.log_probs: list[LogProb] | None = [] if request.return_log_probs else None
+        """Those of `new`; None if the request has no `return_log_probs`."""
         self.top_log_probs = request.top_log_probs
         self._is_verification = bool(valid.draft)
         self.slot = -1
         self.computed = 0
+        """The number of tokens, from the first, that the cache holds."""
         self._streaming, self._sent = request.streaming, 0
 
     @property
@@ -46,26 +47,26 @@ class Sequence:
 
     @property
     def longest(self) -> int:
-        """Returns how many tokens of the cache the sequence may need."""
+        """The largest number of tokens that the cache needs to hold."""
         return self.prompt_len + (len(self.draft) or self.max_tokens)
 
     @property
     def room(self) -> int:
-        """Returns how many tokens may still be generated."""
+        """The number of tokens that may still be generated."""
         return self.max_tokens - len(self.new)
 
     @property
     def num_endless(self) -> int:
-        """Returns how many tokens from here on may not be an end; 0 or less for none."""
+        """The number of next tokens that may not be an end token; 0 or less for none."""
         return (self.sampling.min_tokens or 0) - len(self.new)
 
     @property
     def missing(self) -> int:
-        """Returns how many tokens, with the draft, are not in the cache."""
+        """The number of tokens that the cache lacks, the draft included."""
         return self.length - self.computed + len(self.draft)
 
     def tokens(self, start: int, end: int) -> list[int]:
-        """Returns the tokens from `start` to `end`, prompt and new ones together; copies no others."""
+        """Returns the tokens from `start` to `end` of the prompt and `new` together, without other copies."""
         prompt_len = self.prompt_len
         if start >= prompt_len:
             return self.new[start - prompt_len : end - prompt_len]
@@ -78,7 +79,7 @@ class Sequence:
         return self.tokens(max(0, self.length - last), self.length)
 
     def response(self, reason: FinishReason) -> Response | None:
-        """Returns the response that the listener gets now, if any."""
+        """Returns the response to send now; None if there is none."""
         final = reason is not FinishReason.NOT_FINISHED
         if not final and not self._streaming:
             return None

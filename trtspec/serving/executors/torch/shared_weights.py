@@ -1,4 +1,4 @@
-"""The weights that engines on a CPU have in common, as a draft has that is some of its target's layers."""
+"""The weights that engines on a CPU share, for example with a draft made of some of its target's layers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from trtspec.serving.executors.torch.weights import Rank, forms
 
 
 class SharedWeights:
-    """Holds once what engines that are loaded one after another have alike, to the byte.
+    """Holds once the weights that are equal to the byte in several engines, which are loaded one by one.
 
-    It goes by a digest of what is packed, which takes a ninth of the time of packing. Engines keep what they
-    have of it, so it is freed with the last of them.
+    It compares digests of the weights, which take a ninth of the time of packing. The last engine with a
+    weight frees it.
     """
 
     def __init__(self) -> None:
@@ -31,11 +31,11 @@ class SharedWeights:
         self._packed: dict[bytes, PackedWeights] = {}
 
     def tensor(self, tensor: Tensor) -> Tensor:
-        """Returns the first tensor that was the same."""
+        """Returns the first tensor that was equal."""
         return self._tensors.setdefault(_digest(tensor), tensor)
 
     def pack(self, weight: Tensor, bias: Tensor | None) -> PackedWeights:
-        """Returns `packed(weight, bias)`, or what the same gave before."""
+        """Returns `packed(weight, bias)`, or its earlier result for equal weights."""
         key = _digest(weight) + (b"" if bias is None else _digest(bias))
         if key not in self._packed:
             self._packed[key] = packed(weight, bias)
@@ -43,9 +43,9 @@ class SharedWeights:
 
 
 def shared_bytes(folders: Sequence[Path], configs: Sequence[TorchEngineConfig]) -> int:
-    """Returns the bytes of weights that a target and its draft on a CPU will hold once.
+    """Returns the bytes of weights that a target and its draft on a CPU will share.
 
-    What is in several ranks or in float8 counts as different. Raises `EngineLoadError`.
+    Weights in several ranks or in float8 count as different. Raises `EngineLoadError`.
     """
     if len(folders) < 2 or any(config.fp8 or config.tp_size * config.pp_size > 1 for config in configs):
         return 0

@@ -1,4 +1,4 @@
-"""The memory of slots: one tensor for each, on the device, that grows with its sequence."""
+"""The memory of slots: a tensor for each, on the device, that grows with its sequence."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trtspec.serving.executors.torch.budget import capacity
 class SlotMemory:
     """A tensor `[layers, heads, capacity, size]` for each slot, in one dtype.
 
-    It grows with its sequence, by a share of its size at a time, so that all copies together cost a few times
-    its content. What lies `beside` it for the same slots is copied and dropped with it.
+    It grows by a share of its size at a time, so that all copies together cost a few times its content.
+    Memories in `beside` for the same slots are copied and dropped with it.
     """
 
     def __init__(
@@ -29,12 +29,12 @@ class SlotMemory:
 
     @property
     def tokens(self) -> int:
-        """Returns for how many tokens memory is taken."""
+        """The number of tokens that the allocated memory has room for."""
         return sum(slot.shape[2] for slot in self._slots.values())
 
     @torch.inference_mode()
     def copy(self, source: int, target: int, length: int, start: int = 0) -> None:
-        """Copies what one slot has of the positions from `start` up to `length` to another."""
+        """Copies the positions from `start` to `length`, as far as the source has them, to another slot."""
         for memory in (self, *self.beside):
             theirs = memory._slots.get(source, memory._empty)[:, :, start:length]
             end = start + theirs.shape[2]
@@ -58,10 +58,9 @@ class SlotMemory:
 
 
 def _memory(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Returns a new tensor, on a CPU in pages mapped for it alone.
+    """Returns a new tensor, on a CPU in its own mapped pages.
 
-    Slots of many sizes that come and go would fragment a heap; mapped pages go back as soon as they are
-    dropped.
+    Slots of many sizes would fragment a heap. Mapped pages are freed as soon as the slot is dropped.
     """
     if like.device.type != "cpu":
         return like.new_empty(shape)

@@ -1,4 +1,4 @@
-"""The spans of a step, and which of them go through attention together. No tensors."""
+"""The spans of a step, and their batches for attention. No tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The new positions of one sequence; the cache has those before."""
+    """The new positions of one sequence. The cache has those before."""
 
     slot: int
     """The number of the sequence's slot."""
@@ -18,7 +18,7 @@ class Span:
     rows: int
     """The number of new positions."""
     prompt_len: int = 0
-    """Behind this many positions the sequence was generated."""
+    """The number of positions of the prompt."""
 
 
 @dataclass(slots=True)
@@ -27,19 +27,19 @@ class Batch:
 
     spans: list[Span]
     first: int
-    """The first position that they look at together."""
+    """The first position that any span sees."""
     end: int
-    """The position behind the last one that they look at together."""
+    """The end of the positions that any span sees."""
     used: int
-    """The number of positions that each span looks at by itself, added up."""
+    """The sum of the positions that each span sees."""
 
     @property
     def tokens(self) -> int:
-        """Returns how many lie side by side, padding included."""
+        """The number of positions of all spans, padding included."""
         return len(self.spans) * (self.end - self.first)
 
     def tokens_with(self, first: int, end: int) -> int:
-        """Returns how many there would be with another text, from `first` to `end`."""
+        """Returns `tokens` with another span that sees the positions from `first` to `end`."""
         return (len(self.spans) + 1) * (max(self.end, end) - min(self.first, first))
 
     def add(self, span: Span, first: int, end: int) -> None:
@@ -53,18 +53,18 @@ class BatchSize:
     """The bounds of a batch, in bytes of one layer's keys and values."""
 
     most: int
-    """The bound of all that a batch looks at, padding included. It does not hold for two texts."""
+    """The bound of all positions, padding included. It does not hold for two sequences."""
     padding: int
-    """The bound of the padding, which is needed where spans look at different positions."""
+    """The bound of the padding, which is needed if spans see different positions."""
 
 
-# On a CPU the keys of a batch stay in caches near the processors until they are used, and padding costs as
-# much as the calls of one batch more. A GPU has no such caches, and waits for calls.
+# On a CPU the keys of a batch must stay in the processor's caches until they are used, and padding of this
+# size costs as much as the calls of another batch. On a GPU the calls cost most.
 SIZES = {"cpu": BatchSize(most=4 << 20, padding=1 << 20), "cuda": BatchSize(sys.maxsize, sys.maxsize)}
 
 
 def batches(spans: Iterable[Span], window: int | None, bytes_per_token: int, size: BatchSize) -> list[Batch]:
-    """Returns batches of neighbours, in the order of the spans; a row sees `window` tokens at most."""
+    """Returns batches of neighbouring spans, in their order. A row sees `window` tokens at most."""
     result: list[Batch] = []
     for span in spans:
         first, end = 0 if window is None else max(span.start + 1 - window, 0), span.start + span.rows

@@ -1,12 +1,12 @@
-"""The number of threads that the steps of an engine on a CPU run on.
+"""The number of threads for the steps of an engine on a CPU.
 
-The threads of a product wait for one another at its end, and a step has a product every few tens of
-microseconds: they spin. Where another program runs on one of their processors they all wait until the
-scheduler gives it back, for milliseconds each time, and two threads are three to seven times slower than one.
-If they slept instead, they would wake too late for the next product, at half the speed of one thread. Beside
-what takes a processor for a moment only, such as this server's own threads, two are faster again, with many
-rows, and slower with one. So another number is tried where processors are missing, and used where steps like
-those before took less time.
+The threads of a product wait for one another at its end. A step has a product every few tens of microseconds,
+so they spin. If another program runs on one of their processors, all wait until the scheduler gives it back,
+for milliseconds each time, and two threads are three to seven times slower than one. If they slept instead,
+they would wake too late for the next product, at half the speed of one thread. Beside programs that take a
+processor only for a moment, such as this server's own threads, two threads are faster with many rows, and
+slower with one. So fewer threads are tried when processors are missing, and used if similar steps take less
+time.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from trtspec.serving.executors.torch.host import look
 
 log = logging.getLogger(__name__)
 
-# Seconds of steps that are judged together: some time slices of the scheduler.
+# The seconds of steps that are judged together: some time slices of the scheduler.
 _WINDOW_S = 0.03
-# What may be missing of a processor for one thread before fewer are tried.
+# The share of one processor that may be missing before fewer threads are tried.
 _MISSING = 0.15
-# Seconds until another number is tried again, doubled each time that it is not faster. A try is a window of
-# slow steps, so tries cost a few per cent at first and then less than one.
+# The seconds until the next try, doubled after each try that is not faster. A try is a window of slow steps,
+# so tries cost a few per cent at first and then less than one.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.5, 4.0
-# What a number that is tried may take of the time of the one before, and how much a step counts in that time.
+# The largest time of a better number relative to the one before, and the weight of a step in the mean time.
 _FASTER, _WEIGHT = 0.97, 0.25
 
 
 def usable_threads(busy: int = 0) -> int:
-    """Returns how many threads a step may take here; the program may have asked torch for fewer.
+    """Returns the largest number of threads for a step, at most the number that torch is set to.
 
-    `busy` is how many processors other threads of this process keep busy. They are left out, since their time
-    counts as that of the process: `ThreadCount` would not see that they are missing.
+    `busy` is the number of processors that other threads of this process keep busy. They are left out here,
+    because `ThreadCount` counts their time as that of steps, and would not see that they are missing.
     """
     most, reason = replace(look(), busy=busy).threads
     asked = torch.get_num_threads()
@@ -50,19 +50,19 @@ def usable_threads(busy: int = 0) -> int:
 
 @dataclass
 class Try:
-    """A number of threads that is tried; times are in seconds."""
+    """A try of a number of threads. Times are in seconds."""
 
     threads: int
     took: float = 0.0
-    """The time that steps took whose usual time is known."""
+    """The time of all steps of kinds with a known time."""
     usual: float = 0.0
-    """The time that steps of the same kinds took before."""
+    """The time that these steps would have taken before."""
     since: float = 0.0
-    """The time that all steps took since the try began."""
+    """The time of all steps since the try began."""
 
     @property
     def is_over(self) -> bool:
-        """Says whether it told enough, or has gone on for too long with steps of which nothing is known."""
+        """True if there were enough steps of known kinds, or too many of others."""
         return self.took >= _WINDOW_S or self.since >= 4 * _WINDOW_S
 
 
@@ -94,9 +94,9 @@ class ThreadCount:
         self._set_threads(self.most)
 
     def note(self, wall_s: float, cpu_s: float, engine: int, rows: int) -> None:
-        """Notes a step of so many rows that took `wall_s`; one without rows tells nothing.
+        """Notes a step of `rows` rows that took `wall_s` seconds; one without rows is ignored.
 
-        The process used `cpu_s` of all processors meanwhile.
+        `cpu_s` is the CPU time of the process meanwhile.
         """
         if self.most == 1 or not rows:
             return
@@ -117,7 +117,7 @@ class ThreadCount:
             self._look(missing)
 
     def _look(self, missing: float) -> None:
-        """Begins to try fewer threads where processors are missing, and else more, if it is time."""
+        """Begins a try if it is time: of fewer threads if processors are missing, else of more."""
         was_short, self._is_short = self._is_short, missing > _MISSING
         if self._clock() < self._next_try:
             return

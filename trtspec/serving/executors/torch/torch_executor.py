@@ -1,4 +1,4 @@
-"""The executor of the torch backend, as the asyncio loop uses it."""
+"""The executor of the torch backend, which the asyncio loop uses."""
 
 from __future__ import annotations
 
@@ -45,15 +45,14 @@ log = logging.getLogger(__name__)
 class TorchExecutor:
     """Implements `trtspec.serving.executor.Executor` with PyTorch, on a CPU or one GPU.
 
-    `engine_dir` is an engine directory of the torch backend; raises `EngineLoadError`. Engines of one
-    device share its `device_thread`, and the draft engine is loaded first. The cache holds `kv_tokens` or as
-    many tokens as fit beside this engine alone; those that no request uses keep the prefixes of requests
-    between two rounds. Without `guides` requests with a guide are refused. Engines that are
-    loaded with the same `shared` hold what they have in common once. A draft that lives in its `target` is
-    loaded after that, onto its device and thread, and has no cache of its own.
+    `engine_dir` is an engine directory of the torch backend; raises `EngineLoadError`. Engines on one device
+    share its `device_thread`, and the draft engine is loaded first. The cache holds `kv_tokens`, or as many
+    tokens as fit beside this engine alone. Without `guides` requests with a guide are refused. Engines with
+    the same `shared` hold equal weights once. A draft inside its `target` is loaded after it, onto its device
+    and thread, and has no cache of its own.
 
-    Requests are checked and answered here, on the loop's thread; `Runner` does all that is between, on the
-    thread of the device.
+    Requests are validated and responses delivered here, on the loop's thread. `Runner` runs the requests, on
+    the thread of the device.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class TorchExecutor:
 
     @property
     def kv_tokens(self) -> int | None:
-        """Says nothing of a draft that lives in its target: the target has said it."""
+        """None for a draft inside its target, whose cache it uses."""
         return self._kv_tokens
 
     def take_kv_use(self) -> float | None:
@@ -150,13 +149,13 @@ class TorchExecutor:
             asyncio.get_running_loop().call_soon(listener, cancelled)
 
     def draw_as(self, token_ids: list[int]) -> None:
-        """Does what `DrawsByToken` says."""
+        """Implements `DrawsByToken.draw_as`."""
         if self._runner is not None and self._home is not None:
             names = torch.tensor(token_ids, device=self._home.model.embedding.device)
             self._device_thread.post(self._runner.draw_as, names)
 
     def shutdown(self) -> None:
-        """Cancels all requests, waits for the step that runs, and frees the engine's memory."""
+        """Cancels all requests, waits for the running step, and frees the engine's memory."""
         for request_id in list(self._listeners):
             self.cancel_request(request_id)
         if self._runner is not None:
@@ -165,14 +164,14 @@ class TorchExecutor:
             self._runner = self._home = None
 
     async def _read(self, request_id: int, request: Request, valid: Valid) -> None:
-        """Reads the guide of a request that nobody had before, and goes on with the request."""
+        """Compiles the new guide of a request, and then submits the request."""
         assert request.guide is not None
         assert self._guides is not None
         try:
             grammar = await self._guides.grammar(request.guide)
         except (GuideError, Busy) as error:
             self._hear(Response(request_id, [], is_final=True, error=f"{GUIDE_REFUSED}{error}"))
-        except Exception as error:  # Whatever it is, nothing more will be heard of this request.
+        except Exception as error:  # Without a response the request would never end.
             log.exception("a guide could not be read")
             self._hear(Response(request_id, [], is_final=True, error=f"Guide failed: {error}"))
         else:
@@ -189,7 +188,7 @@ class TorchExecutor:
         self._device_thread.say(self._hear, response)
 
     def _hear(self, response: Response) -> None:
-        """Passes a response to its listener, on the loop; a cancelled request has none any more."""
+        """Passes a response to its listener, on the loop. A cancelled request has none any more."""
         take = self._listeners.pop if response.is_final else self._listeners.get
         listener = take(response.request_id, None)
         if listener is not None:
@@ -210,7 +209,7 @@ def _load(
 
 def _runner(home: Home, say: Callable[[Response], None]) -> Runner:
     limits = home.config.limits
-    # From round to round the cache lacks a draft, and a token or two before it.
+    # In each round the cache lacks the draft, and a token or two before it.
     short = limits.max_draft_len + 2
     most = min(MAX_ROWS[home.model.embedding.device.type], home.config.max_num_tokens)
     scheduler = StepScheduler(max(most, 4 * short), short)

@@ -1,9 +1,9 @@
-"""The weights of an engine: which tensors there must be, and their reading.
+"""The weights of an engine: the tensors that it must have, and their reading.
 
-The ranks of a parallel engine have shares of the weights, which are joined for one device. Shares are those
-of TensorRT-LLM's checkpoints (`tensorrt_llm/mapping.py`): rank `pipeline * tp_size + tensor`, layers counted
-from zero on every pipeline rank and split as `torch.tensor_split` does, q, k and v each split by heads before
-they are stacked.
+The ranks of a parallel engine have shares of the weights, which are joined for one device. The shares are
+those of TensorRT-LLM's checkpoints (`tensorrt_llm/mapping.py`): the rank is `pipeline * tp_size + tensor`,
+layers are counted from zero on every pipeline rank and split as by `torch.tensor_split`, and q, k and v are
+each split by heads before they are stacked.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def forms(config: TorchEngineConfig) -> dict[str, Form]:
 
 
 def layer_forms(config: TorchEngineConfig) -> dict[str, Form]:
-    """Returns those of the decoder layers alone."""
+    """Returns the tensors of the decoder layers alone."""
     return {
         f"transformer.layers.{index}.{name}": form
         for index in range(config.num_layers)
@@ -81,7 +81,7 @@ def read_tensors(engine_dir: Path, config: TorchEngineConfig, device: torch.devi
 
 
 def read_rank(engine_dir: Path, wanted: Mapping[str, Form], device: torch.device) -> dict[str, Tensor]:
-    """Returns the tensors `wanted` of an engine of one rank; raises `EngineLoadError` as `read_tensors`."""
+    """Returns the tensors `wanted` of an engine of one rank; raises `EngineLoadError`."""
     tensors = {}
     with ExitStack() as stack:
         rank = Rank(engine_dir / "rank0.safetensors", device, stack)
@@ -98,7 +98,7 @@ def _check(path: Path, name: str, tensor: Tensor, form: Form) -> None:
 
 
 def place(config: TorchEngineConfig, name: str) -> tuple[int, str]:
-    """Returns the pipeline rank that has a tensor of the whole model, and the tensor's name there."""
+    """Returns the pipeline rank of a tensor of the whole model, and the tensor's name there."""
     if name.startswith("transformer.vocab_embedding"):
         return 0, name
     if not name.startswith("transformer.layers."):
@@ -144,7 +144,7 @@ def _heads(config: TorchEngineConfig, shares: Sequence[Tensor]) -> Tensor:
 
 
 class Rank:
-    """The file of one rank, open as long as the `stack`; reading raises `EngineLoadError`."""
+    """The file of one rank, which is open as long as the `stack`. Reading raises `EngineLoadError`."""
 
     def __init__(self, path: Path, device: torch.device, stack: ExitStack) -> None:
         self.path = path
@@ -208,7 +208,7 @@ def _experts(config: TorchEngineConfig, experts: ExpertConfig) -> Iterator[tuple
 def _linear(
     config: TorchEngineConfig, name: str, rows: int, columns: int, experts: int | None = None
 ) -> Iterator[tuple[str, Form]]:
-    """Yields a matrix, or one for each of the experts, and its scales."""
+    """Yields the tensors of a matrix with its scales, or of one for each expert."""
     each = () if experts is None else (experts,)
     yield f"{name}.weight", Form(torch.float8_e4m3fn if config.fp8 else config.dtype, (*each, rows, columns))
     if config.fp8:

@@ -223,7 +223,7 @@ class TestErrors:
                 raise KeyError("listener")
 
             ids = [executor.enqueue_request(Request([1], 100), listener) for listener in (fail, heard.append)]
-            executor._heard([trtllm.Response(request_id, "of the engine") for request_id in ids])
+            executor._receive([trtllm.Response(request_id, "of the engine") for request_id in ids])
             while not heard:
                 await asyncio.sleep(0)
             return heard, errors

@@ -1,7 +1,7 @@
-"""EAGLE (Li et al. 2024, arXiv 2401.15077): a layer that goes on with the target's last states.
+"""EAGLE (Li et al. 2024, arXiv 2401.15077): a layer that continues the target's last states.
 
-What it makes of a state and the next token is the next state, of which the target's own head makes logits.
-Names and order are those of EAGLE's repository (`eagle/model/cnets.py` at version 1), as vLLM reads them
+It computes the next state from a state and the next token. The target's own head computes the logits. Names
+and order are those of EAGLE's repository (`eagle/model/cnets.py` at version 1), as vLLM reads them
 (`vllm/model_executor/models/llama_eagle.py`).
 """
 
@@ -38,7 +38,7 @@ class EagleHead(AttachedHead):
             x = layer.forward(x, rotation, views)
         return x
 
-    def _tell(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _results(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self._home.model.logits(x), x
 
 

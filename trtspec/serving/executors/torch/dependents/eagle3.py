@@ -1,8 +1,8 @@
-"""EAGLE-3 (Li et al. 2025, arXiv 2503.01840): a head that reads the target's states behind several layers.
+"""EAGLE-3 (Li et al. 2025, arXiv 2503.01840): a head that reads the target's states after several layers.
 
-`fc` makes one state of them. The first layer's attention reads the next token's embedding and the state side
-by side, each normalized; what comes out of the last layer is the next state, and `norm` and `lm_head` make
-logits of it, over a vocabulary of the head's own. Names and options are Speculators'
+`fc` combines them into one state. The first layer's attention reads the next token's embedding and the state,
+each normalized and then concatenated. The output of the last layer is the next state. `norm` and `lm_head`
+compute its logits, over the head's own vocabulary. Names and options are Speculators'
 (`speculators/models/eagle3/core.py`), as vLLM runs them (`vllm/model_executor/models/llama_eagle3.py`).
 """
 
@@ -44,7 +44,7 @@ class Eagle3Head(AttachedHead):
             self._targets = tensors["d2t"] + torch.arange(len(tensors["d2t"]), device=self._device)
 
     def _combine(self, states: Sequence[Tensor]) -> Tensor:
-        """Returns one state `[rows, hidden_size]` of the target's."""
+        """Returns one state `[rows, hidden_size]` from the target's states."""
         extra = self._options["extra_norms"]
         if "fc_norm" in extra:
             states = [self._norm(state, f"fc_norm.{number}.weight") for number, state in enumerate(states)]
@@ -61,7 +61,7 @@ class Eagle3Head(AttachedHead):
             x, read = layer.forward(x, rotation, views, read), None
         return x
 
-    def _tell(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _results(self, x: Tensor) -> tuple[Tensor, Tensor]:
         normed = self._norm(x, "norm.weight")
         logits = self._lm_head(normed)
         if self._targets is not None:

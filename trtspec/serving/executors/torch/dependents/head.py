@@ -1,8 +1,8 @@
-"""Runs EAGLE's heads: decoder layers with keys and values of their own beside the target's.
+"""Runs EAGLE's heads, which are decoder layers with their own keys and values beside the target's.
 
-The head's row at position p is made of the state at p and the embedding of the token at p + 1, and its logits
-are those of the token at p + 2 (Li et al. 2024, arXiv 2401.15077). Rows of the text read the target's states;
-those of a draft read the state that the row before has made.
+The head computes its row at position p from the state at p and the embedding of the token at p + 1. The row's
+logits are those of the token at p + 2 (Li et al. 2024, arXiv 2401.15077). Rows of the prompt read the
+target's states. Rows of a draft read the state of the row before.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EMBEDDING = "embed_tokens.weight"
 
 
 class AttachedHead(ABC):
-    """A head that is asked again for each token of a draft; a `Model` of the token behind its rows."""
+    """A head that computes one draft token in each step; it is a `StepModel`."""
 
     def __init__(
         self, config: TorchEngineConfig, tensors: Mapping[str, Tensor], home: Home, states: SlotStates
@@ -52,7 +52,7 @@ class AttachedHead(ABC):
         ]
 
     def forward(self, token_ids: list[int], spans: Sequence[Span], wanted: list[int]) -> Tensor:
-        """Returns what `Model` says; the row of a span at position p is the head's row at p - 1."""
+        """Implements `StepModel.forward`. The row of a span at position p is the head's row at p - 1."""
         rows = [Span(span.slot, span.start - 1, span.rows) for span in spans]
         views = self._cache.views(rows)
         rotation = torch.cat([self._rotations[span.start : span.start + span.rows] for span in rows])
@@ -60,7 +60,7 @@ class AttachedHead(ABC):
         x = self._compute(embedded, self._states.read(rows), rotation, views)[wanted]
         if not wanted:
             return x.new_empty(0, self._embedding.shape[0])
-        logits, states = self._tell(x)
+        logits, states = self._results(x)
         at = [Span(span.slot, span.start + row, 1) for span in spans for row in range(span.rows)]
         self._states.write(states, [at[row] for row in wanted])
         return logits
@@ -69,15 +69,15 @@ class AttachedHead(ABC):
     def _compute(
         self, embedded: Tensor, states: Tensor, rotation: Tensor, views: Sequence[CacheView]
     ) -> Tensor:
-        """Returns what the last layer makes of embeddings and states, each `[rows, hidden_size]`."""
+        """Returns the output of the last layer for embeddings and states, all `[rows, hidden_size]`."""
 
     @abstractmethod
-    def _tell(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the logits `[rows, vocab_size]` behind rows, and the states that the next rows read."""
+    def _results(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the logits `[rows, vocab_size]` of rows, and the states that the next rows read."""
 
 
 def head_forms(config: TorchEngineConfig, width: int) -> dict[str, Form]:
-    """Returns the tensors that both kinds have; the first layer's attention reads vectors of `width`."""
+    """Returns the tensors of both kinds of heads. The first layer's attention reads vectors of `width`."""
     forms = layer_forms(config)
     first = "transformer.layers.0"
     del forms[f"{first}.input_layernorm.weight"]

@@ -1,4 +1,4 @@
-"""The target that a draft lives in."""
+"""The target that a draft runs inside."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from trtspec.serving.executors.torch.model import Decoder
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A loaded target, and the texts that it has read."""
+    """A loaded target, whose slots a draft inside it uses."""
 
     config: TorchEngineConfig
     model: Decoder
     cache: Cache
     slots: CacheSlots
-    """The slots with the texts that the target has read."""

@@ -1,8 +1,8 @@
-"""Layers of the target as the draft: the target without the others.
+"""Some layers of the target as the draft, without the others.
 
 Draft & Verify (Zhang et al. 2023, arXiv 2309.08168) and SWIFT (Xia et al. 2024, arXiv 2410.06916) draft so.
-It has no weights and no keys and values of its own: for the text it reads those that the target has computed
-with all its layers, and its own lie behind them only while it drafts.
+The draft has no weights of its own. For the prompt it reads the keys and values that the target has computed
+with all its layers. Its own keys and values follow them only while it drafts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The loading of a draft that lives in its target."""
+"""The loading of a draft inside its target."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from trtspec.serving.executors.torch.weights import Form, read_rank
 
 
 class DependentRunner(Runner):
-    """Drafts in the slots of the target, behind the texts that it has read.
+    """Drafts in the slots of the target, after the tokens that it has computed.
 
-    A request whose text the target has not read, but for the last token, ends at once with its `LENGTH` and
-    no token; so does one for which the target's cache has no room. A draft is `longest` tokens at most. What
-    a slot holds of the target stays as it is, whether the draft ends, is cancelled or fails.
+    The target must have computed the prompt except its last token, and its cache must have room. Otherwise
+    the request ends at once with `LENGTH` and no token. A draft has `longest` tokens at most. The target's
+    keys and values in a slot never change, even if the draft is cancelled or fails.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class DependentRunner(Runner):
 
     def _hold(self, sequence: Sequence, computed: int) -> None:
         sequence.computed = computed
-        if self._is_head:  # Its row of a token lies at the position before.
+        if self._is_head:  # The row of a token is at the position before it.
             self._slots.go_over(sequence.slot, min(computed, sequence.prompt_len) - 1)
 
 
@@ -71,12 +71,12 @@ class DrafterKind(Protocol):
         ...
 
     def load(self, config: TorchEngineConfig, tensors: Mapping[str, Tensor], home: Home) -> StepModel:
-        """Returns it with its weights in the target."""
+        """Returns the model of the draft."""
         ...
 
 
 METHODS: Mapping[str, DrafterKind] = {"eagle3": eagle3, "eagle": eagle, "medusa": medusa, "layers": layers}
-"""By `draft.method` of an engine's configuration."""
+"""The kinds by the `draft.method` of an engine's configuration."""
 
 
 def dependent_forms(config: TorchEngineConfig) -> dict[str, Form]:
@@ -88,7 +88,7 @@ def dependent_forms(config: TorchEngineConfig) -> dict[str, Form]:
 def load_dependent(
     engine_dir: Path, config: TorchEngineConfig, home: Home, say: Callable[[Response], None]
 ) -> DependentRunner:
-    """Returns the runner of the draft in a target that is loaded; raises `EngineLoadError`."""
+    """Returns the runner of the draft in a loaded target; raises `EngineLoadError`."""
     assert config.draft is not None
     own, theirs = (config.dtype, config.vocab_size), (home.config.dtype, home.config.vocab_size)
     if own != theirs:
@@ -97,7 +97,7 @@ def load_dependent(
     device, limits = home.model.embedding.device, config.limits
     tensors = read_rank(engine_dir, dependent_forms(config), device)
     model = METHODS[config.draft["method"]].load(config, tensors, home)
-    # From round to round a head lacks what the target has accepted.
+    # In each round a head lacks the tokens that the target has just accepted.
     short = home.config.limits.max_draft_len + 2
     scheduler = StepScheduler(max(MAX_ROWS[device.type], 4 * short), short)
     longest = config.draft.get("count", limits.max_seq_len)

@@ -1,8 +1,8 @@
-"""Medusa (Cai et al. 2024, arXiv 2401.10774): heads that each say one token of what follows.
+"""Medusa (Cai et al. 2024, arXiv 2401.10774): heads of which each predicts one of the next tokens.
 
-All read the target's last state before the text's last token. Head 0 says the token behind that, since the
-target itself has said the last one, and head i the one i further. Of each the likeliest token is taken: a
-chain, where the paper verifies a tree.
+All read the target's state before the last token, which the target itself has predicted. Head 0 predicts the
+token after the last one, and head i the i-th after that. The draft is a chain of the likeliest token of each,
+where the paper verifies a tree.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trtspec.serving.executors.torch.weights import Form
 
 
 class MedusaHeads:
-    """Medusa's heads; a `Model` of the token behind a row, which the head of its place in the draft says."""
+    """Medusa's heads as a `StepModel`. The position in the draft selects the head."""
 
     def __init__(self, config: TorchEngineConfig, tensors: Mapping[str, Tensor], home: Home) -> None:
         assert config.draft is not None
@@ -33,18 +33,18 @@ class MedusaHeads:
         self._lm_heads = [Linear(tensors[f"{head}.{depth}.weight"]) for head in range(count)]
 
     def forward(self, token_ids: list[int], spans: Sequence[Span], wanted: list[int]) -> Tensor:
-        """Returns what `Model` says; each span is one row, whose logits are wanted."""
+        """Implements `StepModel.forward`. Each span is one row, and all rows have logits."""
         last = [Span(span.slot, span.prompt_len - 2, 1) for span in spans]
         states = self._states.read(last)
         logits: list[Tensor] = [states] * len(spans)
-        places = [span.start + 1 - span.prompt_len for span in spans]
-        for head in set(places):
-            rows = [row for row, place in enumerate(places) if place == head]
-            for row, said in zip(rows, self._say(head, states[rows]), strict=True):
-                logits[row] = said
+        heads = [span.start + 1 - span.prompt_len for span in spans]
+        for head in set(heads):
+            rows = [row for row, other in enumerate(heads) if other == head]
+            for row, own in zip(rows, self._logits(head, states[rows]), strict=True):
+                logits[row] = own
         return torch.stack(logits)
 
-    def _say(self, head: int, x: Tensor) -> Tensor:
+    def _logits(self, head: int, x: Tensor) -> Tensor:
         for block in self._blocks[head]:
             x = x + F.silu(block(x))
         return self._lm_heads[head](x)

@@ -1,4 +1,4 @@
-"""The states that a head goes on from."""
+"""The target's states that a head continues from."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from trtspec.serving.executors.torch.spans import Span
 
 
 class SlotStates(SlotMemory):
-    """A state of `width` for each position of each slot: what `combine` makes of those of `depths`.
+    """A state of `width` for each position of each slot: `combine` of the target's states at `depths`.
 
-    The target writes them as it computes. Behind these a head that drafts writes its own, which the target
-    overwrites once it comes there.
+    The target writes them as it computes. A head writes its own states for draft positions after them, which
+    the target overwrites later.
     """
 
     def __init__(
@@ -29,11 +29,11 @@ class SlotStates(SlotMemory):
         home.model.listener = self
 
     def hear(self, states: Sequence[Tensor], spans: Sequence[Span]) -> None:
-        """Keeps the states of the target's rows."""
+        """Stores the states of the target's rows."""
         self.write(self._combine(states), spans)
 
     def write(self, states: Tensor, spans: Sequence[Span]) -> None:
-        """Keeps `states` `[rows, width]` of the rows of all spans, in their order."""
+        """Stores `states` `[rows, width]` of the rows of all spans, in their order."""
         for span, part in zip(spans, torch.split(states, [span.rows for span in spans]), strict=True):
             self._of(span)[:] = part
 

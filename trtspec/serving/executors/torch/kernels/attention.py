@@ -1,4 +1,4 @@
-"""The attention of new rows of several texts, whose keys and values are read where they lie in the cache."""
+"""The attention of the new rows of several sequences, which reads keys and values in place in the cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtspec.serving.executors.torch.kernels.calls import AttentionCall
 from trtspec.serving.executors.torch.kernels.kernel import Kernel
 from trtspec.serving.executors.torch.spans import Span
 
-# Queries of a task at most: threads that have done the early rows of a prompt, which see less, go on.
+# The largest number of queries of a task. Early rows of a prompt see less, so their threads take more tasks.
 _PART = 256
 
 
@@ -32,8 +32,8 @@ class KernelAttention:
         ]
 
 
-class TextsView:
-    """The view of several texts, each in its slot, `[layers, 2 * kv_heads, capacity, head_size]`."""
+class KernelView:
+    """The view of several sequences, each in its slot, `[layers, 2 * kv_heads, capacity, head_size]`."""
 
     def __init__(self, attention: KernelAttention, slots: Sequence[Tensor], spans: Sequence[Span]) -> None:
         self.rows = sum(span.rows for span in spans)
@@ -48,7 +48,7 @@ class TextsView:
         self._texts = (c_int64 * len(lines))(*lines)
         self._work = 2 * looked_at * heads * size
         self._result = slots[0].new_empty(self.rows, heads * size)
-        # The queries of a few texts are shared out, so that no thread waits.
+        # The queries of a few sequences are divided, so that all threads have tasks.
         parts = max(
             -(-torch.get_num_threads() // (len(spans) * attention.kv_heads)),
             -(-max(span.rows for span in spans) * attention.sharing // _PART),
@@ -65,7 +65,7 @@ class TextsView:
         )
 
     def attend(self, layer: int, heads: Tensor) -> Tensor:
-        """Returns what `CacheView` says, in memory that is used again for the next layer."""
+        """Implements `CacheView.attend`. The next layer reuses the memory of the result."""
         assert heads.dtype == self._attention.dtype
         heads, call = heads.contiguous(), self._call
         call.next_task, call.layer, call.window = 0, layer, self._attention.windows[layer]

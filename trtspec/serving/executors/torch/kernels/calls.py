@@ -1,19 +1,19 @@
 """Defines the arguments of kernels: one C structure for each kind.
 
-`address` fields point to contiguous memory that outlives the call; sizes are counts of elements. The tasks of
-a call are shared out by `next_task`, which is 0 at first.
+Addresses are of contiguous memory that outlives the call. Sizes are numbers of elements. Threads take tasks
+of a call by increasing `next_task`, which is 0 at first.
 """
 
 from __future__ import annotations
 
 from ctypes import Structure, c_double, c_int64
 
-# What every call begins with.
+# The first fields of every call.
 _TASKS = (("next_task", c_int64), ("tasks", c_int64))
 
 
 class RowsCall(Structure):
-    """Rows `[tasks, width]` that become other rows at `result`, each a task.
+    """A function of each of the `rows` `[tasks, width]`, with rows of `result`. Each row is a task.
 
     A norm has a float32 `weight` `[width]`, and the `floor` of a row's length.
     """
@@ -29,13 +29,14 @@ class RowsCall(Structure):
 
 
 class AttentionCall(Structure):
-    """The attention of the new rows of several texts in one layer, behind what the KV cache has of them.
+    """The attention of the new rows of several sequences to their cached keys and values, in one layer.
 
-    `texts` is an int64 table with a line for each: the address of its slot, `[layers, 2 * kv_heads, capacity,
-    head_size]`, its capacity, the position of its first new row, how many rows are new, and where they begin
-    in `rows`. These are `[rows, heads + 2 * kv_heads, head_size]`, queries, keys and values, and `result` is
-    `[rows, heads * head_size]`. `sharing` heads share keys. A row sees the last `window` positions, with
-    itself. Scores are bounded to `cap`, if it is not 0. Each text has `kv_heads * parts` tasks.
+    `texts` is an int64 table with a line for each sequence: the address of its slot, `[layers, 2 * kv_heads,
+    capacity, head_size]`, its capacity, the position of its first new row, the number of its new rows, and
+    their first index in `rows`. `rows` is `[rows, heads + 2 * kv_heads, head_size]`, with queries, keys and
+    values, and `result` is `[rows, heads * head_size]`. `sharing` heads share keys. A row sees the last
+    `window` positions, itself included. Scores are bounded to `cap` unless it is 0. Each sequence has
+    `kv_heads * parts` tasks.
     """
 
     _fields_ = (

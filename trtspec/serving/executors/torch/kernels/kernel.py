@@ -1,6 +1,6 @@
-"""A compiled kernel, called on the threads that PyTorch has for its own products.
+"""A compiled kernel, which runs on the threads of PyTorch's own products.
 
-A second pool of threads would fight for the processors with PyTorch's, which spin between products.
+A second pool of threads would compete for the processors with PyTorch's, which spin between products.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ import torch
 
 log = logging.getLogger(__name__)
 
-# Products of two numbers from which it is worth it to wake other threads: some 10 us of one.
+# The number of multiplications from which it pays to wake other threads: some 10 us of one thread.
 _WORTH_SHARING = 2**19
 
 
 class Kernel:
     """The kernel of one kind for elements of `dtype`, compiled for certain `sizes`.
 
-    Compiling takes seconds where numba has not kept what it compiled before.
+    Its compilation takes seconds, unless numba has cached it before.
     """
 
     def __init__(self, kind: Literal["attention", "norm", "gate"], dtype: torch.dtype, *sizes: int) -> None:
-        # numba is not everywhere.
+        # numba may be missing.
         from trtspec.serving.executors.torch.kernels.compiled import attention, rows
         from trtspec.serving.executors.torch.kernels.compiled.arithmetic import ELEMENTS
 
         make = {"attention": attention.attention, "norm": rows.norm, "gate": rows.gate}[kind]
         self._compiled = make(ELEMENTS[dtype], *sizes)
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._compiled.address)
-        # Python's lock is kept during a short call: to get it back may take ten times as long.
+        # A short call keeps Python's lock: to get it back may take ten times as long as the call.
         self._run_briefly = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(self._compiled.address)
         self._share = _openmp()
 
     def __call__(self, call: ctypes.Structure, work: int) -> None:
-        """Runs all tasks of a call of `calls`, which are about `work` products of two numbers."""
+        """Runs all tasks of a call of `calls`, which have about `work` multiplications."""
         address = ctypes.addressof(call)
         if work < _WORTH_SHARING:
             self._run_briefly(address)
@@ -51,7 +51,7 @@ class Kernel:
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Says whether engines on a device have kernels; elsewhere they have PyTorch's operations alone."""
+    """Says whether engines on a device have kernels; others use PyTorch's operations."""
     return device.type == "cpu" and _is_installed()
 
 
@@ -65,11 +65,10 @@ def _is_installed() -> bool:
 
 @cache
 def _openmp() -> Callable[..., None] | None:
-    """Returns `GOMP_parallel` of the OpenMP that PyTorch was linked with.
+    """Returns `GOMP_parallel` of the OpenMP that PyTorch was linked with; None if there is none, as on macOS.
 
-    It runs a C function at once on each thread of the caller's pool, and waits for them (libgomp's
-    `parallel.c`; LLVM's OpenMP has the same). None where PyTorch has none, as on macOS: kernels have one
-    thread there.
+    It runs a C function on all threads of the caller's pool at once, and waits for them (libgomp's
+    `parallel.c`; LLVM's OpenMP has the same). Without it kernels have one thread.
     """
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.fakes.engine_dir import tiny_model, write_engine
 from trtspec.serving.executors.torch.engine import TorchEngineConfig, read_config
-from trtspec.serving.executors.torch.kernels.attention import KernelAttention, TextsView
+from trtspec.serving.executors.torch.kernels.attention import KernelAttention, KernelView
 from trtspec.serving.executors.torch.spans import Span
 
 LAYER = 1
@@ -57,7 +57,7 @@ class Step:
 
     def attend(self) -> Tensor:
         spans = [Span(number, start, rows) for number, (start, rows) in enumerate(self._texts)]
-        return TextsView(KernelAttention(self._config), self.slots, spans).attend(LAYER, self.heads)
+        return KernelView(KernelAttention(self._config), self.slots, spans).attend(LAYER, self.heads)
 
     def expected(self, window: int | None = None) -> Tensor:
         """The definition: softmax of scaled products, over what each row sees."""

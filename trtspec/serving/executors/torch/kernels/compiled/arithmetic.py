@@ -1,4 +1,4 @@
-"""The arithmetic of kernels: elements of a model in float32, and what numba has no fast function for.
+"""The arithmetic of kernels: conversions of elements to float32 and back, and functions that numba lacks.
 
 bfloat16 and half precision are integers of 16 bits here, unsigned and signed, since numba has neither type.
 """
@@ -17,12 +17,12 @@ from numba.extending import intrinsic
 
 ELEMENTS = {torch.float32: np.float32, torch.bfloat16: np.uint16, torch.float16: np.int16}
 
-# Sums may be taken in any order, as vectors take them. Infinities and NaN stay what they are.
+# Vectors add in any order. Infinities and NaN keep their meaning.
 ARITHMETIC: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "numpy"}
-# A function that is part of whatever calls it before that is compiled, so that sizes are constants in it.
+# It inlines a function into its caller before compilation, so that sizes are constants in it.
 inlined = numba.njit(inline="always", **ARITHMETIC)
 
-# float32 constants: a Python float would make float64 of all that it meets.
+# float32 constants, since an operation with a Python float would be in float64.
 ZERO, ONE = np.float32(0), np.float32(1)
 _LEAST, _MOST = np.float32(-87), np.float32(88)
 _LOG2_E, _LN2_HIGH = np.float32(1 / math.log(2)), np.float32(355 / 512)
@@ -33,7 +33,7 @@ _INT32, _INT64, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
 
 @intrinsic
 def take(_context: Any, call: Any, count: Any) -> Any:
-    """Takes so many tasks of a call, whose first field counts them, and returns the first."""
+    """Takes `count` tasks of a call, whose first field is the next one, and returns the first of them."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         taken = builder.bitcast(args[0], _INT64.as_pointer())
@@ -69,7 +69,7 @@ def wide(_context: Any, element: Any) -> Any:
 
 @intrinsic
 def narrow(_context: Any, value: Any, array: Any) -> Any:
-    """Returns a float32 as an element of an array, rounded to the nearest, of two as near to the even one."""
+    """Returns a float32 as an element of an array, rounded to the nearest, and ties to even."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         value = args[0]
@@ -90,7 +90,7 @@ def narrow(_context: Any, value: Any, array: Any) -> Any:
 
 @intrinsic
 def _nearest(_context: Any, value: Any) -> Any:
-    """Returns the integer that is nearest to a float32, as one."""
+    """Returns the integer that is nearest to a float32, as a float32."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.call(builder.module.declare_intrinsic("llvm.rint", [_FLOAT]), args)
@@ -111,9 +111,9 @@ def _power_of_two(_context: Any, exponent: Any) -> Any:
 
 @inlined
 def exp(x: Any) -> Any:
-    """Returns e to the power of a float32; what is not between -87 and 88 counts as these.
+    """Returns e to the power of a float32, which is clamped to -87 and 88.
 
-    It is 2^n times e^r, as Cody and Waite split it, with the Taylor series of an r of at most ln(2) / 2.
+    It is 2^n times e^r, split as by Cody and Waite, with the Taylor series of r, which is at most ln(2) / 2.
     numba itself would call the C library for each element.
     """
     x = _LEAST if x < _LEAST else x

@@ -1,7 +1,7 @@
-"""The kernel of an `AttentionCall`: attention that goes through keys and values once, block by block.
+"""The kernel of an `AttentionCall`: attention that reads keys and values once, block by block.
 
-The softmax is that of FlashAttention (Dao et al. 2022, arXiv 2205.14135): what has been summed up is scaled
-anew whenever a larger score comes.
+The softmax is that of FlashAttention (Dao et al. 2022, arXiv 2205.14135): the sums so far are rescaled
+whenever a larger score comes.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from trtspec.serving.executors.torch.kernels.compiled.arithmetic import (
 )
 from trtspec.serving.executors.torch.kernels.compiled.compiler import compiled
 
-# Positions whose keys and values stay in a cache near the processor while all queries go over them.
+# The positions whose keys and values stay in the processor's cache while all queries read them.
 _BLOCK = 256
-# Queries that go over a key together, so that it is read once for all of them.
+# The queries that read a key together, once for all of them.
 _TOGETHER = 4
 _TANH_IS_ONE, _NOTHING = np.float32(40), np.float32(-math.inf)
 
 
 @numba.njit(fastmath=True)
 def _largest(scores: Any, most: Any) -> Any:
-    """Returns the largest of a block of scores and `most`; a NaN may count as anything here."""
+    """Returns the largest of a block of scores and `most`. A NaN may count as any value."""
     for p in range(_BLOCK):
         most = max(most, scores[p])
     return most
@@ -44,7 +44,7 @@ def _largest(scores: Any, most: Any) -> Any:
 
 @inlined
 def _score(queries: Any, keys: Any, positions: int, head_size: int, scores: Any) -> None:
-    """Writes the products `[4, positions]` of queries `[4, head_size]` and the keys of positions."""
+    """Writes the products `[4, positions]` of `queries` `[4, head_size]` and `keys` to `scores`."""
     q0, q1, q2, q3 = queries[0], queries[1], queries[2], queries[3]
     for p in range(positions):
         key = keys[p]
@@ -79,10 +79,10 @@ def _fill(scores: Any, first: int, last: int, value: Any) -> None:
 
 @inlined
 def _weigh(scores: Any, first: int, last: int, most: Any, head_size: int, mixed: Any) -> Any:
-    """Makes weights of the scores from `first` to `last`, relative to `most` of all; the others are 0.
+    """Turns the scores from `first` to `last` into weights relative to the largest score; others get 0.
 
-    Returns the new `most`, the sum of the weights, and what sums until now shrink by, as `mixed` has.
-    Loops go over the whole block, since a length that is known makes them faster than fewer elements do.
+    Returns the new largest score, the sum of the weights, and the factor of earlier sums, which `mixed` has
+    already. Loops run over the whole block: a constant length is faster than fewer elements.
     """
     _fill(scores, first, last, _NOTHING)
     top = _largest(scores, most)
@@ -102,7 +102,7 @@ def _weigh(scores: Any, first: int, last: int, most: Any, head_size: int, mixed:
 
 @inlined
 def _mix(weights: Any, values: Any, positions: int, head_size: int, mixed: Any) -> None:
-    """Adds values of some positions to `mixed` `[4, head_size]`, as often as the weights say."""
+    """Adds the weighted values of some positions to `mixed` `[4, head_size]`."""
     m0, m1, m2, m3 = mixed[0], mixed[1], mixed[2], mixed[3]
     whole = positions - positions % 4
     for p in range(0, whole, 4):
@@ -132,7 +132,7 @@ def _mix(weights: Any, values: Any, positions: int, head_size: int, mixed: Any) 
 def _slot(
     texts: Any, text: int, number: int, kv_heads: int, head_size: int, row_bytes: int, element: Any
 ) -> Any:
-    """Returns the keys and values `[capacity, head_size]` of the head with this number in a text's slot."""
+    """Returns the keys and values `[capacity, head_size]` of head `number` in a sequence's slot."""
     address, capacity = texts[text, 0], texts[text, 1]
     of_head = capacity * row_bytes
     keys = carray(at_address(address + number * of_head), (capacity, head_size), element)
@@ -142,7 +142,7 @@ def _slot(
 
 @inlined
 def _read(rows: Any, first: int, head: int, sharing: int, scale: Any, count: int, queries: Any) -> None:
-    """Writes `count` queries in float32, from number `first` on, of those that share the keys of a head."""
+    """Writes `count` scaled queries of those that share the keys of a head, from number `first` on."""
     for number in range(count):
         row, shared = divmod(first + number, sharing)
         query = rows[row, head * sharing + shared]
@@ -152,7 +152,7 @@ def _read(rows: Any, first: int, head: int, sharing: int, scale: Any, count: int
 
 @inlined
 def _write(mixed: Any, total: Any, first: int, head: int, sharing: int, count: int, result: Any) -> None:
-    """Writes what the queries that `_read` has read make of the values, over the sums of their weights."""
+    """Writes the results of the queries that `_read` has read: `mixed` over the sums of their weights."""
     for number in range(count):
         row, shared = divmod(first + number, sharing)
         written = result[row, head * sharing + shared]
@@ -163,34 +163,34 @@ def _write(mixed: Any, total: Any, first: int, head: int, sharing: int, count: i
 
 @cache
 def attention(element: type, head_size: int) -> Any:
-    """Returns the kernel of an `AttentionCall`; the new keys and values are written to the slots, too."""
+    """Returns the kernel of an `AttentionCall`, which also writes the new keys and values to the slots."""
     row_bytes = head_size * np.dtype(element).itemsize
 
     def kernel(call: Any) -> None:
-        told = carray(call, 1)[0]
-        kv_heads, sharing, window = told.kv_heads, told.sharing, told.window
-        heads, cap = kv_heads * sharing, np.float32(told.cap)
+        args = carray(call, 1)[0]
+        kv_heads, sharing, window = args.kv_heads, args.sharing, args.window
+        heads, cap = kv_heads * sharing, np.float32(args.cap)
         width = heads + 2 * kv_heads
-        per_text = kv_heads * told.parts
-        texts = carray(at_address(told.texts), (told.tasks // per_text, 5), np.int64)
+        per_text = kv_heads * args.parts
+        texts = carray(at_address(args.texts), (args.tasks // per_text, 5), np.int64)
         scores = np.empty((_TOGETHER, _BLOCK), np.float32)
         task = take(call, 1)
-        while task < told.tasks:
+        while task < args.tasks:
             text = task // per_text
             start, new, before = texts[text, 2], texts[text, 3], texts[text, 4]
-            head, part = task % per_text // told.parts, task % told.parts
+            head, part = task % per_text // args.parts, task % args.parts
             of_rows, of_result = before * width * row_bytes, before * heads * row_bytes
-            rows = carray(at_address(told.rows + of_rows), (new, width, head_size), element)
-            result = carray(at_address(told.result + of_result), (new, heads, head_size), element)
-            of_layer = told.layer * 2 * kv_heads
+            rows = carray(at_address(args.rows + of_rows), (new, width, head_size), element)
+            result = carray(at_address(args.result + of_result), (new, heads, head_size), element)
+            of_layer = args.layer * 2 * kv_heads
             keys, values = _slot(texts, text, of_layer + head, kv_heads, head_size, row_bytes, element)
 
-            # Queries are the heads of the first row, then those of the next.
+            # The queries are the heads of the first row, then those of the next.
             groups = (new * sharing + _TOGETHER - 1) // _TOGETHER
-            begin, end = groups * part // told.parts, groups * (part + 1) // told.parts
+            begin, end = groups * part // args.parts, groups * (part + 1) // args.parts
             first = begin * _TOGETHER
             count = min(end * _TOGETHER, new * sharing) - first
-            # What each part reads it has written itself: others write the same.
+            # Each part writes all keys and values that it reads. Other parts write the same.
             for row in range((first + count + sharing - 1) // sharing):
                 keys[start + row] = rows[row, heads + head]
                 values[start + row] = rows[row, heads + kv_heads + head]
@@ -198,7 +198,7 @@ def attention(element: type, head_size: int) -> Any:
             queries = np.zeros(((end - begin) * _TOGETHER, head_size), np.float32)
             mixed = np.zeros_like(queries)
             most, total = np.full(len(queries), -np.inf, np.float32), np.zeros(len(queries), np.float32)
-            _read(rows, first, head, sharing, np.float32(told.scale), count, queries)
+            _read(rows, first, head, sharing, np.float32(args.scale), count, queries)
 
             oldest = max(0, start + first // sharing + 1 - window)
             newest = start + (first + count - 1) // sharing

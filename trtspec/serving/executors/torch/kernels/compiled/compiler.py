@@ -1,8 +1,8 @@
-"""Compiles kernels for the processor at hand, or takes what was compiled before.
+"""Compiles kernels for this processor, or loads them from a cache.
 
-numba keeps what it compiles beside a function's file, by that file's time. Each build has a copy of this
-package, and would be compiled anew for seconds: kernels are kept in the user's cache folder instead, by the
-content of these files. numba reads pickles there, so others must not write to it.
+numba caches compiled functions beside their source file, by the file's time. Each build has a copy of this
+package, and would compile for seconds. So the cache is in the user's cache folder, by the content of these
+files. numba reads pickles from it, so no other user may write to it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def compiled(call: type, body: Callable[[Any], None]) -> Any:
 
 @cache
 def _kept() -> Path | None:
-    """Returns the file beside which kernels are kept, whose time numba looks at; None for no place."""
+    """Returns the file beside which numba caches kernels, by its time; None if there is no such place."""
     sources = sorted(Path(__file__).parents[1].rglob("*.py"))
     digest = hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()
     try:

@@ -19,29 +19,29 @@ from trtspec.serving.executors.torch.kernels.compiled.arithmetic import (
 )
 from trtspec.serving.executors.torch.kernels.compiled.compiler import compiled
 
-# Rows that a thread takes at a time.
+# The number of rows that a thread takes at a time.
 _ROWS = 4
 
 
 @cache
 def norm(element: type) -> Any:
-    """Returns the kernel of a `RowsCall` that makes `weight * x / hypot(|x|, floor)` of each row `x`."""
+    """Returns the kernel of a `RowsCall` that computes `weight * x / hypot(|x|, floor)` of each row `x`."""
 
     def kernel(call: Any) -> None:
-        told = carray(call, 1)[0]
-        rows = carray(at_address(told.rows), (told.tasks, told.width), element)
-        result = carray(at_address(told.result), (told.tasks, told.width), element)
-        weight = carray(at_address(told.weight), told.width, np.float32)
+        args = carray(call, 1)[0]
+        rows = carray(at_address(args.rows), (args.tasks, args.width), element)
+        result = carray(at_address(args.result), (args.tasks, args.width), element)
+        weight = carray(at_address(args.weight), args.width, np.float32)
         first = take(call, _ROWS)
-        while first < told.tasks:
-            for number in range(first, min(first + _ROWS, told.tasks)):
+        while first < args.tasks:
+            for number in range(first, min(first + _ROWS, args.tasks)):
                 row, normed = rows[number], result[number]
-                squares = np.float32(told.floor * told.floor)
-                for i in range(told.width):
+                squares = np.float32(args.floor * args.floor)
+                for i in range(args.width):
                     x = wide(row[i])
                     squares += x * x
                 share = ONE / np.sqrt(squares)
-                for i in range(told.width):
+                for i in range(args.width):
                     normed[i] = narrow(wide(row[i]) * share * weight[i], normed)
             first = take(call, _ROWS)
 
@@ -50,16 +50,16 @@ def norm(element: type) -> Any:
 
 @cache
 def gate(element: type) -> Any:
-    """Returns the kernel of a `RowsCall` that makes `silu(x) * y` of each row, which is `x` and `y`."""
+    """Returns the kernel of a `RowsCall` that computes `silu(x) * y` of each row, which is `x` and `y`."""
 
     def kernel(call: Any) -> None:
-        told = carray(call, 1)[0]
-        half = told.width // 2
-        rows = carray(at_address(told.rows), (told.tasks, 2, half), element)
-        result = carray(at_address(told.result), (told.tasks, half), element)
+        args = carray(call, 1)[0]
+        half = args.width // 2
+        rows = carray(at_address(args.rows), (args.tasks, 2, half), element)
+        result = carray(at_address(args.result), (args.tasks, half), element)
         first = take(call, _ROWS)
-        while first < told.tasks:
-            for number in range(first, min(first + _ROWS, told.tasks)):
+        while first < args.tasks:
+            for number in range(first, min(first + _ROWS, args.tasks)):
                 gates, others, gated = rows[number, 0], rows[number, 1], result[number]
                 for i in range(half):
                     x = wide(gates[i])
