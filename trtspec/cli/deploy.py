@@ -60,124 +60,102 @@ EXAMPLES = (
 )
 
 
-ServedArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="RECIPE",
-        help="The recipe, a YAML file; or a model, by its Hub id or its folder.",
-        show_default=False,
-    ),
-]
-DraftOption = Annotated[
-    str | None,
-    typer.Option("--draft", metavar="MODEL", help="With a model: its draft, by its Hub id or its folder."),
-]
-MethodOption = Annotated[
-    str | None,
-    typer.Option(
-        "--method",
-        metavar="NAME",
-        help="With a model: the source of its drafts.",
-        show_default="ngram, or --draft",
-    ),
-]
-GpuOption = Annotated[
-    str | None,
-    typer.Option("--gpu", metavar="GPU", help="With a model: the GPU.", show_default="that of this machine"),
-]
-ContainerOption = Annotated[
-    bool,
-    typer.Option("--container", help="Serve in NVIDIA's image of the release, with docker or podman."),
-]
-DockerOption = Annotated[bool, typer.Option("--docker", hidden=True)]
-DetachOption = Annotated[
-    bool, typer.Option("--detach", help="With --container: leave it running when it is ready.")
-]
-KubernetesOption = Annotated[
-    bool,
-    typer.Option("--kubernetes", help="Serve on a cluster, with the engines that a store has."),
-]
-StoreUrlOption = Annotated[
-    str | None,
-    typer.Option("--store", metavar="URL", help="With --kubernetes: the store, if not the recipe's."),
-]
-TakeOverOption = Annotated[
-    bool, typer.Option("--force", help="With --kubernetes: overwrite fields that somebody else has set.")
-]
-HelmValuesOption = Annotated[
-    bool, typer.Option("--helm-values", help="With --kubernetes: print the values of the Helm chart.")
-]
-HostOption = Annotated[
-    str, typer.Option(help="The address to listen on. Triton's own ports have no password.")
-]
-HttpPortOption = Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's HTTP.")]
-GrpcPortOption = Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's gRPC.")]
-MetricsPortOption = Annotated[int, typer.Option(min=1, max=65535, help="Port of the metrics.")]
-OpenAiOption = Annotated[bool, typer.Option("--openai/--no-openai", help="Serve OpenAI's API as well.")]
-OpenAiPortOption = Annotated[int, typer.Option(min=1, max=65535, help="Port of OpenAI's API.")]
-RestartOption = Annotated[
-    bool, typer.Option("--restart", help="Start the server again when it ends by itself.")
-]
-GraceOption = Annotated[float, typer.Option(min=0, help="Seconds that requests in flight have to end.")]
-LogFormatOption = Annotated[
-    Literal["text", "json"],
-    typer.Option(help="json writes a line of JSON for each message and each request."),
-]
-LogToOption = Annotated[
-    Literal["build", "stdout"],
-    typer.Option(help="Where logs go: to files in the build directory, or to stdout."),
-]
-TraceConfigOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="OPTION", help="An option of Triton's tracing; may be repeated."),
-]
-PlainOption = Annotated[
-    bool, typer.Option("--plain", help="With vLLM, SGLang or trtllm-serve: serve without drafts.")
-]
-TimeoutOption = Annotated[
-    float | None,
-    typer.Option(
-        min=1,
-        help="Seconds that the server may take to load.",
-        show_default="300, or 1800 without engines, plus 5 for each GB",
-    ),
-]
-
-
 @dataclass(frozen=True, slots=True)
 class DeployArguments:
     """The arguments and options of `trtspec deploy`."""
 
-    recipe: ServedArgument
-    draft: DraftOption = None
-    method: MethodOption = None
-    gpu: GpuOption = None
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="The recipe, a YAML file; or a model, by its Hub id or its folder.",
+            show_default=False,
+        ),
+    ]
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            "--draft", metavar="MODEL", help="With a model: its draft, by its Hub id or its folder."
+        ),
+    ] = None
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method",
+            metavar="NAME",
+            help="With a model: the source of its drafts.",
+            show_default="ngram, or --draft",
+        ),
+    ] = None
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu", metavar="GPU", help="With a model: the GPU.", show_default="that of this machine"
+        ),
+    ] = None
     output: OutputOption = None
-    container: ContainerOption = False
-    docker: DockerOption = False
-    detach: DetachOption = False
-    kubernetes: KubernetesOption = False
-    store: StoreUrlOption = None
+    container: Annotated[
+        bool,
+        typer.Option("--container", help="Serve in NVIDIA's image of the release, with docker or podman."),
+    ] = False
+    docker: Annotated[bool, typer.Option("--docker", hidden=True)] = False
+    detach: Annotated[
+        bool, typer.Option("--detach", help="With --container: leave it running when it is ready.")
+    ] = False
+    kubernetes: Annotated[
+        bool,
+        typer.Option("--kubernetes", help="Serve on a cluster, with the engines that a store has."),
+    ] = False
+    store: Annotated[
+        str | None,
+        typer.Option("--store", metavar="URL", help="With --kubernetes: the store, if not the recipe's."),
+    ] = None
     cluster: ContextOption = None
     namespace: NamespaceOption = None
-    force: TakeOverOption = False
-    helm_values: HelmValuesOption = False
+    force: Annotated[
+        bool, typer.Option("--force", help="With --kubernetes: overwrite fields that somebody else has set.")
+    ] = False
+    helm_values: Annotated[
+        bool, typer.Option("--helm-values", help="With --kubernetes: print the values of the Helm chart.")
+    ] = False
     dry_run: DryRunOption = False
-    host: HostOption = LOOPBACK
-    http_port: HttpPortOption = HTTP
-    grpc_port: GrpcPortOption = GRPC
-    metrics_port: MetricsPortOption = METRICS
-    openai: OpenAiOption = True
-    openai_port: OpenAiPortOption = OPENAI
+    host: Annotated[
+        str, typer.Option(help="The address to listen on. Triton's own ports have no password.")
+    ] = LOOPBACK
+    http_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's HTTP.")] = HTTP
+    grpc_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's gRPC.")] = GRPC
+    metrics_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the metrics.")] = METRICS
+    openai: Annotated[bool, typer.Option("--openai/--no-openai", help="Serve OpenAI's API as well.")] = True
+    openai_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of OpenAI's API.")] = OPENAI
     api_keys: ApiKeysOption = None
-    restart: RestartOption = False
-    grace: GraceOption = 10
-    log_format: LogFormatOption = "text"
-    log_to: LogToOption = "build"
-    trace_config: TraceConfigOption = None
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Start the server again when it ends by itself.")
+    ] = False
+    grace: Annotated[float, typer.Option(min=0, help="Seconds that requests in flight have to end.")] = 10
+    log_format: Annotated[
+        Literal["text", "json"],
+        typer.Option(help="json writes a line of JSON for each message and each request."),
+    ] = "text"
+    log_to: Annotated[
+        Literal["build", "stdout"],
+        typer.Option(help="Where logs go: to files in the build directory, or to stdout."),
+    ] = "build"
+    trace_config: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPTION", help="An option of Triton's tracing; may be repeated."),
+    ] = None
     python: PythonOption = None
-    plain: PlainOption = False
-    timeout: TimeoutOption = None
+    plain: Annotated[
+        bool, typer.Option("--plain", help="With vLLM, SGLang or trtllm-serve: serve without drafts.")
+    ] = False
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            help="Seconds that the server may take to load.",
+            show_default="300, or 1800 without engines, plus 5 for each GB",
+        ),
+    ] = None
 
     @property
     def in_container(self) -> bool:
@@ -204,7 +182,10 @@ def deploy(context: typer.Context, arguments: DeployArguments) -> None:
     """
     _check_together(arguments)
     if arguments.kubernetes:
-        _on_cluster(arguments)
+        # The wing of clusters comes with the option.
+        from trtspec.cluster.commands.kubernetes import deploy_on_cluster
+
+        deploy_on_cluster(arguments)
         return
     from trtspec.deployment.here import here
     from trtspec.deployment.in_container import in_container as contained
@@ -215,23 +196,6 @@ def deploy(context: typer.Context, arguments: DeployArguments) -> None:
     asked = _asked(context, arguments)
     place = partial(contained, detach=arguments.detach) if arguments.in_container else here
     _serve(file, build, asked, place, restart=arguments.restart, dry_run=arguments.dry_run)
-
-
-def _on_cluster(arguments: DeployArguments) -> None:
-    from trtspec.cluster.commands.kubernetes import deploy_on_cluster
-
-    deploy_on_cluster(
-        Path(arguments.recipe),
-        arguments.output,
-        arguments.store,
-        arguments.cluster,
-        arguments.namespace,
-        arguments.timeout,
-        plain=arguments.plain,
-        force=arguments.force,
-        helm_values=arguments.helm_values,
-        dry_run=arguments.dry_run,
-    )
 
 
 def _recipe(arguments: DeployArguments) -> Path:

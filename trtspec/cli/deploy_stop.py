@@ -52,8 +52,8 @@ def _on_cluster(name: str | None, context: str | None, namespace: str | None) ->
     cluster = connect(context, namespace)
     name = _chosen(name, find_names(cluster), f"in namespace {cluster.namespace} of {cluster.context}")
     try:
-        with out.progress(f"stopping {name}") as progress:
-            left = stop(cluster, name, lambda does: progress.advance(0, does))
+        with out.progress(f"stopping {name}") as advance:
+            left = stop(cluster, name, lambda does: advance(0, does))
     except KeyboardInterrupt:
         out.status(f"interrupted: {name} is deleted, and its pods end by themselves")
         raise typer.Exit(INTERRUPTED) from None

@@ -27,6 +27,7 @@ from trtspec.client.finding import DEFAULT_MODEL, StreamingEndpoint, find, metri
 from trtspec.client.grpc import GrpcClient, overdue
 from trtspec.client.local_server import LocalServer, one_address
 from trtspec.client.scrape import Scrape, parse, read
+from trtspec.client.triton import VLLM_INPUT
 from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.ports import GRPC, HTTP, OPENAI, listens
 
@@ -37,7 +38,6 @@ _T = TypeVar("_T")
 _LOOK_S = 0.2
 _NO_CHAT = "Triton's own API puts nothing through a chat template"
 _NAME_API = "name OpenAI's API: --url http://HOST:PORT/v1"
-_OF_VLLM = "sampling_parameters"
 
 
 @dataclass(slots=True)
@@ -129,7 +129,7 @@ class Client:
         values = _tensors(request, temperature, stream=stream)
         with closing(GrpcClient(url, self._model_name or DEFAULT_MODEL, self._timeout_s)) as client:
             client.wait(self._wait_s)
-            if _OF_VLLM in client.inputs():
+            if VLLM_INPUT in client.inputs():
                 problem = "the model is one of Triton's vLLM backend, which has another API"
                 raise ServerError(url, problem, f"name Triton's HTTP port: --url http://{LOOPBACK}:{HTTP}")
             return _collect(client, values, hear)

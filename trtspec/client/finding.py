@@ -11,13 +11,12 @@ from trtspec.base.errors import UnavailableError
 from trtspec.client.endpoint import AskError, Endpoint
 from trtspec.client.http import Streams
 from trtspec.client.openai import OpenAiEndpoint
-from trtspec.client.triton import TritonEndpoint
-from trtspec.client.triton_vllm import INPUT, TritonVllmEndpoint
+from trtspec.client.triton import VLLM_INPUT, TritonEndpoint, TritonVllmEndpoint
 
 DEFAULT_MODEL = "speculative_llm"
 """The name of the model in Triton if the caller gives none."""
 
-StreamingEndpoint = OpenAiEndpoint | TritonEndpoint | TritonVllmEndpoint
+StreamingEndpoint = OpenAiEndpoint | TritonEndpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ async def _triton(base: URL, model: str | None, streams: Streams, server: dict[s
             shown(url), f"{name} has no input text_input", "name another with --model-name"
         )
     software = f"{server.get('name', 'triton')} {server.get('version', '')}".strip()
-    if INPUT in inputs:
+    if VLLM_INPUT in inputs:
         return FoundServer(TritonVllmEndpoint(url, name, streams), software)
     return FoundServer(TritonEndpoint(url, name, inputs, outputs, streams), software)
 

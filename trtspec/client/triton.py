@@ -1,7 +1,8 @@
-"""Triton's `generate_stream`: a model of text in, text out, as trtspec's and NVIDIA's are."""
+"""Triton's `generate_stream`: a model of text in, text out, of trtspec, of NVIDIA, or of the vLLM backend."""
 
 from __future__ import annotations
 
+import json
 from time import perf_counter
 from typing import Any
 
@@ -13,6 +14,9 @@ from trtspec.client.http import Streams, problem_of
 # What is asked for where the model has the input.
 _WANTED = ("return_perf_metrics", "return_num_input_tokens", "return_num_output_tokens")
 _NO_END = -1
+
+VLLM_INPUT = "sampling_parameters"
+"""The input that only models of the vLLM backend have: vLLM's sampling parameters as one text of JSON."""
 
 
 class TritonEndpoint:
@@ -33,7 +37,7 @@ class TritonEndpoint:
         self.plain_per_request = "num_draft_tokens" in inputs
 
     async def ask(self, question: EndpointRequest, hear: Hear = unheard) -> TimedAnswer:
-        answer = await self._streams.ask(self._address, self._body(question), _add, hear)
+        answer = await self._streams.ask(self._address, self._body(question), self._add, hear)
         if answer.finish_reason is None and (self._tells_end or not answer.times):
             raise AskError("broken_off", "the stream ended before the answer", answer.sent)
         answer.ended = answer.ended or perf_counter()
@@ -63,26 +67,61 @@ class TritonEndpoint:
             values["tenant"] = question.tenant
         return {name: value for name, value in values.items() if name in self._inputs}
 
+    def _add(self, answer: TimedAnswer, said: dict[str, Any], now: float) -> None:
+        if "error" in said:
+            words = problem_of(str(said["error"]))
+            raise AskError("refused" if words.startswith("503 ") else "failed", words, answer.sent)
+        if text := said.get("text_output"):
+            answer.text += text
+            answer.times.append(now)
+        answer.ended = now
+        if (number := said.get("num_input_tokens")) is not None:
+            answer.input_tokens = int(number)
+        if (number := said.get("num_output_tokens")) is not None:
+            answer.output_tokens = int(number)
+        answer.finish_reason = said.get("finish_reason", answer.finish_reason)
+        if "acceptance_histogram" in said:
+            histogram = said["acceptance_histogram"]
+            answer.counts = DraftCounts(
+                said["num_spec_steps"],
+                said["total_draft_tokens"],
+                said["total_accepted_draft_tokens"],
+                # Triton writes a tensor of one value without brackets.
+                tuple(histogram) if isinstance(histogram, list) else (histogram,),
+            )
 
-def _add(answer: TimedAnswer, said: dict[str, Any], now: float) -> None:
-    if "error" in said:
-        words = problem_of(str(said["error"]))
-        raise AskError("refused" if words.startswith("503 ") else "failed", words, answer.sent)
-    if text := said.get("text_output"):
-        answer.text += text
-        answer.times.append(now)
-    answer.ended = now
-    if (number := said.get("num_input_tokens")) is not None:
-        answer.input_tokens = int(number)
-    if (number := said.get("num_output_tokens")) is not None:
-        answer.output_tokens = int(number)
-    answer.finish_reason = said.get("finish_reason", answer.finish_reason)
-    if "acceptance_histogram" in said:
-        histogram = said["acceptance_histogram"]
-        answer.counts = DraftCounts(
-            said["num_spec_steps"],
-            said["total_draft_tokens"],
-            said["total_accepted_draft_tokens"],
-            # Triton writes a tensor of one value without brackets.
-            tuple(histogram) if isinstance(histogram, list) else (histogram,),
-        )
+
+class TritonVllmEndpoint(TritonEndpoint):
+    """One model of Triton's vLLM backend, as vllm_backend's `src/model.py` and `src/utils/request.py` say.
+
+    It does not report drafts, and a request cannot choose K.
+    """
+
+    def __init__(self, url: str, model: str, streams: Streams) -> None:
+        super().__init__(url, model, frozenset(), frozenset({"finish_reason"}), streams)
+
+    def _body(self, question: EndpointRequest) -> dict[str, Any]:
+        sampling = {
+            "max_tokens": question.max_tokens,
+            "temperature": question.temperature,
+            "seed": question.seed,
+            "top_k": question.top_k,
+            "top_p": question.top_p,
+            "stop": list(question.stop) or None,
+            "ignore_eos": question.ignore_eos or None,
+        }
+        return {
+            "text_input": question.text,
+            "stream": True,
+            VLLM_INPUT: json.dumps({name: value for name, value in sampling.items() if value is not None}),
+            "return_finish_reason": True,
+            "return_num_input_tokens": True,
+            "return_num_output_tokens": True,
+        }
+
+    def _add(self, answer: TimedAnswer, said: dict[str, Any], now: float) -> None:
+        """Adds an event; each counts the tokens that came with it, and only the last has a reason to end."""
+        told = {name: value for name, value in said.items() if (name, value) != ("finish_reason", "None")}
+        if (number := told.get("num_output_tokens")) is not None:
+            told["num_output_tokens"] = (answer.output_tokens or 0) + int(number)
+        super()._add(answer, told, now)

@@ -58,9 +58,9 @@ def _fleet(made: BuildPlan, wanted: FleetOptions) -> FleetResult:
     question = _question(made, wanted)
     plain, drafts, any_acceptance = _arms(made, wanted, question)
     fleet = reckon(question, plain, drafts, any_acceptance)
-    with out.progress("simulating", unit="requests") as progress:
-        checked_plain = fleet.plain and checked(question, fleet.plain, wanted.seed, progress.advance)
-        with_drafts = checked(question, fleet.drafts, wanted.seed, progress.advance)
+    with out.progress("simulating", unit="requests") as advance:
+        checked_plain = fleet.plain and checked(question, fleet.plain, wanted.seed, advance)
+        with_drafts = checked(question, fleet.drafts, wanted.seed, advance)
     return replace(fleet, plain=checked_plain, drafts=with_drafts)
 
 

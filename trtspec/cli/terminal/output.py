@@ -7,14 +7,16 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from shutil import get_terminal_size
 from time import monotonic
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from trtspec.base.log_line import log_line
 from trtspec.base.progress import Advance
-from trtspec.cli.terminal.progress import BarProgress, PlainProgress, Progress
+
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
 
 INTERRUPTED = 130
 """The exit status of a command that Ctrl-C has ended."""
@@ -26,6 +28,8 @@ _INDENT = "    "
 _NARROWEST = 16
 """Columns for which it is worth breaking text."""
 _RED, _YELLOW, _CYAN = "31", "33", "36"
+_INTERVAL_S = 10.0
+"""The seconds between two lines of progress."""
 
 
 class Output:
@@ -108,21 +112,18 @@ class Output:
         """True if progress is drawn in place, and not printed in lines."""
         return sys.stderr.isatty() and not os.environ.get("CI") and not _is_dumb()
 
-    @contextmanager
-    def progress(self, label: str, total: int | None = None, unit: str = "") -> Iterator[Progress]:
+    def progress(
+        self, label: str, total: int | None = None, unit: str = ""
+    ) -> AbstractContextManager[Advance]:
         """Shows the progress of the block: a bar on a terminal, plain lines elsewhere and in CI.
 
         `total` is in `unit`s ("B" is shown as kB, MB, GB); without it only the time is shown.
         """
-        kind = BarProgress if self.draws else PlainProgress
-        with kind(label, total, unit, self.status, self._clock) as progress:
-            yield progress
+        return (as_bar if self.draws else in_lines)(label, total, unit, self.status, self._clock)
 
-    @contextmanager
-    def watch(self, label: str, size: int | None) -> Iterator[Advance]:
+    def watch(self, label: str, size: int | None) -> AbstractContextManager[Advance]:
         """Shows the progress of the block in bytes; `size` is None if it is not known."""
-        with self.progress(label, size, "B") as progress:
-            yield progress.advance
+        return self.progress(label, size, "B")
 
     def _line(self, stream: TextIO, level: str, line: str) -> None:
         if self._is_log:
@@ -178,6 +179,60 @@ def _write(stream: TextIO, text: str) -> None:
         encoding = stream.encoding or "ascii"
         stream.write(text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()
+
+
+@contextmanager
+def in_lines(
+    label: str, total: int | None, unit: str, say: Callable[[str], None], clock: Callable[[], float]
+) -> Iterator[Advance]:
+    """Prints a line at the start, one every ten seconds, and one at the end with the time that it took."""
+    done = 0
+    start = spoken = clock()
+    say(f"{label} ...")
+
+    def advance(amount: int, note: str = "", /) -> None:
+        nonlocal done, spoken
+        done += amount
+        now = clock()
+        if now - spoken >= _INTERVAL_S:
+            spoken = now
+            percent = f"{100 * done // total} %" if total else ""
+            so_far = note or percent or (f"{done} {unit}".rstrip() if done else "")
+            say(f"{label}: {so_far}{' after ' * bool(so_far)}{now - start:.0f} s")
+
+    yield advance
+    say(f"{label}: done in {clock() - start:.1f} s")
+
+
+@contextmanager
+def as_bar(
+    label: str, total: int | None, unit: str, say: Callable[[str], None], clock: Callable[[], float]
+) -> Iterator[Advance]:
+    """Draws a bar on stderr by Rich; at the end, a line with a tick and the time replaces it."""
+    from rich import progress
+    from rich.console import Console
+
+    columns: list[ProgressColumn] = [progress.TextColumn("{task.description}", markup=False)]
+    columns.append(progress.BarColumn() if total else progress.SpinnerColumn())
+    if total:
+        columns.append(progress.DownloadColumn() if unit == "B" else progress.MofNCompleteColumn())
+    columns.append(progress.TimeElapsedColumn())
+    bar = progress.Progress(*columns, console=Console(stderr=True), redirect_stdout=False, transient=True)
+    task = bar.add_task(label, total=total)
+
+    def advance(amount: int, note: str = "", /) -> None:
+        bar.advance(task, amount)
+        if note:
+            bar.update(task, description=f"{label}: {note}")
+
+    start, tick = clock(), "✗"
+    bar.start()
+    try:
+        yield advance
+        tick = "✓"
+    finally:
+        bar.stop()
+        say(f"{tick} {label}  {clock() - start:.1f} s")
 
 
 out = Output()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from trtspec.base.log_line import as_json
 from trtspec.cli.terminal.output import out
@@ -14,41 +13,20 @@ from trtspec.pipeline.containers.program import find_program
 
 if TYPE_CHECKING:
     from trtspec.base.errors import ServerError
-
-
-class ServedLines(Protocol):
-    """A deployment, as the messages describe it."""
-
-    @property
-    def software(self) -> str: ...
-
-    @property
-    def model_name(self) -> str: ...
-
-    @property
-    def log(self) -> Path: ...
-
-    @property
-    def json_logs(self) -> bool: ...
-
-    @property
-    def addresses(self) -> dict[str, str]: ...
-
-    @property
-    def example(self) -> str: ...
+    from trtspec.deployment.deployment import Deployment
 
 
 class ServerTalk:
     """Prints the states of the server; `left` names the container that is left running, if there is one."""
 
-    def __init__(self, deployment: ServedLines, left: str | None) -> None:
+    def __init__(self, deployment: Deployment, left: str | None) -> None:
         self._deployment, self._left = deployment, left
 
     @contextmanager
     def starting(self) -> Iterator[Callable[[str], None]]:
         software, log = self._deployment.software, self._deployment.log
-        with out.progress(f"starting {software} (log: {log})") as progress:
-            yield lambda does: progress.advance(0, does)
+        with out.progress(f"starting {software} (log: {log})") as advance:
+            yield lambda does: advance(0, does)
 
     def ready(self) -> None:
         how = f"trtspec deploy stop {self._left} stops it" if self._left else "Ctrl-C stops it"

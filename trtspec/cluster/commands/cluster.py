@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from trtspec.base.errors import ClusterError
+from trtspec.base.progress import Advance
 from trtspec.cli.terminal.output import INTERRUPTED, out
-from trtspec.cli.terminal.progress import Progress
 from trtspec.cluster.kubernetes.connection import connect
 from trtspec.cluster.kubernetes.deploying import deploy
 from trtspec.deployment.pod import PORTS
@@ -68,24 +68,24 @@ class ClusterTalk:
 
     @contextmanager
     def waiting(self) -> Iterator[PodTalk]:
-        with out.progress("waiting for pods") as progress:
-            yield PodTalk(progress)
+        with out.progress("waiting for pods") as advance:
+            yield PodTalk(advance)
 
 
 class PodTalk:
     """Prints how pods start: in place on a terminal; elsewhere, or without progress, one line for each
     change."""
 
-    def __init__(self, progress: Progress | None = None) -> None:
-        self._progress, self._said = progress, ""
+    def __init__(self, advance: Advance | None = None) -> None:
+        self._advance, self._said = advance, ""
 
     def stands(self, ready: int, wanted: int, words: str) -> None:
         said = f"{ready} of {wanted} ready ({words})"
-        if said != self._said and not (self._progress and out.draws):
+        if said != self._said and not (self._advance and out.draws):
             out.status(said)
         self._said = said
-        if self._progress:
-            self._progress.advance(0, said)
+        if self._advance:
+            self._advance(0, said)
 
     def troubled(self, trouble: Trouble) -> None:
         out.warning(f"{trouble.subject}: {trouble.problem}; it may pass")

@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 from trtspec.base.errors import RecipeError, StoreError, UnavailableError
+from trtspec.cli.deploy import DeployArguments
 from trtspec.cli.terminal.output import out
 from trtspec.cluster.commands.cluster import deploy_to
 from trtspec.cluster.kubernetes.deriving import ServedRecipe, derive
@@ -25,34 +26,22 @@ from trtspec.pipeline.store.store import Store
 from trtspec.recipe.loader import LoadedRecipe, load
 
 
-def deploy_on_cluster(
-    recipe: Path,
-    output: str | None,
-    store: str | None,
-    context: str | None,
-    namespace: str | None,
-    timeout: float | None,
-    *,
-    plain: bool,
-    force: bool,
-    helm_values: bool,
-    dry_run: bool,
-) -> None:
+def deploy_on_cluster(asked: DeployArguments) -> None:
     """Deploys a recipe's build from a store, or another engine's server, on a cluster.
 
     With `helm_values` it prints the values of the Helm chart, and with `dry_run` what it would apply. Raises
     what `find_values` and `deploy_to` raise.
     """
-    loaded = load(recipe)
-    if (output or plain) and loaded.recipe.runner.builds_engines:
+    loaded = load(Path(asked.recipe))
+    if (asked.output or asked.plain) and loaded.recipe.runner.builds_engines:
         raise typer.BadParameter("a cluster serves a build from a store", param_hint="--output, --plain")
-    values = find_values(loaded, store, namespace, output=output, plain=plain)
-    if helm_values:
+    values = find_values(loaded, asked.store, asked.namespace, output=asked.output, plain=asked.plain)
+    if asked.helm_values:
         out.data(dump(chart_values(values)))
-    elif dry_run:
-        out.data(template(values, context))
+    elif asked.dry_run:
+        out.data(template(values, asked.cluster))
     else:
-        deploy_to(values, context, timeout, force=force)
+        deploy_to(values, asked.cluster, asked.timeout, force=asked.force)
 
 
 def find_values(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from types import TracebackType
 
+from trtspec.base.progress import Advance
 from trtspec.cli.terminal.output import out
-from trtspec.cli.terminal.progress import Progress
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import BenchResult, OfferedLoad
 from trtspec.measure.bench.sample import ArmName, RequestSample
@@ -19,7 +19,7 @@ class Measuring:
 
     def __init__(self) -> None:
         self._shown = ExitStack()
-        self._progress: Progress | None = None
+        self._advance: Advance | None = None
         self._label, self._prompts, self._failed, self._said = "", 0, 0, ""
 
     def __enter__(self) -> Measuring:
@@ -49,8 +49,8 @@ class Measuring:
     def began(self, load: OfferedLoad, prompts: int) -> None:
         self._shown.close()
         self._label, self._prompts, self._failed, self._said = str(load), prompts, 0, "warming up"
-        self._progress = self._shown.enter_context(out.progress(self._label, prompts))
-        self._progress.advance(0, self._said)
+        self._advance = self._shown.enter_context(out.progress(self._label, prompts))
+        self._advance(0, self._said)
 
     def warm(self) -> None:
         self._said = "measuring"
@@ -66,6 +66,6 @@ class Measuring:
             self._tell(0)
 
     def _tell(self, amount: int) -> None:
-        if self._progress:
+        if self._advance:
             failed = f", {self._failed} failed" if self._failed else ""
-            self._progress.advance(amount, self._said + failed)
+            self._advance(amount, self._said + failed)

@@ -280,6 +280,5 @@ async def _verify(
     if opinion is not None:
         out.status(f"{opinion.python} starts vLLM at the end, which may take minutes")
     async with opened as sides:
-        with out.progress("verify", settings.requests(len(prompts)), "requests") as progress:
-            told = progress.advance
+        with out.progress("verify", settings.requests(len(prompts)), "requests") as told:
             return await run(sides, vocabulary, prompts, settings, told, opinion, typed(_NARROWED))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -31,7 +29,6 @@ from trtspec.train.distill.curve import as_line
 from trtspec.train.distill.settings import PUBLISHED, DistillationOptions, HeadSettings, TrainingSettings
 
 if TYPE_CHECKING:
-    from trtspec.base.progress import Advance
     from trtspec.train.distill.acceptance import AcceptanceEstimate
     from trtspec.train.distill.distillation import Distilled
     from trtspec.train.tune.estimate import IntervalEstimate
@@ -144,7 +141,7 @@ def distill(options: DistillCommandOptions) -> None:
     recipe_out = options.recipe_out
     changes = _changes(loaded, wanted, options.recipe.parent)
     new_recipe = _edited(loaded, wanted, recipe_out.parent) if recipe_out else ""
-    result = distillation.distill(wanted, _show, out.watch)
+    result = distillation.distill(wanted, out.progress, out.watch)
     if recipe_out:
         write_atomically(recipe_out, new_recipe)
     if options.json:
@@ -191,12 +188,6 @@ def _wanted(options: DistillCommandOptions, loaded: LoadedRecipe) -> Distillatio
         settings=settings,
         head=head,
     )
-
-
-@contextmanager
-def _show(label: str, total: int, unit: str) -> Iterator[Advance]:
-    with out.progress(label, total, unit) as progress:
-        yield progress.advance
 
 
 def _changes(loaded: LoadedRecipe, wanted: DistillationOptions, folder: Path) -> dict[str, str | None]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -20,9 +19,6 @@ from trtspec.methods.table import METHODS
 from trtspec.recipe.loader import LoadedRecipe, load
 from trtspec.train.commands.tuned import print_outcome
 from trtspec.train.tune.outcome import TuneOutcome, as_json, tuned
-
-if TYPE_CHECKING:
-    from trtspec.base.progress import Advance
 
 EXAMPLES = (
     "trtspec tune recipe.yaml --workload prompts.jsonl",
@@ -159,7 +155,7 @@ def _measure(options: TuneCommandOptions, loaded: LoadedRecipe) -> TuneOutcome:
         is_measured=None if options.speed is None else options.speed == "measured",
     )
     try:
-        session = Session(loaded, wanted, folder, out.watch, _count)
+        session = Session(loaded, wanted, folder, out.watch, partial(out.progress, unit="done"))
         if options.answers is not None:
             answers = session.recorded(options.answers, options.prompts, chat=options.chat)
         else:
@@ -185,9 +181,3 @@ def _tell(found: TuneOutcome, loaded: LoadedRecipe, output: Path, *, json: bool)
         out.hint(
             "the recipe fixes K; without num_draft_tokens the adaptive policy follows acceptance and load"
         )
-
-
-@contextmanager
-def _count(label: str, total: int | None) -> Iterator[Advance]:
-    with out.progress(label, total, "done") as progress:
-        yield progress.advance

@@ -7,8 +7,7 @@ from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 
-from trtspec.cli.terminal.output import Output
-from trtspec.cli.terminal.progress import PlainProgress
+from trtspec.cli.terminal.output import Output, in_lines
 
 
 class Terminal(io.StringIO):
@@ -115,10 +114,10 @@ class TestProgress:
     def test_lines_come_at_most_every_ten_seconds(self) -> None:
         lines: list[str] = []
         now = [0.0]
-        with PlainProgress("copy", 200, "B", lines.append, lambda: now[0]) as progress:
+        with in_lines("copy", 200, "B", lines.append, lambda: now[0]) as advance:
             for _ in range(21):
                 now[0] += 1
-                progress.advance(5)
+                advance(5)
         assert lines == [
             "copy ...",
             "copy: 25 % after 10 s",
@@ -129,34 +128,34 @@ class TestProgress:
     def test_without_a_total_the_amount_is_shown(self) -> None:
         lines: list[str] = []
         now = [0.0]
-        with PlainProgress("read", None, "files", lines.append, lambda: now[0]) as progress:
+        with in_lines("read", None, "files", lines.append, lambda: now[0]) as advance:
             now[0] = 12
-            progress.advance(3)
+            advance(3)
         assert lines[1] == "read: 3 files after 12 s"
 
     def test_where_nothing_is_counted_the_time_is_shown(self) -> None:
         lines: list[str] = []
         now = [0.0]
-        with PlainProgress("start", None, "", lines.append, lambda: now[0]) as progress:
+        with in_lines("start", None, "", lines.append, lambda: now[0]) as advance:
             now[0] = 12
-            progress.advance(0)
+            advance(0)
             now[0] = 24
-            progress.advance(0, "loading")
+            advance(0, "loading")
         assert lines[1:3] == ["start: 12 s", "start: loading after 24 s"]
 
     def test_what_failed_is_not_done(self) -> None:
         lines: list[str] = []
-        with pytest.raises(OSError, match="x"), PlainProgress("copy", None, "", lines.append, lambda: 0.0):
+        with pytest.raises(OSError, match="x"), in_lines("copy", None, "", lines.append, lambda: 0.0):
             raise OSError("x")
         assert lines == ["copy ..."]
 
     def test_a_bar_on_a_terminal(self, terminal: Terminal, capsys: pytest.CaptureFixture[str]) -> None:
         out = Output(lambda: 7.0)
-        with redirect_stderr(terminal), out.progress("convert [target]", total=2, unit="B") as progress:
-            progress.advance()
+        with redirect_stderr(terminal), out.progress("convert [target]", total=2, unit="B") as advance:
+            advance(1)
             out.status("a line between")
             out.result("data")
-            progress.advance()
+            advance(1)
         shown = terminal.getvalue()
         assert "convert [target]" in shown
         assert "2/2 bytes" in shown

@@ -126,7 +126,7 @@ def test_who_waits_is_told_for_whom(pair_recipe: Path, store: Path, monkeypatch:
         if len(slept) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("trtspec.cli.terminal.progress._INTERVAL_S", 0.0)
+    monkeypatch.setattr("trtspec.cli.terminal.output._INTERVAL_S", 0.0)
     with held(pair_recipe, store, expiry_s=3600.0) as process:
         while not any("build" in builder.note for builder in builders(store) if builder):
             process.poll()
