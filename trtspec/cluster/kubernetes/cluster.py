@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from trtspec.base.errors import ClusterError
 from trtspec.cluster.kubernetes.refusals import RefusedByCluster, answer_of, refusal
 from trtspec.cluster.kubernetes.resources import EVENT, POD, Ref, Resource, ref_of
+from trtspec.cluster.kubernetes.troubles import Event
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
@@ -90,14 +91,20 @@ class Cluster:
         """Returns the objects that have these labels."""
         return self._list(resource, {"labelSelector": ",".join(f"{key}={labels[key]}" for key in labels)})
 
-    def events(self, kind: str, name: str) -> Sequence[Manifest]:
-        """Returns the events of an object."""
-        return self._list(EVENT, {"fieldSelector": f"involvedObject.kind={kind},involvedObject.name={name}"})
+    def events(self, kind: str, name: str) -> list[Event]:
+        """Returns the events of an object; none if the caller may not see them."""
+        options = {"fieldSelector": f"involvedObject.kind={kind},involvedObject.name={name}"}
+        try:
+            found = self._list(EVENT, options)
+        except RefusedByCluster as error:
+            if not error.answer.is_forbidden:
+                raise
+            return []
+        return [Event(each.get("reason") or "", each.get("message") or "") for each in found]
 
-    def merge(self, of: Ref, change: Manifest, subresource: str = "") -> None:
-        """Changes some fields of an object, or of its `status`, and nothing else."""
-        path = of.resource.path(self.namespace, of.name) + (f"/{subresource}" if subresource else "")
-        options = {"fieldManager": MANAGER}
+    def merge(self, of: Ref, change: Manifest) -> None:
+        """Changes some fields of an object, and nothing else."""
+        path, options = of.resource.path(self.namespace, of.name), {"fieldManager": MANAGER}
         self._ask("PATCH", path, options, body=change, content_type=_MERGE, of=of)
 
     def delete(self, of: Ref) -> bool:

@@ -16,7 +16,7 @@ from trtspec.cluster.kubernetes.pods import Pod
 from trtspec.cluster.kubernetes.predictor import find_predictor
 from trtspec.cluster.kubernetes.refusals import RefusedByCluster
 from trtspec.cluster.kubernetes.resources import POD, VOLUME_CLAIM, Ref, Resource
-from trtspec.cluster.kubernetes.troubles import Event, trouble_of
+from trtspec.cluster.kubernetes.troubles import trouble_of
 from trtspec.cluster.kubernetes.workloads import WORKLOADS, ReplicaCounts
 
 _END_S = 60.0
@@ -128,7 +128,6 @@ def _trouble(cluster: Cluster, here: list[Pod]) -> str:
                 events = cluster.events("Pod", pod.name)
             except RefusedByCluster:
                 events = []
-            told = [Event(each.get("reason") or "", each.get("message") or "") for each in events]
-            if found := trouble_of(pod, told, cluster.namespace):
+            if found := trouble_of(pod, events, cluster.namespace):
                 return f"{found.subject}: {found.problem}"
     return ""

@@ -130,13 +130,7 @@ class KubernetesJobs:
         if job.is_over or any(pod.phase != "Pending" for pod in own):
             return []
         subjects = [("Pod", pod.name) for pod in own] or [("Job", job.name)]
-        try:
-            said = [each for subject in subjects for each in self._cluster.events(*subject)]
-        except RefusedByCluster as error:
-            if not error.answer.is_forbidden:
-                raise
-            return []
-        return [Event(each.get("reason") or "", each.get("message") or "") for each in said]
+        return [event for subject in subjects for event in self._cluster.events(*subject)]
 
 
 @contextmanager

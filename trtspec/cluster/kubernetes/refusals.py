@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trtspec.base.errors import ClusterError
 
-_WEBHOOK = re.compile(r'admission webhook "([^"]+)" denied the request:?\s*(.*)', re.DOTALL)
-_BROKEN_WEBHOOK = re.compile(r'failed calling webhook "([^"]+)":?\s*(.*)', re.DOTALL)
-_QUOTA = re.compile(
-    r"exceeded quota: (?P<name>[^,\s]+), requested: (?P<asked>.*?),"
-    r" used: (?P<used>.*?), limited: (?P<most>.*)"
-)
-_NAMESPACE = re.compile(r'namespaces "([^"]+)" not found')
-_RIGHT = re.compile(
-    r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)"'
-    r'(?: in API group "(?P<group>[^"]*)")?'
-)
-_POLICY = re.compile(r'violates PodSecurity "([^"]+)":\s*(.*)', re.DOTALL)
+_RIGHT = r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)"'
+_LACKS_KIND = "404 page not found|the server could not find the requested resource"
 _PASSING = (429, 502, 503, 504)
 
 
@@ -42,13 +32,12 @@ class ApiRefusal:
     @property
     def is_forbidden(self) -> bool:
         """True if the caller lacks the right; quotas and webhooks refuse with the same status."""
-        return self.status == 403 and _RIGHT.search(self.message) is not None
+        return self.status == 403 and re.search(_RIGHT, self.message) is not None
 
     @property
     def lacks_kind(self) -> bool:
         """True if the server does not know this kind of object."""
-        words = "404 page not found", "the server could not find the requested resource"
-        return self.status == 404 and any(each in self.message for each in words)
+        return self.status == 404 and re.search(_LACKS_KIND, self.message) is not None
 
     @property
     def is_passing(self) -> bool:
@@ -80,12 +69,11 @@ def refusal(answer: ApiRefusal, subject: str, namespace: str, owner: str | None 
 
     `owner` is the project that defines the kind of object, if Kubernetes does not.
     """
-    for words in _WORDS:
-        if found := words(answer, namespace, owner):
-            return RefusedByCluster(subject, *found, answer)
-    return RefusedByCluster(
-        subject, f"the cluster answers {answer.status}: {one_line(answer.message)}", None, answer
-    )
+    if answer.lacks_kind and owner:
+        repair = "install it, or leave it out of the recipe's kubernetes"
+        return RefusedByCluster(subject, f"this cluster does not have {owner}", repair, answer)
+    unknown = f"the cluster answers {answer.status}: {one_line(answer.message)}", None
+    return RefusedByCluster(subject, *(_explained(_REFUSALS, answer, namespace) or unknown), answer)
 
 
 # The text that Helm writes before the API server's message, and patterns that tell the message's HTTP status.
@@ -121,11 +109,7 @@ def helms_words(said: str, name: str, namespace: str) -> ClusterError:
 
 def words_of_denial(message: str, namespace: str) -> tuple[str, str | None] | None:
     """Returns problem and repair for a message that denies a pod; None for an unknown message."""
-    answer = ApiRefusal(403, "", message)
-    for words in (_quota, _policy, _webhook, _broken_webhook, _right):
-        if found := words(answer, namespace, None):
-            return found
-    return None
+    return _explained(_DENIALS, ApiRefusal(403, "", message), namespace)
 
 
 def one_line(text: str) -> str:
@@ -133,118 +117,95 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-_Words = tuple[str, str | None]
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A refusal that is known by a pattern of its message, which is on one line, and by its status.
+
+    Problem and repair may name the pattern's groups, and `message`, `namespace` and `status`.
+    """
+
+    pattern: str
+    problem: str
+    repair: str | None = None
+    statuses: tuple[int, ...] = ()
+    """Empty for any status."""
 
 
-def _credentials(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
-    if answer.status != 401:
-        return None
-    return (
+_DENIALS = (
+    _Known(
+        r"exceeded quota: (?P<name>[^,\s]+), requested: (?P<asked>.*?),"
+        r" used: (?P<used>.*?), limited: (?P<most>.*)",
+        "quota {name} refuses {asked}: {used} of {most} is in use",
+        "set fewer replicas, or ask for a larger quota: kubectl describe quota {name} -n {namespace}",
+    ),
+    _Known(
+        r'violates PodSecurity "(?P<level>[^"]+)":\s*(?P<why>.*)',
+        "the namespace's pod security ({level}) does not allow it: {why}",
+        "put the cache on a volume claim instead of hostPath, or use a namespace that allows it",
+    ),
+    _Known(
+        r'admission webhook "(?P<name>[^"]+)" denied the request:?\s*(?P<why>.*)',
+        "admission webhook {name} denies it: {why}",
+        "change what it names in the recipe",
+    ),
+    _Known(
+        r'failed calling webhook "(?P<name>[^"]+)":?\s*(?P<why>.*)',
+        "admission webhook {name} does not answer: {why}",
+        "start it first: kubectl get validatingwebhookconfigurations shows its service",
+    ),
+    _Known(
+        _RIGHT + r' in API group "(?P<group>[^"]+)"',
+        "{user} may not {verb} {resource}.{group} in namespace {namespace}",
+        "ask for that right: kubectl auth can-i {verb} {resource}.{group} -n {namespace}",
+    ),
+    _Known(
+        _RIGHT,
+        "{user} may not {verb} {resource} in namespace {namespace}",
+        "ask for that right: kubectl auth can-i {verb} {resource} -n {namespace}",
+    ),
+)
+"""The refusals that may deny a pod too."""
+_REFUSALS = (
+    _Known(
+        "",
         "the cluster does not accept your credentials",
         "log in to it again, and check with kubectl get pods",
-    )
-
-
-def _namespace(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
-    found = answer.status == 404 and _NAMESPACE.search(answer.message)
-    if not found:
-        return None
-    repair = f"kubectl create namespace {found[1]}, or name another with --namespace"
-    return f"there is no namespace {found[1]}", repair
-
-
-def _kind(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
-    if not answer.lacks_kind:
-        return None
-    if owner:
-        return f"this cluster does not have {owner}", "install it, or leave it out of the recipe's kubernetes"
-    return "this cluster is too old for this kind of object", "Kubernetes 1.30 or newer is needed"
-
-
-def _absent(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
-    return (f"is not in namespace {namespace}", None) if answer.status == 404 else None
-
-
-def _quota(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
-    found = _QUOTA.search(one_line(answer.message))
-    if not found:
-        return None
-    problem = f"quota {found['name']} refuses {found['asked']}: {found['used']} of {found['most']} is in use"
-    look = f"kubectl describe quota {found['name']} -n {namespace}"
-    return problem, f"set fewer replicas, or ask for a larger quota: {look}"
-
-
-def _policy(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
-    found = _POLICY.search(one_line(answer.message))
-    if not found:
-        return None
-    problem = f"the namespace's pod security ({found[1]}) does not allow it: {found[2]}"
-    return problem, "put the cache on a volume claim instead of hostPath, or use a namespace that allows it"
-
-
-def _webhook(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
-    found = _WEBHOOK.search(answer.message)
-    if not found:
-        return None
-    problem = f"admission webhook {found[1]} denies it: {one_line(found[2])}"
-    return problem, "change what it names in the recipe"
-
-
-def _broken_webhook(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
-    found = _BROKEN_WEBHOOK.search(answer.message)
-    if not found:
-        return None
-    problem = f"admission webhook {found[1]} does not answer: {one_line(found[2])}"
-    return problem, "start it first: kubectl get validatingwebhookconfigurations shows its service"
-
-
-def _right(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
-    found = _RIGHT.search(answer.message)
-    if not found:
-        return None
-    kind = f"{found['resource']}.{found['group']}" if found["group"] else found["resource"]
-    problem = f"{found['user']} may not {found['verb']} {kind} in namespace {namespace}"
-    return problem, f"ask for that right: kubectl auth can-i {found['verb']} {kind} -n {namespace}"
-
-
-def _meanwhile(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
-    if answer.status != 409 or "has been modified" not in answer.message:
-        return None
-    return "somebody else has changed it meanwhile", "check it, and run the command again"
-
-
-def _conflict(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
-    if answer.status != 409 or "conflict" not in answer.message.lower():
-        return None
-    return one_line(answer.message), "--force takes these fields over"
-
-
-def _immutable(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
-    if answer.status != 422:
-        return None
-    repair = "trtspec deploy stop makes room for it" if "immutable" in answer.message else None
-    return one_line(answer.message), repair
-
-
-def _passing(answer: ApiRefusal, namespace: str, owner: str | None) -> _Words | None:
-    if not answer.is_passing:
-        return None
-    return f"the cluster is busy (HTTP {answer.status}): {one_line(answer.message)}", "try again in a while"
-
-
-# Patterns that tell more than the status come first.
-_WORDS: tuple[Callable[[ApiRefusal, str, str | None], _Words | None], ...] = (
-    _credentials,
-    _namespace,
-    _kind,
-    _absent,
-    _quota,
-    _policy,
-    _webhook,
-    _broken_webhook,
-    _right,
-    _meanwhile,
-    _conflict,
-    _immutable,
-    _passing,
+        statuses=(401,),
+    ),
+    _Known(
+        r'namespaces "(?P<name>[^"]+)" not found',
+        "there is no namespace {name}",
+        "kubectl create namespace {name}, or name another with --namespace",
+        statuses=(404,),
+    ),
+    _Known(
+        _LACKS_KIND,
+        "this cluster is too old for this kind of object",
+        "Kubernetes 1.30 or newer is needed",
+        statuses=(404,),
+    ),
+    _Known("", "is not in namespace {namespace}", statuses=(404,)),
+    *_DENIALS,
+    _Known(
+        "has been modified",
+        "somebody else has changed it meanwhile",
+        "check it, and run the command again",
+        statuses=(409,),
+    ),
+    _Known("(?i)conflict", "{message}", "--force takes these fields over", statuses=(409,)),
+    _Known("immutable", "{message}", "trtspec deploy stop makes room for it", statuses=(422,)),
+    _Known("", "{message}", statuses=(422,)),
+    _Known("", "the cluster is busy (HTTP {status}): {message}", "try again in a while", statuses=_PASSING),
 )
+"""Patterns that tell more than the status come first."""
+
+
+def _explained(known: Iterable[_Known], answer: ApiRefusal, namespace: str) -> tuple[str, str | None] | None:
+    """Returns problem and repair of the first refusal that an answer is; None for an unknown one."""
+    message = one_line(answer.message)
+    for each in known:
+        found = re.search(each.pattern, message)
+        if found and answer.status in (each.statuses or (answer.status,)):
+            words = {"message": message, "namespace": namespace, "status": answer.status, **found.groupdict()}
+            return each.problem.format(**words), each.repair and each.repair.format(**words)
+    return None

@@ -15,7 +15,7 @@ from trtspec.cluster.kubernetes.pods import Pod
 from trtspec.cluster.kubernetes.predictor import find_predictor
 from trtspec.cluster.kubernetes.refusals import RefusedByCluster
 from trtspec.cluster.kubernetes.resources import POD, Ref
-from trtspec.cluster.kubernetes.troubles import Event, Trouble, denied, trouble_of, unready
+from trtspec.cluster.kubernetes.troubles import Trouble, denied, trouble_of, unready
 from trtspec.cluster.kubernetes.workloads import ReplicaCounts
 from trtspec.deployment.server import CAUSES
 
@@ -123,7 +123,7 @@ class _Wait:
         namespace = self._cluster.namespace
         troubles = [denied(str(each.ref), each.denied, namespace) for each in found if each.denied]
         for number, pod in enumerate(sorted((pod for pod in new if not pod.is_ready), key=_worst_first)):
-            events = self._events(pod) if number < _ASKED else []
+            events = self._cluster.events("Pod", pod.name) if number < _ASKED else []
             if trouble := trouble_of(pod, events, namespace):
                 troubles.append(trouble)
         return troubles
@@ -141,7 +141,7 @@ class _Wait:
         waiting = [pod for pod in new if not pod.is_ready]
         if not troubles and waiting:
             pod = min(waiting, key=_worst_first)
-            troubles = [unready(pod, self._events(pod))]
+            troubles = [unready(pod, self._cluster.events("Pod", pod.name))]
         if not troubles:
             troubles = [Trouble("absent", ", ".join(map(str, self._refs)), pods.summary(new), None)]
         first = troubles[0]
@@ -161,15 +161,6 @@ class _Wait:
             self._listener.troubled(
                 Trouble("absence", error.subject, error.problem, error.repair, _ABSENCE_S)
             )
-
-    def _events(self, pod: Pod) -> list[Event]:
-        try:
-            found = self._cluster.events("Pod", pod.name)
-        except RefusedByCluster as error:
-            if not error.answer.is_forbidden:
-                raise
-            return []
-        return [Event(each.get("reason") or "", each.get("message") or "") for each in found]
 
     def _log(self, trouble: Trouble) -> tuple[str, ...]:
         """Returns the end of the log that tells more, or why it cannot be read."""
