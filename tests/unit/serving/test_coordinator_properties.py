@@ -312,8 +312,8 @@ STORMY = {*CALM, "EngineFailure", "TimedOut", "left"}
 @pytest.mark.parametrize(
     ("is_calm", "examples"),
     [
-        (True, 80),
-        (False, 80),
+        (True, 150),
+        (False, 150),
         pytest.param(True, MANY, marks=pytest.mark.sweep),
         pytest.param(False, MANY, marks=pytest.mark.sweep),
     ],
