@@ -75,14 +75,13 @@ def _lines(unit: str, currency: str) -> Iterator[tuple[str, Cell]]:
     yield "running sequences", _usual(lambda arm, usual: f"{usual.steady.texts:.1f} of {arm.replica.places}")
     yield "K", _usual(lambda _, usual: str(usual.steady.draft_length) if usual.steady.draft_length else None)
     yield "first token, p95", _usual(lambda _, usual: _time(usual.steady.time_to_first_token))
-    yield "  simulated", _seen(lambda arm: arm.seen, lambda seen: seen.time_to_first_token.p95)
+    yield "  simulated", _seen(lambda seen: seen.time_to_first_token.p95)
     slower = f"  simulated, {SLOWED - 1:.0%} slower"
-    yield slower, _seen(lambda arm: arm.slowed, lambda seen: seen.time_to_first_token.p95)
+    yield slower, lambda arm: _time(arm.slowed.time_to_first_token.p95) if arm.slowed else None
     yield "each after, p95", _usual(lambda _, usual: _time(usual.steady.inter_token))
-    each = _seen(lambda arm: arm.seen, lambda seen: seen.inter_token.p95 if seen.inter_token else None)
-    yield "  simulated", each
+    yield "  simulated", _seen(lambda seen: seen.inter_token.p95 if seen.inter_token else None)
     yield "whole answer, mean", _usual(lambda _, usual: _time(usual.steady.end_to_end))
-    yield "  simulated", _seen(lambda arm: arm.seen, lambda seen: seen.end_to_end.mean)
+    yield "  simulated", _seen(lambda seen: seen.end_to_end.mean)
     yield f"{unit} hours, 1M tokens", lambda arm: f"{arm.cost.gpu_hours:.3g}" if arm.cost else None
     yield f"{currency}, 1M tokens", lambda arm: _money(arm.cost.million) if arm.cost else None
     yield f"{currency} an hour", lambda arm: _money(arm.cost.hour) if arm.cost else None
@@ -94,10 +93,9 @@ def _usual(words: Callable[[FleetArm, Sized], str | None]) -> Cell:
     return lambda arm: words(arm, arm.usual) if arm.usual else None
 
 
-def _seen(which: Callable[[FleetArm], Seen | None], seconds: Callable[[Seen], float | None]) -> Cell:
+def _seen(seconds: Callable[[Seen], float | None]) -> Cell:
     def cell(arm: FleetArm) -> str | None:
-        seen = which(arm)
-        found = seconds(seen) if seen else None
+        found = seconds(arm.seen) if arm.seen else None
         return None if found is None else _time(found)
 
     return cell
@@ -161,7 +159,7 @@ def _notes(fleet: FleetResult, resolved: Resolved, unit: str, seed: int) -> Iter
     if recipe.hardware.gpu == gpus.NONE:
         yield (
             "the engines share the processors with the server, which the simulation does not know: the first "
-            "token may take twice as long as it says"
+            "token may take two to eight times as long as it says"
         )
     yield (
         "requests go to any replica with equal probability, as a Kubernetes Service routes connections; a "

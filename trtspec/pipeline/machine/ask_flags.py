@@ -22,18 +22,19 @@ def parser(kind: str, adds: str) -> argparse.ArgumentParser:
     return made
 
 
-def flags(names: list[str]) -> dict[str, Any]:
-    if len(names) == 1:
-        return {
-            name: (option.opts[0], 0 if option.is_flag else None)
-            for option in _named(names[0]).params
-            for name in (*option.opts, *option.secondary_opts)
-            if name.startswith("-")
-        }
-    made = parser(*names)
+def of_click(command: str) -> dict[str, Any]:
+    return {
+        name: (option.opts[0], 0 if option.is_flag else None)
+        for option in _named(command).params
+        for name in (*option.opts, *option.secondary_opts)
+        if name.startswith("-")
+    }
+
+
+def of_argparse(kind: str, adds: str) -> dict[str, Any]:
     return {
         name: (action.option_strings[0], action.nargs)
-        for action in made._actions
+        for action in parser(kind, adds)._actions
         for name in action.option_strings
         if not isinstance(action, argparse._HelpAction)
     }
@@ -45,4 +46,6 @@ def _named(name: str) -> Any:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(flags(sys.argv[1:])) + "\n")
+    names = sys.argv[1:]
+    found = of_click(*names) if len(names) == 1 else of_argparse(*names)
+    sys.stdout.write(json.dumps(found) + "\n")

@@ -85,7 +85,7 @@ def python_of(server: OwnParser, packages: Iterable[str]) -> str | None:
 
 def flags_of(python: str | Path, server: OwnParser, seconds: float = _IMPORT_S) -> OwnFlags:
     """The flags of a server's own parser; none if its Python does not answer in so many seconds."""
-    names = [server.parser, *([server.adds] if server.adds else [])]
+    names = filter(None, (server.parser, server.adds))
     said = _ask(str(python), _ASK_FLAGS.read_text(encoding="utf-8"), *names, seconds=seconds)
     return {flag: (first, count) for flag, (first, count) in said.items()}
 
