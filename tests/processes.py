@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,12 @@ def command_line(pid: int) -> list[str]:
     except OSError:
         return [""]
     return os.fsdecode(line).split("\0")
+
+
+def numbers_of(pid: int) -> dict[str, int]:
+    """The numbers of /proc/PID/status by their names; sizes are in KiB. Raises OSError when it has ended."""
+    found = re.findall(r"^(\w+):\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return {name: int(number) for name, number in found}
 
 
 def command_lines() -> Iterator[tuple[int, list[str]]]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.ports import free_ports
-from tests.processes import command_line
+from tests.processes import command_line, numbers_of
 
 HERE = Path(__file__).parent
 TINY = HERE.parents[1] / "recipes" / "tiny"
@@ -95,9 +95,8 @@ class Server:
                 for task in (folder / "task").iterdir():
                     pids += map(int, (task / "children").read_text().split())
                 line = command_line(pid)
-                status = dict(re.findall(r"^(\w+):\s+(\d+)", (folder / "status").read_text(), re.MULTILINE))
-                rss = int(status["VmRSS"]) * 1024
-                found.append(Process(pid, _name(line), rss, int(status["Threads"])))
+                numbers = numbers_of(pid)
+                found.append(Process(pid, _name(line), numbers["VmRSS"] * 1024, numbers["Threads"]))
         return found
 
     def regions(self) -> list[str]:

@@ -19,6 +19,7 @@ import pytest
 import tritonclient.grpc as grpc
 
 from tests.e2e.conftest import ENDLESS, IN_PROCESS, Deploy, wait_until
+from tests.processes import numbers_of
 from trtspec.base.errors import ServerError
 from trtspec.serving.triton.request_id import NOT_UNICODE
 
@@ -278,23 +279,20 @@ def test_curl_sees_why(server: Deploy, tmp_path: Path) -> None:
 
 
 def test_many_large_bodies_at_once_take_no_memory(server: Deploy) -> None:
-    deploy = Path(f"/proc/{server.process.pid}/status")
-    before = memory(deploy)
+    before = memory(server.process.pid)
 
     with ThreadPoolExecutor(16) as pool:
         heads = pool.map(lambda _: post_zeros(server, 1024 * MIB, "x/y", True)[0], range(32))
         assert {head[:12] for head in heads} == {b"HTTP/1.1 413"}
 
     # Bodies of 512 MiB may be held at once, and 32 GiB were sent.
-    assert memory(deploy) - before < 600 * MIB
+    assert memory(server.process.pid) - before < 600 * MIB
     assert server.generate(PROMPT, max_tokens=2)
 
 
-def memory(status: Path) -> int:
+def memory(pid: int) -> int:
     """The most that a process has had in memory, in bytes."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
-    assert found is not None
-    return int(found[1]) * 1024
+    return numbers_of(pid)["VmHWM"] * 1024
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -18,7 +17,7 @@ import pytest
 from tests.e2e.conftest import IN_PROCESS, ONLY_IN_PROCESS, Deploy, Deployer, Until
 from tests.e2e.openai_requests import CHAT, GOOD, LONG, MODEL, ROUTES, ask, begin, error_of, read, serving
 from tests.ports import free_port
-from tests.processes import command_lines
+from tests.processes import command_lines, numbers_of
 from trtspec.client.scrape import parse
 
 # Qwen's form, with nothing but what the tests need.
@@ -158,7 +157,7 @@ def _server(port: int) -> int:
 
 def _resident(pid: int) -> int:
     """The most bytes of memory that a process has had (proc_pid_status(5))."""
-    return int(re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[0]) << 10
+    return numbers_of(pid)["VmHWM"] << 10
 
 
 def tokenizer(build: Path, folder: Path, template: str) -> Path:

@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import json
 import random
-import re
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from tests.chaos.clients import Clients
 from tests.chaos.server import MODEL, Server, build, deploy
 from tests.chaos.shots import Kind, Shot
 from tests.perf.load import Texts
+from tests.processes import numbers_of
 
 PATIENCE_S = 60.0
 PROMPT, LEAVES_S = 20, 0.05
@@ -80,8 +80,8 @@ def _memory(server: Server) -> dict[str, dict[str, float]]:
 
 
 def _of(pid: int) -> dict[str, float]:
-    status = dict(re.findall(r"^(\w+):\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE))
-    return {"anonymous": int(status["RssAnon"]) / 1000, "shared": int(status["RssShmem"]) / 1000}
+    numbers = numbers_of(pid)
+    return {"anonymous": numbers["RssAnon"] / 1000, "shared": numbers["RssShmem"] / 1000}
 
 
 if __name__ == "__main__":

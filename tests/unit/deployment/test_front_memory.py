@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import re
 import subprocess
 import sys
 import threading
@@ -11,11 +10,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
 from tests.ports import free_ports
+from tests.processes import numbers_of
 
 HOST, MIB = "127.0.0.1", 1 << 20
 FRONT = """
@@ -55,9 +54,7 @@ def triton() -> Iterator[int]:
 
 
 def resident(pid: int) -> int:
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) * 1024
+    return numbers_of(pid)["VmRSS"] * 1024
 
 
 @pytest.mark.sweep
