@@ -1,6 +1,7 @@
 """Commands of `trtllm-serve`, with the YAML file of `--config` or `--extra_llm_api_options`.
 
-Options are those of TensorRT-LLM 1.0 to 1.2 (`tensorrt_llm/commands/serve.py`), the file's keys those of
+Options are those of TensorRT-LLM 1.0 to 1.2 (`tensorrt_llm/commands/serve.py`), and of 1.3 and later those
+in `tests/unittest/api_stability/references/trtllm_serve_cli.yaml`. The file's keys are those of
 `tensorrt_llm/llmapi/llm_args.py`, up to 1.3 where a key has another name there.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trtspec.recipe.migration.command import Option, Syntax, options
+from trtspec.recipe.migration.command import Option, Syntax, flag_names, options
 from trtspec.recipe.migration.config_file import document
 from trtspec.recipe.migration.drafts import DraftFlags
 from trtspec.recipe.migration.flag_table import FOREIGN_CODE, OF_DEPLOY, FlagKey, FlagTable
@@ -24,6 +25,21 @@ from trtspec.recipe.migration.reading import (
     whole,
 )
 from trtspec.recipe.migration.tool import MigrationTool, OwnParser
+
+# Both lists were written by `tests/servers/write_switches.py`.
+SWITCHES = flag_names(
+    "--allow_request_chat_template --enable_attention_dp --enable_chunked_prefill --enable_visual_gen "
+    "--fail_fast_on_attention_window_too_large --grpc --no_telemetry --telemetry --trust_remote_code"
+)
+"""The flags without a value; any other has one."""
+LATER = flag_names(
+    "--agent_percentage --agent_types --allow_request_chat_template --enable_attention_dp "
+    "--enable_visual_gen --generation_config --grpc --kv_cache_dtype --middleware --no_telemetry "
+    "--num_input_processor_workers --num_media_load_workers --num_serve_frontends "
+    "--post_processor_hook --report_addr --served_model_name --telemetry --video_pruning_rate "
+    "--visual_gen_args"
+)
+"""The flags that releases after 1.2 added."""
 
 _FILE = "--extra_llm_api_options"
 _SHARED = {
@@ -43,7 +59,11 @@ _IN_FILE = {
     "quant_config.quant_algo": FlagKey("target.quantization.weights", weights),
     "quant_config.kv_cache_quant_algo": FlagKey("target.quantization.kv_cache", kv_cache),
 }
-_KEYS = {f"--{name}": key for name, key in _SHARED.items()}
+_KEYS = {
+    **{f"--{name}": key for name, key in _SHARED.items()},
+    "--kv_cache_dtype": FlagKey("target.quantization.kv_cache", kv_cache),
+    "--served_model_name": FlagKey("serving.model_name"),
+}
 _MEMORY, _RUNS = "the server computes its memory by itself", "how TensorRT-LLM runs a model, not which"
 _NO_KEY = "a recipe has no key for it"
 _SET_ELSEWHERE = {
@@ -85,14 +105,17 @@ _SYNTAX = Syntax(
         "--cluster_size": "--moe_cluster_parallel_size",
         "--kv_cache_free_gpu_memory_fraction": "--free_gpu_memory_fraction",
         "--config": _FILE,
+        "--hf_revision": "--revision",
     },
-    switches=frozenset(
-        ("--trust_remote_code", "--enable_chunked_prefill", "--fail_fast_on_attention_window_too_large")
-    ),
+    switches=SWITCHES,
     dash="_",
     folds=True,
 )
-FLAGS = FlagTable(_SYNTAX, _KEYS, _SET_ELSEWHERE, {"--trust_remote_code": FOREIGN_CODE})
+_LOST = {
+    **dict.fromkeys(LATER, "TensorRT-LLM up to 1.2 has no such flag"),
+    "--trust_remote_code": FOREIGN_CODE,
+}
+FLAGS = FlagTable(_SYNTAX, _KEYS, _SET_ELSEWHERE, _LOST)
 """The flags of `trtllm-serve`. Click itself takes only what is written with underscores."""
 
 
