@@ -5,52 +5,46 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from trtspec.base.atomic import publish, temporary, write_atomically
 from trtspec.measure.bench.measure import LoadSamples
 from trtspec.measure.bench.sample import ArmName, RequestSample
 
 PARQUET, CSV = "samples.parquet", "samples.csv"
-COLUMNS = (
-    "load",
-    "load_kind",
-    "pair",
-    "arm",
-    "prompt",
-    "category",
-    "turn",
-    "intended_s",
-    "sent_s",
-    "first_text_s",
-    "ended_s",
-    "time_to_first_token_s",
-    "inter_token_s",
-    "end_to_end_s",
-    "input_tokens",
-    "output_tokens",
-    "pieces",
-    "finish_reason",
-    "verifications",
-    "drafted",
-    "accepted",
-    "acceptance_histogram",
-    "error",
-    "problem",
-)
+COLUMNS: dict[str, Callable[[RequestSample], object]] = {
+    "prompt": lambda sample: sample.prompt,
+    "category": lambda sample: sample.category,
+    "turn": lambda sample: sample.turn,
+    "intended_s": lambda sample: sample.intended,
+    "sent_s": lambda sample: sample.sent,
+    "first_text_s": lambda sample: sample.pieces[0] if sample.pieces else None,
+    "ended_s": lambda sample: sample.ended,
+    "time_to_first_token_s": lambda sample: sample.time_to_first_token,
+    "inter_token_s": lambda sample: sample.inter_token,
+    "end_to_end_s": lambda sample: sample.end_to_end,
+    "input_tokens": lambda sample: sample.input_tokens,
+    "output_tokens": lambda sample: sample.output_tokens,
+    "pieces": lambda sample: len(sample.pieces),
+    "finish_reason": lambda sample: sample.finish_reason,
+    "verifications": lambda sample: sample.counts and sample.counts.verifications,
+    "drafted": lambda sample: sample.counts and sample.counts.drafted,
+    "accepted": lambda sample: sample.counts and sample.counts.accepted,
+    "acceptance_histogram": lambda sample: sample.counts and json.dumps(sample.counts.histogram),
+    "error": lambda sample: sample.error,
+    "problem": lambda sample: sample.problem,
+}
+"""The columns of a request, after those of its block."""
 
 
 def write_samples(measured: Sequence[LoadSamples], folder: Path, *, as_csv: bool) -> Path:
     """Writes every request atomically, including those of an interrupted pair; returns the file."""
-    rows = list(_rows(measured))
+    names, rows = ("load", "load_kind", "pair", "arm", *COLUMNS), list(_rows(measured))
     if as_csv or find_spec("pyarrow") is None:
         file, text = folder / CSV, io.StringIO()
-        table = csv.DictWriter(text, COLUMNS)
-        table.writeheader()
-        table.writerows(rows)
+        csv.writer(text).writerows([names, *rows])
         write_atomically(file, text.getvalue())
         return file
     import pyarrow as pa
@@ -58,13 +52,13 @@ def write_samples(measured: Sequence[LoadSamples], folder: Path, *, as_csv: bool
 
     file = folder / PARQUET
     folder.mkdir(parents=True, exist_ok=True)
-    columns = {name: [row[name] for row in rows] for name in COLUMNS}
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
     write_table(pa.table(columns), temporary(file))
     publish(temporary(file), file)
     return file
 
 
-def _rows(measured: Sequence[LoadSamples]) -> Iterator[dict[str, Any]]:
+def _rows(measured: Sequence[LoadSamples]) -> Iterator[tuple[object, ...]]:
     for level in measured:
         for number, pair in enumerate(level.pairs):
             for arm, block in pair.items():
@@ -74,32 +68,6 @@ def _rows(measured: Sequence[LoadSamples]) -> Iterator[dict[str, Any]]:
             yield _row(level, len(level.pairs), arm, sample)
 
 
-def _row(level: LoadSamples, pair: int, arm: ArmName, sample: RequestSample) -> dict[str, Any]:
-    counts = sample.counts
-    values = (
-        level.load.value,
-        level.load.kind,
-        pair,
-        arm,
-        sample.prompt,
-        sample.category,
-        sample.turn,
-        sample.intended,
-        sample.sent,
-        sample.pieces[0] if sample.pieces else None,
-        sample.ended,
-        sample.time_to_first_token,
-        sample.inter_token,
-        sample.end_to_end,
-        sample.input_tokens,
-        sample.output_tokens,
-        len(sample.pieces),
-        sample.finish_reason,
-        counts.verifications if counts else None,
-        counts.drafted if counts else None,
-        counts.accepted if counts else None,
-        json.dumps(counts.histogram) if counts else None,
-        sample.error,
-        sample.problem,
-    )
-    return dict(zip(COLUMNS, values, strict=True))
+def _row(level: LoadSamples, pair: int, arm: ArmName, sample: RequestSample) -> tuple[object, ...]:
+    """Returns a request's row: the columns of its block, and its own."""
+    return level.load.value, level.load.kind, pair, arm, *(of(sample) for of in COLUMNS.values())

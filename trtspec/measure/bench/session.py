@@ -89,7 +89,7 @@ class BenchOutcome:
     """True after Ctrl-C or SIGTERM."""
 
 
-def run(
+async def run(
     plan: BenchPlan,
     asked: BenchTargets,
     watcher: Callable[[Circumstances, BenchPlan], Watcher],
@@ -100,15 +100,6 @@ def run(
     Once these are found, `watcher` returns the listener. Raises `UnavailableError` if a server does not
     answer.
     """
-    return asyncio.run(_run(plan, asked, watcher, traffic))
-
-
-async def _run(
-    plan: BenchPlan,
-    asked: BenchTargets,
-    watcher: Callable[[Circumstances, BenchPlan], Watcher],
-    traffic: Traffic,
-) -> BenchOutcome:
     async with AsyncExitStack() as stack:
 
         async def reach(url: str, name: str | None, key: str | None) -> tuple[Endpoint, str | None]:

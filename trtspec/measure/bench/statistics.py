@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, variance
+
+import numpy as np
 
 from trtspec.base.extras import require
 from trtspec.measure.bench.result import Interval, Percentiles
@@ -64,9 +66,7 @@ def _crossover(pairs: Sequence[tuple[float, float]]) -> _Crossover | None:
     logs = [math.log(first / second) for first, second in pairs]
     groups = logs[::2], logs[1::2]
     even, odd = (fmean(group) for group in groups)
-    squares = sum(
-        (value - mean) ** 2 for group, mean in zip(groups, (even, odd), strict=True) for value in group
-    )
+    squares = sum(variance(group) * (len(group) - 1) for group in groups)
     freedom = len(logs) - 2
     error = math.sqrt(squares / freedom * sum(1 / len(group) for group in groups)) / 2
     return _Crossover((even, odd), error, freedom)
@@ -77,7 +77,7 @@ def mean(values: Sequence[float], confidence: float) -> Interval | None:
     if len(values) < 2 or min(values) <= 0:
         return None
     logs = [math.log(value) for value in values]
-    return _interval(fmean(logs), math.sqrt(_variance(logs) / len(logs)), len(logs) - 1, confidence)
+    return _interval(fmean(logs), math.sqrt(variance(logs) / len(logs)), len(logs) - 1, confidence)
 
 
 def unpaired_ratio(first: Sequence[float], second: Sequence[float], confidence: float) -> Interval | None:
@@ -85,7 +85,7 @@ def unpaired_ratio(first: Sequence[float], second: Sequence[float], confidence: 
     if min(len(first), len(second)) < 2 or min(*first, *second) <= 0:
         return None
     logs = [[math.log(value) for value in values] for values in (first, second)]
-    parts = [_variance(values) / len(values) for values in logs]
+    parts = [variance(values) / len(values) for values in logs]
     effect = fmean(logs[0]) - fmean(logs[1])
     if not sum(parts):
         return _interval(effect, 0.0, 1, confidence)
@@ -99,20 +99,7 @@ def percentiles(values: Sequence[float]) -> Percentiles | None:
     """Returns the percentiles of values, by linear interpolation; None for no values."""
     if not values:
         return None
-    ordered = sorted(values)
-
-    def at(share: float) -> float:
-        place = share * (len(ordered) - 1)
-        low = math.floor(place)
-        high = min(low + 1, len(ordered) - 1)
-        return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
-
-    return Percentiles(len(ordered), fmean(ordered), at(0.5), at(0.9), at(0.95), at(0.99))
-
-
-def _variance(values: Sequence[float]) -> float:
-    middle = fmean(values)
-    return sum((value - middle) ** 2 for value in values) / (len(values) - 1)
+    return Percentiles(len(values), fmean(values), *np.percentile(values, (50, 90, 95, 99)).tolist())
 
 
 def _interval(effect: float, error: float, freedom: float, confidence: float) -> Interval:

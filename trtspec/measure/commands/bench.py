@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -192,7 +193,7 @@ def bench(options: BenchCommandOptions) -> None:
             asked, plan, tokenizer_folder = stack.enter_context(serving)
             tokenizer = tokenizer or tokenizer_folder
         traffic = _traffic(plan, asked, tokenizer if options.with_ else None)
-        outcome = run(plan, asked, stack.enter_context(Measuring()), traffic)
+        outcome = asyncio.run(run(plan, asked, stack.enter_context(Measuring()), traffic))
     _show(outcome.result, as_json=options.json)
     for file in (*outcome.files, *_report(outcome.result, asked.folder)):
         out.status(f"wrote {file}")

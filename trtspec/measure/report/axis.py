@@ -61,10 +61,10 @@ def of_amounts(values: Iterable[float], name: Callable[[float], str]) -> Axis:
     return Axis(0, top, _ticks(0, top, step, name))
 
 
-def around(values: Iterable[float], middle: float, name: Callable[[float], str]) -> Axis:
-    """Returns the axis of ratios around `middle`, which always lies well inside."""
-    values = [*values, middle]
-    room = max(max(values) - min(values), 0.5 * middle)
+def of_ratios(values: Iterable[float], name: Callable[[float], str]) -> Axis:
+    """Returns the axis of ratios, in which 1 always lies well inside."""
+    values = [*values, 1.0]
+    room = max(max(values) - min(values), 0.5)
     step = _step(room * 1.2)
     low = step * floor((min(values) - 0.12 * room) / step)
     high = step * ceil((max(values) + 0.12 * room) / step)

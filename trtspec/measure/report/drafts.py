@@ -7,8 +7,8 @@ from functools import reduce
 from itertools import zip_longest
 
 from trtspec.measure.bench.result import DraftAcceptance
-from trtspec.measure.report import bars, columns
-from trtspec.measure.report.columns import Columns
+from trtspec.measure.report import bars
+from trtspec.measure.report.bars import Columns
 from trtspec.measure.report.measured import MeasuredArms, ReportArm, cells
 from trtspec.measure.report.numbers import percent, plain
 from trtspec.measure.report.section import Figure, LegendKey, ReportSection, Table
@@ -49,7 +49,7 @@ def acceptance(measured: MeasuredArms) -> ReportSection | None:
     kinds = [kind for arm, found in known for kind in _columns(arm, found, alone=len(known) == 1)]
     length = max(len(kind.shares) for kind in kinds)
     names = tuple(str(number + 1) for number in range(length))
-    plot = columns.draw(
+    plot = bars.columns(
         "Acceptance by position; the table has the figures.", kinds, names, "position", "accepted"
     )
     rows = tuple(

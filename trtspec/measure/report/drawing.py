@@ -21,9 +21,9 @@ class Drawing:
     def line(self, x1: float, y1: float, x2: float, y2: float, kind: str) -> None:
         self._add("line", kind, x1=_at(x1), y1=_at(y1), x2=_at(x2), y2=_at(y2))
 
-    def path(self, points: Sequence[tuple[float, float]], kind: str, closed: bool = False) -> None:
+    def path(self, points: Sequence[tuple[float, float]], kind: str) -> None:
         steps = " ".join(f"{'L' if number else 'M'}{_at(x)} {_at(y)}" for number, (x, y) in enumerate(points))
-        self._add("path", kind, d=steps + (" Z" if closed else ""))
+        self._add("path", kind, d=steps)
 
     def box(self, x: float, y: float, width: float, height: float, kind: str, words: str = "") -> None:
         box = self._add("rect", kind, x=_at(x), y=_at(y), width=_at(width), height=_at(height))

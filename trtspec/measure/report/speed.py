@@ -57,7 +57,7 @@ def gain_plot(gain: Gain) -> Figure | None:
         f"{gain.title} by load: {'; '.join(point.words for point in points)}.",
         [Line(gain.title, "drafts", points)],
         axis_of(loads),
-        (gain.title, axis.around([*values, *(one.y for one in single)], 1.0, "{:g}x".format)),
+        (gain.title, axis.of_ratios([*values, *(one.y for one in single)], "{:g}x".format)),
         level=lines.Threshold(1.0, gain.meaning),
         marks=marks,
         scattered=single,

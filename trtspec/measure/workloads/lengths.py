@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,8 @@ def _lengths(place: str, row: Mapping[str, Any], count: Count, answer_tokens: in
             return _number(place, given, row[given]), _number(place, asked, row[asked])
     if place.partition(":")[0].endswith(".csv"):
         raise DatasetError(place, f"has no lengths: its columns are {', '.join(row) or 'none'}", _REPAIR)
-    answer = _of(row, ("answer_token_ids",), ("text",), count)
-    prompt = _of(row, ("prompt_token_ids",), ("prompt",), count) if answer is not None else None
+    answer = _of(row, "answer_token_ids", "text", count)
+    prompt = _of(row, "prompt_token_ids", "prompt", count) if answer is not None else None
     if prompt is not None and answer is not None:
         return max(prompt, 1), max(answer, 1)
     read = prompts([(place, dict(row))])
@@ -64,14 +64,10 @@ def _lengths(place: str, row: Mapping[str, Any], count: Count, answer_tokens: in
     return max(count(read[0].text), 1), read[0].max_tokens or answer_tokens
 
 
-def _of(row: Mapping[str, Any], ids: Iterable[str], texts: Iterable[str], count: Count) -> int | None:
-    for key in ids:
-        if isinstance(row.get(key), list):
-            return len(row[key])
-    for key in texts:
-        if isinstance(row.get(key), str):
-            return count(row[key])
-    return None
+def _of(row: Mapping[str, Any], ids: str, text: str, count: Count) -> int | None:
+    if isinstance(row.get(ids), list):
+        return len(row[ids])
+    return count(row[text]) if isinstance(row.get(text), str) else None
 
 
 def _number(place: str, key: str, value: Any) -> int:

@@ -24,8 +24,7 @@ from trtspec.train.tune.costing import ForecastCosts, MeasuredCosts
 from trtspec.train.tune.kept import Kept
 from trtspec.train.tune.outcome import TuneOutcome, outcome
 from trtspec.train.tune.recording import Asking, Encode, record
-from trtspec.train.tune.told import DraftOracle
-from trtspec.train.tune.tuner import Tuner
+from trtspec.train.tune.tuner import DraftOracle, Tuner
 from trtspec.train.tune.workshop import ALONE, Workshop
 
 LONGEST = 8

@@ -1,4 +1,4 @@
-"""Compares candidates by their costs and drafts, and drops the slow ones early."""
+"""Compares candidates by their costs and by what their drafts choose, and drops the slow ones early."""
 
 from __future__ import annotations
 
@@ -8,15 +8,51 @@ from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.progress import Progress
 from trtspec.recipe.schema import Recipe
 from trtspec.train.tune.answer import RecordedAnswer
-from trtspec.train.tune.candidate import Candidate
+from trtspec.train.tune.candidate import Candidate, CandidateDraft
 from trtspec.train.tune.costs import DraftLengthCosts
+from trtspec.train.tune.forced import Forced
+from trtspec.train.tune.kept import Kept, KeptChoices
 from trtspec.train.tune.race import PLAIN, Replays, run
 from trtspec.train.tune.replay import Choices, replay
 from trtspec.train.tune.standing import CandidateResult
-from trtspec.train.tune.told import DraftOracle
+from trtspec.train.tune.workshop import Workshop
 
 Costing = Callable[[Candidate], DraftLengthCosts]
 """Returns the costs of a candidate's rounds; raises what building it raises."""
+
+
+class DraftOracle:
+    """Runs drafts one after the other, with one at a time in memory."""
+
+    def __init__(
+        self, workshop: Workshop, kept: Kept, device: str, vocab_size: int, end_ids: tuple[int, ...]
+    ) -> None:
+        self._workshop, self._kept = workshop, kept
+        self._device, self._vocab_size, self._end_ids = device, vocab_size, end_ids
+        self._draft: CandidateDraft | None = None
+        self._forced: Forced | None = None
+        self._known: KeptChoices | None = None
+
+    def choices(self, draft: CandidateDraft, answers: Sequence[RecordedAnswer]) -> list[Choices]:
+        """Returns the draft's choices for each answer; raises what building it raises."""
+        built = self._workshop.draft(draft)
+        if draft != self._draft:
+            self._draft, self._forced, self._known = draft, None, self._kept.choices(built.digest)
+        assert self._known is not None
+        found = []
+        for answer in answers:
+            choices = self._known.get(answer.digest)
+            if choices is None:
+                if self._forced is None:
+                    self._forced = Forced(built.engine, self._device, self._vocab_size, self._end_ids)
+                choices = self._forced.choices(answer)
+                self._known.put(answer.digest, choices)
+            found.append(choices)
+        return found
+
+    def forget(self) -> None:
+        """Frees the memory of the last draft."""
+        self._draft = self._forced = self._known = None
 
 
 class Tuner:

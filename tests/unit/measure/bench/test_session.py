@@ -121,7 +121,7 @@ class Watcher:
 def bench(url: str, folder: Path, *, as_csv: bool, plan: BenchPlan = PLAN) -> tuple[BenchOutcome, Watcher]:
     watcher = Watcher()
     asked = BenchTargets(url, None, None, None, 30.0, folder, as_csv, keeps_answers=True, key=KEY)
-    return run(plan, asked, watcher, OwnTraffic()), watcher
+    return asyncio.run(run(plan, asked, watcher, OwnTraffic())), watcher
 
 
 @pytest.mark.parametrize("as_csv", [False, True])

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtspec.measure.report.axis import Axis, around, of_amounts, of_loads
+from trtspec.measure.report.axis import Axis, of_amounts, of_loads, of_ratios
 
 amounts = st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=12)
 
@@ -34,7 +34,7 @@ def test_loads(values: list[float]) -> None:
 
 @given(st.lists(st.floats(0, 8), min_size=1, max_size=12))
 def test_ratios_are_seen_on_both_sides_of_their_middle(values: list[float]) -> None:
-    axis = around(values, 1.0, str)
+    axis = of_ratios(values, str)
     check(axis, values)
     assert 0.05 < axis.place(1.0) < 0.95
 
