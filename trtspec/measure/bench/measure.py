@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter
 from typing import Protocol
@@ -17,7 +17,7 @@ from trtspec.measure.bench.inside import KvReuseShare, Meanwhile, is_idle
 from trtspec.measure.bench.machine import GpuMeter
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import OfferedLoad
-from trtspec.measure.bench.sample import ArmName, Block, RequestSample
+from trtspec.measure.bench.sample import ArmName, Block, LoadSamples, RequestSample
 from trtspec.measure.bench.traffic import Heard, Manner, Traffic, closed_loop
 from trtspec.measure.workloads.arrivals import arrivals
 from trtspec.measure.workloads.prompt import Prompt
@@ -32,26 +32,6 @@ class BenchArm:
     endpoint: Endpoint
     num_draft_tokens: int | None
     """K; None leaves it to the server."""
-
-
-@dataclass(slots=True)
-class LoadSamples:
-    """The samples of one load."""
-
-    load: OfferedLoad
-    pairs: list[dict[ArmName, Block]] = field(default_factory=list)
-    """Complete pairs of blocks."""
-    broken_off: list[tuple[ArmName, RequestSample]] = field(default_factory=list)
-    """The samples of an incomplete pair."""
-    meanwhile: Meanwhile | None = None
-    """The growth of the server's metrics over all blocks."""
-    kv_reuse: dict[ArmName, KvReuseShare] = field(default_factory=dict)
-    """The draft counts of each arm, from the server's metrics."""
-    gpu_use: dict[ArmName, float | None] = field(default_factory=dict)
-    """For each arm, the share of time in which the GPUs were busy; None if unknown."""
-
-    def blocks(self, arm: ArmName) -> list[Block]:
-        return [pair[arm] for pair in self.pairs]
 
 
 class BlockListener(Protocol):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from trtspec.measure.bench.measure import LoadSamples
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import LoadResult
-from trtspec.measure.bench.sample import ArmName, RequestSample
+from trtspec.measure.bench.sample import ArmName, LoadSamples, RequestSample
 from trtspec.measure.bench.statistics import gain_of_second
 from trtspec.measure.workloads.synthetic import NAME as SYNTHETIC
 

@@ -17,11 +17,10 @@ from trtspec.base.atomic import remove
 from trtspec.client.endpoint import Endpoint, EndpointRequest
 from trtspec.client.finding import find, metrics_beside, shown
 from trtspec.measure.bench.machine import this_machine
-from trtspec.measure.bench.measure import BenchArm, LoadSamples, measure
+from trtspec.measure.bench.measure import BenchArm, measure
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import BenchedModel, BenchedServer, BenchResult, OfferedLoad, write
-from trtspec.measure.bench.sample import ArmName, RequestSample
-from trtspec.measure.bench.samples_file import write_samples
+from trtspec.measure.bench.sample import ArmName, LoadSamples, RequestSample, write_samples
 from trtspec.measure.bench.summary import Circumstances, summary
 from trtspec.measure.bench.traffic import Traffic
 from trtspec.measure.workloads.recorded import Recorded, append_recorded

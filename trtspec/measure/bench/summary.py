@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from trtspec.measure.bench.figures import figures
 from trtspec.measure.bench.inside import KvReuseShare
-from trtspec.measure.bench.measure import LoadSamples
 from trtspec.measure.bench.notes import notes, notes_of_order
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import (
@@ -22,7 +21,7 @@ from trtspec.measure.bench.result import (
     LoadResult,
     WorkloadSummary,
 )
-from trtspec.measure.bench.sample import ArmName, Block
+from trtspec.measure.bench.sample import ArmName, Block, LoadSamples
 from trtspec.measure.bench.statistics import ratio
 from trtspec.measure.bench.verdict import fails_often, verdict
 

@@ -11,11 +11,10 @@ from trtspec.client.endpoint import DraftCounts
 from trtspec.client.scrape import parse
 from trtspec.measure.bench.figures import figures, keeps
 from trtspec.measure.bench.inside import Meanwhile, is_idle
-from trtspec.measure.bench.measure import LoadSamples
 from trtspec.measure.bench.notes import notes
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import DraftAcceptance, Inside, MeanRoundTimes, OfferedLoad, Targets
-from trtspec.measure.bench.sample import Block, RequestSample
+from trtspec.measure.bench.sample import Block, LoadSamples, RequestSample
 from trtspec.measure.workloads.workload import Workload
 
 # Due at 1, sent late at 1.5; text at 2, 3 and 4, of five tokens.

@@ -7,11 +7,10 @@ import pytest
 from tests.unit.measure.bench.results import figures
 from trtspec.client.scrape import parse
 from trtspec.measure.bench.inside import Meanwhile
-from trtspec.measure.bench.measure import LoadSamples
 from trtspec.measure.bench.notes import notes, notes_of_order
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import Arms, Interval, LoadResult, OfferedLoad
-from trtspec.measure.bench.sample import Block, RequestSample
+from trtspec.measure.bench.sample import Block, LoadSamples, RequestSample
 from trtspec.measure.workloads.prompt import Prompt
 from trtspec.measure.workloads.workload import Workload
 

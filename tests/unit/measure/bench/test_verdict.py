@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.measure.bench.results import figures, result
-from trtspec.measure.bench.measure import LoadSamples
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import Arms, BenchResult, Interval, LoadResult, OfferedLoad
-from trtspec.measure.bench.sample import Block, RequestSample
+from trtspec.measure.bench.sample import Block, LoadSamples, RequestSample
 from trtspec.measure.bench.summary import Circumstances, summary
 from trtspec.measure.bench.verdict import verdict
 from trtspec.measure.workloads.prompt import Prompt
