@@ -29,6 +29,7 @@ from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.migration.command import Option, Syntax, options
 from trtspec.recipe.migration.flag_table import FlagTable
 from trtspec.recipe.migration.reading import object_of
+from trtspec.recipe.migration.tool import LongerTexts
 from trtspec.recipe.schema import Recipe
 
 ONE_SOURCE = "drafts come from one source for the whole server, which the configuration names"
@@ -50,7 +51,7 @@ class ServerBackend(Backend):
     """The keys of a recipe that it lacks and others have, with what it does instead."""
     override: ClassVar[str | None] = None
     """The flag that overrides keys of `config.json`; None if it has none."""
-    longer_than_head: ClassVar[str | None] = None
+    longer_than_head: ClassVar[LongerTexts | None] = None
     """The variable that it needs to start with longer sequences than a head was made for; None if it needs
     none.
     """

@@ -17,24 +17,28 @@ from trtspec.pipeline.plan.memory import are_reckoned, budget_of
 from trtspec.pipeline.plan.resolved import EnginePlan
 from trtspec.pipeline.plan.texts import TextBound, choose_max_seq_len
 from trtspec.recipe import gpus
+from trtspec.recipe.migration.tool import LongerTexts
 
 _ON_CPU = TextBound(8192, "the server reserves the host's memory for all requests at once")
 _ROUND = 256  # tokens to which a length that memory bounds is rounded down
 
 
 def with_texts(
-    choose: Chooser, engines: Mapping[Role, EnginePlan], head: HeadDescription | None, variable: str | None
+    choose: Chooser,
+    engines: Mapping[Role, EnginePlan],
+    head: HeadDescription | None,
+    longer: LongerTexts | None,
 ) -> dict[Role, EnginePlan]:
     """Returns the engines with the longest sequence of each.
 
-    A `head` bounds it if the server needs a `variable` for longer sequences than the head was made for, and
+    A `head` bounds it if the server needs a variable for `longer` sequences than the head was made for, and
     the recipe does not set that.
 
     Raises RecipeError for longer sequences than a server takes of the target, or than its iterations read.
     """
     own = {role: engine.model.source.served_length for role, engine in engines.items()}
     target = engines[Role.TARGET]
-    longest = choose_max_seq_len(choose, own, [*_of_head(choose, head, variable), *_bounds(choose, engines)])
+    longest = choose_max_seq_len(choose, own, [*_of_head(choose, head, longer), *_bounds(choose, engines)])
     options = replace(target.options, max_input_len=longest - 1, max_seq_len=longest)
     if not target.enable_chunked_context and options.max_num_tokens < longest:
         problem = (
@@ -45,10 +49,13 @@ def with_texts(
     return {role: replace(engine, options=options) for role, engine in engines.items()}
 
 
-def _of_head(choose: Chooser, head: HeadDescription | None, variable: str | None) -> Iterator[TextBound]:
-    if head and head.layer and variable and variable not in choose.loaded.recipe.engine.environment:
+def _of_head(
+    choose: Chooser, head: HeadDescription | None, longer: LongerTexts | None
+) -> Iterator[TextBound]:
+    environment = choose.loaded.recipe.engine.environment
+    if head and head.layer and longer and not longer.are_allowed(environment):
         longest = head.layer["max_position_embeddings"]
-        yield TextBound(longest, f"what the head was made for: the server needs {variable} for more")
+        yield TextBound(longest, f"what the head was made for: the server needs {longer.variable} for more")
 
 
 def _bounds(choose: Chooser, engines: Mapping[Role, EnginePlan]) -> list[TextBound]:

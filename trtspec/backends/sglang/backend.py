@@ -14,7 +14,7 @@ from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.backend import ONE_SOURCE, ServerBackend
 from trtspec.backends.served.inputs import LaunchInputs
 from trtspec.backends.served.releases import ServerRelease
-from trtspec.backends.sglang.flags import FLAGS, TOOL
+from trtspec.backends.sglang.flags import FLAGS, LONGER, TOOL
 from trtspec.backends.sglang.launch import launch
 from trtspec.backends.sglang.mtp import MTP
 from trtspec.base.findings import Finding
@@ -32,8 +32,8 @@ class SglangBackend(ServerBackend):
     needs_gpu = "SGLang's releases for a CPU are built from source"
     releases = (ServerRelease("0.5.23", "lmsysorg/sglang:v0.5.23"),)
     flags = FLAGS
-    override = "--json-model-override-args"
-    longer_than_head = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"  # srt/configs/model_config.py
+    override = LONGER.override
+    longer_than_head = LONGER  # srt/configs/model_config.py
     methods: ClassVar[Mapping[str, Unsupported | None]] = {
         "draft_model": None,
         "ngram": None,

@@ -30,7 +30,7 @@ from trtspec.recipe.migration.reading import (
     weights,
     whole,
 )
-from trtspec.recipe.migration.tool import MigrationTool, OwnParser
+from trtspec.recipe.migration.tool import LongerTexts, MigrationTool, OwnParser
 
 _KEYS = {
     "--model-path": FlagKey("target.model"),
@@ -161,6 +161,13 @@ def _num_tokens(gpu: GpuProduct | None) -> int:
     return 8192 if gpu.memory_gib < 160 else 16384
 
 
+LONGER = LongerTexts(
+    "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN",
+    frozenset(("1", "true", "yes", "y")),
+    "--json-model-override-args",
+)
+"""Its values are those of `EnvBool` in sglang/srt/environ.py."""
+
 TOOL = MigrationTool(
     "SGLang",
     "sglang",
@@ -168,6 +175,7 @@ TOOL = MigrationTool(
     read,
     serves="as many requests at once as its memory holds",
     num_tokens=_num_tokens,
+    longer=LONGER,
     own_parser=OwnParser(
         "sglang",
         "argparse:ArgumentParser",

@@ -15,7 +15,7 @@ from trtspec.backends.served.backend import ONE_SOURCE, ServerBackend
 from trtspec.backends.served.inputs import LaunchInputs
 from trtspec.backends.served.releases import ServerRelease
 from trtspec.backends.vllm import triton
-from trtspec.backends.vllm.flags import FLAGS, TOOL
+from trtspec.backends.vllm.flags import FLAGS, LONGER, TOOL
 from trtspec.backends.vllm.launch import launch
 from trtspec.backends.vllm.mtp import MTP
 from trtspec.base.findings import Finding
@@ -46,7 +46,7 @@ class VllmBackend(ServerBackend):
     layouts = ("triton",)
     mtp = MTP
     flags = FLAGS
-    override = "--hf-overrides"
+    override = LONGER.override
     methods: ClassVar[Mapping[str, Unsupported | None]] = {
         "draft_model": None,
         "ngram": None,

@@ -36,7 +36,7 @@ from trtspec.recipe.migration.reading import (
     weights,
     whole,
 )
-from trtspec.recipe.migration.tool import MigrationTool, OwnParser
+from trtspec.recipe.migration.tool import LongerTexts, MigrationTool, OwnParser
 
 _CONFIG, _NAMES = "--speculative-config", "--served-model-name"
 _KEYS = {
@@ -235,6 +235,9 @@ def _num_tokens(gpu: GpuProduct | None) -> int:
     return 8192 if gpu.memory_gib < 160 else 16384
 
 
+LONGER = LongerTexts("VLLM_ALLOW_LONG_MAX_MODEL_LEN", frozenset(("1", "true")), "--hf-overrides")
+"""Its values are those of vllm/envs.py."""
+
 TOOL = MigrationTool(
     "vLLM",
     "vllm",
@@ -243,6 +246,7 @@ TOOL = MigrationTool(
     images=("vllm/vllm-openai", "vllm-openai:"),
     serves="256 requests at once, or 1,024 on a large GPU",
     num_tokens=_num_tokens,
+    longer=LONGER,
     own_parser=OwnParser(
         "vllm",
         "vllm.utils.argparse_utils:FlexibleArgumentParser",

@@ -19,7 +19,7 @@ from trtspec.recipe.migration.moving import Change, move
 from trtspec.recipe.migration.reading import FlagNote, FlagReading
 from trtspec.recipe.migration.script import read_script
 from trtspec.recipe.migration.settling import settle
-from trtspec.recipe.migration.tool import MigrationTool, outside, read_prefix
+from trtspec.recipe.migration.tool import MigrationTool, outside, read_prefix, tell_longer
 from trtspec.recipe.migration.writing import recipe_text
 
 _DEFAULT_GPU = "h100"
@@ -72,6 +72,7 @@ def recipe_of(
                     reading.pass_variable(name, value)
             read_prefix(words[:first], reading)
             tool.read(words[own:], reading)
+            tell_longer(tool, reading)
             called = str(reading.values.get(_SERVED) or reading.values.get("target.model"))
             outside(words[:own], reading)
             found.append(tool)

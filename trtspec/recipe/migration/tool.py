@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -14,6 +14,7 @@ from trtspec.recipe.migration.script import ASSIGNMENT
 _INTERPRETERS = re.compile(r"python[0-9.]*\Z")
 _VARIABLE, _VOLUME, _MOUNT = ("-e", "--env"), ("-v", "--volume"), "--mount"
 _MODELS = ("target.model", "draft.model")
+_LONGEST, _ENVIRONMENT = "engine.max_seq_len", "engine.environment."
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,20 @@ class OwnParser:
     """The function that gives an argparse parser the server's flags, `module:name`; None for a command of
     click.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class LongerTexts:
+    """A variable of a server that then starts for longer sequences than a model was made for."""
+
+    variable: str
+    values: frozenset[str]
+    """The values that turn it on, in lower case."""
+    override: str
+    """The server's flag that overrides the model's own length, in its `config.json`."""
+
+    def are_allowed(self, environment: Mapping[str, str]) -> bool:
+        return environment.get(self.variable, "").strip().lower() in self.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +67,8 @@ class MigrationTool:
     """Writes into the recipe what follows only from all commands of a text together."""
     own_parser: OwnParser | None = None
     """The parser to ask for the flags, instead of trtspec's own list."""
+    longer: LongerTexts | None = None
+    """The variable that trtspec does not follow: it refuses longer sequences."""
     is_part: bool = False
     """True if several such commands in a text are one recipe together."""
 
@@ -78,6 +95,19 @@ def read_prefix(words: Sequence[str], reading: FlagReading) -> None:
     if starts:
         what = "trtspec deploy starts servers and containers itself"
         reading.lose(" ".join(starts[:2]) + (" …" if len(starts) > 2 else ""), what)
+
+
+def tell_longer(tool: MigrationTool, reading: FlagReading) -> None:
+    """Notes that trtspec refuses a length that the command allows with a variable."""
+    longer, values = tool.longer, reading.values
+    if longer is None or _LONGEST not in values:
+        return
+    name = longer.variable
+    if longer.are_allowed({name: str(values.get(f"{_ENVIRONMENT}{name}", ""))}):
+        fate = (
+            "trtspec keeps to the model's own length all the same, because text beyond its positions is wrong"
+        )
+        reading.say(name, f"{fate}; {longer.override} is the way to another length")
 
 
 def outside(words: Sequence[str], reading: FlagReading) -> None:

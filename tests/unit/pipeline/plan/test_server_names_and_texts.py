@@ -127,13 +127,14 @@ class TestTheLongestText:
         write_head(tmp_path / "head", "speculators")
         recipe, found = tmp_path / "recipe.yaml", {}
         variable = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
-        for backend in ("vllm", "sglang", f"sglang, environment: {{{variable}: '1'}}"):
+        unset, is_set = (f"sglang, environment: {{{variable}: '{value}'}}" for value in ("0", "Yes"))
+        for backend in ("vllm", "sglang", unset, is_set):
             recipe.write_text(
                 f"name: x\ntarget: {{model: ./target}}\ndraft: {{model: ./head}}\nhardware: {{gpu: h100}}\n"
                 f"speculation: {{method: eagle3}}\nengine: {{backend: {backend}}}\n"
             )
             found[backend] = length(make_plan(recipe).resolved)[0]
-        assert list(found.values()) == [4096, 64, 4096]
+        assert list(found.values()) == [4096, 64, 64, 4096]
 
     def test_is_no_promise_to_every_request(self, planned: Planned) -> None:
         """So the rule on memory is not held against it, as it is against a length that the recipe names."""

@@ -138,6 +138,32 @@ def test_what_a_recipe_has_no_key_for_is_passed_on() -> None:
     assert "secret" not in found.text
 
 
+@pytest.mark.parametrize(
+    ("command", "variable", "override"),
+    [
+        ("{}=1 vllm serve a/b --max-model-len 8k", vllm.LONGER.variable, "--hf-overrides"),
+        ("export {}=True\nvllm serve a/b --max-model-len 8k", vllm.LONGER.variable, "--hf-overrides"),
+        ("docker run -e {}=1 vllm/vllm-openai --model a/b --max-model-len 8k", vllm.LONGER.variable, None),
+        ("{}=yes vllm serve a/b --max-model-len 8k", vllm.LONGER.variable, ""),
+        ("{}=1 vllm serve a/b", vllm.LONGER.variable, ""),
+        ("{}=Y sglang serve --model a/b --context-length 8000", sglang.LONGER.variable, None),
+        ("{}=yes sglang serve --model a/b --context-length 8000", sglang.LONGER.variable, "--json-model-"),
+        ("{}=0 sglang serve --model a/b --context-length 8000", sglang.LONGER.variable, ""),
+    ],
+)
+def test_a_variable_that_allows_longer_texts_is_told(
+    command: str, variable: str, override: str | None
+) -> None:
+    """As the server reads its value, and only beside a length; `""` stands for no note."""
+    found = recipe_of(command.format(variable), HERE)
+    assert variable in recipe(found).engine.environment
+    assert recipe(found).engine.max_seq_len in (None, 8000)
+    assert not found.missing
+    fate = told(found).get(variable)
+    assert (fate is None) is (override == "")
+    assert fate is None or ("keeps to the model's own length" in fate and (override or "--") in fate)
+
+
 def test_a_variable_of_a_shell_is_asked_for() -> None:
     with pytest.raises(TrtspecError, match=r"MODEL.*is a variable of a shell"):
         recipe_of("vllm serve $MODEL", HERE)
