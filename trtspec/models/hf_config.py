@@ -28,6 +28,10 @@ class HfConfig:
     file: Path
     content: Mapping[str, Any]
 
+    @property
+    def folder(self) -> Path:
+        return self.file.parent
+
     def section(self, key: str) -> HfConfig:
         """The object under a key; an empty one if the key is missing."""
         return HfConfig(self.file, self.get(key, dict, {}))

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
-from trtspec.models.heads.eagle3 import eagle3_head
+from trtspec.models.heads.eagle3 import Eagle3Description
+from trtspec.models.heads.format import HeadFormat
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.layer import layer_shapes, read_layer
-from trtspec.models.heads.weights import check_count, check_shapes, read_weights
 from trtspec.models.hf_config import HfConfig
 from trtspec.models.tensors import PICKLES, Tensor, read_tensors
 
@@ -32,58 +31,62 @@ class EagleDescription(HeadDescription):
     method: ClassVar[str] = "eagle"
     architecture: ClassVar[str] = "EagleLlamaForCausalLM"
 
+    optional = ("fc.bias", "embed_tokens.weight")
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        assert self.layer is not None
+        hidden = self.hidden_size
+        shapes: dict[str, tuple[int, ...]] = {
+            "fc.weight": (hidden, 2 * hidden),
+            "fc.bias": (hidden,),
+            "embed_tokens.weight": (self.vocab_size, hidden),
+        }
+        for number in range(self.layer["num_hidden_layers"]):
+            shapes |= layer_shapes(self.layer, number, hidden)
+            if number:
+                shapes[f"layers.{number}.input_layernorm.weight"] = (hidden,)
+        return shapes
+
     def engine_draft(self, num_layers: int) -> dict[str, Any]:
         own_embedding = "embed_tokens.weight" in self.tensors
         return {"own_embedding": own_embedding, "fc_bias": "fc.bias" in self.tensors}
 
 
-def recognises(folder: Path, config: Mapping[str, Any]) -> bool:
-    if config.get("draft_vocab_size"):
-        return True
-    if config.get("num_hidden_layers") != 1:
-        return False
-    if any(path.suffix == ".safetensors" for path in folder.iterdir()):
-        return "fc.weight" in read_tensors(folder)
-    is_pickle = any(path.suffix in PICKLES for path in folder.iterdir())
-    return is_pickle and not any((folder / name).exists() for name in _TOKENIZERS)
+class EagleFormat(HeadFormat):
+    form = "eagle"
 
+    def recognises(self, config: HfConfig) -> bool:
+        if config.content.get("draft_vocab_size"):
+            return True
+        if config.content.get("num_hidden_layers") != 1:
+            return False
+        if any(path.suffix == ".safetensors" for path in config.folder.iterdir()):
+            return "fc.weight" in read_tensors(config.folder)
+        is_pickle = any(path.suffix in PICKLES for path in config.folder.iterdir())
+        return is_pickle and not any((config.folder / name).exists() for name in _TOKENIZERS)
 
-def read(folder: Path, config: HfConfig) -> HeadDescription:
-    layer, vocab_size, found = read_layer(config), config.size("vocab_size"), _tensors(folder)
-    if config.content.get("draft_vocab_size"):
-        return eagle3_head(
-            folder,
-            "eagle",
-            layer,
-            found,
-            hidden_size=config.get("target_hidden_size", int, None),
+    def name_of(self, tensor: str) -> str:
+        return tensor.replace("midlayer.", "layers.0.")
+
+    def describe(self, config: HfConfig, tensors: Mapping[str, Tensor]) -> HeadDescription:
+        layer, vocab_size = read_layer(config), config.size("vocab_size")
+        if config.content.get("draft_vocab_size"):
+            return Eagle3Description(
+                folder=config.folder,
+                form=self.form,
+                hidden_size=config.size("target_hidden_size", layer["hidden_size"]),
+                vocab_size=vocab_size,
+                draft_vocab_size=config.size("draft_vocab_size"),
+                tensors=tensors,
+                layer=layer,
+                aux_layers=None,
+            )
+        return EagleDescription(
+            folder=config.folder,
+            form=self.form,
+            hidden_size=layer["hidden_size"],
             vocab_size=vocab_size,
-            draft_vocab_size=config.size("draft_vocab_size"),
-            aux_layers=None,
+            draft_vocab_size=vocab_size,
+            tensors=tensors,
+            layer=layer,
         )
-    hidden = layer["hidden_size"]
-    check_count(folder, "num_hidden_layers", layer["num_hidden_layers"], found)
-    shapes: dict[str, tuple[int, ...]] = {
-        "fc.weight": (hidden, 2 * hidden),
-        "fc.bias": (hidden,),
-        "embed_tokens.weight": (vocab_size, hidden),
-    }
-    for number in range(layer["num_hidden_layers"]):
-        shapes |= layer_shapes(layer, number, hidden)
-        if number:
-            shapes[f"layers.{number}.input_layernorm.weight"] = (hidden,)
-    check_shapes(folder, found, shapes, {"fc.bias", "embed_tokens.weight"})
-    return EagleDescription(
-        folder=folder,
-        form="eagle",
-        hidden_size=hidden,
-        vocab_size=vocab_size,
-        draft_vocab_size=vocab_size,
-        tensors=found,
-        layer=layer,
-    )
-
-
-def _tensors(folder: Path) -> dict[str, Tensor]:
-    """Returns the head's tensors under Speculators' names."""
-    return {name.replace("midlayer.", "layers.0."): tensor for name, tensor in read_weights(folder).items()}

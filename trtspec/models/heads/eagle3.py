@@ -8,16 +8,13 @@ that the head has. A head without `embed_tokens` or `lm_head` uses its target's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from trtspec.base.findings import Finding, note
-from trtspec.models.heads.head import TRAINED_FOR_IT, Form, HeadDescription
+from trtspec.models.heads.head import MAPPING, TRAINED_FOR_IT, HeadDescription
 from trtspec.models.heads.layer import layer_shapes
-from trtspec.models.heads.weights import MAPPING, check_count, check_shapes
-from trtspec.models.tensors import Tensor
 
 NUM_AUX = 3
 """The number of target states that a head reads if it does not name them."""
@@ -42,10 +39,36 @@ class Eagle3Description(HeadDescription):
     Speculators, vLLM and transformers' `hidden_states` count. None if the folder does not name them: then
     `default_aux_layers`.
     """
-    norm_before_residual: bool
+    norm_before_residual: bool = False
     """Speculators' option."""
-    extra_norms: tuple[str, ...]
+    extra_norms: tuple[str, ...] = ()
     """The active ones of Speculators' options `norm_before_fc`, `fc_norm` and `norm_output`."""
+
+    @property
+    def optional(self) -> Collection[str]:
+        has_all = self.draft_vocab_size == self.vocab_size
+        return "embed_tokens.weight", *((*MAPPING, "lm_head.weight") if has_all else ())
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        assert self.layer is not None
+        hidden, count = self.layer["hidden_size"], len(self.aux_layers or ()) or NUM_AUX
+        shapes: dict[str, tuple[int, ...]] = {
+            "fc.weight": (hidden, count * self.hidden_size),
+            "norm.weight": (hidden,),
+            "lm_head.weight": (self.draft_vocab_size, hidden),
+            "embed_tokens.weight": (self.vocab_size, hidden),
+            "d2t": (self.draft_vocab_size,),
+            "t2d": (self.vocab_size,),
+            "layers.0.hidden_norm.weight": (hidden,),
+        }
+        for number in range(self.layer["num_hidden_layers"]):
+            shapes |= layer_shapes(self.layer, number, hidden if number else 2 * hidden)
+            shapes[f"layers.{number}.input_layernorm.weight"] = (hidden,)
+        if "norm_before_fc" in self.extra_norms:
+            shapes["input_norm.weight"] = (count * self.hidden_size,)
+        if "fc_norm" in self.extra_norms:
+            shapes |= {f"fc_norm.{number}.weight": (self.hidden_size,) for number in range(count)}
+        return shapes
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -85,61 +108,3 @@ class Eagle3Description(HeadDescription):
             "norm_before_residual": self.norm_before_residual,
             "extra_norms": list(self.extra_norms),
         }
-
-
-def eagle3_head(
-    folder: Path,
-    form: Form,
-    layer: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    *,
-    hidden_size: int | None,
-    vocab_size: int,
-    draft_vocab_size: int,
-    aux_layers: tuple[int, ...] | None,
-    norm_before_residual: bool = False,
-    extra_norms: tuple[str, ...] = (),
-    verifier: str | None = None,
-) -> Eagle3Description:
-    """Returns the head whose weights are `tensors`; raises ModelError for a wrong one."""
-    head = Eagle3Description(
-        folder=folder,
-        form=form,
-        hidden_size=hidden_size or layer["hidden_size"],
-        vocab_size=vocab_size,
-        draft_vocab_size=draft_vocab_size,
-        tensors=tensors,
-        aux_layers=aux_layers,
-        norm_before_residual=norm_before_residual,
-        extra_norms=extra_norms,
-        layer=layer,
-        verifier=verifier,
-    )
-    check_count(folder, "num_hidden_layers", layer["num_hidden_layers"], tensors)
-    optional = {"embed_tokens.weight"}
-    if draft_vocab_size == vocab_size:
-        optional |= {*MAPPING, "lm_head.weight"}
-    check_shapes(folder, tensors, _shapes(head), optional, MAPPING)
-    return head
-
-
-def _shapes(head: Eagle3Description) -> dict[str, tuple[int, ...]]:
-    assert head.layer is not None
-    hidden, count = head.layer["hidden_size"], len(head.aux_layers or ()) or NUM_AUX
-    shapes: dict[str, tuple[int, ...]] = {
-        "fc.weight": (hidden, count * head.hidden_size),
-        "norm.weight": (hidden,),
-        "lm_head.weight": (head.draft_vocab_size, hidden),
-        "embed_tokens.weight": (head.vocab_size, hidden),
-        "d2t": (head.draft_vocab_size,),
-        "t2d": (head.vocab_size,),
-        "layers.0.hidden_norm.weight": (hidden,),
-    }
-    for number in range(head.layer["num_hidden_layers"]):
-        shapes |= layer_shapes(head.layer, number, hidden if number else 2 * hidden)
-        shapes[f"layers.{number}.input_layernorm.weight"] = (hidden,)
-    if "norm_before_fc" in head.extra_norms:
-        shapes["input_norm.weight"] = (count * head.hidden_size,)
-    if "fc_norm" in head.extra_norms:
-        shapes |= {f"fc_norm.{number}.weight": (head.hidden_size,) for number in range(count)}
-    return shapes

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from trtspec.base.findings import Finding
-from trtspec.models.heads.weights import MAPPING
 from trtspec.models.tensors import Tensor
 
 Form = Literal["speculators", "specforge", "dflash", "eagle", "medusa"]
 """The formats of folders; the last three are those of the methods' own repositories."""
+MAPPING = {"d2t": "I64", "t2d": "BOOL"}
+"""The tables of a head's own vocabulary, with their safetensors dtypes."""
 TRAINED_FOR_IT = "use a head that was trained for this target, or train one: trtspec distill"
 
 
@@ -58,6 +59,27 @@ class HeadDescription(ABC):
     def parameters(self) -> int:
         """The number of parameters; the tables of its vocabulary are none."""
         return sum(tensor.elements for name, tensor in self.tensors.items() if name not in MAPPING)
+
+    @property
+    def num_parts(self) -> tuple[str, int]:
+        """The keys of `config.json` that count the head's parts, and their number: each has a tensor."""
+        return "num_hidden_layers", self.layer["num_hidden_layers"] if self.layer else 0
+
+    @abstractmethod
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Returns the shapes of its tensors by their names."""
+
+    @property
+    def optional(self) -> Collection[str]:
+        """The names of tensors that it may lack."""
+        return ()
+
+    def further(self) -> Collection[str] | None:
+        """Returns how the names of further tensors begin: at least one each, of any shape.
+
+        None for a head that has only those of `shapes`, as floats; else those have any dtype.
+        """
+        return None
 
     @property
     def longest(self) -> int | None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from trtspec.base.errors import ModelError
+from trtspec.models.heads.format import HeadFormat
 from trtspec.models.heads.head import HeadDescription
-from trtspec.models.heads.weights import check_count, check_shapes, read_weights
 from trtspec.models.hf_config import HfConfig
+from trtspec.models.tensors import Tensor
 
 WEIGHTS = "medusa_lm_head.safetensors"
 TARGET_ARCHITECTURE = "MedusaForCausalLM"
@@ -35,6 +35,19 @@ class MedusaDescription(HeadDescription):
     """The number of heads, and so of tokens that they propose."""
     num_layers: int
     """The number of residual blocks that each head has."""
+
+    @property
+    def num_parts(self) -> tuple[str, int]:
+        return "medusa_num_heads times medusa_num_layers", self.count * self.num_layers
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        shapes, hidden = dict[str, tuple[int, ...]](), self.hidden_size
+        for head in range(self.count):
+            for block in range(self.num_layers):
+                shapes[f"{head}.{block}.linear.weight"] = (hidden, hidden)
+                shapes[f"{head}.{block}.linear.bias"] = (hidden,)
+            shapes[f"{head}.{self.num_layers}.weight"] = (self.vocab_size, hidden)
+        return shapes
 
     @property
     def longest(self) -> int:
@@ -63,45 +76,36 @@ def vllm_keys(hidden_size: int, vocab_size: int) -> dict[str, Any]:
     }
 
 
-def recognises(folder: Path, config: Mapping[str, Any]) -> bool:
-    return "medusa_num_heads" in config
+class MedusaFormat(HeadFormat):
+    form = "medusa"
+    weights = WEIGHTS
 
+    def recognises(self, config: HfConfig) -> bool:
+        return "medusa_num_heads" in config.content
 
-def read(folder: Path, config: HfConfig) -> MedusaDescription:
-    """Reads the heads; raises ModelError for heads without output matrices of their own."""
-    count, blocks, found = (
-        config.size("medusa_num_heads"),
-        config.size("medusa_num_layers", 1),
-        read_weights(folder, WEIGHTS),
-    )
-    if (logits := found.get(f"0.{blocks}.weight")) is None:
-        problem = f"0.{blocks}.weight: is missing: the heads use their target's lm_head (Medusa's version 2)"
-        repair = (
-            f"store the target's lm_head.weight as H.{blocks}.weight of each head H, as TensorRT-LLM demands"
+    def describe(self, config: HfConfig, tensors: Mapping[str, Tensor]) -> HeadDescription:
+        """Returns the heads; raises ModelError for heads without output matrices of their own."""
+        count, blocks = config.size("medusa_num_heads"), config.size("medusa_num_layers", 1)
+        if (logits := tensors.get(f"0.{blocks}.weight")) is None:
+            problem = (
+                f"0.{blocks}.weight: is missing: the heads use their target's lm_head (Medusa's version 2)"
+            )
+            repair = (
+                f"store the target's lm_head.weight as H.{blocks}.weight of each head H, as TensorRT-LLM "
+                "demands"
+            )
+            raise ModelError(config.folder, problem, repair)
+        vocab_size, hidden = logits.shape if len(logits.shape) == 2 else (0, 0)
+        needed = vllm_keys(hidden, vocab_size)
+        return MedusaDescription(
+            folder=config.folder,
+            form=self.form,
+            hidden_size=hidden,
+            vocab_size=vocab_size,
+            draft_vocab_size=vocab_size,
+            tensors=tensors,
+            count=count,
+            num_layers=blocks,
+            verifier=config.get("base_model_name_or_path", str, None),
+            unsaid={key: value for key, value in needed.items() if config.content.get(key) != value},
         )
-        raise ModelError(folder, problem, repair)
-    vocab_size, hidden = logits.shape if len(logits.shape) == 2 else (0, 0)
-    shapes: dict[str, tuple[int, ...]] = {}
-    check_count(folder, "medusa_num_heads times medusa_num_layers", count * blocks, found)
-    for head in range(count):
-        for block in range(blocks):
-            shapes[f"{head}.{block}.linear.weight"] = (hidden, hidden)
-            shapes[f"{head}.{block}.linear.bias"] = (hidden,)
-        shapes[f"{head}.{blocks}.weight"] = (vocab_size, hidden)
-    check_shapes(folder, found, shapes)
-    return MedusaDescription(
-        folder=folder,
-        form="medusa",
-        hidden_size=hidden,
-        vocab_size=vocab_size,
-        draft_vocab_size=vocab_size,
-        tensors=found,
-        count=count,
-        num_layers=blocks,
-        verifier=config.get("base_model_name_or_path", str, None),
-        unsaid={
-            key: value
-            for key, value in vllm_keys(hidden, vocab_size).items()
-            if config.content.get(key) != value
-        },
-    )

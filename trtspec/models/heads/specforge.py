@@ -8,45 +8,42 @@ It is a layer's configuration with `draft_vocab_size`; its one decoder layer is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 from trtspec.base.errors import ModelError
-from trtspec.models.heads.eagle3 import eagle3_head
+from trtspec.models.heads.eagle3 import Eagle3Description
+from trtspec.models.heads.format import HeadFormat
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.layer import read_layer
-from trtspec.models.heads.weights import read_weights
 from trtspec.models.hf_config import HfConfig
 from trtspec.models.tensors import Tensor
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 
 
-def recognises(folder: Path, config: Mapping[str, Any]) -> bool:
-    return config.get("architectures") == [ARCHITECTURE]
+class SpecForgeFormat(HeadFormat):
+    form = "specforge"
 
+    def recognises(self, config: HfConfig) -> bool:
+        return config.content.get("architectures") == [ARCHITECTURE]
 
-def read(folder: Path, config: HfConfig) -> HeadDescription:
-    """Reads a head; raises ModelError for a head without its last norm."""
-    if not config.get("norm_output", bool, True):
-        raise ModelError(
-            config.file, "norm_output is false: its logits come from states without the last norm"
+    def name_of(self, tensor: str) -> str:
+        return tensor.replace("midlayer.", "layers.0.")
+
+    def describe(self, config: HfConfig, tensors: Mapping[str, Tensor]) -> HeadDescription:
+        """Returns the head; raises ModelError for a head without its last norm."""
+        if not config.get("norm_output", bool, True):
+            problem = "norm_output is false: its logits come from states without the last norm"
+            raise ModelError(config.file, problem)
+        layer, vocab_size = read_layer(config), config.size("vocab_size")
+        captured = config.section("eagle_config").ids("eagle_aux_hidden_state_layer_ids")
+        return Eagle3Description(
+            folder=config.folder,
+            form=self.form,
+            hidden_size=config.size("target_hidden_size", layer["hidden_size"]),
+            vocab_size=vocab_size,
+            draft_vocab_size=config.size("draft_vocab_size", vocab_size),
+            tensors=tensors,
+            layer=layer,
+            aux_layers=tuple(number + 1 for number in captured) or None,
+            extra_norms=("fc_norm",) if config.get("fc_norm", bool, False) else (),
         )
-    vocab_size = config.size("vocab_size")
-    captured = config.section("eagle_config").ids("eagle_aux_hidden_state_layer_ids")
-    return eagle3_head(
-        folder,
-        "specforge",
-        read_layer(config),
-        _tensors(folder),
-        hidden_size=config.get("target_hidden_size", int, None),
-        vocab_size=vocab_size,
-        draft_vocab_size=config.size("draft_vocab_size", vocab_size),
-        aux_layers=tuple(number + 1 for number in captured) or None,
-        extra_norms=("fc_norm",) if config.get("fc_norm", bool, False) else (),
-    )
-
-
-def _tensors(folder: Path) -> dict[str, Tensor]:
-    """Returns the head's tensors under Speculators' names."""
-    return {name.replace("midlayer.", "layers.0."): tensor for name, tensor in read_weights(folder).items()}

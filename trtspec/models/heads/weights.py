@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from trtspec.base.errors import ModelError, TensorError
+from trtspec.models.heads.head import MAPPING, HeadDescription
 from trtspec.models.hf_config import DOWNLOAD_AGAIN, SAME_REVISION
 from trtspec.models.source import DTYPES
 from trtspec.models.tensors import INDEX, PICKLES, SINGLE, Tensor, read_header, read_tensors
 
-MAPPING = {"d2t": "I64", "t2d": "BOOL"}
-"""The tables of a head's own vocabulary, with their safetensors dtypes."""
 _SAVE = "torch.load({0!r}, weights_only=True), {1!r}"
 _UNUSED = re.compile(r"verifier_\w+\.weight|.*rotary_emb\.inv_freq")  # of the target; computed again
 
@@ -31,43 +29,28 @@ def read_weights(folder: Path, single: str = SINGLE) -> dict[str, Tensor]:
     raise ModelError(folder, f"holds no {single}", DOWNLOAD_AGAIN)
 
 
-def check_count(folder: Path, what: str, count: int, tensors: Mapping[str, Tensor]) -> None:
-    """Raises ModelError if a head claims more parts than it has tensors: each part has at least one."""
+def check_tensors(head: HeadDescription) -> None:
+    """Raises ModelError or TensorError unless a head's tensors are those that its description demands."""
+    tensors, (key, count) = head.tensors, head.num_parts
     if count > len(tensors):
-        problem = f"{what} is {count}, but there are only {len(tensors)} tensors"
-        raise ModelError(folder / "config.json", problem, SAME_REVISION)
-
-
-def check_shape(folder: Path, tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
-    """Returns the tensor of a name; raises TensorError if it is missing or has another shape."""
-    tensor = tensors.get(name)
-    if tensor is None:
-        raise TensorError(folder, f"{name}: is missing", DOWNLOAD_AGAIN)
-    if tensor.shape != shape:
-        problem = f"{tensor.name}: has shape {list(tensor.shape)}, but config.json demands {list(shape)}"
-        raise TensorError(tensor.file, problem, SAME_REVISION)
-    return tensor
-
-
-def check_shapes(
-    folder: Path,
-    tensors: Mapping[str, Tensor],
-    shapes: Mapping[str, tuple[int, ...]],
-    optional: Collection[str] = (),
-    dtypes: Mapping[str, str] | None = None,
-) -> None:
-    """Raises TensorError unless the tensors are those of `shapes`; `optional` ones may be missing.
-
-    They must be floats, except those of `dtypes`, which names the safetensors dtype of each.
-    """
+        problem = f"{key} is {count}, but there are only {len(tensors)} tensors"
+        raise ModelError(head.folder / "config.json", problem, SAME_REVISION)
+    shapes, further = head.shapes(), head.further()
+    missing = [name for name in shapes if name not in tensors and name not in head.optional]
+    missing += [f"{start}*" for start in further or () if not any(name.startswith(start) for name in tensors)]
+    if missing:
+        raise TensorError(head.folder, f"{missing[0]}: is missing", DOWNLOAD_AGAIN)
     for name, shape in shapes.items():
-        if name not in tensors and name in optional:
+        if (tensor := tensors.get(name)) is None:
             continue
-        tensor = check_shape(folder, tensors, name, shape)
-        allowed = [dtypes[name]] if dtypes and name in dtypes else list(DTYPES)
-        if tensor.dtype not in allowed:
-            problem = f"{tensor.name}: has dtype {tensor.dtype}, not {' or '.join(allowed)}"
+        if tensor.shape != shape:
+            problem = f"{tensor.name}: has shape {list(tensor.shape)}, but config.json demands {list(shape)}"
+            raise TensorError(tensor.file, problem, SAME_REVISION)
+        dtypes = [MAPPING[name]] if name in MAPPING else list(DTYPES)
+        if further is None and tensor.dtype not in dtypes:
+            problem = f"{tensor.name}: has dtype {tensor.dtype}, not {' or '.join(dtypes)}"
             raise TensorError(tensor.file, problem, "use the unquantized head")
-    if extra := sorted(name for name in tensors if name not in shapes and not _UNUSED.fullmatch(name)):
+    extra = sorted(name for name in tensors if name not in shapes and not _UNUSED.fullmatch(name))
+    if extra and further is None:
         problem = f"{tensors[extra[0]].name}: is no tensor of this head"
         raise TensorError(tensors[extra[0]].file, problem, SAME_REVISION)
