@@ -82,7 +82,7 @@ def in_burst(
     assert demand.burst is not None
     share, least = _part(usual.replicas)
     most = max(math.ceil(peak.replicas * share), least)
-    one = replace(demand.burst, every=LEAD_S + demand.burst.seconds)
+    one = demand.burst.model_copy(update={"every": LEAD_S + demand.burst.seconds})
     part = replace(demand.of(share), burst=one)
     scaling = ReplicaScaling(places * replica.places, least, most, start_s)
     setups = (

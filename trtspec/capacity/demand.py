@@ -10,6 +10,7 @@ from itertools import pairwise
 from statistics import NormalDist, fmean, pstdev
 
 from trtspec.measure.workloads.arrivals import arrivals
+from trtspec.recipe.fleet import BurstSection
 
 Pair = tuple[int, int]
 """The tokens of a prompt, and of its answer."""
@@ -25,18 +26,6 @@ class SimulatedRequest:
     arrival: float
     input: int
     output: int
-
-
-@dataclass(frozen=True, slots=True)
-class DemandBurst:
-    """A periodic burst of requests."""
-
-    factor: float
-    """The rate of the burst divided by the usual rate."""
-    seconds: float
-    """The duration of a burst, in seconds."""
-    every: float
-    """The seconds from the beginning of a burst to the beginning of the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +75,7 @@ class Demand:
     lengths: Lengths
     burstiness: float = 1.0
     """As in `trtspec.measure.workloads.arrivals`."""
-    burst: DemandBurst | None = None
+    burst: BurstSection | None = None
 
     @property
     def peak(self) -> float:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from trtspec.base.progress import Advance
 from trtspec.capacity.checks import InBurst, Seen, at_usual_rate, in_burst
 from trtspec.capacity.demand import Demand
 from trtspec.capacity.replicas import EngineBytes
-from trtspec.capacity.sizing import Sized, break_even, capacity, obstacle, of_size, size
-from trtspec.capacity.start import ColdStart, Rates, cold_start
+from trtspec.capacity.sizing import Sized, capacity, obstacle, of_size, size
+from trtspec.capacity.start import ColdStart, cold_start
 from trtspec.capacity.steady import LatencyBounds
-from trtspec.capacity.tempo import Replica, SlowedTempo, Tempo
+from trtspec.capacity.tempo import Replica, SlowedTempo
+from trtspec.recipe.fleet import Start
 
 _HOUR, _MILLION = 3600, 10**6
 
@@ -52,7 +52,7 @@ class FleetRequirements:
 
     demand: Demand
     bounds: LatencyBounds
-    rates: Rates
+    start: Start
     places: float = 0.8
     """The autoscaler's target: the share of the slots in use."""
     price: float | None = None
@@ -117,23 +117,10 @@ def _filled(question: FleetRequirements, found: FleetArm) -> FleetArm:
     pulled, loaded, replicas = found.weight.whole, found.weight.fullest, found.usual.replicas
     return replace(
         found,
-        start=cold_start(question.rates, pulled, loaded, replicas),
-        one_more=cold_start(question.rates, pulled, loaded, 1),
+        start=cold_start(question.start, pulled, loaded, replicas),
+        one_more=cold_start(question.start, pulled, loaded, 1),
         cost=cost(replicas * found.replica.gpus, question.demand, question.price),
     )
-
-
-def reckon(
-    question: FleetRequirements,
-    plain: FleetArm | None,
-    drafts: FleetArm,
-    tempo: Callable[[float], Tempo] | None,
-) -> FleetResult:
-    """Returns both arms; `tempo` gives the times with drafts at any acceptance."""
-    even = None
-    if plain is not None and tempo is not None:
-        even = break_even(drafts.replica, tempo, plain.each, question.demand, question.bounds)
-    return FleetResult(question, plain, drafts, even)
 
 
 def checked(question: FleetRequirements, found: FleetArm, seed: int, advance: Advance) -> FleetArm:
@@ -154,7 +141,7 @@ def checked(question: FleetRequirements, found: FleetArm, seed: int, advance: Ad
     if not demand.burst:
         return found
     more = max(peak.replicas - usual.replicas, 1)
-    start_s = cold_start(question.rates, found.weight.whole, found.weight.fullest, more).seconds
+    start_s = cold_start(question.start, found.weight.whole, found.weight.fullest, more).seconds
     burst = in_burst(found.replica, usual, peak, demand, question.places, start_s, seed, advance)
     return replace(found, burst=burst)
 

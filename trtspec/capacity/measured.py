@@ -62,18 +62,18 @@ def _between(low: Turn, high: Turn, share: float) -> tuple[float, ...]:
     return tuple(a + share * (b - a) for a, b in zip(first, second, strict=True))
 
 
-def measured(result: BenchResult, path: Path, *, has_drafts: bool) -> MeasuredLatency | None:
-    """Returns the times of one arm; None if there is no plain arm.
+def measured(result: BenchResult, path: Path) -> tuple[MeasuredLatency | None, MeasuredLatency]:
+    """Returns the times without drafts and with them; None for the first if there is no plain arm.
 
     Raises `MeasureError` for a result without levels of streams that were answered.
     """
     levels = [level for level in result.levels if level.load.kind == "streams"]
     if not levels:
         raise MeasureError(path, "has no level of streams", _REPAIR)
-    found = of_levels(levels, has_drafts=has_drafts)
-    if found is None and has_drafts:
+    plain, drafts = (of_levels(levels, has_drafts=has_drafts) for has_drafts in (False, True))
+    if drafts is None:
         raise MeasureError(path, "has no answers of two tokens or more", _REPAIR)
-    return found
+    return plain, drafts
 
 
 def asked(result: BenchResult) -> tuple[float, float]:
@@ -87,17 +87,15 @@ def asked(result: BenchResult) -> tuple[float, float]:
 def of_levels(levels: Sequence[LoadResult], *, has_drafts: bool) -> MeasuredLatency | None:
     """Returns the times of one arm from its levels of streams; None if it has no answers."""
     ordered = sorted(levels, key=lambda level: level.load.value)
-    seen = [(round(level.load.value), _arm(level, has_drafts)) for level in ordered]
-    cycles = [_cycle(texts, figures) for texts, figures in seen if figures and figures.inter_token]
+    seen = [(level, level.arms.speculative if has_drafts else level.arms.plain) for level in ordered]
+    cycles = [
+        _cycle(round(level.load.value), figures) for level, figures in seen if figures and figures.inter_token
+    ]
     if not cycles:
         return None
     # The level with the smallest value is right: other work can only add to it.
     token_s = min(cycle.prompt_token_s for cycle in cycles)
     return MeasuredLatency(tuple(cycle.point(token_s) for cycle in cycles), token_s)
-
-
-def _arm(level: LoadResult, has_drafts: bool) -> ArmFigures | None:
-    return level.arms.speculative if has_drafts else level.arms.plain
 
 
 @dataclass(frozen=True, slots=True)

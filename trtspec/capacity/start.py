@@ -5,21 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trtspec.base.units import three_digits
+from trtspec.pipeline.store.store import THREADS
+from trtspec.recipe.fleet import Start
 
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Rates in bytes per second, and times in seconds, as `trtspec.recipe.fleet.Start` describes them."""
-
-    node_s: float
-    image_bytes: float
-    image: float
-    pull: float
-    store: float
-    verify: float
-    """The rate at which all cores together verify pulled files."""
-    load: float
-    warm_up_s: float
+_GB = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +40,32 @@ class ColdStart:
         return self.replicas * self.pulled
 
 
-def cold_start(rates: Rates, pulled: float, loaded: float, replicas: int) -> ColdStart:
+def cold_start(start: Start, pulled: float, loaded: float, replicas: int) -> ColdStart:
     """Returns the start of this many replicas on nodes without image or engines.
 
     `pulled` is the bytes of the build, and `loaded` those of the fullest GPU; the GPUs of a replica load in
     parallel. Pieces are verified as they arrive, so only the extra time of that counts.
     """
-    each = min(rates.pull, rates.store / max(replicas, 1))
-    shared = "" if each == rates.pull else f", which {replicas:,} share"
-    source = _rate(rates.pull if each == rates.pull else rates.store)
+    pull, store = start.pull_gb_per_second, start.store_gb_per_second
+    image, verify = start.image_gb_per_second, start.verify_gb_per_second * THREADS
+    pull_s = pulled / _GB / min(pull, store / max(replicas, 1))
+    is_shared = store / max(replicas, 1) < pull
+    source = f"{store:g} GB/s, which {replicas:,} share" if is_shared else f"{pull:g} GB/s"
+    load = start.load_gb_per_second
     parts = (
-        StartPhase("node", rates.node_s, "assumed: nodes wait" if not rates.node_s else "assumed"),
+        StartPhase("node", start.node_seconds, "assumed" if start.node_seconds else "assumed: nodes wait"),
         StartPhase(
             "image",
-            rates.image_bytes / rates.image,
-            f"assumed: {rates.image_bytes / 1e9:g} GB at {_rate(rates.image)}, 0 s where the node has it",
+            start.image_gb / image,
+            f"assumed: {start.image_gb:g} GB at {image:g} GB/s, 0 s where the node has it",
         ),
-        StartPhase("pull", pulled / each, f"{three_digits(int(pulled))} at {source}{shared}"),
+        StartPhase("pull", pull_s, f"{three_digits(int(pulled))} at {source}"),
         StartPhase(
             "verify",
-            max(0.0, pulled / rates.verify - pulled / each),
-            f"SHA-256 of each piece as it comes, {_rate(rates.verify)}",
+            max(0.0, pulled / _GB / verify - pull_s),
+            f"SHA-256 of each piece as it comes, {verify:g} GB/s",
         ),
-        StartPhase("load", loaded / rates.load, f"{three_digits(int(loaded))} a GPU at {_rate(rates.load)}"),
-        StartPhase("warm-up", rates.warm_up_s, "assumed"),
+        StartPhase("load", loaded / _GB / load, f"{three_digits(int(loaded))} a GPU at {load:g} GB/s"),
+        StartPhase("warm-up", start.warm_up_seconds, "assumed"),
     )
     return ColdStart(replicas, pulled, parts)
-
-
-def _rate(bytes_a_second: float) -> str:
-    return f"{bytes_a_second / 1e9:g} GB/s"

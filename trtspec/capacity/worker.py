@@ -22,8 +22,6 @@ class Done:
     job: SimulatedRequest
     first: float
     ended: float
-    refused: bool = False
-    """True if the request found the queue full."""
 
     @property
     def time_to_first_token(self) -> float:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtspec.capacity.demand import Demand, DemandBurst, Lengths, jobs, lognormal, requests_in
+from trtspec.capacity.demand import Demand, Lengths, jobs, lognormal, requests_in
 from trtspec.measure.workloads.arrivals import arrivals
+from trtspec.recipe.fleet import BurstSection
 
 ONE = Lengths(((10, 20),))
 
@@ -40,7 +41,7 @@ def test_longer_texts_are_longer_at_work() -> None:
 )
 def test_bursts_add_what_they_say(factor: float, seconds: int, every: int, until: float) -> None:
     """The number that is expected is the integral of the rate, summed here second by second."""
-    demand = Demand(3.0, ONE, burst=DemandBurst(factor, seconds, every))
+    demand = Demand(3.0, ONE, burst=BurstSection(factor=factor, seconds=seconds, every=every))
     parts = 2000
     middles = ((number + 0.5) * until / parts for number in range(parts))
     rates = [3.0 * (factor if time % every >= every - seconds else 1.0) for time in middles]
@@ -48,7 +49,7 @@ def test_bursts_add_what_they_say(factor: float, seconds: int, every: int, until
 
 
 def test_requests_come_at_the_rate_of_the_moment() -> None:
-    demand = Demand(50.0, ONE, burst=DemandBurst(4, 30, 100))
+    demand = Demand(50.0, ONE, burst=BurstSection(factor=4, seconds=30, every=100))
     times = [job.arrival for job in jobs(demand, 300.0, 1)]
     assert times == sorted(times)
     inside = [time for time in times if time % 100 >= 70]

@@ -8,13 +8,20 @@ import pytest
 
 from tests.unit.capacity.test_sizing import LENGTHS, server
 from trtspec.capacity.checks import at_usual_rate
-from trtspec.capacity.demand import Demand, DemandBurst
+from trtspec.capacity.demand import Demand
 from trtspec.capacity.fleet import FleetRequirements, arm, checked, misses
 from trtspec.capacity.replicas import EngineBytes
-from trtspec.capacity.start import Rates
 from trtspec.capacity.steady import LatencyBounds
+from trtspec.recipe.fleet import BurstSection, Start
 
-RATES = Rates(0.0, 0.0, 1.0, 10e9, 100e9, 10e9, 10e9, 1.0)
+START = Start(
+    image_gb=0,
+    pull_gb_per_second=10,
+    store_gb_per_second=100,
+    verify_gb_per_second=10,
+    load_gb_per_second=10,
+    warm_up_seconds=1,
+)
 """Engines of 10 GB are pulled, verified and loaded in 3 s, and ready after 4."""
 WEIGHT = EngineBytes(10 * 10**9, 10 * 10**9)
 BOUND_S = 0.34
@@ -26,7 +33,7 @@ def silent(amount: int, note: str = "", /) -> None:
 
 def test_where_the_arithmetic_is_too_hopeful_replicas_are_added() -> None:
     """About a twentieth waits in line there, so that the 95th percentile is about to rise."""
-    question = FleetRequirements(Demand(60.0, LENGTHS), LatencyBounds(BOUND_S), RATES, 0.8)
+    question = FleetRequirements(Demand(60.0, LENGTHS), LatencyBounds(BOUND_S), START, 0.8)
     hopeful = arm(question, server(0.7), WEIGHT)
     found = checked(question, hopeful, 0, silent)
     assert hopeful.usual is not None
@@ -42,7 +49,7 @@ def test_where_the_arithmetic_is_too_hopeful_replicas_are_added() -> None:
 
 def test_at_a_high_use_first_tokens_depend_on_small_differences() -> None:
     def grows(bound_s: float | None) -> float:
-        question = FleetRequirements(Demand(60.0, LENGTHS), LatencyBounds(bound_s), RATES, 0.8)
+        question = FleetRequirements(Demand(60.0, LENGTHS), LatencyBounds(bound_s), START, 0.8)
         found = checked(question, arm(question, server(0.7), WEIGHT), 0, silent)
         assert found.seen is not None
         assert found.slowed is not None
@@ -53,10 +60,10 @@ def test_at_a_high_use_first_tokens_depend_on_small_differences() -> None:
 
 
 def test_a_quick_start_helps_in_a_long_burst_and_a_slow_one_does_not() -> None:
-    demand = Demand(12.0, LENGTHS, burst=DemandBurst(2.0, 180, 900))
-    question = FleetRequirements(demand, LatencyBounds(1.0), RATES, 0.8)
+    demand = Demand(12.0, LENGTHS, burst=BurstSection(factor=2.0, seconds=180, every=900))
+    question = FleetRequirements(demand, LatencyBounds(1.0), START, 0.8)
     quick = checked(question, arm(question, server(0.7), WEIGHT), 0, silent).burst
-    late = replace(question, rates=replace(RATES, warm_up_s=900.0))
+    late = replace(question, start=START.model_copy(update={"warm_up_seconds": 900}))
     slow = checked(late, arm(late, server(0.7), WEIGHT), 0, silent).burst
     assert quick is not None
     assert slow is not None
@@ -73,7 +80,10 @@ def test_a_quick_start_helps_in_a_long_burst_and_a_slow_one_does_not() -> None:
 def test_a_replica_that_was_wanted_before_the_burst_is_none_that_it_called_for() -> None:
     """At half of the places an autoscaler adds replicas at the usual rate too."""
     question = FleetRequirements(
-        Demand(12.0, LENGTHS, burst=DemandBurst(2.0, 60, 900)), LatencyBounds(), RATES, 0.5
+        Demand(12.0, LENGTHS, burst=BurstSection(factor=2.0, seconds=60, every=900)),
+        LatencyBounds(),
+        START,
+        0.5,
     )
     found = checked(question, arm(question, server(0.7), WEIGHT), 0, silent).burst
     assert found is not None
@@ -83,14 +93,14 @@ def test_a_replica_that_was_wanted_before_the_burst_is_none_that_it_called_for()
 
 def test_bursts_in_which_nobody_comes_are_not_told() -> None:
     question = FleetRequirements(
-        Demand(0.001, LENGTHS, burst=DemandBurst(2.0, 1, 900)), LatencyBounds(), RATES
+        Demand(0.001, LENGTHS, burst=BurstSection(factor=2.0, seconds=1, every=900)), LatencyBounds(), START
     )
     assert checked(question, arm(question, server(0.7), WEIGHT), 0, silent).burst is None
 
 
 def test_what_was_seen_is_of_as_many_replicas_as_are_told() -> None:
     """So bunched that the last try misses the bound as well."""
-    question = FleetRequirements(Demand(60.0, LENGTHS, burstiness=100.0), LatencyBounds(BOUND_S), RATES)
+    question = FleetRequirements(Demand(60.0, LENGTHS, burstiness=100.0), LatencyBounds(BOUND_S), START)
     found = checked(question, arm(question, server(0.7), WEIGHT), 0, silent)
     assert found.usual is not None
     assert found.seen == at_usual_rate(found.replica, found.usual, question.demand, 0, silent)

@@ -13,13 +13,14 @@ from trtspec.capacity.planned import Planned
 from trtspec.capacity.queueing import states
 from trtspec.capacity.simulation import Setup, simulate
 from trtspec.capacity.sizing import break_even, capacity, obstacle, size
-from trtspec.capacity.start import Rates, cold_start
+from trtspec.capacity.start import cold_start
 from trtspec.capacity.steady import LatencyBounds, keeps, pace, steady
 from trtspec.capacity.tempo import Replica
 from trtspec.forecast.outlook import ForecastPair
 from trtspec.forecast.roofline import Chip, Network
 from trtspec.forecast.speedup import tokens_per_round
 from trtspec.measure.bench.result import Percentiles
+from trtspec.recipe.fleet import Start
 
 CHIP = Chip(4800e9, 450e9, 990e12, 1979e12)
 TARGET = Network(70e9, 160e3, 140e9, 2e9, 2.6e6, 80, 16384)
@@ -125,7 +126,7 @@ def test_the_cache_takes_places_away() -> None:
 
 
 def test_a_start_is_the_sum_of_its_parts() -> None:
-    rates = Rates(0.0, 20e9, 0.2e9, 1.25e9, 12.5e9, 1e9, 2e9, 20.0)
+    rates = Start(verify_gb_per_second=0.125)
     one, many = (cold_start(rates, 100e9, 50e9, replicas) for replicas in (1, 100))
     assert {part.name: part.seconds for part in one.parts} == {
         "node": 0, "image": 100, "pull": 80, "verify": 20, "load": 25, "warm-up": 20

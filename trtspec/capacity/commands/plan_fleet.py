@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trtspec.base.errors import MeasureError, UnavailableError
+from trtspec.base.errors import UnavailableError
 from trtspec.capacity.commands.tables import fleet_as_json, print_fleet
-from trtspec.capacity.demand import Demand, DemandBurst, Lengths, lognormal
-from trtspec.capacity.fleet import FleetArm, FleetRequirements, FleetResult, arm, checked, misses, reckon
+from trtspec.capacity.demand import Demand, Lengths, lognormal
+from trtspec.capacity.fleet import FleetArm, FleetRequirements, FleetResult, arm, checked, misses
 from trtspec.capacity.measured import asked, measured
 from trtspec.capacity.planned import Planned
 from trtspec.capacity.replicas import EngineBytes, replica, weight
-from trtspec.capacity.start import Rates
+from trtspec.capacity.sizing import break_even
 from trtspec.capacity.steady import LatencyBounds
 from trtspec.capacity.tempo import Tempo
 from trtspec.cli.terminal.output import out
@@ -22,7 +23,7 @@ from trtspec.measure.workloads.synthetic import NAME, read_shape
 from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.plan.speed import pair_of, unforeseeable
 from trtspec.pipeline.store.lookup import find_entry
-from trtspec.pipeline.store.store import THREADS, Store
+from trtspec.pipeline.store.store import Store
 from trtspec.serving.tokenizer import Tokenizer
 
 PLACES = 0.8
@@ -56,12 +57,14 @@ def show_fleet(made: BuildPlan, wanted: FleetOptions, *, as_json: bool) -> None:
 
 def _fleet(made: BuildPlan, wanted: FleetOptions) -> FleetResult:
     question = _question(made, wanted)
-    plain, drafts, any_acceptance = _arms(made, wanted, question)
-    fleet = reckon(question, plain, drafts, any_acceptance)
+    plain, drafts, tempo = _arms(made, wanted, question)
+    even = None
+    if plain is not None and tempo is not None:
+        even = break_even(drafts.replica, tempo, plain.each, question.demand, question.bounds)
     with out.progress("simulating", unit="requests") as advance:
-        checked_plain = fleet.plain and checked(question, fleet.plain, wanted.seed, advance)
-        with_drafts = checked(question, fleet.drafts, wanted.seed, advance)
-    return replace(fleet, plain=checked_plain, drafts=with_drafts)
+        plain = plain and checked(question, plain, wanted.seed, advance)
+        drafts = checked(question, drafts, wanted.seed, advance)
+    return FleetResult(question, plain, drafts, even)
 
 
 def _question(made: BuildPlan, wanted: FleetOptions) -> FleetRequirements:
@@ -71,28 +74,14 @@ def _question(made: BuildPlan, wanted: FleetOptions) -> FleetRequirements:
     if rate is None:
         problem = "has no fleet.requests_per_second"
         raise UnavailableError(made.resolved.loaded.path, problem, "add it, or give --rate")
-    demand = Demand(rate, _lengths(made, wanted), asked.burstiness)
-    if asked.burst:
-        burst = DemandBurst(asked.burst.factor, asked.burst.seconds, asked.burst.every)
-        demand = replace(demand, burst=burst)
+    demand = Demand(rate, _lengths(made, wanted), asked.burstiness, asked.burst)
     _check_length(made, demand)
-    start = asked.start
-    giga = 10**9
-    rates = Rates(
-        start.node_seconds,
-        start.image_gb * giga,
-        start.image_gb_per_second * giga,
-        start.pull_gb_per_second * giga,
-        start.store_gb_per_second * giga,
-        start.verify_gb_per_second * giga * THREADS,
-        start.load_gb_per_second * giga,
-        start.warm_up_seconds,
-    )
     first, token = asked.time_to_first_token_ms, asked.inter_token_ms
     bounds = LatencyBounds(first and first / 1000, token and token / 1000)
     scaling = recipe.kubernetes.autoscaling
     price = asked.price_per_gpu_hour.get(recipe.hardware.gpu)
-    return FleetRequirements(demand, bounds, rates, float(scaling.places) if scaling else PLACES, price)
+    places = float(scaling.places) if scaling else PLACES
+    return FleetRequirements(demand, bounds, asked.start, places, price)
 
 
 def _lengths(made: BuildPlan, wanted: FleetOptions) -> Lengths:
@@ -124,7 +113,7 @@ def _check_length(made: BuildPlan, demand: Demand) -> None:
 
 def _arms(
     made: BuildPlan, wanted: FleetOptions, question: FleetRequirements
-) -> tuple[FleetArm | None, FleetArm, _AnyAcceptance | None]:
+) -> tuple[FleetArm | None, FleetArm, Callable[[float], Tempo] | None]:
     resolved = made.resolved
     plain, drafts, any_acceptance = _tempos(made, wanted, question)
     arms = {
@@ -139,20 +128,9 @@ def _arms(
     return arms.get(False), arms[True], any_acceptance
 
 
-class _AnyAcceptance:
-    """The planned times of the engines at a given acceptance."""
-
-    def __init__(self, made: BuildPlan) -> None:
-        self.resolved = made.resolved
-        self.pair = pair_of(made.resolved, made.resolved.target.options.max_draft_len)
-
-    def __call__(self, acceptance: float) -> Tempo:
-        return Planned(self.pair, [acceptance] * self.pair.longest, self.resolved.num_draft_tokens)
-
-
 def _tempos(
     made: BuildPlan, wanted: FleetOptions, question: FleetRequirements
-) -> tuple[Tempo | None, Tempo, _AnyAcceptance | None]:
+) -> tuple[Tempo | None, Tempo, Callable[[float], Tempo] | None]:
     """Returns the times without drafts and with them: measured if possible, else planned."""
     if wanted.measured:
         result = read(wanted.measured)
@@ -160,18 +138,23 @@ def _tempos(
         if result.model.recipe not in (None, recipe):
             told = f"was measured for the recipe {result.model.recipe}, but this one is {recipe}"
             out.warning(f"{wanted.measured} {told}")
-        with_drafts = measured(result, wanted.measured, has_drafts=True)
-        if with_drafts is None:
-            raise MeasureError(wanted.measured, "has no answers")
+        plain, with_drafts = measured(result, wanted.measured)
         _warn_of_others(wanted.measured, asked(result), question.demand.lengths)
-        return measured(result, wanted.measured, has_drafts=False), with_drafts, None
+        return plain, with_drafts, None
     if reason := unforeseeable(made.resolved):
         name = made.resolved.loaded.path
         repair = f"trtspec bench {name} --output results, then trtspec plan {name} --fleet --measured results"
         raise UnavailableError("the fleet", f"cannot be computed: {reason}", repair)
-    tempo = _AnyAcceptance(made)
-    plain = Planned(replace(tempo.pair, draft=None))
-    return plain, tempo(float(made.resolved.loaded.recipe.fleet.acceptance)), tempo
+    pair = pair_of(made.resolved, made.resolved.target.options.max_draft_len)
+
+    def tempo(acceptance: float) -> Tempo:
+        return Planned(pair, [acceptance] * pair.longest, made.resolved.num_draft_tokens)
+
+    return (
+        Planned(replace(pair, draft=None)),
+        tempo(float(made.resolved.loaded.recipe.fleet.acceptance)),
+        tempo,
+    )
 
 
 def _warn_of_others(file: Path, seen: tuple[float, float], lengths: Lengths) -> None:

@@ -215,7 +215,7 @@ def fleet_as_json(fleet: FleetResult, resolved: Resolved, seed: int) -> dict[str
         "load": {
             "requests_per_second": demand.rate,
             "burstiness": demand.burstiness,
-            "burst": demand.burst and asdict(demand.burst),
+            "burst": demand.burst and demand.burst.model_dump(),
             "input_tokens": demand.lengths.input,
             "output_tokens": demand.lengths.output,
         },
