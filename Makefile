@@ -13,7 +13,7 @@ TARGET ?= tensorrt_llm
 IMAGE ?= trtspec:$(TARGET)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-sweep test-chaos test-clients test-pythons test-podman test-gpu test-slurm test-vllm check format bench picture docs docs-reference image clean
+.PHONY: help demo test test-sweep test-chaos test-clients test-pythons test-podman test-gpu test-slurm test-sources test-vllm check format bench picture docs docs-reference image clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,10 @@ test-slurm: .venv/.dev ## Builds in the jobs of a real Slurm, about 4 minutes on
 		{ as_root=$$([ "$$(id -u)" = 0 ] || echo "sudo -n"); $$as_root apt-get update -qq \
 		&& $$as_root apt-get install -y -qq --no-install-recommends slurm-wlm libopenmpi3; }
 	$(BIN)/python -m pytest -m slurm
+
+test-sources: .venv/.dev ## NVIDIA's own Python judges what is written for it; TRTSPEC_TENSORRT_LLM_SOURCES names a checkout of TensorRT-LLM, as of 1.3.0rc3
+	@test -d "$(TRTSPEC_TENSORRT_LLM_SOURCES)/tensorrt_llm" || { echo "TRTSPEC_TENSORRT_LLM_SOURCES names no checkout of TensorRT-LLM" >&2; exit 1; }
+	$(BIN)/python -m pytest -m sources
 
 CLIENTS ?= .venv-clients
 $(CLIENTS)/.ready: tests/e2e/clients/requirements.txt | $(BIN)/python
