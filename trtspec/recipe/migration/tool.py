@@ -104,10 +104,9 @@ def tell_longer(tool: MigrationTool, reading: FlagReading) -> None:
         return
     name = longer.variable
     if longer.are_allowed({name: str(values.get(f"{_ENVIRONMENT}{name}", ""))}):
-        fate = (
-            "trtspec keeps to the model's own length all the same, because text beyond its positions is wrong"
-        )
-        reading.say(name, f"{fate}; {longer.override} is the way to another length")
+        fate = f"trtspec keeps to the model's own length and refuses a longer {_LONGEST} all the same"
+        why = "text beyond the model's positions is wrong"
+        reading.say(name, f"{fate}, because {why}; {longer.override} is the way to another length")
 
 
 def outside(words: Sequence[str], reading: FlagReading) -> None:
