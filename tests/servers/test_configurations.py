@@ -255,6 +255,16 @@ def test_vllm(launched: Callable[..., ServerLaunch]) -> None:
     assert "max_draft_len" in refused["error"]
 
 
+def test_a_tree_of_drafts(launched: Callable[..., ServerLaunch]) -> None:
+    """The flags of a tree stand after those of a chain, and SGLang takes the last."""
+    words = "[--speculative-eagle-topk, '4', --speculative-num-draft-tokens, '8']"
+    engine = f"{{backend: sglang, extra_args: {words}}}"
+    launch = launched("sglang", target=FP8, speculation="{num_draft_tokens: 3}", engine=engine)
+    (found,) = ask("ask_sglang.py", [list(launch.arguments)])
+    shape = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens")
+    assert [found[name] for name in shape] == [3, 4, 8]
+
+
 def test_suffix_decoding_and_another_vocabulary(
     launched: Callable[..., ServerLaunch], llama_folder: Callable[..., Path]
 ) -> None:

@@ -125,6 +125,10 @@ class ServerBackend(Backend):
         assert resolved.launch is not None
         return list(steps_before_the_manifest(resolved, resolved.launch, facts))
 
+    def num_nodes(self, recipe: Recipe, longest: int) -> int:
+        """Returns the tokens that a round proposes; they are more than the `longest` draft in a tree."""
+        return longest
+
     @abstractmethod
     def launch(self, inputs: LaunchInputs) -> ServerLaunch:
         """Returns how the server is started; pure."""

@@ -53,7 +53,10 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
     for found in errors(list(backend.misfits(recipe, facts.target.source))):
         raise choose.error("speculation.method", f"{found.subject}: {found.problem}", found.repair)
     served = replace(facts.target, source=facts.target.source.overridden(backend.overrides(recipe)))
-    engines = {Role.TARGET: _target(choose, backend, served, _sizes(choose, facts))}
+    length = _num_draft_tokens(choose, facts)
+    engines = {
+        Role.TARGET: _target(choose, backend, served, _sizes(choose, backend.num_nodes(recipe, length)))
+    }
     if draft := facts.models.get(Role.DRAFT):
         engines[Role.DRAFT] = _draft(choose, backend, draft, engines[Role.TARGET])
         engines = depending(choose, engines, None)
@@ -69,7 +72,7 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
         target=places[Role.TARGET],
         draft=places.get(Role.DRAFT),
         method=recipe.speculation.method,
-        num_draft_tokens=options.max_draft_len,
+        num_draft_tokens=length,
         dtype=target.checkpoint.dtype,
         fp8_kv_cache=target.checkpoint.fp8_kv_cache,
         tensor=target.checkpoint.mapping.tp_size,
@@ -87,7 +90,7 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
         backend.name,
         None,
         launch.served_model_name,
-        options.max_draft_len,
+        length,
         engines,
         tuple(choose.choices),
         launch=launch,
@@ -118,17 +121,16 @@ def _choose_method(choose: Chooser) -> None:
         choose(f"speculation.method.{name}", value, "what is usual")
 
 
-def _sizes(choose: Chooser, facts: PlanFacts) -> BuildOptions:
+def _sizes(choose: Chooser, nodes: int) -> BuildOptions:
     """Returns the sizes except the length of sequences, which depends on the memory that the models leave."""
     recipe, on_cpu = choose.loaded.recipe, choose.loaded.recipe.hardware.gpu == gpus.NONE
-    length = _num_draft_tokens(choose, facts)
     batch = choose("engine.max_batch_size", recipe.engine.max_batch_size, "drafts pay at low load")
     tokens = choose(
         "engine.max_num_tokens",
         MAX_NUM_TOKENS_CPU if on_cpu else MAX_NUM_TOKENS,
         "a CPU reads no faster in larger steps" if on_cpu else "what the servers take of a large GPU",
     )
-    return BuildOptions(batch, 0, 0, tokens, length)
+    return BuildOptions(batch, 0, 0, tokens, nodes)
 
 
 def _num_draft_tokens(choose: Chooser, facts: PlanFacts) -> int:

@@ -17,6 +17,7 @@ from trtspec.backends.served.releases import ServerRelease
 from trtspec.backends.sglang.flags import FLAGS, LONGER, TOOL
 from trtspec.backends.sglang.launch import launch
 from trtspec.backends.sglang.mtp import MTP
+from trtspec.backends.sglang.tree import misplaced, tree_of
 from trtspec.base.findings import Finding
 from trtspec.methods.method import AT_ONCE, TRANSLATES
 from trtspec.recipe.migration.tool import MigrationTool
@@ -77,9 +78,14 @@ class SglangBackend(ServerBackend):
         alone.
         """
         yield from super().contradictions(recipe)
+        yield from misplaced(recipe, self.flags.syntax)
         if recipe.target.parallel.pipeline > 1:
             problem = "SGLang has no drafts beside pipeline ranks"
             yield Finding("target.parallel.pipeline", problem, "write tensor ranks instead")
+
+    def num_nodes(self, recipe: Recipe, longest: int) -> int:
+        tree = tree_of(recipe, self.flags.syntax)
+        return tree.num_nodes(longest) if tree else longest
 
     def launch(self, inputs: LaunchInputs) -> ServerLaunch:
         return launch(inputs)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trtspec.backends.sglang.launch import METHODS
+from trtspec.backends.sglang.launch import METHODS, STEPWISE
 from trtspec.backends.sglang.switches import LISTS, SWITCHES
+from trtspec.backends.sglang.tree import TOKENS, TOPK, tree
 from trtspec.recipe.gpus import GpuProduct
 from trtspec.recipe.migration.command import Option, Syntax, options
 from trtspec.recipe.migration.config_file import with_config
@@ -58,20 +59,18 @@ _SET_ELSEWHERE = {
     "--node-rank": _ONE_HOST,
     "--dist-init-addr": _ONE_HOST,
     "--enable-metrics": "it is always on",
-    "--speculative-eagle-topk": "drafts are chains, and a chain is as long as --speculative-num-steps",
 }
 _INEXACT = "it makes answers differ from the target's own"
 _LOST = {
     "--trust-remote-code": FOREIGN_CODE,
     "--speculative-accept-threshold-single": _INEXACT,
     "--speculative-accept-threshold-acc": _INEXACT,
-    "--speculative-ngram-max-bfs-breadth": "drafts are chains",
     "--speculative-ngram-max-trie-depth": "speculation.method says it",
 }
 _METHODS = {"NEXTN": "mtp", **{theirs: ours for ours, theirs in METHODS.items()}}
 _ALGORITHM, _MODEL = "--speculative-algorithm", "--speculative-draft-model-path"
 _CHUNK = "--chunked-prefill-size"
-_STEPS, _TOKENS = "--speculative-num-steps", "--speculative-num-draft-tokens"
+_STEPS, _BREADTH = "--speculative-num-steps", "--speculative-ngram-max-bfs-breadth"
 _OTHERS = {
     "--speculative-draft-model-revision": FlagKey("draft.revision"),
     "--speculative-draft-model-quantization": FlagKey("draft.quantization.weights", weights),
@@ -96,9 +95,7 @@ _SYNTAX = Syntax(
     switches=SWITCHES,
     lists=LISTS,
 )
-FLAGS = FlagTable(
-    _SYNTAX, _KEYS, _SET_ELSEWHERE, _LOST, of_drafts=(_ALGORITHM, _MODEL, _STEPS, _TOKENS, *_OTHERS)
-)
+FLAGS = FlagTable(_SYNTAX, _KEYS, _SET_ELSEWHERE, _LOST, of_drafts=(_ALGORITHM, _MODEL, _STEPS, *_OTHERS))
 """The flags of release 0.5.23; its argparse takes a flag's beginning for it, such as `--tp`."""
 
 
@@ -109,12 +106,15 @@ def read(words: Sequence[str], reading: FlagReading) -> None:
     for item in options(with_config(words, reading), flags.syntax):
         if isinstance(item, str):
             reading.take_model(item)
-        elif item.name in (_ALGORITHM, _MODEL, _STEPS, _TOKENS):
+        elif item.name in (_ALGORITHM, _MODEL, _STEPS, TOPK, TOKENS):
             if item.name in own:
                 reading.lose(own[item.name].written, f"{item.written} comes later and overrides it")
             own[item.name] = item
         elif item.name == _CHUNK and item.value == "-1":
             reading.set("engine.enable_chunked_context", False, item.written)
+        elif item.name == _BREADTH:
+            reading.take(item, flags)
+            reading.of_drafts.append(item.written)
         elif item.name == "--speculative-adaptive":
             drafts.others["speculation.policy"] = "adaptive", item.written
         elif key := _OTHERS.get(item.name):
@@ -128,9 +128,10 @@ def read(words: Sequence[str], reading: FlagReading) -> None:
 
 
 def _speculate(own: dict[str, Option], drafts: DraftFlags) -> None:
-    """Takes the four flags that set the source and the length of drafts.
+    """Takes the flags that set the source, the length and the shape of drafts.
 
-    A chain of K tokens is K steps of which each proposes one, verified with the token before them: K + 1.
+    A chain of K tokens is K steps of which each proposes one, verified with the token before them: K + 1. The
+    two flags that make a tree of it are passed on.
     """
     if option := own.get(_ALGORITHM):
         algorithm = (option.value or "").upper()
@@ -139,11 +140,12 @@ def _speculate(own: dict[str, Option], drafts: DraftFlags) -> None:
         drafts.method, drafts.method_flag = _METHODS.get(algorithm, algorithm.lower()), option.written
     if option := own.get(_MODEL):
         drafts.model, drafts.model_flag = option.value or "", option.written
-    lengths = {name: option for name, option in own.items() if name in (_STEPS, _TOKENS)}
-    chosen = _STEPS if _STEPS in lengths else _TOKENS
+    branches = _branches(own, drafts)
+    lengths = {name: option for name, option in own.items() if name in (_STEPS, TOKENS)}
+    chosen = _STEPS if _STEPS in lengths else TOKENS
     for name_, option in lengths.items():
         try:
-            length = whole(option.value or "") - (name_ == _TOKENS)
+            length = whole(option.value or "") - (name_ == TOKENS)
         except ValueError as error:
             drafts.reading.lose(option.written, str(error))
             continue
@@ -152,6 +154,26 @@ def _speculate(own: dict[str, Option], drafts: DraftFlags) -> None:
         else:
             drafts.reading.lose(option.written, f"a draft is a chain, as long as {chosen} says")
     drafts.carry()
+    for option in branches:
+        if "speculation.method" in drafts.reading.values:
+            drafts.reading.take(option, FLAGS)
+            drafts.reading.of_drafts.append(option.written)
+        else:
+            drafts.reading.miss(option.written, "the recipe has not the method that it shapes")
+
+
+def _branches(own: dict[str, Option], drafts: DraftFlags) -> list[Option]:
+    """Takes the flags that make a tree of drafts out of `own`; notes a tree that SGLang could not make."""
+    topk, tokens, reading = own.pop(TOPK, None), own.get(TOKENS), drafts.reading
+    if topk is None:
+        return []
+    if METHODS.get(drafts.method or "") not in STEPWISE or topk.value == "1":
+        reading.lose(topk.written, f"drafts are chains, and a chain is as long as {_STEPS}")
+    elif tokens and _STEPS in own and tree(topk.value, tokens.value):
+        return [topk, own.pop(TOKENS)]
+    else:
+        reading.miss(topk.written, f"a tree has three whole numbers: {_STEPS}, {TOPK} and {TOKENS}")
+    return []
 
 
 def _num_tokens(gpu: GpuProduct | None) -> int:

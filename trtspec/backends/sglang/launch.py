@@ -15,7 +15,7 @@ METHODS = {
     "dspark": "DSPARK",
 }
 """SGLang's name of each method (`SpeculativeAlgorithm` in sglang/srt/speculative/spec_info.py)."""
-_STEPWISE = ("STANDALONE", "EAGLE", "EAGLE3", "NEXTN")
+STEPWISE = ("STANDALONE", "EAGLE", "EAGLE3", "NEXTN")
 """Those that draft a token a step."""
 _UNQUANTIZED = "unquant"
 
@@ -63,7 +63,7 @@ def speculation(wanted: LaunchInputs) -> dict[str, LaunchOption]:
         "--speculative-algorithm": algorithm,
         "--speculative-num-draft-tokens": length + 1,
     }
-    if algorithm in _STEPWISE:
+    if algorithm in STEPWISE:
         options |= {"--speculative-num-steps": length, "--speculative-eagle-topk": 1}
     elif algorithm == "DSPARK":
         options["--speculative-dspark-block-size"] = length

@@ -77,6 +77,10 @@ def unforeseeable(resolved: Resolved) -> str | None:
             "the plan does not compute the gain by an engine's own drafts: `trtspec bench --baseline` "
             "measures it"
         )
+    if resolved.launch and resolved.target.options.max_draft_len != resolved.num_draft_tokens:
+        return (
+            "the plan does not compute the gain by a tree of drafts: `trtspec bench --baseline` measures it"
+        )
     draft = resolved.engines.get(Role.DRAFT)
     if draft and draft.runner.is_embedded:
         return "a draft on the CPU has no data sheet: `trtspec bench` measures it"

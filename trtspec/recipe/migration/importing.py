@@ -93,6 +93,8 @@ def recipe_of(
         text = moved.text
         for change in moved.changes:
             _tell_change(change, reading)
+        for flag in reading.of_drafts:
+            reading.miss(flag, f"{backend} has no such flag")
     text = _commented(text, reading)
     told = dict.fromkeys(reading.told)
     return Imported(text, tuple(told), tuple(note for note in told if note in reading.missing))

@@ -62,6 +62,10 @@ def move(before: str, loaded: LoadedRecipe, backend: str, path: Path) -> MovedRe
     if image := recipe.kubernetes.image:
         text = edit(text, without("kubernetes.image", read(text.encode()).values), path)
         changes.append(Change("kubernetes.image", image, None, f"{backend} has another image"))
+    words = recipe.engine.extra_args
+    if words and not backend_named(backend).builds_engines:
+        text = edit(text, without("engine.extra_args", read(text.encode()).values), path)
+        changes.append(Change("engine.extra_args", words, None, f"{backend} has other flags"))
     try:
         text, moved, removed = settle(text, path)
     except RecipeError as error:

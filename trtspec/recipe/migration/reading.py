@@ -44,6 +44,8 @@ class FlagReading:
     """The notes for the user."""
     missing: list[FlagNote] = field(default_factory=list)
     """The notes on speculation that the command asks for and the recipe lacks."""
+    of_drafts: list[str] = field(default_factory=list)
+    """The flags on drafts that are passed on to the server."""
     files: Mapping[str, str] = field(default_factory=dict)
     """The texts of files that earlier lines of the script write, by their names."""
     own_flags: OwnFlags = field(default_factory=dict)

@@ -21,6 +21,8 @@ class Case:
     longest: int | None = None
     option: tuple[str, object] | None = None
     """An option of the method that the command has too."""
+    passed: tuple[str, ...] = ()
+    """The words on drafts that the server gets as they are."""
 
 
 _VLLM_DOCS = "https://github.com/vllm-project/vllm/blob/main/docs/features/speculative_decoding"
@@ -308,6 +310,7 @@ export SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1
         "eagle",
         draft="lmsys/DeepSeek-V3-NextN",
         longest=2,
+        passed=("--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "4"),
     ),
     Case(
         "a file that the script writes, a variable before the command",

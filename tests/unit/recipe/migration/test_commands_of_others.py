@@ -61,6 +61,8 @@ def test_no_speculation_is_lost_without_a_word(case: Case) -> None:
     assert recipe.speculation.method.kind == case.method
     assert (recipe.draft.model if recipe.draft else None) == case.draft
     assert recipe.speculation.max_draft_len == case.longest
+    words = recipe.engine.extra_args
+    assert tuple(words[len(words) - len(case.passed) :]) == case.passed
     if case.option:
         name, value = case.option
         assert getattr(recipe.speculation.method, name) == value
