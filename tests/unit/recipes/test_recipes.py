@@ -170,7 +170,6 @@ def test_the_tests_of_clusters_know_the_engines(hub_cache: Path) -> None:
             # The torch backend verifies without logits.
             verified = options.max_batch_size if engine.backend == "tensorrt_llm" else 0
             expected = {
-                "backend": engine.backend,
                 "ranks": len(sizes),
                 "weights": sum(sizes),
                 "kv_per_token": source.num_hidden_layers * per_layer,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -46,8 +44,8 @@ def build_on(options: BuildCommandOptions) -> None:
     """
     assert options.on
     assert options.store
-    place = Place(options.context, options.namespace)
-    scheduler = scheduler_of(options.on, options.recipes, options.store, place)
+    on_kubernetes = options.on == "kubernetes"
+    scheduler = _kubernetes(options, options.store) if on_kubernetes else _slurm()
     store = trtspec.Store(_plain(options.store))
     wanted = _look(options, store)
     jobs = plan_jobs(wanted, store.address.url, shares_files=scheduler.shares_files)
@@ -123,43 +121,29 @@ def _name(wanted: PendingBuild) -> str:
     return wanted.made.resolved.loaded.recipe.name
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A context of the kubeconfig and a namespace; None for the kubeconfig's own."""
-
-    context: str | None
-    namespace: str | None
-
-
-def scheduler_of(cluster: str, recipes: Sequence[Path], url: str, place: Place) -> JobScheduler:
-    """Returns `slurm` or `kubernetes`, for the builds of recipes for the store at `url`.
-
-    Raises RecipeError for files that pods would not find.
-    """
-    return _kubernetes(recipes, url, place) if cluster == "kubernetes" else _slurm()
-
-
 def _slurm() -> JobScheduler:
     return SlurmScheduler(
         sys.executable, {"HF_HUB_CACHE": Path(HF_HUB_CACHE), "TRTSPEC_CACHE": cache_folder()}
     )
 
 
-def _kubernetes(recipes: Sequence[Path], url: str, place: Place) -> JobScheduler:
+def _kubernetes(options: BuildCommandOptions, url: str) -> JobScheduler:
+    """Returns the cluster for builds for the store at `url`; raises RecipeError for files that pods would not
+    find."""
     # The Kubernetes client comes with an extra, which a build on Slurm does not need.
     from trtspec.cluster.kubernetes.connection import connect
     from trtspec.cluster.kubernetes.jobs import KubernetesJobs
 
-    loaded, ours = [load(recipe) for recipe in recipes], version("trtspec")
+    loaded, ours = [load(recipe) for recipe in options.recipes], version("trtspec")
     for each in loaded:
         check_visible(each, url)
         if each.recipe.kubernetes.image is None:
             image = default_image(each.recipe, ours)
             out.warning(f"{each.path}: kubernetes.image is not written: every node must have {image} already")
     namespaces = {each.recipe.kubernetes.namespace for each in loaded}
-    if len(namespaces) > 1 and place.namespace is None:
+    if len(namespaces) > 1 and options.namespace is None:
         problem = "the recipes name several namespaces, and all jobs run in one"
         raise typer.BadParameter(problem, param_hint="--namespace")
-    namespace = place.namespace or namespaces.pop()
+    namespace = options.namespace or namespaces.pop()
     shares_files = all(isinstance(each.recipe.kubernetes.build.volume, OwnClaim) for each in loaded)
-    return KubernetesJobs(lambda: connect(place.context, namespace), ours, shares_files=shares_files)
+    return KubernetesJobs(lambda: connect(options.context, namespace), ours, shares_files=shares_files)

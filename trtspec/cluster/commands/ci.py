@@ -13,8 +13,8 @@ from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import StoreError, TrtspecError
 from trtspec.cli.terminal.options import ForceOption
 from trtspec.cli.terminal.output import out
-from trtspec.cluster.ci import github, gitlab
 from trtspec.cluster.ci.job import check_names, job_of
+from trtspec.cluster.ci.systems import SYSTEMS
 from trtspec.models.hub import find_commit
 from trtspec.pipeline.store.entry import Entry
 from trtspec.pipeline.store.platform import platform_of
@@ -36,20 +36,16 @@ def init(
     force: ForceOption = False,
 ) -> None:
     """Write the workflow that builds engines, into this repository."""
-    file, text = {
-        "github": (Path(github.FILE), github.workflow),
-        "gitlab": (Path(gitlab.FILE), gitlab.template),
-    }[system]
-    if file.exists() and not force:
-        raise TrtspecError(file, "is there already", f"to replace it: trtspec ci init {system} --force")
-    write_atomically(file, text())
-    out.status(f"wrote {file}")
+    known = SYSTEMS[system]
+    if known.file.exists() and not force:
+        raise TrtspecError(known.file, "is there already", f"to replace it: trtspec ci init {system} --force")
+    write_atomically(known.file, known.workflow)
+    out.status(f"wrote {known.file}")
     out.hint("its first lines say how to call it, and what a runner needs")
     if not _is_trtspecs(Path()):
-        key = {"github": "its input trtspec", "gitlab": "its variable TRTSPEC"}[system]
         out.warning(
             "this repository is not trtspec's, and no package index has trtspec: say in"
-            f" {key} where pip finds it, a wheel or a submodule in this repository, or a URL (git+https://…)"
+            f" {known.key} where pip finds it, a wheel or a submodule in this repository, or a URL (git+https://…)"
         )
 
 
@@ -88,9 +84,8 @@ def matrix(
             out.status(f"{recipe.path}: the store has it")
         else:
             jobs.append(job)
-    made = github.matrix(jobs) if system == "github" else gitlab.child_pipeline(jobs)
     # One line: GitHub's $GITHUB_OUTPUT takes name=value.
-    out.result(json.dumps(made))
+    out.result(json.dumps(SYSTEMS[system].jobs(jobs)))
 
 
 COMMANDS = (init, matrix)

@@ -13,7 +13,6 @@ from trtspec.cluster.kubernetes.cluster import Cluster, Manifest
 from trtspec.cluster.kubernetes.helm import Helm
 from trtspec.cluster.kubernetes.labels import CANARY, INSTANCE, OURS, of_instance
 from trtspec.cluster.kubernetes.pods import Pod
-from trtspec.cluster.kubernetes.predictor import find_predictor
 from trtspec.cluster.kubernetes.refusals import RefusedByCluster
 from trtspec.cluster.kubernetes.resources import POD, VOLUME_CLAIM, Ref, Resource
 from trtspec.cluster.kubernetes.troubles import trouble_of
@@ -64,7 +63,7 @@ def find_deployed(cluster: Cluster) -> list[DeployedWorkload]:
             instance = manifest["metadata"]["labels"].get(INSTANCE, "")
             labels = _pod_labels(manifest) or of_instance(instance)
             here = pods.newest([pods.parse(each) for each in cluster.labelled(POD, labels)])
-            workload = workloads.parse(manifest, find_predictor(cluster, manifest))
+            workload = workloads.look(cluster, manifest)
             trouble = workload.denied or _trouble(cluster, here)
             found.append(DeployedWorkload(instance, workload, pods.summary(here), trouble))
     return sorted(found, key=lambda each: (each.name, str(each.workload.ref)))

@@ -8,12 +8,11 @@ from http import HTTPStatus
 from typing import Protocol
 
 from trtspec.base.errors import ClusterError, RefusedError
-from trtspec.cluster.kubernetes import waiting, workloads
+from trtspec.cluster.kubernetes import workloads
 from trtspec.cluster.kubernetes.canary.standing import read, ref_of
 from trtspec.cluster.kubernetes.cluster import SCALER, Cluster, Manifest
 from trtspec.cluster.kubernetes.helm import Helm
 from trtspec.cluster.kubernetes.labels import of_instance
-from trtspec.cluster.kubernetes.predictor import find_predictor
 from trtspec.cluster.kubernetes.refusals import RefusedByCluster
 from trtspec.cluster.kubernetes.resources import (
     DEPLOYMENT,
@@ -28,7 +27,7 @@ from trtspec.cluster.kubernetes.resources import (
     Resource,
 )
 from trtspec.cluster.kubernetes.values import Values
-from trtspec.cluster.kubernetes.waiting import PodListener
+from trtspec.cluster.kubernetes.waiting import PodListener, PodWait
 from trtspec.recipe.kubernetes import Claim
 
 
@@ -85,7 +84,7 @@ def deploy(cluster: Cluster, values: Values, talk: DeployTalk, patience_s: float
             raise
     try:
         with talk.waiting() as listener:
-            waiting.wait(cluster, [workload], of_instance(values.name), patience_s, listener)
+            PodWait(cluster, [workload], of_instance(values.name), patience_s, listener).run()
     except ClusterError:
         if before is not None and has_served:
             talk.going_back(before)
@@ -99,7 +98,7 @@ def deploy(cluster: Cluster, values: Values, talk: DeployTalk, patience_s: float
 def _serves(cluster: Cluster, workload: Ref) -> bool:
     """Says whether all pods of a workload are ready, so that there is something to go back to."""
     found = cluster.find(workload)
-    return found is not None and workloads.parse(found, find_predictor(cluster, found)).is_done
+    return found is not None and workloads.look(cluster, found).is_done
 
 
 def _take_back(helm: Helm, name: str, before: int | None, *, force: bool) -> None:

@@ -20,6 +20,7 @@ from trtspec.cluster.kubernetes.values import (
     Values,
     VendorServerValues,
 )
+from trtspec.deployment import pod
 from trtspec.recipe import gpus
 from trtspec.recipe.kubernetes import Autoscaling, Claim, EmptyDir, HostPath, Hosts, Kubernetes, Monitoring
 from trtspec.recipe.loader import LoadedRecipe
@@ -162,6 +163,33 @@ def _scaling(asked: Autoscaling) -> ScalingValues:
         kv_cache=f"{asked.kv_cache:g}",
         prometheus=asked.prometheus,
     )
+
+
+def host_resources(
+    recipe: Recipe, *, cpus: int, memory: float, shared: float, disk: float, weights: int, on_cpu: bool
+) -> HostResources:
+    """Returns the host's resources of a server; what the recipe asks for comes first.
+
+    `memory` is that without /dev/shm, and `disk` that without the `weights`, which a volume of the pod holds.
+    """
+    asked = recipe.kubernetes.resources
+    cpu = asked.cpu or str(cpus)
+    size = bytes_of(asked.shared_memory) if asked.shared_memory else shared
+    is_with_pod = isinstance(recipe.kubernetes.cache, EmptyDir)
+    return HostResources(
+        cpu=cpu,
+        # PyTorch runs a thread for each processor that it may use.
+        cpu_limit=cpu if on_cpu else None,
+        memory=asked.memory or gib(memory + size),
+        shared_memory=asked.shared_memory or gib(shared),
+        disk=asked.disk or gib(disk + weights * is_with_pod),
+    )
+
+
+def server_times(options: Kubernetes, failures: int, pull_s: float) -> ServerTimes:
+    """Returns the limits of a server that pulls for `pull_s` seconds and then fails so many checks."""
+    progress_s = math.ceil(pull_s) + failures * pod.STARTUP_S
+    return ServerTimes(grace_s=options.grace_seconds, startup_failures=failures, progress_s=progress_s)
 
 
 def gib(size: float) -> str:

@@ -6,13 +6,19 @@ import math
 
 from trtspec.base.roles import Role
 from trtspec.base.units import GIB
-from trtspec.cluster.kubernetes.deriving import IMAGE_S, ServedRecipe, bytes_of, default_image, gib, volume_of
+from trtspec.cluster.kubernetes.deriving import (
+    IMAGE_S,
+    ServedRecipe,
+    default_image,
+    host_resources,
+    server_times,
+    volume_of,
+)
 from trtspec.cluster.kubernetes.stored import StoredBuild
-from trtspec.cluster.kubernetes.values import EngineValues, HostResources, ServerTimes
+from trtspec.cluster.kubernetes.values import EngineValues, HostResources
 from trtspec.deployment import pod
 from trtspec.deployment.patience import SLOW_B_S
 from trtspec.recipe import gpus
-from trtspec.recipe.kubernetes import EmptyDir, Kubernetes
 from trtspec.recipe.schema import Recipe
 
 # Estimates, rather too large: first for Triton, the coordinator and OpenAI's API, then for the CUDA context,
@@ -34,7 +40,7 @@ def of_engines(recipe: Recipe, text: str, build: StoredBuild, store: str, versio
         digest=entry.digest,
         volume=volume_of(options, entry.size),
         resources=_resources(recipe, build),
-        times=_times(options, build),
+        times=server_times(options, pod.startup_failures(entry), pull_s=IMAGE_S + entry.size / SLOW_B_S),
         monitoring=options.monitoring,
         engines=EngineValues(
             recipe=text,
@@ -52,8 +58,7 @@ def _resources(recipe: Recipe, build: StoredBuild) -> HostResources:
     The coordinator holds the draft logits of sampled requests. In the bls layout Triton has a copy in
     /dev/shm.
     """
-    is_with_pod = isinstance(recipe.kubernetes.cache, EmptyDir)
-    asked, group = recipe.kubernetes.resources, recipe.kubernetes.hosts
+    group = recipe.kubernetes.hosts
     hosts = recipe.hardware.count // group.gpus_per_host if group else 1
     memory, shared, cpus = float(_BASE), GIB, _CPUS
     is_on_cpu = {role: _is_on_cpu(recipe, role) for role in build.engines}
@@ -69,15 +74,14 @@ def _resources(recipe: Recipe, build: StoredBuild) -> HostResources:
             cpus += _CPUS_OF_A_RANK * ranks
         memory += engine.draft_logits
         shared += engine.draft_logits if _is_bls(recipe, build) else 0
-    cpu = asked.cpu or str(cpus)
-    size = bytes_of(asked.shared_memory) if asked.shared_memory else shared
-    return HostResources(
-        cpu=cpu,
-        # The torch backend runs a thread for each processor that it may use.
-        cpu_limit=cpu if any(is_on_cpu.values()) else None,
-        memory=asked.memory or gib(memory + size),
-        shared_memory=asked.shared_memory or gib(shared),
-        disk=asked.disk or gib(_TEMPORARY + build.entry.size * is_with_pod),
+    return host_resources(
+        recipe,
+        cpus=cpus,
+        memory=memory,
+        shared=shared,
+        disk=_TEMPORARY,
+        weights=build.entry.size,
+        on_cpu=any(is_on_cpu.values()),
     )
 
 
@@ -89,13 +93,3 @@ def _is_bls(recipe: Recipe, build: StoredBuild) -> bool:
 def _is_on_cpu(recipe: Recipe, role: Role) -> bool:
     on_cpu = role is Role.DRAFT and recipe.draft_gpus == ()
     return on_cpu or recipe.hardware.gpu == gpus.NONE
-
-
-def _times(options: Kubernetes, build: StoredBuild) -> ServerTimes:
-    failures = pod.startup_failures(build.entry)
-    pull = IMAGE_S + build.entry.size / SLOW_B_S
-    return ServerTimes(
-        grace_s=options.grace_seconds,
-        startup_failures=failures,
-        progress_s=math.ceil(pull) + failures * pod.STARTUP_S,
-    )

@@ -10,12 +10,12 @@ from trtspec.base.digest import digest_of
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
 from trtspec.base.units import GIB
-from trtspec.cluster.kubernetes.deriving import IMAGE_S, ServedRecipe, bytes_of, gib, volume_of
-from trtspec.cluster.kubernetes.values import HostResources, ServerTimes, Variable, VendorServerValues
+from trtspec.cluster.kubernetes.deriving import IMAGE_S, ServedRecipe, host_resources, server_times, volume_of
+from trtspec.cluster.kubernetes.values import HostResources, Variable, VendorServerValues
 from trtspec.deployment import pod
 from trtspec.pipeline.steps import write_layers
 from trtspec.recipe import gpus
-from trtspec.recipe.kubernetes import Claim, EmptyDir, HostPath, Kubernetes
+from trtspec.recipe.kubernetes import Claim, EmptyDir, HostPath
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Draft, Recipe
 
@@ -42,7 +42,7 @@ def of_server(loaded: LoadedRecipe, launch: ServerLaunch) -> ServedRecipe:
         digest=digest_of(launch.to_json()),
         volume=volume_of(options, launch.weights),
         resources=_resources(recipe, launch),
-        times=_times(options, launch),
+        times=server_times(options, pod.startup_failures_of_server(launch), pull_s=IMAGE_S),
         # Alerts and the dashboard need the metrics of trtspec's own coordinator.
         monitoring=options.monitoring.model_copy(
             update={"pod_monitor": watched, "rules": False, "dashboard": False}
@@ -62,28 +62,15 @@ def of_server(loaded: LoadedRecipe, launch: ServerLaunch) -> ServedRecipe:
 
 def _resources(recipe: Recipe, launch: ServerLaunch) -> HostResources:
     """Returns the host's resources that a server takes. Weights pass through its memory to a GPU."""
-    asked, ranks = recipe.kubernetes.resources, recipe.target.parallel.ranks
-    on_cpu = recipe.hardware.gpu == gpus.NONE
-    shared = bytes_of(asked.shared_memory) if asked.shared_memory else _SHARED * (1 + ranks)
-    memory = _BASE + launch.weights + launch.kv_bytes + (0 if on_cpu else _OF_A_RANK * ranks) + shared
-    cpu = asked.cpu or str(_CPUS + _CPUS_OF_A_RANK * ranks)
-    is_with_pod = isinstance(recipe.kubernetes.cache, EmptyDir)
-    return HostResources(
-        cpu=cpu,
-        # It runs a thread for each processor that it may use.
-        cpu_limit=cpu if on_cpu else None,
-        memory=asked.memory or gib(memory),
-        shared_memory=asked.shared_memory or gib(shared),
-        disk=asked.disk or gib(_TEMPORARY + launch.weights * is_with_pod),
-    )
-
-
-def _times(options: Kubernetes, launch: ServerLaunch) -> ServerTimes:
-    failures = pod.startup_failures_of_server(launch)
-    return ServerTimes(
-        grace_s=options.grace_seconds,
-        startup_failures=failures,
-        progress_s=IMAGE_S + failures * pod.STARTUP_S,
+    ranks, on_cpu = recipe.target.parallel.ranks, recipe.hardware.gpu == gpus.NONE
+    return host_resources(
+        recipe,
+        cpus=_CPUS + _CPUS_OF_A_RANK * ranks,
+        memory=_BASE + launch.weights + launch.kv_bytes + (0 if on_cpu else _OF_A_RANK * ranks),
+        shared=_SHARED * (1 + ranks),
+        disk=_TEMPORARY,
+        weights=launch.weights,
+        on_cpu=on_cpu,
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from trtspec.base.errors import StoreError
 from trtspec.base.roles import Role
-from trtspec.pipeline.engine.directory import maker_of
 from trtspec.pipeline.store.entry import Entry
 from trtspec.pipeline.store.store import Store
 from trtspec.recipe.schema import Recipe
@@ -21,7 +20,6 @@ from trtspec.serving.executors.limits import limits_of
 class BuildEngine:
     """An engine of a stored build."""
 
-    backend: str
     ranks: int
     weights: int
     """The bytes of all its ranks."""
@@ -66,7 +64,6 @@ def _engine(store: Store, entry: Entry, role: Role) -> BuildEngine:
     item = 4 if pretrained["dtype"] == "float32" else 2
     ranks = [file.size for path, file in entry.files.items() if path.startswith(f"{folder}/rank")]
     return BuildEngine(
-        backend=maker_of(config["version"]),
         ranks=len(ranks),
         weights=sum(ranks),
         kv_per_token=2 * pretrained["num_hidden_layers"] * heads * item,

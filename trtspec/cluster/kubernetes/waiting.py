@@ -12,7 +12,6 @@ from trtspec.base.errors import ClusterError
 from trtspec.cluster.kubernetes import pods, workloads
 from trtspec.cluster.kubernetes.cluster import Cluster, UnreachableError
 from trtspec.cluster.kubernetes.pods import Pod
-from trtspec.cluster.kubernetes.predictor import find_predictor
 from trtspec.cluster.kubernetes.refusals import RefusedByCluster
 from trtspec.cluster.kubernetes.resources import POD, Ref
 from trtspec.cluster.kubernetes.troubles import Trouble, denied, trouble_of, unready
@@ -51,22 +50,13 @@ class _NotUpError(ClusterError):
         self.lines = tuple(log[-LOG_LINES:])
 
 
-def wait(
-    cluster: Cluster,
-    refs: Sequence[Ref],
-    labels: Mapping[str, str],
-    seconds: float,
-    listener: PodListener,
-) -> None:
-    """Returns when all replicas of the workloads are ready and none of an older template is left.
+class PodWait:
+    """Waits until all replicas of workloads are ready and none of an older template is left.
 
-    `labels` select their pods. Raises `ClusterError` at once for a problem that cannot pass. For others it
-    waits as long as each may last, or `seconds` without progress.
+    `labels` select their pods. A problem that cannot pass ends the wait at once; others may last as long as
+    each can, or `seconds` without progress.
     """
-    _Wait(cluster, refs, labels, seconds, listener).run()
 
-
-class _Wait:
     def __init__(
         self,
         cluster: Cluster,
@@ -82,6 +72,7 @@ class _Wait:
         self._absent_since: float | None = None
 
     def run(self) -> None:
+        """Raises `ClusterError` with the reason if they do not start."""
         while True:
             try:
                 if self._look():
@@ -93,11 +84,8 @@ class _Wait:
 
     def _look(self) -> bool:
         now = time.monotonic()
-        found = [
-            workloads.parse(manifest, find_predictor(self._cluster, manifest))
-            for ref in self._refs
-            if (manifest := self._cluster.find(ref))
-        ]
+        cluster = self._cluster
+        found = [workloads.look(cluster, one) for ref in self._refs if (one := cluster.find(ref))]
         if len(found) < len(self._refs):
             gone = set(self._refs) - {each.ref for each in found}
             raise ClusterError(str(min(gone, key=str)), "was deleted while trtspec waited for it")

@@ -1,4 +1,4 @@
-"""Reads a workload's desired and actual numbers of pods from the API server's objects; pure."""
+"""Reads a workload's desired and actual numbers of pods from the API server's objects."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trtspec.cluster.kubernetes.cluster import Cluster, Manifest
 from trtspec.cluster.kubernetes.resources import (
     ARGO_ROLLOUT,
     DEPLOYMENT,
@@ -49,6 +50,14 @@ class ReplicaCounts:
         """True if all replicas are of the newest template and ready, and no other is left."""
         counts = self.updated, self.ready, self.total
         return self.is_seen and all(number == self.wanted for number in counts)
+
+
+def look(cluster: Cluster, manifest: Manifest) -> ReplicaCounts:
+    """Returns the workload of an object; an InferenceService has the counts of KServe's Deployment."""
+    ref = ref_of(manifest)
+    if ref.resource != INFERENCE_SERVICE:
+        return parse(manifest)
+    return parse(manifest, cluster.find(Ref(DEPLOYMENT, f"{ref.name}-predictor")))
 
 
 def parse(manifest: Mapping[str, Any], predictor: Mapping[str, Any] | None = None) -> ReplicaCounts:

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from ruamel.yaml import YAML
 
 from tests.fakes.gpu_machine import H200, GpuMachine
-from trtspec.cluster.ci import github, gitlab
+from trtspec.cluster.ci.systems import GITHUB, GITLAB
 
 ROOT = Path(__file__).parents[4]
 TRTSPEC = Path(sys.executable).with_name("trtspec")
@@ -82,7 +82,7 @@ class Steps:
 
 @pytest.fixture
 def jobs() -> dict[str, Any]:
-    document: dict[str, Any] = YAML(typ="safe").load(github.workflow())["jobs"]
+    document: dict[str, Any] = YAML(typ="safe").load(GITHUB.workflow)["jobs"]
     return document
 
 
@@ -191,7 +191,7 @@ class TestGithub:
 
 
 def test_gitlab(checkout: Path, machine: GpuMachine) -> None:
-    template = YAML(typ="safe").load(gitlab.template())
+    template = YAML(typ="safe").load(GITLAB.workflow)
     variables = template["variables"] | {"RECIPES": "*.yaml"}
 
     def shell(lines: list[str], **more: str) -> None:

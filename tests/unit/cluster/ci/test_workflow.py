@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from trtspec.base.errors import TrtspecError
 from trtspec.cli.app import app
-from trtspec.cluster.ci import github, gitlab
 from trtspec.cluster.ci.job import CiJob
+from trtspec.cluster.ci.systems import GITHUB, GITLAB
 
 ROOT = Path(__file__).parents[4]
 BIN = Path(sys.executable).parent
@@ -29,7 +29,7 @@ EXPRESSION = re.compile(r"\$\{\{.*?\}\}")
 @pytest.fixture
 def workflow() -> dict[str, Any]:
     """As GitHub reads it: YAML 1.2."""
-    document: dict[str, Any] = YAML(typ="safe").load(github.workflow())
+    document: dict[str, Any] = YAML(typ="safe").load(GITHUB.workflow)
     return document
 
 
@@ -39,7 +39,7 @@ def steps(workflow: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 class TestInit:
-    @pytest.mark.parametrize(("system", "file"), [("github", github.FILE), ("gitlab", gitlab.FILE)])
+    @pytest.mark.parametrize(("system", "file"), [("github", str(GITHUB.file)), ("gitlab", str(GITLAB.file))])
     def test_writes_one_file(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str, file: str
     ) -> None:
@@ -60,18 +60,18 @@ class TestInit:
 
     def test_what_is_there_stays_unless_forced(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
-        Path(github.FILE).parent.mkdir(parents=True)
-        Path(github.FILE).write_text("mine")
+        GITHUB.file.parent.mkdir(parents=True)
+        GITHUB.file.write_text("mine")
         result = CliRunner().invoke(app, ["ci", "init", "github"])
         assert isinstance(result.exception, TrtspecError)
         assert result.exception.repair == "to replace it: trtspec ci init github --force"
-        assert Path(github.FILE).read_text() == "mine"
+        assert GITHUB.file.read_text() == "mine"
         assert CliRunner().invoke(app, ["ci", "init", "github", "--force"]).exit_code == 0
-        assert Path(github.FILE).read_text() == github.workflow()
+        assert GITHUB.file.read_text() == GITHUB.workflow
 
 
 def test_the_workflow_of_this_repository_is_what_init_writes() -> None:
-    assert (ROOT / github.FILE).read_text() == github.workflow()
+    assert (ROOT / GITHUB.file).read_text() == GITHUB.workflow
 
 
 class TestSchemas:
@@ -80,14 +80,14 @@ class TestSchemas:
         assert result.exit_code == 0, result.output
 
     def test_github(self, tmp_path: Path) -> None:
-        (tmp_path / "workflow.yml").write_text(github.workflow())
+        (tmp_path / "workflow.yml").write_text(GITHUB.workflow)
         self.check("vendor.github-workflows", tmp_path / "workflow.yml")
 
     def test_the_workflow_that_tests_trtspec(self) -> None:
         self.check("vendor.github-workflows", ROOT / ".github/workflows/ci.yml")
 
     def test_gitlab(self, tmp_path: Path) -> None:
-        (tmp_path / "template.yml").write_text(gitlab.template())
+        (tmp_path / "template.yml").write_text(GITLAB.workflow)
         self.check("vendor.gitlab-ci", tmp_path / "template.yml")
 
     @pytest.mark.parametrize("recipes", [["llama-3.1-405b-8xh200.yaml"], ["tiny/recipe.yaml"]])
@@ -98,7 +98,7 @@ class TestSchemas:
         self.check("vendor.gitlab-ci", tmp_path / "child.json")
 
     def test_a_schema_refuses_what_is_wrong(self, tmp_path: Path) -> None:
-        (tmp_path / "workflow.yml").write_text(github.workflow().replace("runs-on", "run-on"))
+        (tmp_path / "workflow.yml").write_text(GITHUB.workflow.replace("runs-on", "run-on"))
         with pytest.raises(AssertionError):
             self.check("vendor.github-workflows", tmp_path / "workflow.yml")
 
@@ -125,7 +125,7 @@ class TestSafety:
         assert len(uses) == 3
         for action in uses:
             assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", action)
-            assert re.search(rf"{action}  # v\d+\.\d+\.\d+\n", github.workflow())
+            assert re.search(rf"{action}  # v\d+\.\d+\.\d+\n", GITHUB.workflow)
 
     def test_every_job_ends(self, workflow: dict[str, Any]) -> None:
         assert all("timeout-minutes" in job for job in workflow["jobs"].values())
@@ -139,14 +139,14 @@ class TestSafety:
         }
 
     def test_both_systems_run_the_same_lines(self, workflow: dict[str, Any]) -> None:
-        child = gitlab.child_pipeline([CiJob("a", "a.yaml", "h200", 1, "1.2.1", "image")])
+        child = GITLAB.jobs([CiJob("a", "a.yaml", "h200", 1, "1.2.1", "image")])
         (job,) = child.values()
         lines = [line for step in steps(workflow) for line in step.get("run", "").splitlines()]
         assert set(job["script"]) | set(job["after_script"]) <= set(lines)
 
     def test_shellcheck(self, workflow: dict[str, Any], tmp_path: Path) -> None:
-        template = YAML(typ="safe").load(gitlab.template())
-        child = gitlab.child_pipeline([CiJob("a", "a.yaml", "h200", 1, "1.2.1", "image")])
+        template = YAML(typ="safe").load(GITLAB.workflow)
+        child = GITLAB.jobs([CiJob("a", "a.yaml", "h200", 1, "1.2.1", "image")])
         scripts = [step["run"] for step in steps(workflow) if "run" in step]
         for job in (template["engine-matrix"], *child.values()):
             scripts += ["\n".join(job["script"]), "\n".join(job.get("after_script", ()))]

@@ -15,7 +15,7 @@ from trtspec.base.errors import ClusterError
 from trtspec.cluster.kubernetes.cluster import Cluster
 from trtspec.cluster.kubernetes.resources import DEPLOYMENT, INFERENCE_SERVICE, Ref
 from trtspec.cluster.kubernetes.troubles import Trouble
-from trtspec.cluster.kubernetes.waiting import wait
+from trtspec.cluster.kubernetes.waiting import PodWait
 
 LLAMA = Ref(DEPLOYMENT, "llama")
 
@@ -38,13 +38,13 @@ class Heard:
 
 def waited(cluster: Cluster, seconds: float = 600) -> Heard:
     heard = Heard()
-    wait(cluster, [LLAMA], LABELS, seconds, heard)
+    PodWait(cluster, [LLAMA], LABELS, seconds, heard).run()
     return heard
 
 
 def failed(cluster: Cluster, seconds: float = 600) -> ClusterError:
     with pytest.raises(ClusterError) as error:
-        wait(cluster, [LLAMA], LABELS, seconds, Heard())
+        PodWait(cluster, [LLAMA], LABELS, seconds, Heard()).run()
     return error.value
 
 
@@ -202,7 +202,7 @@ def test_a_probe_that_restarts_it_is_the_reason(cluster: Cluster, emulator: Emul
     cluster.apply(deployment())
     heard = Heard()
     with pytest.raises(ClusterError) as error:
-        wait(cluster, [LLAMA], LABELS, 300, heard)
+        PodWait(cluster, [LLAMA], LABELS, 300, heard).run()
     assert [trouble.kind for trouble in heard.troubles] == ["probe of server"]
     assert "Container server failed startup probe, will be restarted: " + words in error.value.problem
 
@@ -298,7 +298,7 @@ def test_kserve_is_judged_by_its_deployment(cluster: Cluster, emulator: Emulator
     cluster.apply(inference_service("one"))
     emulator.at_time = lambda now: kserve.reconcile(emulator, "llama") if now < 10 else None
     with pytest.raises(ClusterError):
-        wait(cluster, service, LABELS, 30, Heard())
+        PodWait(cluster, service, LABELS, 30, Heard()).run()
     assert emulator.manifest("deployments", "llama-predictor")["status"]["readyReplicas"] == 2
 
     # An autoscaler has changed the Deployment, whose generation is then not that of the service.
@@ -307,7 +307,7 @@ def test_kserve_is_judged_by_its_deployment(cluster: Cluster, emulator: Emulator
             (NAMESPACE, "deployments", "llama-predictor"), {"spec": {"replicas": replicas}}, "", ""
         )
     emulator.at_time = lambda now: kserve.tell(emulator, "llama")
-    wait(cluster, service, LABELS, 30, Heard())
+    PodWait(cluster, service, LABELS, 30, Heard()).run()
     told = emulator.manifest("inferenceservices", "llama")
     assert told["metadata"]["generation"] < told["status"]["observedGeneration"]
 
@@ -321,7 +321,7 @@ def test_kserve_is_judged_by_its_deployment(cluster: Cluster, emulator: Emulator
             kserve.tell(emulator, "llama")
 
     emulator.at_time = work
-    wait(cluster, service, LABELS, 60, Heard())
+    PodWait(cluster, service, LABELS, 60, Heard()).run()
     assert emulator.now > taken_up
     template = emulator.manifest("deployments", "llama-predictor")["spec"]["template"]
     assert template["metadata"]["annotations"] == {"trtspec/digest": "two"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trtspec.base.errors import ClusterError
-from trtspec.cluster.kubernetes import pods, waiting, workloads
+from trtspec.cluster.kubernetes import pods, workloads
 from trtspec.cluster.kubernetes.canary.steps import PodCounts, moves
 from trtspec.cluster.kubernetes.cluster import Cluster
 from trtspec.cluster.kubernetes.helm import Helm
@@ -15,7 +15,7 @@ from trtspec.cluster.kubernetes.labels import CANARY, STABLE, of_instance, on_tr
 from trtspec.cluster.kubernetes.pods import Pod
 from trtspec.cluster.kubernetes.resources import DEPLOYMENT, POD, Ref
 from trtspec.cluster.kubernetes.values import Values
-from trtspec.cluster.kubernetes.waiting import PodListener
+from trtspec.cluster.kubernetes.waiting import PodListener, PodWait
 from trtspec.cluster.kubernetes.workloads import ReplicaCounts
 
 _WHOLE = 1000  # the sum of a route's weights
@@ -93,7 +93,7 @@ class CanaryPair:
         labels = on_track(name, tracks[0]) if len(tracks) == 1 else of_instance(name)
         refs = [self.refs[track] for track in tracks]
         patience_s = float(self.values.times.progress_s)
-        waiting.wait(self.cluster, refs, labels, patience_s, self.listener)
+        PodWait(self.cluster, refs, labels, patience_s, self.listener).run()
 
     def lead(self, share: float) -> None:
         """Gives the canary a share of the requests if a route has weights."""

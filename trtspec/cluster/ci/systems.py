@@ -1,20 +1,25 @@
-"""Writes the child pipeline that builds in GitLab CI, and `gitlab.yml`, the template that makes and starts
-it.
+"""Lists the CI systems: the workflow of each, and the jobs that its workflow asks for.
 
-The template forwards the variables of its pipeline. Without that, variables set by a schedule or a manual run
-would reach the matrix alone. Source: GitLab Docs, "Downstream pipelines", section "Dynamic child pipelines",
-and their troubleshooting.
+`github.yml` builds a matrix. GitHub Docs list the contexts that a key may use: "Contexts reference", table
+"Context availability". An action is named by its commit: a tag may be moved to other code. The job `matrix`
+assigns before it echoes, so that the step fails if its command fails. Without `queue: max` at most one job
+waits, and the next one cancels it.
+
+`gitlab.yml` makes and starts a child pipeline, and forwards the variables of its own. Without that, variables
+set by a schedule or a manual run would reach the matrix alone. Source: GitLab Docs, "Downstream pipelines",
+section "Dynamic child pipelines", and their troubleshooting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from trtspec.cluster.ci.job import CiJob
 
-FILE = ".gitlab/engine-build.yml"
 _ALWAYS = [{"when": "on_success"}]
 # NVIDIA's image has PyTorch, and may lack ensurepip; its own packages stay as they are.
 _INSTALL = (
@@ -35,6 +40,11 @@ _COLLECT = (
 )
 
 
+def matrix(jobs: Iterable[CiJob]) -> dict[str, Any]:
+    """Returns the matrix of these jobs, for `strategy.matrix: ${{ fromJSON(...) }}`."""
+    return {"include": [{**asdict(job), "runs_on": list(job.labels)} for job in jobs]}
+
+
 def child_pipeline(jobs: Iterable[CiJob]) -> dict[str, Any]:
     """Returns the pipeline of these jobs.
 
@@ -44,11 +54,6 @@ def child_pipeline(jobs: Iterable[CiJob]) -> dict[str, Any]:
     pipeline = {f"engine-build {job.name}": _build_job(job) for job in jobs}
     nothing = {"engine-build": {"rules": _ALWAYS, "script": ["echo 'There is nothing to build.'"]}}
     return pipeline or nothing
-
-
-def template() -> str:
-    """Returns the text of `FILE`."""
-    return files("trtspec.cluster.ci").joinpath("gitlab.yml").read_text(encoding="utf-8")
 
 
 def _build_job(job: CiJob) -> dict[str, Any]:
@@ -75,3 +80,25 @@ def _build_job(job: CiJob) -> dict[str, Any]:
             "expire_in": "30 days",
         },
     }
+
+
+@dataclass(frozen=True, slots=True)
+class CiSystem:
+    """A CI system."""
+
+    name: str
+    file: Path
+    """The place of its workflow in a repository."""
+    key: str
+    """The setting of the workflow that says where pip finds trtspec."""
+    jobs: Callable[[Iterable[CiJob]], dict[str, Any]]
+    """Returns what its workflow builds."""
+
+    @property
+    def workflow(self) -> str:
+        return files("trtspec.cluster.ci").joinpath(f"{self.name}.yml").read_text(encoding="utf-8")
+
+
+GITHUB = CiSystem("github", Path(".github/workflows/engine-build.yml"), "its input trtspec", matrix)
+GITLAB = CiSystem("gitlab", Path(".gitlab/engine-build.yml"), "its variable TRTSPEC", child_pipeline)
+SYSTEMS = {system.name: system for system in (GITHUB, GITLAB)}
