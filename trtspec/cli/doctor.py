@@ -13,7 +13,7 @@ from trtspec.base.findings import Finding, Severity, as_json, errors, ok
 from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import out
 from trtspec.deployment.installed_triton import find_wheel
-from trtspec.pipeline.build.plan import PlanRequest, outline
+from trtspec.pipeline.build.plan import PlanRequest, draw_plan
 from trtspec.pipeline.build.preflight import check_models
 from trtspec.pipeline.machine.doctor import examine
 from trtspec.pipeline.machine.host import Host
@@ -59,7 +59,7 @@ def _models(loaded: LoadedRecipe, machine: Machine) -> list[Finding]:
     """Finds what the recipe asks of its models and they do not allow, as a build would before it starts."""
     host = Host(machine.versions, machine.trtllm_build, machine.gpus)
     try:
-        made = outline(loaded, host, PlanRequest({}), out.watch, offline=True)
+        made = draw_plan(loaded, host, PlanRequest({}), out.watch, offline=True)
         check_models(made.steps)
     except TrtspecError as error:
         return list(error.findings)

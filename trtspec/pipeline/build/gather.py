@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -126,7 +126,8 @@ def _model(
     source = read_source(folder)
     names = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
     told = {**digests_of_weights(folder), **(digests_of_blobs(folder) if is_told else {})}
-    return ModelFacts(name, commit, source, _digests(name, (*source.files, *names), digests, told))
+    known = digests.by_name((*source.files, *names), name, told) if digests else None
+    return ModelFacts(name, commit, source, known)
 
 
 def _head(
@@ -147,18 +148,8 @@ def _head(
         tensors=tensors,
     )
     files = {folder / "config.json", *(tensor.file for tensor in tensors.values())}
-    return HeadFacts(name, commit, head, source, _digests(name, sorted(files), digests, {}))
-
-
-def _digests(
-    name: str, files: Iterable[Path], digests: FileDigests | None, known: Mapping[str, str]
-) -> dict[str, str] | None:
-    """Returns the digests of a model's files by their names; `known` are those that need no reading."""
-    if digests is None:
-        return None
-    named = {file.name: file for file in files}
-    read = digests.of_all([file for each, file in named.items() if each not in known], name)
-    return {each: known[each] if each in known else read[file] for each, file in named.items()}
+    known = digests.by_name(sorted(files), name, {}) if digests else None
+    return HeadFacts(name, commit, head, source, known)
 
 
 def _draft(

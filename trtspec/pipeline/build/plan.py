@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +24,6 @@ from trtspec.pipeline.steps.pull import StoredEngine
 from trtspec.pipeline.steps.steps import make_steps, weights_read
 from trtspec.pipeline.store.store import Store
 from trtspec.recipe.loader import LoadedRecipe, load
-from trtspec.recipe.releases import release_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +89,9 @@ def make_plan(
     """
     request = request_of(output, backend, layout, container=container, only=only)
     loaded, folder = read_request(recipe, request)
-    host = find_builder(loaded, request)
+    host = find_host(loaded.recipe, container=container)
     reads = to_run or store is not None or has_records(folder)
-    made = outline(loaded, host, request, progress, offline=not reads)
+    made = draw_plan(loaded, host, request, progress, offline=not reads)
     return with_files(made, store, progress, to_run=to_run) if reads else made
 
 
@@ -119,29 +118,35 @@ def read_request(recipe: str | Path, request: PlanRequest) -> tuple[LoadedRecipe
     return loaded, build_folder(loaded, request.flags, os.environ)
 
 
-def find_builder(loaded: LoadedRecipe, request: PlanRequest) -> Host:
-    """Looks at what would build the engines."""
-    # The release of a recipe may be one of another engine's server.
-    compiles = loaded.recipe.runner.compiles
-    release = release_of(loaded.recipe.engine.release if compiles else None)
-    return find_host(release, container=request.container)
-
-
-def outline(
-    loaded: LoadedRecipe, host: Host, request: PlanRequest, progress: Progress, *, offline: bool
+def draw_plan(
+    loaded: LoadedRecipe,
+    host: Host,
+    request: PlanRequest,
+    progress: Progress,
+    *,
+    offline: bool = False,
+    digests: FileDigests | None = None,
+    weights: Collection[Role] = (),
+    store: Store | None = None,
 ) -> BuildPlan:
     """Returns the plan as far as it is known before a file of weights is read, hashed or downloaded.
 
-    `offline` is as for `gather`. Raises RecipeError and OptionError, also for what the recipe wants and its
-    models do not allow, and what `gather` raises.
+    With `digests` it tells which steps are done, and of which engines the `store` has. `weights` and
+    `offline` are as for `gather`. Raises RecipeError and OptionError, also for what the recipe wants and its
+    models do not allow, what `gather` raises, and StoreError.
     """
-    facts = gather(loaded, host, None, (), progress, offline=offline)
+    facts = gather(loaded, host, digests, weights, progress, offline=offline)
     resolved = resolve(loaded, facts, request.flags, os.environ)
     if request.container and resolved.release is None:
         raise OptionError("container", f"the {resolved.backend} backend builds without a container")
-    digests = FileDigests(resolved.output / FOLDER / "digests.json", progress)
-    steps = make_steps(resolved, facts, only=request.only)
-    return BuildPlan(request, facts, resolved, steps, steps, digests)
+    digests = digests or FileDigests(resolved.output / FOLDER / "digests.json", progress)
+    own = steps = make_steps(resolved, facts, only=request.only)
+    found = dict[Role, StoredEngine]()
+    if store:
+        undone = pending(own, resolved.output, digests)
+        found = look(store, own, undone, resolved, host.versions.get("tensorrt"))
+        steps = make_steps(resolved, facts, found, request.only)
+    return BuildPlan(request, facts, resolved, steps, own, digests, found)
 
 
 def with_files(made: BuildPlan, store: Store | None, progress: Progress, *, to_run: bool) -> BuildPlan:
@@ -149,21 +154,14 @@ def with_files(made: BuildPlan, store: Store | None, progress: Progress, *, to_r
 
     `store` and `to_run` are as for `make_plan`. Raises what `gather` raises, and StoreError.
     """
-    request, loaded, host, digests = made.request, made.resolved.loaded, made.facts.host, made.digests
-    weights: set[Role] = set()
+    loaded, host, weights = made.resolved.loaded, made.facts.host, set[Role]()
     while True:
-        facts = gather(loaded, host, digests, weights, progress)
-        resolved = resolve(loaded, facts, request.flags, os.environ)
-        own = steps = make_steps(resolved, facts, only=request.only)
-        found = dict[Role, StoredEngine]()
-        if store:
-            undone = pending(own, resolved.output, digests)
-            found = look(store, own, undone, resolved, host.versions.get("tensorrt"))
-            steps = make_steps(resolved, facts, found, request.only)
-        made = BuildPlan(request, facts, resolved, steps, own, digests, found)
+        made = draw_plan(
+            loaded, host, made.request, progress, digests=made.digests, weights=weights, store=store
+        )
         undone = made.pending() if to_run else set()
-        needed = weights_read([step for step in steps if step.name in undone])
-        missing = {role for role in needed if is_headers_only(facts.models[role].source)}
+        needed = weights_read([step for step in made.steps if step.name in undone])
+        missing = {role for role in needed if is_headers_only(made.facts.models[role].source)}
         if not missing:
             return made
         weights |= missing

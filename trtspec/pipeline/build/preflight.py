@@ -11,9 +11,9 @@ from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
 from trtspec.models.download import cache_of
 from trtspec.models.headers_only import is_headers_only
-from trtspec.pipeline.build.plan import BuildPlan, PlanRequest, find_builder, outline, read_request
+from trtspec.pipeline.build.plan import BuildPlan, PlanRequest, draw_plan, read_request
 from trtspec.pipeline.machine.disk import find_disk
-from trtspec.pipeline.machine.host import Host
+from trtspec.pipeline.machine.host import Host, find_host
 from trtspec.pipeline.plan.obstacles import disk_obstacle, recipe_obstacle
 from trtspec.pipeline.run.records import has_records, unrecorded
 from trtspec.pipeline.run.runner import check_ours, named, prepare
@@ -35,14 +35,14 @@ def look_ahead(
     The tools, the container engine and the GPUs come first, then the models' configurations and the access to
     them, then the disks; what steps need beside all that, such as an image, is fetched last. A build that
     `pulls` from a store needs no tools. Steps before `stage`, or of an earlier build, need none either.
-    Raises what `outline` raises, UnavailableError, and PairError.
+    Raises what `draw_plan` raises, UnavailableError, and PairError.
     """
     loaded, folder = read_request(recipe, request)
-    host = find_builder(loaded, request)
+    host = find_host(loaded.recipe, container=request.container)
     is_whole = request.only is None and stage is Stage.BUILD
     if is_whole and not pulls and not has_records(folder) and (error := _host_obstacle(loaded, host)):
         raise error
-    made = outline(loaded, host, request, watch, offline=False)
+    made = draw_plan(loaded, host, request, watch)
     steps = up_to(made.steps, stage)
     names = unrecorded(steps, folder)
     undone = [step for step in steps if step.name in names]

@@ -10,7 +10,8 @@ from trtspec.checkpoint.calibrate.calibrate import PACKAGES as CALIBRATE_PACKAGE
 from trtspec.pipeline.containers.engine import ContainerEngine, find_engine
 from trtspec.pipeline.machine.devices import Gpu, find_gpus
 from trtspec.pipeline.machine.installed import COMMAND, engine_versions, installed
-from trtspec.recipe.releases import Release
+from trtspec.recipe.releases import release_of
+from trtspec.recipe.schema import Recipe
 
 PACKAGES = ("trtspec", "torch", "numpy", "tokenizers", *CALIBRATE_PACKAGES)
 
@@ -29,8 +30,13 @@ class Host:
     """Runs the container that engines are built in. None if they are built by what is installed here."""
 
 
-def find_host(release: Release, *, container: bool) -> Host:
-    """Looks at this machine; for a container, the versions of TensorRT are those of the release's image."""
+def find_host(recipe: Recipe, *, container: bool) -> Host:
+    """Looks at what would build a recipe's engines: this machine, or a container on it.
+
+    For a container, the versions of TensorRT are those of its release's image.
+    """
+    # The release of a recipe may be one of another engine's server.
+    release = release_of(recipe.engine.release if recipe.runner.compiles else None)
     trtllm_build = shutil.which(COMMAND)
     image = {"tensorrt_llm": release.version, "tensorrt": release.tensorrt}
     return Host(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from trtspec.base.atomic import write_atomically
@@ -38,6 +38,12 @@ class FileDigests:
             for file, key in unread.items():
                 self._known[key] = _sha256(file, advance)
         return {file: self._known[key] for file, (key, _) in keys.items()}
+
+    def by_name(self, files: Iterable[Path], name: str, known: Mapping[str, str]) -> dict[str, str]:
+        """Returns the digests of a model's files by their names; `known` are those that need no reading."""
+        named = {file.name: file for file in files}
+        read = self.of_all([file for each, file in named.items() if each not in known], name)
+        return {each: known[each] if each in known else read[file] for each, file in named.items()}
 
     def of_tree(self, path: Path) -> dict[str, str]:
         """Returns the digests of a file or of all files in a folder, by paths that begin with its own name.

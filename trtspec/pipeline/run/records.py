@@ -49,11 +49,8 @@ def has_records(build: Path) -> bool:
 
 def pending(steps: Sequence[Step], build: Path, digests: FileDigests) -> set[str]:
     """Returns the names of the steps that a run would not skip; writes nothing."""
-    records, names = read_records(build), set[str]()
-    for step in steps:
-        if not is_done(step, records, build, digests) or names.intersection(step.after):
-            names.add(step.name)
-    return names
+    records = read_records(build)
+    return _with_later(steps, {step.name for step in steps if not is_done(step, records, build, digests)})
 
 
 def unrecorded(steps: Sequence[Step], build: Path) -> set[str]:
@@ -65,9 +62,16 @@ def unrecorded(steps: Sequence[Step], build: Path) -> set[str]:
     for step in steps:
         record = records.get(step.name)
         is_other = record is None or step.digest not in (None, record.digest)
-        is_gone = step.output is not None and not (build / step.output).exists()
-        if is_other or is_gone or names.intersection(step.after):
-            names.add(step.name)
+        if is_other or (step.output is not None and not (build / step.output).exists()):
+            names |= {step.name}
+    return _with_later(steps, names)
+
+
+def _with_later(steps: Sequence[Step], names: set[str]) -> set[str]:
+    """Adds the names of the steps that come after one of these, and returns all."""
+    for step in steps:
+        if names.intersection(step.after):
+            names |= {step.name}
     return names
 
 
