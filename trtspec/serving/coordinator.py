@@ -164,11 +164,14 @@ class Coordinator:
             await asyncio.sleep(0)  # Other requests get their rounds meanwhile.
         is_cached = asyncio.Event()
 
-        def start(index: int) -> AsyncGenerator[Delta, None]:
+        async def run(index: int) -> AsyncGenerator[Delta, None]:
             after = is_cached if index else None
-            return self._run(request, arrived, deadline, takes_part, states[index], after)
+            own = self._run(request, arrived, deadline, takes_part, states[index], after)
+            async with aclosing(own) as deltas:
+                async for delta in deltas:
+                    yield replace(delta, sequence_index=index)
 
-        async with aclosing(interleave(count, start)) as deltas:
+        async with aclosing(interleave([run(index) for index in range(count)])) as deltas:
             async for delta in deltas:
                 is_cached.set()
                 yield delta

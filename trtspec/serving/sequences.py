@@ -1,38 +1,36 @@
-"""Several completions of one prompt as one stream."""
+"""Merges several streams into one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from typing import TypeVar
 
-from trtspec.serving.completion import Delta
+T = TypeVar("T")
 
 
-async def interleave(
-    count: int, start: Callable[[int], AsyncGenerator[Delta, None]]
-) -> AsyncGenerator[Delta, None]:
-    """Yields the deltas of the streams `start(0)` to `start(count - 1)` as they come, with `sequence_index`.
+async def interleave(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+    """Yields the items of the streams as they come.
 
     It raises the first error of any stream. That ends the others, and so does closing the generator.
     """
-    heard: asyncio.Queue[Delta | asyncio.Task[None]] = asyncio.Queue()
+    heard: asyncio.Queue[tuple[T] | asyncio.Task[None]] = asyncio.Queue()
 
-    async def run(index: int) -> None:
-        async with aclosing(start(index)) as deltas:
-            async for delta in deltas:
-                heard.put_nowait(replace(delta, sequence_index=index))
+    async def run(stream: AsyncGenerator[T, None]) -> None:
+        async with aclosing(stream) as items:
+            async for item in items:
+                heard.put_nowait((item,))
 
-    tasks = [asyncio.create_task(run(index)) for index in range(count)]
+    tasks = [asyncio.create_task(run(stream)) for stream in streams]
     for task in tasks:
         task.add_done_callback(heard.put_nowait)
-    left = count
+    left = len(tasks)
     try:
         while left:
             found = await heard.get()
-            if isinstance(found, Delta):
-                yield found
+            if isinstance(found, tuple):
+                yield found[0]
             else:
                 found.result()
                 left -= 1

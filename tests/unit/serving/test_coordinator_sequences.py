@@ -188,13 +188,13 @@ def test_streams_are_interleaved_as_they_speak(run: Run) -> None:
     async def speak(index: int) -> AsyncGenerator[Delta, None]:
         for word in range(2):
             await turns[2 * word + index].wait()
-            yield Delta(f"{index}{word}", [])
+            yield Delta(f"{index}{word}", [], sequence_index=index)
 
     async def main() -> None:
         order = [turns[1], turns[0], turns[2], turns[3]]
         heard = []
         order.pop(0).set()
-        async for delta in interleave(2, speak):
+        async for delta in interleave([speak(0), speak(1)]):
             heard.append((delta.sequence_index, delta.text))
             if order:
                 order.pop(0).set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, suppress
 from typing import Protocol
@@ -19,6 +18,7 @@ from trtspec.gateway.openai.pieces import ChoicePiece, piece
 from trtspec.gateway.openai.places import Places
 from trtspec.gateway.openai.request_id import id_headers
 from trtspec.gateway.openai.upstream import Upstream
+from trtspec.serving.sequences import interleave
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -96,8 +96,9 @@ class Exchange(Response):
     async def _pieces(self) -> AsyncGenerator[list[ChoicePiece], None]:
         """Yields what the model says, until every choice has its last piece; raises `ApiError`."""
         left, inputs = self._job.num_choices, self._job.inputs
-        source = self._one(0) if len(inputs) == 1 else self._several()
-        async with aclosing(source) as batches:
+        # An error of one prompt ends the others.
+        asked = [self._one(number) for number in range(len(inputs))]
+        async with aclosing(asked[0] if len(asked) == 1 else interleave(asked)) as batches:
             async for batch in batches:
                 left -= sum(piece.finish_reason is not None for piece in batch)
                 yield batch
@@ -109,32 +110,6 @@ class Exchange(Response):
         async with aclosing(self._upstream.ask(self._job.inputs[number], self._trace)) as batches:
             async for batch in batches:
                 yield [piece(said, first) for said in batch]
-
-    async def _several(self) -> AsyncGenerator[list[ChoicePiece], None]:
-        """Asks all prompts at once; an error of one ends the others."""
-        heard: asyncio.Queue[list[ChoicePiece] | asyncio.Task[None]] = asyncio.Queue()
-
-        async def run(number: int) -> None:
-            async with aclosing(self._one(number)) as batches:
-                async for batch in batches:
-                    heard.put_nowait(batch)
-
-        tasks = [asyncio.create_task(run(number)) for number in range(len(self._job.inputs))]
-        for task in tasks:
-            task.add_done_callback(heard.put_nowait)
-        running = len(tasks)
-        try:
-            while running:
-                found = await heard.get()
-                if isinstance(found, list):
-                    yield found
-                else:
-                    found.result()
-                    running -= 1
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _begin(send: Send, status: int, headers: Headers) -> None:

@@ -22,9 +22,13 @@ class FileChunk(NamedTuple):
 
     def is_whole(self) -> bool:
         """Says whether the file has the chunk there."""
+        return sha256(self.read()).hexdigest() == self.chunk.sha256
+
+    def read(self) -> bytes:
+        """Returns the file's bytes there."""
         with self.file.open("rb") as stream:
             stream.seek(self.offset)
-            return sha256(stream.read(self.chunk.size)).hexdigest() == self.chunk.sha256
+            return stream.read(self.chunk.size)
 
 
 def pull(store: Store, entry: Entry, folder: Path, advance: Advance) -> None:

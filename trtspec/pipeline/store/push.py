@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
 
 from trtspec.base.errors import StoreError
 from trtspec.base.progress import Advance
 from trtspec.base.threads import in_threads
 from trtspec.pipeline.store.entry import Chunk, Entry, StoredFile, to_bytes
+from trtspec.pipeline.store.pull import FileChunk, pieces_of
 from trtspec.pipeline.store.store import PRUNING, PUSHING, THREADS, Store
 
 CHUNK = 32 << 20  # bytes; eight chunks are in memory at once
@@ -59,53 +59,22 @@ def push(store: Store, entry: Entry, folder: Path, advance: Advance) -> None:
     prune has taken it for dead.
     """
     with _announced(store, entry, advance) as mark:
-        upload = _Upload(store, folder)
 
-        def write(piece: _Piece) -> int:
+        def write(piece: FileChunk) -> int:
             mark.renew()
-            return upload(piece)
+            chunk = piece.chunk
+            if store.files.size(chunk.name) != chunk.size:
+                content = piece.read()
+                if sha256(content).hexdigest() != chunk.sha256:
+                    raise StoreError(piece.file, "changed during the push", "run the same command again")
+                store.files.write(chunk.name, content)
+            return chunk.size
 
-        in_threads(write, _pieces(entry.files), advance, THREADS)
+        # A chunk that occurs twice is written once.
+        pieces = {piece.chunk: piece for piece in pieces_of(entry, folder)}
+        in_threads(write, pieces.values(), advance, THREADS)
         mark.check()
         store.files.write(entry.document, to_bytes(entry))
-
-
-class _Piece(NamedTuple):
-    chunk: Chunk
-    file: str
-    offset: int
-
-
-def _pieces(files: Mapping[str, StoredFile]) -> Iterator[_Piece]:
-    """Yields where each chunk is found; a chunk that occurs twice is yielded once."""
-    seen = set[Chunk]()
-    for name, file in files.items():
-        offset = 0
-        for chunk in file.chunks:
-            if chunk not in seen:
-                seen.add(chunk)
-                yield _Piece(chunk, name, offset)
-            offset += chunk.size
-
-
-class _Upload:
-    """Writes a chunk if the store does not have it, and returns its size in bytes."""
-
-    def __init__(self, store: Store, folder: Path) -> None:
-        self._store, self._folder = store, folder
-
-    def __call__(self, piece: _Piece) -> int:
-        chunk, files = piece.chunk, self._store.files
-        if files.size(chunk.name) == chunk.size:
-            return chunk.size
-        file = self._folder / piece.file
-        with file.open("rb") as stream:
-            stream.seek(piece.offset)
-            content = stream.read(chunk.size)
-        if sha256(content).hexdigest() != chunk.sha256:
-            raise StoreError(file, "changed during the push", "run the same command again")
-        files.write(chunk.name, content)
-        return chunk.size
 
 
 class _Mark:

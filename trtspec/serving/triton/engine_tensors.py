@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trtspec.serving.triton.tensors import Datatype
+from trtspec.serving.triton.tensors import Datatype, OutputTensor
 
 _INT32, _FP32, _BOOL = Datatype.INT32, Datatype.FP32, Datatype.BOOL
 
@@ -25,15 +25,6 @@ class EngineInput:
     is_ragged: bool = False
     """True if a batch may have tensors of different lengths."""
     is_required: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class EngineOutput:
-    """An output tensor. Its dimensions are beams, tokens and the vocabulary, in this order."""
-
-    name: str
-    datatype: Datatype
-    dims: tuple[int, ...] = (1,)
 
 
 def _scalars(datatype: Datatype, names: str) -> list[EngineInput]:
@@ -84,24 +75,24 @@ INPUTS = (
 )
 
 OUTPUTS = (
-    EngineOutput("output_ids", _INT32, (-1, -1)),
-    EngineOutput("sequence_length", _INT32, (-1,)),
-    EngineOutput("cum_log_probs", _FP32, (-1,)),
-    EngineOutput("output_log_probs", _FP32, (-1, -1)),
-    EngineOutput("context_logits", _FP32, (-1, -1)),
-    EngineOutput("generation_logits", _FP32, (-1, -1, -1)),
-    EngineOutput("batch_index", _INT32),
-    EngineOutput("sequence_index", _INT32),
-    EngineOutput("kv_cache_alloc_new_blocks", _INT32),
-    EngineOutput("kv_cache_reused_blocks", _INT32),
-    EngineOutput("kv_cache_alloc_total_blocks", _INT32),
-    EngineOutput("arrival_time_ns", Datatype.INT64),
-    EngineOutput("first_scheduled_time_ns", Datatype.INT64),
-    EngineOutput("first_token_time_ns", Datatype.INT64),
-    EngineOutput("last_token_time_ns", Datatype.INT64),
-    EngineOutput("acceptance_rate", _FP32),
-    EngineOutput("total_accepted_draft_tokens", _INT32),
-    EngineOutput("total_draft_tokens", _INT32),
-    EngineOutput("num_input_tokens", _INT32),
-    EngineOutput("num_output_tokens", _INT32),
+    OutputTensor("output_ids", _INT32, (-1, -1)),
+    OutputTensor("sequence_length", _INT32, (-1,)),
+    OutputTensor("cum_log_probs", _FP32, (-1,)),
+    OutputTensor("output_log_probs", _FP32, (-1, -1)),
+    OutputTensor("context_logits", _FP32, (-1, -1)),
+    OutputTensor("generation_logits", _FP32, (-1, -1, -1)),
+    OutputTensor("batch_index", _INT32),
+    OutputTensor("sequence_index", _INT32),
+    OutputTensor("kv_cache_alloc_new_blocks", _INT32),
+    OutputTensor("kv_cache_reused_blocks", _INT32),
+    OutputTensor("kv_cache_alloc_total_blocks", _INT32),
+    OutputTensor("arrival_time_ns", Datatype.INT64),
+    OutputTensor("first_scheduled_time_ns", Datatype.INT64),
+    OutputTensor("first_token_time_ns", Datatype.INT64),
+    OutputTensor("last_token_time_ns", Datatype.INT64),
+    OutputTensor("acceptance_rate", _FP32),
+    OutputTensor("total_accepted_draft_tokens", _INT32),
+    OutputTensor("total_draft_tokens", _INT32),
+    OutputTensor("num_input_tokens", _INT32),
+    OutputTensor("num_output_tokens", _INT32),
 )

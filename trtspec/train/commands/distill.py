@@ -29,9 +29,9 @@ from trtspec.train.distill.curve import as_line
 from trtspec.train.distill.settings import PUBLISHED, DistillationOptions, HeadSettings, TrainingSettings
 
 if TYPE_CHECKING:
+    from trtspec.measure.bench.result import Interval
     from trtspec.train.distill.acceptance import AcceptanceEstimate
     from trtspec.train.distill.distillation import Distilled
-    from trtspec.train.tune.estimate import IntervalEstimate
 
 EXAMPLES = (
     "trtspec distill recipe.yaml --workload prompts.jsonl",
@@ -263,11 +263,11 @@ def _advise(result: Distilled, changes: dict[str, str | None], recipe_out: Path 
         out.next(shlex.join(["build", str(recipe_out)]))
 
 
-def _share(estimate: IntervalEstimate) -> str:
+def _share(estimate: Interval) -> str:
     return f"{100 * estimate.value:.1f} % ({100 * estimate.low:.1f} to {100 * min(estimate.high, 1):.1f})"
 
 
-def _ratio(estimate: IntervalEstimate | None) -> str:
+def _ratio(estimate: Interval | None) -> str:
     if estimate is None or math.isinf(estimate.value):
         return ""
     return f"x{estimate.value:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"

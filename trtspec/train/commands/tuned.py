@@ -9,7 +9,7 @@ from trtspec.cli.terminal.output import out
 from trtspec.train.tune.outcome import why
 
 if TYPE_CHECKING:
-    from trtspec.train.tune.estimate import IntervalEstimate
+    from trtspec.measure.bench.result import Interval
     from trtspec.train.tune.outcome import TuneOutcome
     from trtspec.train.tune.race import Run
 
@@ -89,7 +89,7 @@ def _print_categories(run: Run) -> None:
     out.result()
 
 
-def _interval(found: IntervalEstimate) -> str:
+def _interval(found: Interval) -> str:
     if found.low <= 0:
         return f"{found.value:.2f}"
     return f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"

@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trtspec.measure.bench.result import Interval
 from trtspec.serving.drafters.source import DRAFT_MODEL
 from trtspec.train.tune.answer import RecordedAnswer
-from trtspec.train.tune.estimate import IntervalEstimate, ratio, student
+from trtspec.train.tune.estimate import ratio, student
 from trtspec.train.tune.replay import Choices, Replay, replay
 from trtspec.train.tune.score import AcceptanceScore
 from trtspec.train.tune.score import acceptance as acceptance_of
@@ -29,9 +30,9 @@ class AcceptanceEstimate:
     """The acceptance of a draft on some answers, which count as a random sample."""
 
     acceptance: AcceptanceScore
-    per_token: IntervalEstimate
+    per_token: Interval
     """That of `acceptance`, with its interval."""
-    of_drafted: IntervalEstimate
+    of_drafted: Interval
     """That of `acceptance`, with its interval."""
     tallies: tuple[Tally, ...]
     """One for each answer."""
@@ -68,7 +69,7 @@ def _tally(replayed: Replay) -> Tally:
     )
 
 
-def change(before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]) -> IntervalEstimate:
+def change(before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]) -> Interval:
     """Returns the ratio of a share after the training to the share before, from (part, whole) of each answer.
 
     The variance is that of the logarithm of a ratio of two ratios, linearized (Cochran, "Sampling
@@ -78,14 +79,14 @@ def change(before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]) 
         sum(pair[side] for pair in pairs) for pairs in (before, after) for side in (0, 1)
     )
     if not (old and new):
-        return IntervalEstimate(math.inf if new else 0.0, 0.0, math.inf)
+        return Interval(math.inf if new else 0.0, 0.0, math.inf)
     value = (new / tried_anew) / (old / tried)
     if len(before) < 2:
-        return IntervalEstimate(value, 0.0, math.inf)
+        return Interval(value, 0.0, math.inf)
     parts = [
         then[0] / new - then[1] / tried_anew - first[0] / old + first[1] / tried
         for first, then in zip(before, after, strict=True)
     ]
     error = math.sqrt(len(parts) / (len(parts) - 1) * sum(part * part for part in parts))
     width = math.exp(student(len(parts) - 1) * error)
-    return IntervalEstimate(value, value / width, value * width)
+    return Interval(value, value / width, value * width)

@@ -20,6 +20,7 @@ from torch.nn import Module
 from trtspec.base.atomic import publish, remove, temporary, write_atomically
 from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance, Progress
+from trtspec.measure.bench.result import Interval
 from trtspec.pipeline.run.build_lock import only_build
 from trtspec.pipeline.run.digests import FileDigests
 from trtspec.recipe.loader import load as load_recipe
@@ -34,7 +35,6 @@ from trtspec.train.distill.pair import TrainingPair, read_pair, read_target
 from trtspec.train.distill.settings import DistillationOptions
 from trtspec.train.distill.training import num_steps, train
 from trtspec.train.tune.answer import RecordedAnswer
-from trtspec.train.tune.estimate import IntervalEstimate
 from trtspec.train.tune.replay import Choices
 
 RECORD = "distillation.json"
@@ -88,16 +88,16 @@ class Distilled:
     """The acceptance after the training; None if nothing was drafted."""
 
     @property
-    def per_token_ratio(self) -> IntervalEstimate | None:
+    def per_token_ratio(self) -> Interval | None:
         """The conditional acceptance of a token after the training over that before."""
         return self._ratio(lambda tally: tally.reached)
 
     @property
-    def of_drafted_ratio(self) -> IntervalEstimate | None:
+    def of_drafted_ratio(self) -> Interval | None:
         """Accepted by drafted tokens after the training over the same before."""
         return self._ratio(lambda tally: tally.drafted)
 
-    def _ratio(self, whole: Callable[[Tally], int]) -> IntervalEstimate | None:
+    def _ratio(self, whole: Callable[[Tally], int]) -> Interval | None:
         if not (self.before and self.after):
             return None
         sides = [
@@ -222,5 +222,5 @@ def _acceptance(measured: AcceptanceEstimate | None) -> dict[str, Any] | None:
     }
 
 
-def _estimate(estimate: IntervalEstimate | None) -> dict[str, float] | None:
+def _estimate(estimate: Interval | None) -> dict[str, float] | None:
     return asdict(estimate) if estimate and math.isfinite(estimate.high) else None

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
+from trtspec.measure.bench.result import Interval
+
 CONFIDENCE = 0.95
+"""The level of the intervals."""
 
 
-@dataclass(frozen=True, slots=True)
-class IntervalEstimate:
-    """A number with its confidence interval at `CONFIDENCE`."""
-
-    value: float
-    low: float
-    high: float
-
-
-def ratio(wholes: Sequence[float], parts: Sequence[float], relative_error: float = 0.0) -> IntervalEstimate:
+def ratio(wholes: Sequence[float], parts: Sequence[float], relative_error: float = 0.0) -> Interval:
     """Returns the sum of `wholes` divided by that of `parts`; each pair is from one randomly chosen answer.
 
     The variance is the jackknife's, of a ratio of means (Cochran, "Sampling techniques", section 6.17), and
@@ -31,11 +24,11 @@ def ratio(wholes: Sequence[float], parts: Sequence[float], relative_error: float
     y, x = np.asarray(wholes, float), np.asarray(parts, float)
     value, count = float(y.sum() / x.sum()), len(y)
     if count < 2:
-        return IntervalEstimate(value, 0.0, math.inf)
+        return Interval(value, 0.0, math.inf)
     residuals = (y - value * x) / (1 - x / x.sum())
     own = math.sqrt((count - 1) / count * float((residuals**2).sum())) / float(y.sum()) if y.sum() else 0.0
     width = math.exp(student(count - 1) * math.hypot(own, relative_error))
-    return IntervalEstimate(value, value / width, value * width)
+    return Interval(value, value / width, value * width)
 
 
 def student(degrees: int) -> float:

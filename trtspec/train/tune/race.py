@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from trtspec.measure.bench.result import Interval
 from trtspec.train.tune.answer import RecordedAnswer
 from trtspec.train.tune.costs import DraftLengthCosts
-from trtspec.train.tune.estimate import IntervalEstimate, ratio
+from trtspec.train.tune.estimate import ratio
 from trtspec.train.tune.replay import Replay
 from trtspec.train.tune.score import Score, score
 
 FEWEST = 8
 """The number of answers before any candidate is stopped."""
-PLAIN = IntervalEstimate(1.0, 1.0, 1.0)
+PLAIN = Interval(1.0, 1.0, 1.0)
 """The speed-up of the target alone, which a draft must beat."""
 
 Replays = dict[int, list[Replay]]
@@ -58,7 +59,7 @@ def run(answers: Sequence[RecordedAnswer], costs: DraftLengthCosts, lead: float,
     return Run(tuple(scores), done, replays, costs)
 
 
-def compare(first: Run, second: Run, lengths: tuple[int, int]) -> IntervalEstimate:
+def compare(first: Run, second: Run, lengths: tuple[int, int]) -> Interval:
     """Returns the speed of `first` divided by that of `second`, each with its K, on their common answers.
 
     Effects of the answers that both share cancel out.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from trtspec.measure.bench.result import Interval
 from trtspec.train.tune.answer import RecordedAnswer
 from trtspec.train.tune.costs import DraftLengthCosts
-from trtspec.train.tune.estimate import IntervalEstimate, ratio
+from trtspec.train.tune.estimate import ratio
 from trtspec.train.tune.replay import Replay
 
 
@@ -33,7 +34,7 @@ class CategoryScore:
     """One category of answers: their number, the acceptance, and the speed-up."""
 
     answers: int
-    speedup: IntervalEstimate
+    speedup: Interval
     acceptance: AcceptanceScore
 
 
@@ -42,7 +43,7 @@ class Score:
     """A draft length, its speed-up over the target alone, and its acceptance."""
 
     length: int
-    speedup: IntervalEstimate
+    speedup: Interval
     acceptance: AcceptanceScore
     by_category: Mapping[str, CategoryScore]
 
@@ -69,7 +70,7 @@ def score(
 
 def speedup(
     answers: Sequence[RecordedAnswer], replays: Sequence[Replay], costs: DraftLengthCosts
-) -> IntervalEstimate:
+) -> Interval:
     """Returns tokens per second with drafts divided by those of the target alone."""
     return ratio([answer.steps for answer in answers], [costs.total(came) for came in replays], costs.error)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trtspec.measure.bench.result import Interval
 from trtspec.train.tune.candidate import Candidate
-from trtspec.train.tune.estimate import IntervalEstimate
 from trtspec.train.tune.race import Run, compare
 from trtspec.train.tune.score import Score
 
@@ -32,7 +32,7 @@ class Contestant:
 
     standing: CandidateResult
     score: Score
-    winner: IntervalEstimate
+    winner: Interval
 
     @property
     def is_level(self) -> bool:
