@@ -18,8 +18,8 @@ from trtspec.base.errors import ModelError, UnavailableError
 from trtspec.base.progress import Advance, Progress, no_progress
 from trtspec.base.units import mb_or_gb
 from trtspec.models.headers_only import fetch_headers, headers_of
-from trtspec.models.hub import COMMIT, explained, find_files
-from trtspec.models.tensors import INDEX, SINGLE, read_index, read_tensors
+from trtspec.models.hub import COMMIT, explained
+from trtspec.models.tensors import INDEX, SINGLE, read_index, read_tensors, refuse_pickles
 
 _CONFIGS = ("*.json", "*.jinja")
 _ELSEWHERE = "*/*"  # folders hold other formats of the same model: original/, onnx/, gguf/
@@ -45,11 +45,11 @@ def fetch(
             return folder
         if not weights and (headers := headers_of(folder)).is_dir():
             return headers
-        files = find_files(location, folder.name, names)
-        if not weights and all(file.lfs for file in files):
-            return fetch_headers(location, folder, files, watch)
-        _download(location, folder, files, watch)
-    return folder
+        files = _find(location, folder.name, names)
+        if weights or not all(file.lfs for file in files):
+            _download(location, folder, files, watch)
+            return folder
+        return fetch_headers(location, folder, files, watch)
 
 
 def _download(repo_id: str, folder: Path, files: Sequence[Any], watch: Progress) -> None:
@@ -115,6 +115,18 @@ def _begin(repo_id: str, revision: str | None) -> tuple[Path, list[str]]:
     )
     index = folder / INDEX
     return folder, sorted(set(read_index(index).values())) if index.is_file() else [SINGLE]
+
+
+def _find(repo_id: str, commit: str, names: Sequence[str]) -> Sequence[Any]:
+    """The Hub's metadata of these files, huggingface_hub's `RepoFile`; raises ModelError if it lacks one."""
+    from huggingface_hub import HfApi
+
+    found = HfApi().get_paths_info(repo_id, list(names), revision=commit)
+    if missing := set(names) - {file.path for file in found}:
+        refuse_pickles(repo_id, HfApi().list_repo_files(repo_id, revision=commit))
+        problem = f"has no {min(missing)}"
+        raise ModelError(repo_id, problem, "choose a model that is published as safetensors")
+    return found
 
 
 def _blobs(folder: Path, files: Sequence[Any]) -> Mapping[Path, int]:

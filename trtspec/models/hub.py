@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from trtspec.base.errors import DatasetError, ModelError, TrtspecError, UnavailableError
-from trtspec.models.tensors import refuse_pickles
 
 COMMIT = re.compile("[0-9a-f]{40}")
 _TRANSPORTS = ("requests", "urllib3", "httpx", "httpcore")
@@ -45,22 +43,6 @@ def find_commit(repo_id: str, revision: str | None, timeout: float) -> str:
         return revision
     with explained(repo_id, revision), _answering(timeout):
         return str(HfApi().model_info(repo_id, revision=revision, timeout=timeout).sha)
-
-
-def find_files(repo_id: str, commit: str, names: Sequence[str]) -> Sequence[Any]:
-    """The Hub's metadata of these files, huggingface_hub's `RepoFile`; raises ModelError if it lacks one."""
-    from huggingface_hub import HfApi
-
-    found = HfApi().get_paths_info(repo_id, list(names), revision=commit)
-    if {file.path for file in found} != set(names):
-        _refuse_what_is_missing(repo_id, names, HfApi().list_repo_files(repo_id, revision=commit))
-    return found
-
-
-def _refuse_what_is_missing(repo_id: str, names: Sequence[str], files: Sequence[str]) -> None:
-    refuse_pickles(repo_id, files)
-    missing = next(name for name in names if name not in files)
-    raise ModelError(repo_id, f"has no {missing}", "choose a model that is published as safetensors")
 
 
 def check_access(repo_id: str, revision: str | None, timeout: float) -> None:

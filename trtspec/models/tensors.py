@@ -26,6 +26,7 @@ ITEM_SIZE = {
 MAX_HEADER = 100_000_000  # the limit of the safetensors library
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = (".bin", ".pt", ".pth")
+UNPICKLE = "in a sandbox: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,28 +59,27 @@ class Tensor:
         return data
 
 
-def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Every tensor of a model folder by name, from `model.safetensors` or the shards that its index names.
+def read_tensors(folder: Path, single: str = SINGLE, repair: str = UNPICKLE) -> dict[str, Tensor]:
+    """Every tensor of a model folder by name, from the file `single` or the shards that its index names.
 
-    Raises ModelError or TensorError.
+    Raises ModelError or TensorError. `repair` is that of `refuse_pickles`.
     """
-    single, index = folder / SINGLE, folder / INDEX
-    if single.is_file():
-        return read_header(single)
+    index = folder / INDEX
+    if (folder / single).is_file():
+        return read_header(folder / single)
     if index.is_file():
         return _read_shards(folder, index)
-    refuse_pickles(folder, (path.name for path in folder.iterdir()))
-    raise ModelError(folder, f"holds no {SINGLE} and no {INDEX}", DOWNLOAD_AGAIN)
+    refuse_pickles(folder, (path.name for path in folder.iterdir()), repair)
+    raise ModelError(folder, f"holds no {single} and no {INDEX}", DOWNLOAD_AGAIN)
 
 
-def refuse_pickles(model: str | Path, names: Iterable[str]) -> None:
-    """Raises ModelError if one of a model's files has weights as pickle."""
+def refuse_pickles(model: str | Path, names: Iterable[str], repair: str = UNPICKLE) -> None:
+    """Raises ModelError if one of a model's files has weights as pickle; `repair` may name it: `{0!r}`."""
     if pickles := sorted(name for name in names if Path(name).suffix in PICKLES):
-        raise ModelError(
-            model,
-            f"holds its weights as pickle ({pickles[0]}), which can run code when read, not as safetensors",
-            "in a sandbox: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)",
+        problem = (
+            f"holds its weights as pickle ({pickles[0]}), which can run code when read, not as safetensors"
         )
+        raise ModelError(model, problem, repair.format(pickles[0]))
 
 
 def read_header(file: Path) -> dict[str, Tensor]:

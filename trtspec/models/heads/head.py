@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from trtspec.base.errors import ModelError, TensorError
 from trtspec.base.findings import Finding
+from trtspec.models.hf_config import DOWNLOAD_AGAIN, SAME_REVISION
+from trtspec.models.source import DTYPES
 from trtspec.models.tensors import Tensor
 
 Form = Literal["speculators", "specforge", "dflash", "eagle", "medusa"]
 """The formats of folders; the last three are those of the methods' own repositories."""
 MAPPING = {"d2t": "I64", "t2d": "BOOL"}
 """The tables of a head's own vocabulary, with their safetensors dtypes."""
+_UNUSED = re.compile(r"verifier_\w+\.weight|.*rotary_emb\.inv_freq")  # of the target; computed again
 TRAINED_FOR_IT = "use a head that was trained for this target, or train one: trtspec distill"
 
 
@@ -80,6 +85,36 @@ class HeadDescription(ABC):
         None for a head that has only those of `shapes`, as floats; else those have any dtype.
         """
         return None
+
+    def check_tensors(self) -> None:
+        """Raises ModelError or TensorError unless its tensors are those that the description demands."""
+        tensors, (key, count) = self.tensors, self.num_parts
+        if count > len(tensors):
+            problem = f"{key} is {count}, but there are only {len(tensors)} tensors"
+            raise ModelError(self.folder / "config.json", problem, SAME_REVISION)
+        shapes, further = self.shapes(), self.further()
+        missing = [name for name in shapes if name not in tensors and name not in self.optional]
+        missing += [
+            f"{start}*" for start in further or () if not any(name.startswith(start) for name in tensors)
+        ]
+        if missing:
+            raise TensorError(self.folder, f"{missing[0]}: is missing", DOWNLOAD_AGAIN)
+        for name, shape in shapes.items():
+            if (tensor := tensors.get(name)) is None:
+                continue
+            if tensor.shape != shape:
+                problem = (
+                    f"{tensor.name}: has shape {list(tensor.shape)}, but config.json demands {list(shape)}"
+                )
+                raise TensorError(tensor.file, problem, SAME_REVISION)
+            dtypes = [MAPPING[name]] if name in MAPPING else list(DTYPES)
+            if further is None and tensor.dtype not in dtypes:
+                problem = f"{tensor.name}: has dtype {tensor.dtype}, not {' or '.join(dtypes)}"
+                raise TensorError(tensor.file, problem, "use the unquantized head")
+        extra = sorted(name for name in tensors if name not in shapes and not _UNUSED.fullmatch(name))
+        if extra and further is None:
+            problem = f"{tensors[extra[0]].name}: is no tensor of this head"
+            raise TensorError(tensors[extra[0]].file, problem, SAME_REVISION)
 
     @property
     def longest(self) -> int | None:

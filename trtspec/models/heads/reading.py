@@ -16,8 +16,8 @@ from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.medusa import MedusaFormat
 from trtspec.models.heads.specforge import SpecForgeFormat
 from trtspec.models.heads.speculators import SpeculatorsFormat
-from trtspec.models.heads.weights import check_tensors, read_weights
 from trtspec.models.hf_config import HfConfig, read_hf_config
+from trtspec.models.tensors import read_tensors
 
 FORMATS: Sequence[HeadFormat] = (
     SpeculatorsFormat(),
@@ -28,11 +28,13 @@ FORMATS: Sequence[HeadFormat] = (
 )
 """The formats, in the order in which they are tried."""
 
+_LOAD = "torch.load({0!r}, weights_only=True)"
+
 
 def is_head(folder: Path) -> bool:
     """Says whether a folder has a head, or another draft in a head's format, complete or not."""
     try:
-        return _format(read_hf_config(folder / "config.json")) is not None
+        return _format(folder)[1] is not None
     except ModelError:
         return False
 
@@ -41,16 +43,19 @@ def read_head(folder: Path) -> HeadDescription:
     """Reads a head's folder; raises ModelError or TensorError if it has no head, or an incomplete one."""
     if not folder.is_dir():
         raise ModelError(folder, "is not a folder", "give the head's folder or its Hugging Face Hub id")
-    config = read_hf_config(folder / "config.json")
-    if (found := _format(config)) is None:
+    config, found = _format(folder)
+    if found is None:
         problem = "is no head in a known format: Speculators, SpecForge, or a method's own repository"
         repair = "name the folder of a head in one of these formats, or write method: draft_model"
         raise ModelError(folder, problem, repair)
-    tensors = read_weights(folder, found.weights)
+    repair = f"in a sandbox: safetensors.torch.save_file({_LOAD}, {found.weights!r})"
+    tensors = read_tensors(folder, found.weights, repair)
     head = found.describe(config, {found.name_of(name): tensor for name, tensor in tensors.items()})
-    check_tensors(head)
+    head.check_tensors()
     return head
 
 
-def _format(config: HfConfig) -> HeadFormat | None:
-    return next((each for each in FORMATS if each.recognises(config)), None)
+def _format(folder: Path) -> tuple[HfConfig, HeadFormat | None]:
+    """Returns a folder's `config.json` and its format; raises ModelError for a file that cannot be read."""
+    config = read_hf_config(folder / "config.json")
+    return config, next((each for each in FORMATS if each.recognises(config)), None)

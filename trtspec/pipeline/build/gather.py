@@ -59,7 +59,10 @@ def gather(
         calibration = recipe.calibration(model)
         texts = calibration.dataset if calibration else None
         if error and role in known and not is_head:
-            models[role] = _of_table(model.model, known[role], texts, error)
+            # Its texts are not asked for either.
+            own = Dataset(texts, Path(texts), None) if texts and not known[role].scheme else None
+            dataset = DatasetFacts(own, None) if own else None
+            models[role] = ModelFacts(model.model, None, known[role], None, dataset, not_read=error)
             continue
         if error and not isinstance(error, UnavailableError):
             raise error
@@ -109,14 +112,6 @@ def _refusal(model: RecipeModel) -> TrtspecError | None:
     except TrtspecError as error:
         return error
     return None
-
-
-def _of_table(name: str, source: Source, texts: str | None, error: TrtspecError) -> ModelFacts:
-    """Returns the facts about a published model that cannot be had; its texts are not asked for either."""
-    dataset = None
-    if texts and not source.scheme:
-        dataset = DatasetFacts(Dataset(texts, Path(texts), None), None)
-    return ModelFacts(name, None, source, None, dataset, not_read=error)
 
 
 def _model(

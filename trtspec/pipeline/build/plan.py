@@ -21,7 +21,7 @@ from trtspec.pipeline.run.digests import FileDigests
 from trtspec.pipeline.run.records import FOLDER, has_records, pending
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps.pull import StoredEngine
-from trtspec.pipeline.steps.steps import make_steps, weights_read
+from trtspec.pipeline.steps.steps import make_steps
 from trtspec.pipeline.store.store import Store
 from trtspec.recipe.loader import LoadedRecipe, load
 
@@ -160,7 +160,8 @@ def with_files(made: BuildPlan, store: Store | None, progress: Progress, *, to_r
             loaded, host, made.request, progress, digests=made.digests, weights=weights, store=store
         )
         undone = made.pending() if to_run else set()
-        needed = weights_read([step for step in made.steps if step.name in undone])
+        readers = [step for step in made.steps if step.name in undone and step.reads_weights]
+        needed = {step.role for step in readers if step.role}
         missing = {role for role in needed if is_headers_only(made.facts.models[role].source)}
         if not missing:
             return made

@@ -33,6 +33,8 @@ class Step:
     """The names of the steps whose outputs the step reads."""
     role: Role | None = None
     """The role of the model that the step is about; None if it has no model of its own."""
+    reads_weights: bool = False
+    """True if the step reads the weights of the model."""
     size: int | None = None
     gpus: tuple[str, ...] = ()
     """The UUIDs of GPUs that the step has for itself. Neighbours that both have some are run side by side."""

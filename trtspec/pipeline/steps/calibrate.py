@@ -55,6 +55,7 @@ def step(resolved: Resolved, facts: PlanFacts, role: Role, plan: CalibrationPlan
     return Step(
         kind=KIND,
         role=role,
+        reads_weights=True,
         summary=summary,
         inputs=(model.name, dataset.name),
         output=f"{role}/{FILE}",

@@ -40,6 +40,7 @@ def step(facts: PlanFacts, role: Role, layers: LayersPlan) -> Step | None:
     return Step(
         kind=KIND,
         role=role,
+        reads_weights=True,
         summary=f"the {options.count} layers of the target that foresee most of its answers to {name}",
         inputs=(model.name, name),
         output=f"{role}/{FILE}",

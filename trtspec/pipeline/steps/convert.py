@@ -36,6 +36,7 @@ def step(resolved: Resolved, role: Role) -> Step:
     return Step(
         kind=KIND,
         role=role,
+        reads_weights=True,
         summary=f"the {role}{with_heads} as a TensorRT-LLM checkpoint in {_precision(options)}",
         inputs=(
             model.name,

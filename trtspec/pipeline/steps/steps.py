@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from trtspec.base.roles import Role
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
 from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps import (
-    calibrate,
-    check_head,
-    check_pair,
-    choose_layers,
-    convert,
-    verify,
-    write_layers,
-    write_manifest,
-)
+from trtspec.pipeline.steps import check_head, check_pair, choose_layers, write_manifest
 from trtspec.pipeline.steps.pull import StoredEngine
 
 _NOTHING: Mapping[Role, StoredEngine] = {}
-_READERS = (choose_layers.KIND, calibrate.KIND, convert.KIND, verify.KIND, write_layers.KIND)
 
 
 def make_steps(
@@ -52,8 +42,3 @@ def choices(engines: Mapping[Role, EnginePlan], facts: PlanFacts) -> list[Step]:
     layers = {role: engine.layers for role, engine in engines.items() if engine.layers}
     found = (choose_layers.step(facts, role, plan) for role, plan in layers.items())
     return [step for step in found if step]
-
-
-def weights_read(steps: Sequence[Step]) -> set[Role]:
-    """Returns the roles of the models whose weights these steps read."""
-    return {step.role for step in steps if step.role and step.kind in _READERS}

@@ -31,6 +31,7 @@ def step(resolved: Resolved, role: Role) -> Step:
     return Step(
         kind=KIND,
         role=role,
+        reads_weights=True,
         summary="all ranks together are the original weights",
         inputs=(model.name, checkpoint),
         output=None,

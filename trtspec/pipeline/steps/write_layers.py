@@ -28,6 +28,7 @@ def step(resolved: Resolved, role: Role) -> Step:
     return Step(
         kind=KIND,
         role=role,
+        reads_weights=True,
         summary=f"{count} layers of the target as a model that {resolved.backend} loads",
         inputs=(model.name,),
         output=OUTPUT,
