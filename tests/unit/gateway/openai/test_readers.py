@@ -11,20 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
-from tests.unit.gateway.openai.test_tools import DEEPSEEK, SCHEMAS, cut
+from tests.unit.gateway.openai.recordings import CALL, HARMONY, QWEN, RECORDINGS
+from tests.unit.gateway.openai.test_tools import SCHEMAS, cut
 from trtspec.gateway.openai.parsed import AnswerReader, ParsedText
 from trtspec.gateway.openai.readers import NO_PARSER, reading
 from trtspec.serving.tokenizer import Tokenizer
 
-QWEN = "{{ '<think>' }}</think><tool_call>"
-THOUGHT = "<think>\nTwo and two.\n</think>\n\n"
-CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
-HARMONY = (
-    "<|channel|>analysis<|message|>Two and two.<|end|><|start|>assistant<|channel|>commentary<|message|>"
-    "I look.<|end|><|start|>assistant<|channel|>commentary to=functions.add <|constrain|>json<|message|>"
-    '{"a": 1}<|call|>'
-)
-GRANITE = "Here is my thought process:\nTwo and two.\n\nHere is my response:\nFour."
 PLACES = st.lists(st.integers(0, 500), max_size=12)
 
 
@@ -42,52 +34,7 @@ def read(reader: AnswerReader, pieces: list[str]) -> tuple[str, str, list[tuple[
     return found.reasoning, found.content, [(call.name, json.loads(call.arguments)) for call in found.calls]
 
 
-@pytest.mark.parametrize(
-    ("template", "parser", "prompt", "said", "expected"),
-    [
-        (QWEN, None, "", THOUGHT + "Four.", ("\nTwo and two.\n", "\n\nFour.", [])),
-        (QWEN, None, "", f"\n {THOUGHT}{CALL}", ("\nTwo and two.\n", "\n\n", [("add", {"a": 1})])),
-        # Qwen3 is asked not to think by a prompt that has thought, and DeepSeek-R1 begins to think in it.
-        (QWEN, None, "<think>\n\n</think>\n\n", "Four.", ("", "Four.", [])),
-        (QWEN, None, "assistant\n<think>\n", "Two.</think>Four.", ("Two.", "Four.", [])),
-        (QWEN, None, "assistant\n<think>\n", "Two is", ("Two is", "", [])),
-        (QWEN, "qwen3", "", "Four. <think> is </think> a tag", ("", "Four. <think> is </think> a tag", [])),
-        (QWEN, NO_PARSER, "", THOUGHT + CALL, ("", THOUGHT, [("add", {"a": 1})])),
-        ("", "deepseek_r1", "", "Two.</think>Four.", ("Two.", "Four.", [])),
-        ("", "deepseek_r1", "", THOUGHT + "Four.", ("\nTwo and two.\n", "\n\nFour.", [])),
-        ("", "deepseek_r1", "", "Two", ("Two", "", [])),
-        ("", "deepseek_r1", "<think></think>", "Four.", ("", "Four.", [])),
-        (
-            DEEPSEEK + "</think>",
-            None,
-            "<think>",
-            "Two.</think>" + DEEPSEEK,
-            ("Two.", "I look.\n", [("add", {"a": 1, "b": "é"}), ("now", {})]),
-        ),
-        ("my thought process", None, "", GRANITE, ("\nTwo and two.\n\n", "\nFour.", [])),
-        ("", "granite", "", GRANITE.replace("Here is", "Here's"), ("\nTwo and two.\n\n", "\nFour.", [])),
-        ("", "granite", "", "Here is the answer.", ("", "Here is the answer.", [])),
-        ("<|channel|>", None, "", HARMONY, ("Two and two.", "I look.", [("add", {"a": 1})])),
-        # The mark that ends an answer has no text.
-        (
-            "<|channel|>",
-            None,
-            "",
-            HARMONY.removesuffix("<|call|>"),
-            ("Two and two.", "I look.", [("add", {"a": 1})]),
-        ),
-        ("", "openai_gptoss", "", "<|channel|>final<|message|>Fo", ("", "Fo", [])),
-        ("", "openai_gptoss", "", "Four.", ("", "Four.", [])),
-        ("", "openai_gptoss", "", HARMONY[:60], ("Two and two.", "", [])),
-        (
-            "",
-            "openai_gptoss",
-            "",
-            '<|start|>assistant to=functions.add<|channel|>commentary json<|message|>{"a"<|call|>',
-            ("", '{"a"', []),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("template", "parser", "prompt", "said", "expected"), RECORDINGS)
 @settings(deadline=None)
 @given(places=PLACES)
 def test_an_answer_is_the_same_however_it_is_cut(
