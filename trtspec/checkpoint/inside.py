@@ -21,6 +21,8 @@ class DraftInside(ABC):
 
     mode: ClassVar[str]
     """TensorRT-LLM's speculative_decoding_mode of the engine."""
+    reduce_fusion: ClassVar[bool] = True
+    """False if `trtllm-build` switches its option `reduce_fusion` off for the engine."""
 
     @classmethod
     @abstractmethod

@@ -63,7 +63,7 @@ def resolve_engines(choose: Chooser, facts: PlanFacts, output: Path, backend: En
         release = releases.RELEASES[version]
     inside = choose_inside(choose, facts, backend)
     options = _options(choose, facts, inside)
-    target = _engine(choose, Role.TARGET, backend.name, facts.target, options)
+    target = _engine(choose, Role.TARGET, backend.name, facts.target, options, inside)
     if inside:
         check_ranks(choose, inside, target.checkpoint.mapping)
         check_cyclic(choose, facts.target.source, target.options)
@@ -190,7 +190,12 @@ def _wide(engine: EnginePlan, tokens: int | None) -> EnginePlan:
 
 
 def _engine(
-    choose: Chooser, role: Role, of_target: str, facts: ModelFacts, options: BuildOptions
+    choose: Chooser,
+    role: Role,
+    of_target: str,
+    facts: ModelFacts,
+    options: BuildOptions,
+    inside: InsidePlan | None = None,
 ) -> EnginePlan:
     # Raises for a model that trtspec does not convert, before anything asks for facts of its family.
     family_of(facts.source)
@@ -201,7 +206,7 @@ def _engine(
         problem = "fp8 is no gain on a CPU, which computes it in the model's dtype"
         raise choose.error(f"{role}.quantization.weights", problem, "remove quantization from the draft")
     calibration = _calibration(choose, role, checkpoint, facts)
-    extra = _build_options(choose, role, backend, facts.source.architecture, checkpoint)
+    extra = _build_options(choose, role, backend, facts.source.architecture, checkpoint, inside)
     if "lora_dir" in extra:
         extra["lora_dir"] = _adapter(choose, f"{role}.build.lora_dir", str(extra["lora_dir"]))
     own = {name: extra.pop(name) for name in SIZES if name in extra}
@@ -237,13 +242,19 @@ def _own_sizes(
 
 
 def _build_options(
-    choose: Chooser, role: Role, backend: str, architecture: str, checkpoint: ConvertOptions
+    choose: Chooser,
+    role: Role,
+    backend: str,
+    architecture: str,
+    checkpoint: ConvertOptions,
+    inside: InsidePlan | None,
 ) -> dict[str, Value]:
     """Returns the options of `trtllm-build` beside the sizes: the recipe's, and defaults for the rest."""
     recipe = choose.loaded.recipe
     model = recipe.models[role]
-    if is_on(model.build.get("reduce_fusion")) and not FAMILIES[architecture].reduce_fusion:
-        problem = f"trtllm-build switches it off for {architecture}"
+    fuses = inside is None or inside.draft.reduce_fusion
+    if is_on(model.build.get("reduce_fusion")) and not (fuses and FAMILIES[architecture].reduce_fusion):
+        problem = f"trtllm-build switches it off for {architecture}" + ("" if fuses else " with this draft")
         raise choose.error(f"{role}.build.reduce_fusion", problem, "remove this line")
     gpu, mapping = gpus.GPUS.get(recipe.hardware.gpu), checkpoint.mapping
     chosen = {
@@ -253,7 +264,13 @@ def _build_options(
     expert = {}
     if gpu:
         kind = EngineKind(
-            architecture, checkpoint.fp8, checkpoint.fp8_kv_cache, gpu.sm, mapping.tp_size, mapping.pp_size
+            architecture,
+            checkpoint.fp8,
+            checkpoint.fp8_kv_cache,
+            gpu.sm,
+            mapping.tp_size,
+            mapping.pp_size,
+            fuses,
         )
         for name, value, reason in builder_named(backend).defaults(kind, model.build):
             expert[name] = Choice(f"{role}.build.{name}", value, "default", reason)

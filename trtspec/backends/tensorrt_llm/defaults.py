@@ -49,7 +49,8 @@ def _products(kind: EngineKind, written: Mapping[str, Value]) -> Iterator[Defaul
 
 
 def _ranks(kind: EngineKind) -> Iterator[Default]:
-    if kind.tensor > 1 and kind.pipeline == 1 and FAMILIES[kind.architecture].reduce_fusion:
+    fuses = kind.reduce_fusion and FAMILIES[kind.architecture].reduce_fusion
+    if fuses and kind.tensor > 1 and kind.pipeline == 1:
         yield Default(
             "reduce_fusion", "enable", "one kernel for the sum over the ranks and the norm after it"
         )

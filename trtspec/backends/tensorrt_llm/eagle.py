@@ -43,6 +43,7 @@ class EagleInside(TreeInside):
     mode: ClassVar[str] = "eagle"
     reason: ClassVar[str] = "the tree's nodes, as many as in NVIDIA's examples"
     runtime: ClassVar[type[EagleTree]] = EagleTree
+    reduce_fusion: ClassVar[bool] = False  # `build` of `builder.py` knows it of other architectures.
 
     head: EagleDescription
     target: Source

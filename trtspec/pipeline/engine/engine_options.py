@@ -53,3 +53,5 @@ class EngineKind:
     """The size of tensor parallelism."""
     pipeline: int = 1
     """The size of pipeline parallelism."""
+    reduce_fusion: bool = True
+    """False if a draft inside the engine rules out the option `reduce_fusion`."""

@@ -66,6 +66,7 @@ def test_several_ranks() -> None:
     assert (chosen(two)["reduce_fusion"], chosen(two)["workers"]) == ("enable", 2)
     for architecture in ("MistralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM"):
         assert "reduce_fusion" not in chosen(replace(two, architecture=architecture))
+    assert "reduce_fusion" not in chosen(replace(two, reduce_fusion=False))
     both = chosen(replace(two, pipeline=2))
     assert (both["workers"], "reduce_fusion" in both) == (4, False)
 

@@ -165,6 +165,13 @@ REFUSED = {
         ["target: {model: ./target, quantization: {weights: fp8, calibration: {dataset: a.jsonl}}}"],
         "engines have EAGLE in float16 and bfloat16",
     ),
+    "fusion": (
+        [
+            "target: {model: ./target, parallel: {tensor: 2}, build: {reduce_fusion: true}}",
+            "hardware: {gpu: h200, count: 2}",
+        ],
+        "reduce_fusion: trtllm-build switches it off for LlamaForCausalLM with this draft",
+    ),
     "no head": (["draft: {model: ./target}"], "is no head"),
 }
 
