@@ -78,6 +78,7 @@ MODES = {
     "explicit_draft_tokens": 16,
     "eagle": 32,
 }
+FUSING = ("Gemma2ForCausalLM", "LlamaForCausalLM", "MedusaForCausalLM")
 VERBOSITY = ["layer_names_only", "detailed", "none"]
 
 
@@ -216,8 +217,10 @@ def build_config(
     if mode > 1:
         max_num_tokens = max(max_num_tokens, options.max_batch_size * (options.max_draft_len + 1))
     attention(plugins, pretrained)
+    world_size = pretrained["mapping"]["world_size"]
+    plugins |= {"paged_state": False, "nccl_plugin": pretrained["dtype"] if world_size > 1 else None}
     if plugins["reduce_fusion"] and (
-        pretrained["mapping"]["tp_size"] == 1 or pretrained["architecture"] != "LlamaForCausalLM"
+        pretrained["mapping"]["tp_size"] == 1 or pretrained["architecture"] not in FUSING
     ):
         say("Overriding reduce_fusion to False", level="W")
         plugins["reduce_fusion"] = False

@@ -29,7 +29,13 @@ _TEXTS = ("llmapi.disagg_utils", "llmapi.kv_cache_type", "llmapi.llm_args")
 
 
 class _StrEnum(str, enum.Enum):
+    """That of the package `strenum`, whose values are the names as they are."""
+
     __str__ = str.__str__
+
+    @staticmethod
+    def _generate_next_value_(name: str, start: int, count: int, last_values: list[Any]) -> str:
+        return name
 
 
 _PACKAGES: dict[str, dict[str, Any]] = {
