@@ -29,9 +29,8 @@ from trtspec.deployment.triton_launch import TritonLaunch
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.containers.dialect import DOCKER as DOCKERS
 from trtspec.pipeline.containers.dialect import PODMAN, Dialect
-from trtspec.pipeline.containers.engine import ContainerEngine, read_info
+from trtspec.pipeline.containers.engine import ContainerEngine, ContainerHost, read_info
 from trtspec.pipeline.containers.program import Program
-from trtspec.pipeline.containers.surroundings import ContainerHost
 from trtspec.pipeline.machine.devices import Gpu, container_gpus
 from trtspec.pipeline.steps.steps import make_steps
 from trtspec.recipe.releases import DEFAULT, RELEASES

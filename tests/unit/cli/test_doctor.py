@@ -278,7 +278,7 @@ def test_podman_where_docker_is_not(
     assert inside["severity"] == "error"
     assert inside["repair"].startswith("podman run --rm -it --device nvidia.com/gpu=all")
 
-    monkeypatch.setattr("trtspec.pipeline.containers.surroundings.find_devices", lambda: frozenset({"all"}))
+    monkeypatch.setattr("trtspec.pipeline.containers.engine.find_devices", lambda: frozenset({"all"}))
     found = doctor()
     assert (found["podman"]["severity"], found["TensorRT-LLM"]["severity"]) == ("ok", "note")
 

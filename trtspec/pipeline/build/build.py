@@ -1,25 +1,32 @@
-"""A build: planned, done step by step, and pushed to a store."""
+"""A build: planned, done step by step, and pushed to a store.
+
+Builders who share a store hold leases on the engines of a build, and so make each engine once.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import Literal
+from typing import Literal, Protocol
 
-from trtspec.base.progress import Progress, no_progress
+from trtspec.base.progress import Advance, Progress, no_progress
 from trtspec.base.roles import Role
-from trtspec.pipeline.build.leases import leased_plan
 from trtspec.pipeline.build.plan import BuildPlan, request_of, with_files
 from trtspec.pipeline.build.preflight import look_ahead
-from trtspec.pipeline.build.stored import check_key, push_build
+from trtspec.pipeline.build.stored import check_key, engine_platform, push_build
 from trtspec.pipeline.report.recorder import recorded
 from trtspec.pipeline.run.runner import run
-from trtspec.pipeline.run.step import Step
+from trtspec.pipeline.run.step import Step, name_of
+from trtspec.pipeline.steps.build import KIND as BUILD
+from trtspec.pipeline.steps.pull import engine_key
 from trtspec.pipeline.steps.stages import Stage, up_to
 from trtspec.pipeline.store.entry import Entry
+from trtspec.pipeline.store.lease import StoreLease, leased
+from trtspec.pipeline.store.platform import Platform
 from trtspec.pipeline.store.store import Store
 
 
@@ -95,3 +102,62 @@ def run_steps(made: BuildPlan, steps: Sequence[Step], progress: Progress = no_pr
     start = monotonic()
     ran = run(steps, made.output, made.digests, progress)
     return BuildResult(made, tuple(steps), tuple(ran), monotonic() - start)
+
+
+class Planner(Protocol):
+    """Makes the plan, or completes an `earlier` one; `to_run` as in `make_plan`."""
+
+    def __call__(self, *, to_run: bool, earlier: BuildPlan | None = None) -> BuildPlan: ...
+
+
+@contextmanager
+def leased_plan(
+    store: Store | None, planned: Planner, watch: Progress, warn: Callable[[str], None]
+) -> Iterator[tuple[BuildPlan, Progress]]:
+    """Yields the plan of a build, and the `Progress` for its steps; holds leases until the end of the block.
+
+    It waits for what others are building, before it downloads any weights, and then pulls that. Without a
+    store it does not wait. Leases are taken in the order of their keys, so that no two builders wait for each
+    other. `warn` is called at the end if another builder took over. Raises what `planned` raises, and
+    StoreError.
+    """
+    if store is None:
+        yield planned(to_run=True), watch
+        return
+    first = planned(to_run=False)
+    name = first.resolved.loaded.recipe.name
+    with ExitStack() as held:
+        leases = dict[Role, StoreLease]()
+        for role, platform, key in _to_build(first):
+            if lease := held.enter_context(leased(store, platform, key, f"{role} of {name}", watch)):
+                leases[role] = lease
+        yield planned(to_run=True, earlier=first), _told(watch, list(leases.values()))
+        for role, lease in leases.items():
+            if lease.is_lost:
+                warn(f"{role}: the lease was not renewed in time, so another builder has built it too")
+
+
+def _to_build(made: BuildPlan) -> list[tuple[Role, Platform, str]]:
+    """Returns the engines that would be built here, by the order of their keys, each once."""
+    undone, tensorrt = made.pending(), made.facts.host.versions.get("tensorrt")
+    steps = {step.name for step in made.steps}
+    found = dict[tuple[str, str], tuple[Role, Platform, str]]()
+    for role in made.resolved.engines:
+        step, key = name_of(BUILD, role), engine_key(made.own_steps, role)
+        if step in undone and step in steps and key:
+            platform = engine_platform(made.resolved, role, tensorrt)
+            found.setdefault((platform.folder, key), (role, platform, key))
+    return [found[place] for place in sorted(found)]
+
+
+def _told(watch: Progress, leases: list[StoreLease]) -> Progress:
+    """Returns a `Progress` that those who wait for the leases see too."""
+
+    @contextmanager
+    def told(label: str, size: int | None) -> Iterator[Advance]:
+        for lease in leases:
+            lease.tell(label)
+        with watch(label, size) as advance:
+            yield advance
+
+    return told

@@ -1,9 +1,14 @@
-"""Finds out what a folder is. Of its weights only headers and scales are read, and no code of it is run."""
+"""Finds out what a folder is. Of its weights only headers and scales are read, and no code of it is run.
+
+A build has parts, and is inspected here: its inputs by the manifest, and whether all of its files are there.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import Finding, errors, ok
@@ -13,13 +18,15 @@ from trtspec.models.heads.reading import is_head, read_head
 from trtspec.models.hf_config import read_json
 from trtspec.models.pair import compare, read_member
 from trtspec.models.source import read_source
-from trtspec.pipeline.engine.manifest import read_manifest
-from trtspec.pipeline.inspection.build import MANIFEST, inspect_build
-from trtspec.pipeline.inspection.checkpoint import inspect_checkpoint
-from trtspec.pipeline.inspection.engine import inspect_engine
+from trtspec.pipeline.engine.manifest import Manifest, read_manifest
+from trtspec.pipeline.inspection.engine import inspect_checkpoint, inspect_engine
 from trtspec.pipeline.inspection.head import inspect_head
 from trtspec.pipeline.inspection.hugging_face import inspect_model
 from trtspec.pipeline.inspection.report import Report
+
+MANIFEST = "manifest.json"
+_FEW = 5
+_AGAIN = "trtspec build RECIPE makes it again"
 
 
 def inspect(place: str, target: str | None = None) -> Report:
@@ -74,3 +81,58 @@ def _find(place: str) -> Path:
         repair = f"name one of {', '.join(below)}" if below else "name the folder of a model or of an engine"
         raise ModelError(folder, "has no config.json", repair)
     return folder
+
+
+def inspect_build(folder: Path, manifest: Manifest, look: Callable[[Path], Report]) -> Report:
+    """Returns the report of a finished build; `look` returns that of a checkpoint or an engine in it.
+
+    Their findings name their path in the build. Engines alone count as stored, since checkpoints hold the
+    same weights.
+    """
+    paths = {name: folder / name for name in manifest.outputs}
+    missing = [name for name, file in paths.items() if not file.is_file()]
+    findings = list(_missing(missing))
+    parts = sorted(
+        {Path(name).parent for name in paths if _is_part(name)} - {Path(name).parent for name in missing}
+    )
+    for part in parts:
+        for found in look(folder / part).findings:
+            subject = f"{part}: {found.subject}" if found.subject else str(part)
+            findings.append(replace(found, subject=subject))
+    return Report(
+        folder=folder,
+        kind="build",
+        facts=_facts(manifest, [str(part) for part in parts]),
+        stored={},
+        files=(folder / MANIFEST, *(file for name, file in paths.items() if name not in missing)),
+        findings=tuple(findings),
+    )
+
+
+def _is_part(name: str) -> bool:
+    """Says whether a file is the configuration of a model's checkpoint or engine."""
+    role, _, rest = name.partition("/")
+    return role in ("target", "draft") and rest in ("checkpoint/config.json", "engine/config.json")
+
+
+def _facts(manifest: Manifest, parts: list[str]) -> Mapping[str, Any]:
+    models = {
+        role: " @ ".join(filter(None, (model.get("model"), model.get("revision"))))
+        for role, model in manifest.models.items()
+    }
+    return {
+        "name": manifest.name,
+        "backend": manifest.backend,
+        **models,
+        "gpu": manifest.gpu and manifest.gpu.get("name"),
+        "image": manifest.image,
+        "recipe": manifest.recipe,
+        "parts": ", ".join(parts) or None,
+    }
+
+
+def _missing(names: list[str]) -> Iterator[Finding]:
+    for name in names[:_FEW]:
+        yield Finding(name, "is missing", _AGAIN)
+    if more := names[_FEW:]:
+        yield Finding("", f"{len(more)} more files are missing", _AGAIN)

@@ -10,9 +10,16 @@ from time import monotonic
 from trtspec.base.atomic import write_atomically
 from trtspec.base.explanation import explain
 from trtspec.pipeline.build.plan import BuildPlan
-from trtspec.pipeline.report.junit import to_junit
-from trtspec.pipeline.report.markdown import to_markdown
-from trtspec.pipeline.report.report import SUFFIXES, BuildFailure, BuildReport, Status, StepReport, to_json
+from trtspec.pipeline.report.report import (
+    SUFFIXES,
+    BuildFailure,
+    BuildReport,
+    Status,
+    StepReport,
+    to_json,
+    to_junit,
+    to_markdown,
+)
 from trtspec.pipeline.run.records import read_records
 
 _FORMATS = dict(zip(SUFFIXES, (to_markdown, to_junit, to_json), strict=True))

@@ -1,17 +1,24 @@
-"""Reports the steps of a build, for people and for machines."""
+"""Reports the steps of a build: as JSON, as Markdown, and as JUnit XML.
+
+GitHub shows the Markdown as the summary of a job. In the XML, which Jenkins, GitLab and many others show, a
+step is a test. Its elements and attributes are those of the schema of Jenkins' xUnit plugin (junit-10.xsd).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 SCHEMA = 1
 SUFFIXES = (".md", ".xml", ".json")
 """The suffixes of the files that a report can be written to."""
 
 Status = Literal["run", "kept", "failed", "not run"]
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +63,79 @@ class BuildReport:
 def to_json(report: BuildReport) -> str:
     content = {"schema": SCHEMA, "ok": report.failure is None, **asdict(report)}
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def to_markdown(report: BuildReport) -> str:
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: BuildReport) -> Iterator[str]:
+    verdict = "failed" if report.failure else "done"
+    yield f"### {_plain(report.name)}: {verdict} in {report.seconds:.1f} s"
+    yield ""
+    if report.made_for:
+        yield ", ".join(f"{key} {_plain(str(value))}" for key, value in report.made_for.items())
+        yield ""
+    if report.failure:
+        yield from _failure(report.failure)
+    if report.steps:
+        yield "| step | | seconds |"
+        yield "|---|---|---:|"
+    for step in report.steps:
+        seconds = f"{step.seconds:.1f}" if step.status == "run" else ""
+        yield f"| {_plain(step.name)} | {step.status} | {seconds} |"
+
+
+def _failure(failure: BuildFailure) -> Iterator[str]:
+    place = f"{failure.step}: " if failure.step else ""
+    yield f"**{_plain(place + failure.problem)}**"
+    yield ""
+    if failure.repair:
+        yield _plain(failure.repair)
+        yield ""
+    if failure.lines:
+        # A log may hold backticks, which must not end the block that shows it.
+        ticks = max((len(run) for line in failure.lines for run in re.findall(r"`+", line)), default=0)
+        fence = "`" * max(3, ticks + 1)
+        yield from (f"{fence}text", *failure.lines, fence, "")
+
+
+def _plain(text: str) -> str:
+    """Returns the text on one line, with the characters escaped that have a meaning in Markdown."""
+    return re.sub(r"([\\`*_{}\[\]<>#|~])", r"\\\1", " ".join(text.split()))
+
+
+def to_junit(report: BuildReport) -> str:
+    """Returns the XML of a report; a failure outside the steps is an error of a test of its own, `build`."""
+    failure, steps = report.failure, list(report.steps)
+    outside = failure is not None and all(step.status != "failed" for step in steps)
+    if outside or not steps:
+        steps.append(StepReport("build", "", "failed" if outside else "run", 0))
+    counts: dict[str, Any] = {
+        "tests": str(len(steps)),
+        "failures": str(sum(step.status == "failed" for step in steps) - outside),
+        "errors": str(int(outside)),
+        "skipped": str(sum(step.status == "not run" for step in steps)),
+        "time": f"{report.seconds:.3f}",
+    }
+    root = Element("testsuites")
+    suite = SubElement(root, "testsuite", name=_xml(f"trtspec {report.name}"), **counts)
+    for step in steps:
+        case = SubElement(suite, "testcase", name=_xml(step.name), classname=_xml(report.name))
+        case.set("time", f"{step.seconds:.3f}")
+        if step.status == "not run":
+            SubElement(case, "skipped", message="the build ended before it")
+        if step.status == "failed" and failure:
+            _explain(SubElement(case, "error" if outside else "failure"), failure)
+    indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(root, encoding="unicode") + "\n"
+
+
+def _explain(element: Element, failure: BuildFailure) -> None:
+    element.set("message", _xml(failure.problem))
+    element.text = _xml("\n".join(filter(None, (*failure.lines, failure.repair))))
+
+
+def _xml(text: str) -> str:
+    """Returns the text with U+FFFD for what XML cannot hold, such as the escape of a colour."""
+    return _NOT_XML.sub("\ufffd", text)

@@ -17,16 +17,21 @@ two build; the store keeps both engines, and every reader takes the same one.
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import socket
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timezone
 from threading import Event, Thread
+from typing import Any
 
 from trtspec.base.errors import StoreError
 from trtspec.base.progress import Advance, Progress
-from trtspec.pipeline.store.builder import Builder, from_bytes, to_bytes
 from trtspec.pipeline.store.files import Stat
 from trtspec.pipeline.store.platform import Platform
 from trtspec.pipeline.store.store import BUILDING, Store
@@ -36,6 +41,51 @@ RENEWAL_S = 20.0
 SETTLE_S = 10.0
 POLL_S = 5.0
 _NAME = re.compile(r"(\d+)(-[0-9a-f]+)?\.json")
+
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """The content of a lease."""
+
+    what: str
+    expiry_s: float
+    """A lease that is not renewed for so many seconds is nobody's."""
+    host: str = field(default_factory=socket.gethostname)
+    process: int = field(default_factory=os.getpid)
+    since: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
+    """The time in ISO 8601 by the builder's own clock, for people."""
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    note: str = ""
+    """The work that is done now."""
+    beat: int = 0
+    """Each renewal has another number here."""
+    released: bool = False
+    """True if the builder gave up."""
+
+    def __str__(self) -> str:
+        doing = f" ({self.note})" if self.note else ""
+        return f"{self.host}, process {self.process}, builds it since {self.since}{doing}"
+
+
+def to_bytes(builder: Builder) -> bytes:
+    return json.dumps({"schema": SCHEMA, **asdict(builder)}, sort_keys=True).encode()
+
+
+def from_bytes(content: bytes) -> Builder | None:
+    """Reads a lease; None if it is half-written, or of another version of trtspec."""
+    try:
+        values: Any = json.loads(content)
+        if not isinstance(values, Mapping) or values["schema"] != SCHEMA:
+            return None
+        builder = Builder(**{name: value for name, value in values.items() if name != "schema"})
+    except (KeyError, RecursionError, TypeError, ValueError):
+        return None
+    texts = (builder.what, builder.host, builder.since, builder.id, builder.note)
+    is_sound = all(isinstance(text, str) for text in texts) and isinstance(builder.expiry_s, (int, float))
+    return builder if is_sound else None
 
 
 class StoreLease:

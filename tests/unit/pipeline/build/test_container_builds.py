@@ -255,7 +255,7 @@ class TestWithPodman:
     def knows(self, podman: DockerDaemon, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
         """The devices of the machine's CDI specification."""
         (podman.folder / "cdi").write_text("".join(f"{name}\n" for name in names))
-        monkeypatch.setattr("trtspec.pipeline.containers.surroundings.find_devices", lambda: frozenset(names))
+        monkeypatch.setattr("trtspec.pipeline.containers.engine.find_devices", lambda: frozenset(names))
 
     def test_both_engines_are_built(self, build: Builds, docker: DockerDaemon) -> None:
         docker.images()

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from tests.unit.pipeline.build import held_builder
 from trtspec.cli.app import app
 from trtspec.pipeline.store import lease
-from trtspec.pipeline.store.builder import Builder, from_bytes
+from trtspec.pipeline.store.lease import Builder, from_bytes
 from trtspec.pipeline.store.store import Store
 
 ROOT = Path(__file__).parents[4]

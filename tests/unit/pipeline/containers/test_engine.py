@@ -12,10 +12,15 @@ import pytest
 from tests.fakes import infos
 from trtspec.pipeline.containers.cdi import find_devices
 from trtspec.pipeline.containers.dialect import DOCKER, PODMAN, Dialect
-from trtspec.pipeline.containers.engine import ContainerEngine, find_engine, read_info
+from trtspec.pipeline.containers.engine import (
+    ContainerEngine,
+    ContainerHost,
+    find_engine,
+    find_surroundings,
+    read_info,
+)
 from trtspec.pipeline.containers.oddities import describe, oddities
 from trtspec.pipeline.containers.program import Program
-from trtspec.pipeline.containers.surroundings import ContainerHost, find_surroundings
 
 HERE = ContainerHost(
     uid=1000,

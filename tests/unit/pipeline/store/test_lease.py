@@ -19,9 +19,8 @@ from tests.unit.pipeline.store.conftest import H200, entry_of
 from trtspec.base.errors import StoreError
 from trtspec.base.progress import Advance, no_progress
 from trtspec.pipeline.store import lease as room
-from trtspec.pipeline.store.builder import Builder, from_bytes, to_bytes
 from trtspec.pipeline.store.files import Files, Stat
-from trtspec.pipeline.store.lease import leased
+from trtspec.pipeline.store.lease import Builder, from_bytes, leased, to_bytes
 from trtspec.pipeline.store.prune import PruneRules, prune
 from trtspec.pipeline.store.push import push
 from trtspec.pipeline.store.store import Store

@@ -15,8 +15,7 @@ from tests.fakes.languages import TARGET, Run
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
-from trtspec.serving.drafters.earlier import EarlierAnswers
-from trtspec.serving.drafters.lookup import LookupDrafter, LookupSource
+from trtspec.serving.drafters.lookup import EarlierAnswers, LookupDrafter, LookupSource
 from trtspec.serving.drafters.source import Drafting, Offer
 from trtspec.serving.executor import Request
 from trtspec.serving.text import Text
