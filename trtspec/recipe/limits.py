@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from trtspec.backends.backend import Backend
-from trtspec.backends.table import backend_named
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.recipe import gpus
@@ -18,12 +17,11 @@ _TOKENS_PER_BLOCK = 32
 
 def contradictions(recipe: Recipe) -> Iterator[Finding]:
     """Finds keys of the recipe that contradict each other; each subject is the dotted key to change."""
-    backend = recipe.runner
-    yield from _backend(backend, recipe)
     yield from contradictions_of_any_backend(recipe)
-    yield from backend.contradictions(recipe)
-    for role, model in recipe.models.items():
-        yield from _precision(role, model, recipe)
+    yield from recipe.runner.contradictions(recipe)
+    for role, runner in recipe.runners.items():
+        yield from _precision(role, runner, recipe)
+    yield from _backend(recipe.runner, recipe)
 
 
 def contradictions_of_any_backend(recipe: Recipe) -> Iterator[Finding]:
@@ -175,8 +173,8 @@ def _parallel(role: Role, model: RecipeModel, recipe: Recipe) -> Iterator[Findin
         yield Finding(f"{role}.parallel", problem, f"write hardware: {{count: {ranks}}}, or fewer ranks")
 
 
-def _precision(role: Role, model: RecipeModel, recipe: Recipe) -> Iterator[Finding]:
-    quantization, backend = model.quantization, backend_named(recipe.backend_of(role))
+def _precision(role: Role, backend: Backend, recipe: Recipe) -> Iterator[Finding]:
+    model, quantization = recipe.models[role], recipe.models[role].quantization
     if backend.builds_engines and quantization.kv_cache == "fp8" and quantization.weights != "fp8":
         # The builder would switch paged context FMHA off, without which a target verifies nothing.
         problem = "an fp8 KV cache needs fp8 weights"

@@ -348,6 +348,11 @@ class Recipe(Section):
         """The backend, which answers what it is like."""
         return table.backend_named(self.backend)
 
+    @property
+    def runners(self) -> dict[Role, Backend]:
+        """The backend of each engine."""
+        return {role: table.backend_named(self.backend_of(role)) for role in self.models}
+
     def on(self, backend: str) -> Recipe:
         """Returns this recipe for another backend."""
         return self.model_copy(update={"engine": self.engine.model_copy(update={"backend": backend})})

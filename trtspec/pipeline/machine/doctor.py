@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtspec.backends.table import backend_named
 from trtspec.base.errors import UnavailableError
 from trtspec.base.extras import how_to_install
 from trtspec.base.findings import Finding, Severity, note, ok
@@ -229,8 +228,7 @@ def _containers(engine: ContainerEngine) -> Iterator[Finding]:
 
 def _torch(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
     version = machine.versions.get("torch")
-    backends = [backend_named(recipe.backend_of(role)) for role in recipe.models] if recipe else []
-    if recipe and not any(backend.is_embedded for backend in backends):
+    if recipe and not any(runner.is_embedded for runner in recipe.runners.values()):
         return
     if version:
         yield ok("PyTorch", version)
@@ -238,7 +236,7 @@ def _torch(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
             yield note(
                 "numba", "none; without it engines on a CPU run at half the speed", "pip install numba"
             )
-    elif any(backend.compiles for backend in backends):
+    elif recipe and any(runner.compiles for runner in recipe.runners.values()):
         yield note("PyTorch", "none; the draft runs on it", "NVIDIA's image has it; a build does not need it")
     else:
         yield Finding("PyTorch", "none", how_to_install("torch"), severity=_needed(recipe))
