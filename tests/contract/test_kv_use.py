@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.contract.conftest import Answers, Subject
+from tests.fakes.scripted_executor import ScriptedExecutor
 from trtspec.serving.executor import Request
 
 PROMPT = [3, 9, 27]
@@ -23,6 +24,20 @@ def test_it_is_what_requests_held_since_the_last_look(subject: Subject, answers:
     assert four is not None
     assert 0 < one < four <= 1
     assert executor.take_kv_use() == 0
+
+
+def test_a_request_says_what_it_found(subject: Subject, answers: Answers) -> None:
+    executor, prompt = subject.load(), [number % 50 + 3 for number in range(100)]
+    [first] = answers(executor, Request(prompt, 4))
+    [second] = answers(executor, Request(prompt, 4))
+    [verified] = answers(executor, Request(prompt, 3, draft_token_ids=[1, 2]))
+    if first.num_reused is None:
+        assert isinstance(executor, ScriptedExecutor)
+        return
+    assert first.num_reused == 0
+    # TensorRT-LLM tells whole blocks of 32 tokens; the last token is computed in any case.
+    assert second.num_reused in (96, 99)
+    assert verified.num_reused == second.num_reused
 
 
 def test_what_was_in_the_cache_is_counted(subject: Subject, answers: Answers) -> None:

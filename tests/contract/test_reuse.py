@@ -20,7 +20,7 @@ def test_a_round_computes_only_what_is_new(
     assert (rows, reused) == (44, 0)
     # The four accepted tokens are in the cache, the target's own is not.
     [response] = answers(executor, Request(PROMPT + text[:5], 5, draft_token_ids=text[5:9]))
-    assert response.token_ids == text[5:10]
+    assert (response.token_ids, response.num_reused) == (text[5:10], 44)
     assert executor.stats.rows - rows == 1 + 4
     assert executor.stats.reused_tokens - reused == 44
 

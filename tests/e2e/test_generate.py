@@ -46,12 +46,23 @@ def test_counts_come_when_asked_for(server: Deploy) -> None:
     assert full["num_input_tokens"] > 3
     assert full.keys() - bare.keys() == {
         "num_input_tokens",
+        "num_cached_tokens",
         "acceptance_rate",
         "total_accepted_draft_tokens",
         "total_draft_tokens",
         "num_spec_steps",
         "acceptance_histogram",
     }
+
+
+def test_what_the_cache_had_is_told(server: Deploy) -> None:
+    body = {"text_input": "# cached\n" * 40, "max_tokens": 8, "return_num_input_tokens": True}
+    (_, first), (_, second) = server.post(body), server.post(body)
+
+    given = second["num_input_tokens"]
+    assert first["num_cached_tokens"] < 32
+    # All but the last token, or the whole blocks among these but the last.
+    assert second["num_cached_tokens"] in (given - 1, (given - 2) // 32 * 32)
 
 
 def test_grpc_streams_the_same_text(server: Deploy) -> None:

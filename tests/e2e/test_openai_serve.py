@@ -13,6 +13,7 @@ from typing import Any
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletion
 
 from tests.e2e.conftest import IN_PROCESS, ONLY_IN_PROCESS, Deploy, Deployer, Until
 from tests.e2e.openai_requests import CHAT, GOOD, LONG, MODEL, ROUTES, ask, begin, error_of, read, serving
@@ -228,6 +229,12 @@ def test_a_template_with_tools(server: Deploy, tiny_build: Path, tmp_path: Path)
         assert streamed[-1].choices[0].finish_reason == "tool_calls"
 
 
+def counts(made: ChatCompletion) -> tuple[int, int]:
+    """The tokens of the prompt and of the answer; what the cache had depends on earlier requests."""
+    assert made.usage
+    return made.usage.prompt_tokens, made.usage.completion_tokens
+
+
 @IN_PROCESS
 def test_what_clients_ask_in_other_words(server: Deploy, tiny_build: Path, tmp_path: Path) -> None:
     """Functions, which are tools of before; an effort; and what only changes speed."""
@@ -246,7 +253,8 @@ def test_what_clients_ask_in_other_words(server: Deploy, tiny_build: Path, tmp_p
         call = made.choices[0].message.function_call
         assert call
         assert (call.name, call.arguments) == ("look_up", call_arguments(expected))
-        assert (made.choices[0].finish_reason, made.usage) == ("function_call", expected.usage)
+        assert made.choices[0].finish_reason == "function_call"
+        assert counts(made) == counts(expected)
         assert not made.choices[0].message.tool_calls
 
         chunks = list(create(**asked, **old, stream=True))
@@ -260,7 +268,7 @@ def test_what_clients_ask_in_other_words(server: Deploy, tiny_build: Path, tmp_p
         tool = {"role": "tool", "tool_call_id": "1", "content": "7"}
         calls = [*messages, expected.choices[0].message.model_dump(exclude_none=True), tool]
         again = create(**shared, messages=back, functions=old["functions"])
-        assert again.usage == create(**shared, messages=calls, tools=[TOOL]).usage
+        assert counts(again) == counts(create(**shared, messages=calls, tools=[TOOL]))
 
         prompt = f"<|endoftext|># Effort: low\nuser: {messages[0]['content']}\n"
         effort = create(**{**asked, "max_tokens": 8}, reasoning_effort="low")

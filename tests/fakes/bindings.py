@@ -39,7 +39,8 @@ def stand_in() -> Iterator[Any]:
 
 def write_trtllm_engine(directory: Path, model: PreTrainedModel, **build: Any) -> Path:
     """An engine directory as `trtllm-build` leaves it; `build` overrides keys of `build_config`."""
-    plugins = {"use_paged_context_fmha": True, "remove_input_padding": True, "paged_kv_cache": True}
+    plugins: dict[str, int] = {"use_paged_context_fmha": True, "remove_input_padding": True}
+    plugins |= {"paged_kv_cache": True, "tokens_per_block": 32}
     write_engine(directory, model, plugin_config=plugins, kv_cache_type="PAGED", **build)
     (directory / "rank0.safetensors").rename(directory / "rank0.engine")
     return directory

@@ -47,7 +47,9 @@ class CppBackend:
             raise EngineFailure(f"tensorrt_llm: {said.error}")
         if said.finish_reason is FinishReason.CANCELLED:
             return {}
-        return response_arrays(asked, said.token_ids, num_verified=said.num_verified)
+        # `loadOrAllocateBlocks` of kvCacheManager.cpp counts a block that is reused in part.
+        blocks = -(-(said.num_reused or 0) // (self._engine.limits.tokens_per_block or 32))
+        return response_arrays(asked, said.token_ids, (), said.num_verified, blocks)
 
     def close(self) -> None:
         self._loop.call(self._engine.shutdown)

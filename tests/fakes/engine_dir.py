@@ -122,6 +122,7 @@ def write_directory(
     limits = {
         "max_batch_size": 4, "max_input_len": 96, "max_seq_len": 128, "max_num_tokens": 8192,
         "max_beam_width": 1, "max_draft_len": 6, "speculative_decoding_mode": 2,
+        "plugin_config": {"tokens_per_block": 32},
     }  # fmt: skip
     document = {"version": "1.2.1", "pretrained_config": pretrained, "build_config": limits | build}
     directory.mkdir(parents=True, exist_ok=True)

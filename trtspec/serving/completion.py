@@ -70,7 +70,7 @@ class CompletionRequest:
     tenant: str = ""
     """Only requests of the same tenant get drafts from this completion.
 
-    If it is empty, no request does.
+    If it is empty, no request does. `num_cached_tokens` counts only what requests of the same tenant left.
     """
     user: str = ""
     """During a roll-out all requests of one user have drafts, or none has.
@@ -101,6 +101,11 @@ class Completion:
     """The options that forbade drafts (K = 0), or `rollout`; empty if the request asked for no drafts."""
     num_draft_tokens: int = 0
     """The largest number of tokens that a round was allowed to draft."""
+    num_cached_tokens: int | None = None
+    """The number of the input tokens that the target's KV cache had from requests of the same tenant.
+
+    None if that is not known.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from trtspec.serving.seeds import of_sequence
 from trtspec.serving.sequences import interleave
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stats import ArmStats, Stats
+from trtspec.serving.text import TenantTexts
 from trtspec.serving.time_limit import within
 from trtspec.serving.timeline import ArmTimeline, Timeline
 from trtspec.serving.tokenizer import Tokenizer
@@ -99,7 +100,7 @@ class Coordinator:
             inputs = replace(inputs, stats=Stats(fallbacks=self.stats.rollout.shadow_fallbacks))
             self._shadow_source = make_source(drafting or DRAFT_MODEL, inputs.engine)
         self.rollout = Rollout(share, self.stats.rollout)
-        self._tokenizer = tokenizer
+        self._tokenizer, self._texts = tokenizer, TenantTexts()
         self._num_draft_tokens, self._guides = num_draft_tokens, guides
         self._policy = AdaptivePolicy(target.limits.max_draft_len) if policy == "adaptive" else None
         self._num_present = 0
@@ -207,9 +208,13 @@ class Coordinator:
                 timeline.begin(state.num_input_tokens)
                 if after is not None:
                     await after.wait()
+                own = self._texts.begin(request.tenant, state.text)
                 async with aclosing(self._deltas(request, state, arm, deadline)) as deltas:
                     async for delta in deltas:
                         timeline.add(delta)
+                        if (end := delta.completion) is not None:
+                            told = self._texts.end(request.tenant, state.text, own, end.num_cached_tokens)
+                            delta = replace(delta, completion=replace(end, num_cached_tokens=told))
                         yield delta
         except EngineFailure as failure:
             _, is_refused, problem = str(failure).partition(GUIDE_REFUSED)

@@ -199,6 +199,11 @@ class Response:
 
     None without a draft, and if the engine does not report it.
     """
+    num_reused: int | None = None
+    """The number of tokens of the prompt that the KV cache already had.
+
+    None if the engine does not report it.
+    """
 
 
 GUIDE_REFUSED = "Guide refused: "
@@ -256,11 +261,21 @@ class Limits:
 
     None if it takes none; it then verifies drafts of greedy requests alone.
     """
+    tokens_per_block: int | None = None
+    """The number of tokens in a block of the KV cache; None if the engine does not say it."""
 
     @property
     def drafts_samples(self) -> bool:
         """True if drafts of sampled requests are verified."""
         return self.matches_samples or self.draft_logits is not None
+
+    def reused_tokens(self, blocks: int) -> int | None:
+        """Returns the number of tokens in that many reused blocks, but for the last one.
+
+        TensorRT-LLM counts a block of which it has reused a part, which can only be the last one
+        (`loadOrAllocateBlocks` of `batch_manager/kvCacheManager.cpp`).
+        """
+        return None if self.tokens_per_block is None else max(blocks - 1, 0) * self.tokens_per_block
 
 
 @dataclass(frozen=True, slots=True)

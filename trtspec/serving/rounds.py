@@ -114,7 +114,7 @@ class Rounds:
             times.draft += drafted_at - begin
             times.verification += now - drafted_at
             self._verified_at = now
-        return state.take(response.token_ids, EndReason.END_ID if ended else None, response.log_probs)
+        return self._take(response, EndReason.END_ID if ended else None)
 
     async def _burst(self, alone: Request, deadline: float) -> AsyncGenerator[Delta, None]:
         state, before, pace = self._state, len(self._state.text), self._pace
@@ -123,7 +123,7 @@ class Rounds:
             async with aclosing(self._target.answers(alone, deadline)) as responses:
                 async for response in responses:
                     pace.received(len(response.token_ids), self._clock())
-                    yield state.take(response.token_ids, _end_reason(response), response.log_probs)
+                    yield self._take(response, _end_reason(response))
                     if state.end_reason is not None:
                         break
             pace.decoded(len(state.text) - before, self._load())
@@ -131,6 +131,12 @@ class Rounds:
             pace.end(0, self._clock())
         if state.end_reason is None and len(state.text) == before:
             yield state.take((), EndReason.END_ID)
+
+    def _take(self, response: Response, end_reason: EndReason | None) -> Delta:
+        state = self._state
+        if not state.num_output_tokens:  # Later requests find what the first one has computed.
+            state.num_cached_tokens = response.num_reused
+        return state.take(response.token_ids, end_reason, response.log_probs)
 
 
 def _end_reason(response: Response) -> EndReason | None:

@@ -38,6 +38,8 @@ class CompletionState:
     undrafted_for: tuple[str, ...] = ()
     speculation: SpeculationCounts = field(default_factory=SpeculationCounts)
     end_reason: EndReason | None = None
+    num_cached_tokens: int | None = None
+    """The number of the input tokens that the target's KV cache had; None if it is not reported."""
 
     @property
     def num_output_tokens(self) -> int:
@@ -148,5 +150,6 @@ class CompletionState:
             self.speculation,
             self.undrafted_for,
             self.num_draft_tokens,
+            self.num_cached_tokens,
         )
         return Delta(text, token_ids, completion, kept)

@@ -207,15 +207,17 @@ class ResponseBuilder:
     def _usage(self) -> dict[str, Any]:
         """Returns the tokens of all choices; a prompt counts once, even with several choices."""
         per_prompt = self._job.num_sequences
-        given = sum(
-            counts.num_input_tokens for choice, counts in self._counts.items() if choice % per_prompt == 0
-        )
+        prompts = [counts for choice, counts in self._counts.items() if choice % per_prompt == 0]
+        given = sum(counts.num_input_tokens for counts in prompts)
+        cached = [counts.num_cached_tokens for counts in prompts if counts.num_cached_tokens is not None]
         made = sum(counts.num_output_tokens for counts in self._counts.values())
         usage: dict[str, Any] = {
             "prompt_tokens": given,
             "completion_tokens": made,
             "total_tokens": given + made,
         }
+        if len(cached) == len(prompts):
+            usage["prompt_tokens_details"] = {"cached_tokens": sum(cached)}
         if self._counters:
             thought = sum(counter.number for counter in self._counters.values())
             usage["completion_tokens_details"] = {"reasoning_tokens": thought}

@@ -35,6 +35,8 @@ class TokenCounts:
 
     num_input_tokens: int
     num_output_tokens: int
+    num_cached_tokens: int | None = None
+    """The number of the input tokens that the KV cache had; None where the model does not tell."""
 
 
 @dataclass(slots=True)
@@ -67,7 +69,7 @@ def piece(said: dict[str, Any], first: int) -> ChoicePiece:
         finish_reason=reason,
         token_ids=_many(said.get("output_ids")),
         log_probs=_log_probs(said),
-        counts=TokenCounts(said["num_input_tokens"], said["num_output_tokens"]) if reason else None,
+        counts=_counts(said) if reason else None,
         speculation=_speculation(said) if "acceptance_histogram" in said else None,
     )
 
@@ -103,6 +105,10 @@ def _log_probs(said: dict[str, Any]) -> tuple[LogProb, ...]:
     return tuple(
         LogProb(value, tuple(top[row * width : (row + 1) * width])) for row, value in enumerate(values)
     )
+
+
+def _counts(said: dict[str, Any]) -> TokenCounts:
+    return TokenCounts(said["num_input_tokens"], said["num_output_tokens"], said.get("num_cached_tokens"))
 
 
 def _speculation(said: dict[str, Any]) -> dict[str, Any]:

@@ -147,9 +147,10 @@ class ItemsBuilder:
         if piece.counts:
             given, made = piece.counts.num_input_tokens, piece.counts.num_output_tokens
             thought = self._counter.number if self._counter else 0
+            cached = piece.counts.num_cached_tokens or 0  # The form demands a number.
             self._response["usage"] = {
                 "input_tokens": given,
-                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+                "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
                 "output_tokens": made,
                 "output_tokens_details": {"reasoning_tokens": thought},
                 "total_tokens": given + made,

@@ -75,6 +75,7 @@ def limits_of(document: Mapping[str, Any]) -> Limits:
         never_banned=range(vocab_size if mode in INSIDE else 0 if is_torch else 1),
         matches_samples=is_torch,
         draft_logits=None if is_torch else _draft_logits(model),
+        tokens_per_block=build.get("plugin_config", {}).get("tokens_per_block"),
     )
 
 

@@ -8,7 +8,7 @@ from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executors.bls.tensors import Arrays, Outputs
 
 _OUTPUTS = ["output_ids", "sequence_length"]
-_LOG_PROBS, _VERIFIED = "output_log_probs", "total_draft_tokens"
+_LOG_PROBS, _METRICS = ["output_log_probs"], ["total_draft_tokens", "kv_cache_reused_blocks"]
 
 
 class TritonModel:
@@ -24,8 +24,8 @@ class TritonModel:
             request_id=request_id,
             requested_output_names=[
                 *_OUTPUTS,
-                *([_LOG_PROBS] if "return_log_probs" in inputs else []),
-                *([_VERIFIED] if "return_perf_metrics" in inputs else []),
+                *(_LOG_PROBS if "return_log_probs" in inputs else []),
+                *(_METRICS if "return_perf_metrics" in inputs else []),
             ],
             inputs=[pb_utils.Tensor(name, array) for name, array in inputs.items()],
         )

@@ -106,13 +106,15 @@ def response_arrays(
     new: Sequence[int],
     log_probs: Sequence[float] = (),
     num_verified: int | None = None,
+    num_reused_blocks: int | None = None,
 ) -> dict[str, npt.NDArray[Any]]:
     """Returns `output_ids` int32 [1, 1, length], `sequence_length` int32 [1, 1], and the requested outputs.
 
     The prompt comes before the `new` tokens, unless the request excludes it or streams. `log_probs` are those
     of all generated tokens, also in a stream, as `createResult` of `batch_manager/llmRequest.cpp` has them.
     `output_log_probs` is float32 [1, 1, tokens], and `cum_log_probs`, their sum, float32 [1, 1].
-    `total_draft_tokens` is the `num_verified` of `Response`.
+    `total_draft_tokens` is the `num_verified` of `Response`, and `kv_cache_reused_blocks` is
+    `num_reused_blocks`.
     """
     request = asked.request
     shows_input = not asked.excludes_input and not request.streaming
@@ -128,6 +130,8 @@ def response_arrays(
         drafted, accepted = len(draft), common_prefix(draft, list(new), min(len(draft), len(new)))
         numbers["total_draft_tokens"], numbers["total_accepted_draft_tokens"] = drafted, accepted
         numbers["acceptance_rate"] = accepted / drafted if drafted else 0.0
+        if num_reused_blocks is not None:
+            numbers["kv_cache_reused_blocks"] = num_reused_blocks
     if request.return_log_probs:
         arrays["output_log_probs"] = np.array([[log_probs]], np.float32).reshape(1, 1, -1)
         numbers["cum_log_probs"] = float(sum(log_probs))

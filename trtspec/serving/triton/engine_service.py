@@ -134,7 +134,10 @@ class EngineService:
         tokens = job.stop_words.take(response.token_ids)
         job.is_over = response.is_final or job.stop_words.found
         job.log_probs += [log_prob.value for log_prob in (response.log_probs or [])[: len(tokens)]]
-        arrays = response_arrays(job.asked, tokens, job.log_probs, response.num_verified)
+        size, reused = self._executor.limits.tokens_per_block, response.num_reused
+        # A block that was reused in part counts, as with NVIDIA's backend.
+        blocks = None if size is None or reused is None else -(-reused // size)
+        arrays = response_arrays(job.asked, tokens, job.log_probs, response.num_verified, blocks)
         self._sends.submit(self._send_part, job, arrays, job.is_over)
         if job.is_over and not response.is_final:
             self._executor.cancel_request(response.request_id)

@@ -94,6 +94,8 @@ def arrays(chunk: TextChunk, options: ResponseOptions) -> dict[str, npt.NDArray[
             values["speculation"] = f"off: {', '.join(reasons)}".encode()
         if options.num_input_tokens:
             values["num_input_tokens"] = chunk.completion.num_input_tokens
+            if chunk.completion.num_cached_tokens is not None:
+                values["num_cached_tokens"] = chunk.completion.num_cached_tokens
         if options.num_output_tokens:
             values["num_output_tokens"] = chunk.completion.num_output_tokens
         if options.perf_metrics:

@@ -107,6 +107,7 @@ OUTPUTS = (
     OutputTensor("speculation", Datatype.STRING),
     OutputTensor("num_input_tokens", Datatype.INT32),
     OutputTensor("num_output_tokens", Datatype.INT32),
+    OutputTensor("num_cached_tokens", Datatype.INT32),
     OutputTensor("acceptance_rate", Datatype.FP32),
     OutputTensor("total_accepted_draft_tokens", Datatype.INT32),
     OutputTensor("total_draft_tokens", Datatype.INT32),

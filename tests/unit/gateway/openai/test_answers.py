@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from trtspec.gateway.openai.answers import DONE, Chat, ResponseBuilder
-from trtspec.gateway.openai.job import ModelRequest, chat
+from trtspec.gateway.openai.answers import DONE, Chat, Completions, ResponseBuilder
+from trtspec.gateway.openai.job import ModelRequest, chat, completion
 from trtspec.gateway.openai.pieces import ChoicePiece, TokenCounts
-from trtspec.gateway.openai.schema import ChatRequest
+from trtspec.gateway.openai.schema import ChatRequest, CompletionBody
 
 SAID = [*"<think>Two.</think>", '<tool_call>{"name": "f", "arguments": {}}</tool_call>', "Four."]
 TOOL = {"type": "function", "function": {"name": "f"}}
@@ -40,6 +42,25 @@ def test_a_whole_answer_has_the_reasoning_under_both_names() -> None:
     assert made.usage
     # Without a tokenizer nobody can count.
     assert made.usage.completion_tokens_details is None
+
+
+@pytest.mark.parametrize(
+    ("cached", "told"), [([0, 0], 0), ([2, 1], 3), ([None, None], None), ([2, None], None)]
+)
+def test_a_prompt_counts_once_and_what_is_not_known_of_all_is_left_out(
+    cached: list[int | None], told: int | None
+) -> None:
+    body = {"model": "m", "prompt": ["a", "b"], "n": 2}
+    job = completion(CompletionBody.model_validate(body), "", None)
+    builder = ResponseBuilder(Completions(), job, "m", None, "name")
+    # The second choice of a prompt finds what the first one has computed.
+    counts = [TokenCounts(3, 9, cached[0]), TokenCounts(3, 9, 3), TokenCounts(3, 9, cached[1])]
+    counts.append(TokenCounts(3, 9, 3))
+    last = [ChoicePiece(number, "", "stop", counts=each) for number, each in enumerate(counts)]
+    usage = Completion.model_validate_json(builder.whole(last)).usage
+    assert usage
+    details = usage.prompt_tokens_details
+    assert (usage.prompt_tokens, details and details.cached_tokens) == (6, told)
 
 
 def test_chunks_are_the_same_as_the_whole() -> None:

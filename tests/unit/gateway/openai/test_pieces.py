@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.stub_messages import ENDED_MODELS
 from trtspec.gateway.openai.errors import ApiError
-from trtspec.gateway.openai.pieces import failure, piece
+from trtspec.gateway.openai.pieces import TokenCounts, failure, piece
 from trtspec.serving.executor import LogProb
 
 LAST = {
@@ -34,6 +34,11 @@ def test_the_last_piece_has_vllms_metrics() -> None:
         "num_draft_tokens": 129,
         "num_spec_tokens": 3,
     }
+
+
+def test_what_the_cache_had_is_told_or_not_known() -> None:
+    for said, cached in ({}, None), ({"num_cached_tokens": 0}, 0), ({"num_cached_tokens": 4}, 4):
+        assert piece({**LAST, **said}, 0).counts == TokenCounts(5, 9, cached)
 
 
 def test_one_number_of_a_list_comes_without_brackets() -> None:

@@ -30,7 +30,7 @@ def builder(**values: Any) -> ItemsBuilder:
 
 def pieces(texts: list[str], reason: str = "stop") -> list[ChoicePiece]:
     made = [ChoicePiece(0, text) for text in texts]
-    made[-1] = ChoicePiece(0, texts[-1], reason, counts=TokenCounts(3, 9))
+    made[-1] = ChoicePiece(0, texts[-1], reason, counts=TokenCounts(3, 9, 2))
     return made
 
 
@@ -78,6 +78,7 @@ def test_the_last_event_is_the_whole_answer() -> None:
     assert (made.output_text, made.status) == ("\n\nFour.", "completed")
     assert made.usage
     assert (made.usage.input_tokens, made.usage.output_tokens, made.usage.total_tokens) == (3, 9, 12)
+    assert made.usage.input_tokens_details.cached_tokens == 2
 
 
 def test_an_answer_that_was_cut_says_so() -> None:

@@ -132,7 +132,7 @@ def test_tensors_are_nvidias() -> None:
         "FP32 [-1]": "embedding_bias_weights",
         "INT32 [1]": "max_tokens num_draft_tokens end_id pad_id top_k min_tokens beam_width "
         "num_return_sequences top_log_probs sequence_index num_input_tokens num_output_tokens "
-        "total_accepted_draft_tokens total_draft_tokens num_spec_steps",
+        "num_cached_tokens total_accepted_draft_tokens total_draft_tokens num_spec_steps",
         "INT32 [-1]": "input_ids stop_token_ids embedding_bias_ids acceptance_histogram",
         "INT32 [-1, -1]": "output_ids output_top_ids",
         "FP32 [1]": "top_p min_p temperature length_penalty repetition_penalty presence_penalty "

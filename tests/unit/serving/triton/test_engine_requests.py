@@ -144,7 +144,7 @@ def test_numbers_come_when_asked_for() -> None:
         return_num_output_tokens=[True],
         exclude_input_in_output=[True],
     )
-    arrays = response_arrays(asked, [5, 6, 9])
+    arrays = response_arrays(asked, [5, 6, 9], num_reused_blocks=2)
 
     assert {name: array.tolist() for name, array in arrays.items() if name != "output_ids"} == {
         "sequence_length": [[3]],
@@ -153,6 +153,7 @@ def test_numbers_come_when_asked_for() -> None:
         "total_draft_tokens": [[3]],
         "total_accepted_draft_tokens": [[2]],
         "acceptance_rate": [[np.float32(2 / 3)]],
+        "kv_cache_reused_blocks": [[2]],
     }
 
 

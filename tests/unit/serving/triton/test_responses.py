@@ -14,7 +14,9 @@ from trtspec.serving.triton.requests import ResponseOptions
 from trtspec.serving.triton.responses import TextChunk, arrays
 
 EVERYTHING = ResponseOptions(perf_metrics=True, num_input_tokens=True, num_output_tokens=True)
-DONE = Completion(EndReason.LENGTH, 5, 9, SpeculationCounts(2, 8, 6, [2, 2, 1, 1]), num_draft_tokens=4)
+DONE = Completion(
+    EndReason.LENGTH, 5, 9, SpeculationCounts(2, 8, 6, [2, 2, 1, 1]), num_draft_tokens=4, num_cached_tokens=3
+)
 
 
 def test_a_piece_of_text_is_all_there_is() -> None:
@@ -36,6 +38,7 @@ def test_the_last_has_the_counts_that_are_wanted() -> None:
         "finish_reason": b"length",
         "num_input_tokens": 5,
         "num_output_tokens": 9,
+        "num_cached_tokens": 3,
         "acceptance_rate": 0.75,
         "total_accepted_draft_tokens": 6,
         "total_draft_tokens": 8,
@@ -43,6 +46,11 @@ def test_the_last_has_the_counts_that_are_wanted() -> None:
     }
     assert {array.dtype for array in made.values()} == {np.dtype("O"), np.dtype("int32"), np.dtype("float32")}
     assert {array.shape for array in made.values()} == {(1, 1)}
+
+
+def test_what_no_engine_tells_is_left_out() -> None:
+    chunk = TextChunk("", replace(DONE, num_cached_tokens=None))
+    assert "num_cached_tokens" not in arrays(chunk, EVERYTHING)
 
 
 def test_nothing_comes_that_was_not_asked_for() -> None:

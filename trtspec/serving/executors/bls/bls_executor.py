@@ -22,7 +22,6 @@ from trtspec.serving.executor import (
     Limits,
     Listener,
     LogitsFormat,
-    LogProb,
     Request,
     Response,
 )
@@ -31,6 +30,7 @@ from trtspec.serving.executors.bls.tensors import (
     Outputs,
     new_log_probs,
     new_tokens,
+    num_reused_blocks,
     num_verified,
     request_arrays,
     stop_arrays,
@@ -165,7 +165,7 @@ class BlsExecutor:
     # On a thread.
 
     def _run(self, request_id: int, call: BlsCall, arrays: Arrays) -> None:
-        valid, text = call.valid, Text(())
+        valid, text, reused = call.valid, Text(()), None
         try:
             for size in pieces(call):
                 if request_id not in self._calls:
@@ -179,10 +179,13 @@ class BlsExecutor:
                 tokens = new_tokens(found)
                 log_probs = new_log_probs(found) if call.request.return_log_probs else None
                 verified = num_verified(found) if valid.draft else None
+                if not text and (blocks := num_reused_blocks(found)) is not None:
+                    reused = self.limits.reused_tokens(blocks)
                 if verified is None and needs_logits(call.request, valid):
                     # Drawing again where the end was met would make texts longer than the target's.
                     raise EngineFailure("the model returns no total_draft_tokens for a sampled draft")
-                self._post(self._take, request_id, tokens, log_probs, verified)
+                said = Response(request_id, tokens, False, log_probs=log_probs, num_verified=verified)
+                self._post(self._take, replace(said, num_reused=reused))
                 if len(tokens) < size:
                     break
                 if size < valid.max_tokens:
@@ -209,32 +212,32 @@ class BlsExecutor:
 
     # On the loop again.
 
-    def _take(
-        self, request_id: int, tokens: list[int], log_probs: list[LogProb] | None, verified: int | None
-    ) -> None:
+    def _take(self, said: Response) -> None:
         self.progress += 1
-        call = self._calls.get(request_id)
+        call = self._calls.get(said.request_id)
         if call is None:
             return
         if self._logits and call.draft_logits is not None:
             self._logits.take_back(call.draft_logits, call.valid.draft)
         if not call.request.streaming or call.valid.draft:
-            self._finish(request_id, call, tokens, log_probs, verified)
+            self._finish(call, said)
             return
-        for position, token in enumerate(tokens):
-            its_own = None if log_probs is None else [log_probs[position]]
+        for position, token in enumerate(said.token_ids):
+            its_own = None if said.log_probs is None else [said.log_probs[position]]
+            part = replace(said, token_ids=[token], log_probs=its_own)
             if call.num_tokens + 1 == call.valid.max_tokens:
-                self._finish(request_id, call, [token], its_own)
+                self._finish(call, part)
                 return
             call.num_tokens += 1
-            call.listener(Response(request_id, [token], is_final=False, log_probs=its_own))
-            if request_id not in self._calls:  # The listener has cancelled it.
+            call.listener(part)
+            if said.request_id not in self._calls:  # The listener has cancelled it.
                 return
 
     def _end(self, request_id: int) -> None:
         call = self._calls.get(request_id)
         if call is not None:
-            self._finish(request_id, call, [], [] if call.request.return_log_probs else None)
+            said = Response(request_id, [], False)
+            self._finish(call, replace(said, log_probs=[]) if call.request.return_log_probs else said)
 
     def _drop(self, request_id: int) -> None:
         """Reports a request as cancelled, since the model ended it without an answer."""
@@ -248,17 +251,10 @@ class BlsExecutor:
         if call is not None:
             call.listener(Response(request_id, [], is_final=True, error=error))
 
-    def _finish(
-        self,
-        request_id: int,
-        call: BlsCall,
-        tokens: list[int],
-        log_probs: list[LogProb] | None,
-        verified: int | None = None,
-    ) -> None:
-        del self._calls[request_id]
-        reason = finish_reason(call.valid, call.num_tokens + len(tokens))
-        call.listener(Response(request_id, tokens, True, reason, log_probs=log_probs, num_verified=verified))
+    def _finish(self, call: BlsCall, said: Response) -> None:
+        del self._calls[said.request_id]
+        reason = finish_reason(call.valid, call.num_tokens + len(said.token_ids))
+        call.listener(replace(said, is_final=True, finish_reason=reason))
 
 
 def pieces(call: BlsCall) -> Iterator[int]:

@@ -29,7 +29,7 @@ def request_arrays(
 ) -> dict[str, npt.NDArray[Any]]:
     """Returns the input tensors of a request, which ask for an output without the prompt.
 
-    A verification asks for `total_draft_tokens` too, which tells how much of the draft was looked at.
+    They ask for what `num_verified` and `num_reused_blocks` read too.
     """
     prompt = np.frombuffer(valid.text.packed(valid.prompt_len), np.int32)[None]
     arrays = {
@@ -37,10 +37,10 @@ def request_arrays(
         "input_lengths": np.array([[prompt.size]], np.int32),
         "request_output_len": np.array([[valid.max_tokens]], np.int32),
         "exclude_input_in_output": np.array([[True]]),
+        "return_perf_metrics": np.array([[True]]),
     }
     if valid.draft:
         arrays["draft_input_ids"] = np.array([valid.draft], np.int32)
-        arrays["return_perf_metrics"] = np.array([[True]])
     if draft_logits is not None:
         arrays["draft_logits"] = draft_logits[None]
     if request.return_log_probs:
@@ -85,6 +85,12 @@ def num_verified(outputs: Outputs) -> int | None:
     `updateNumTokensPerIteration` of `batch_manager/llmRequest.h` counts it, behind `discardDraftTokens`.
     """
     found = outputs.get("total_draft_tokens")
+    return found[0] if found else None
+
+
+def num_reused_blocks(outputs: Outputs) -> int | None:
+    """Returns `kv_cache_reused_blocks` [1, 1], the reused blocks of the KV cache; None without it."""
+    found = outputs.get("kv_cache_reused_blocks")
     return found[0] if found else None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trtspec.serving.executor import FinishReason, Request, Response, SamplingConfig
+from trtspec.serving.executor import FinishReason, Limits, Request, Response, SamplingConfig
 from trtspec.serving.executors.draft_logits import Rows
 from trtspec.serving.executors.tensorrt_llm.bindings import one_line
 from trtspec.serving.executors.tensorrt_llm.guided import to_params
@@ -37,9 +37,7 @@ def to_bindings(
         max_tokens=valid.max_tokens,
         streaming=request.streaming and not valid.draft,
         sampling_config=_sampling(trtllm, request.sampling),
-        output_config=trtllm.OutputConfig(
-            exclude_input_from_output=True, return_perf_metrics=bool(valid.draft)
-        ),
+        output_config=trtllm.OutputConfig(exclude_input_from_output=True, return_perf_metrics=True),
         end_id=request.end_id,
         bad_words=[list(word) for word in request.bad_words] or None,
         embedding_bias=_dense(request.embedding_bias, vocab_size) if request.embedding_bias else None,
@@ -48,15 +46,16 @@ def to_bindings(
     )
 
 
-def from_bindings(response: Any) -> Response:
+def from_bindings(response: Any, limits: Limits, has_draft: bool) -> Response:
     """Returns a response of the bindings, with one beam, as one of `trtspec.serving.executor`."""
     if response.has_error():
         return Response(response.request_id, [], is_final=True, error=one_line(response.error_msg))
     result = response.result
     tokens, reason = list(result.output_token_ids[0]), _REASONS[result.finish_reasons[0].name]
     metrics = result.request_perf_metrics
-    verified = None if metrics is None else metrics.speculative_decoding.total_draft_tokens
-    return Response(response.request_id, tokens, result.is_final, reason, num_verified=verified)
+    verified = metrics.speculative_decoding.total_draft_tokens if has_draft else None
+    reused = limits.reused_tokens(metrics.kv_cache_metrics.num_reused_blocks)
+    return Response(response.request_id, tokens, result.is_final, reason, None, None, verified, reused)
 
 
 def _draft(trtllm: Any, tokens: list[int], logits: Rows | None) -> Any:

@@ -64,7 +64,8 @@ class TrtLlmExecutor:
         except Exception as error:
             raise EngineLoadError(engine.folder, one_line(error)) from error
         self._runtime: Any = runtime
-        self._listeners: dict[int, Listener] = {}
+        self._listeners: dict[int, tuple[Listener, bool]] = {}
+        """The listener of each running request, and whether the request has a draft."""
         form = engine.limits.draft_logits
         self._logits = None if form is None else DraftLogits(engine.limits.max_draft_len, form)
         self._lent: dict[int, tuple[Rows, list[int]]] = {}
@@ -110,7 +111,7 @@ class TrtLlmExecutor:
 
     @property
     def kv_reuse(self) -> KvReuse | None:
-        """The reuse of whole blocks, as of the last `take_kv_use`: the engine reuses no parts of blocks."""
+        """The reuse as of the last `take_kv_use`, in blocks: one that is reused in part counts whole."""
         return self._kv_reuse
 
     @property
@@ -136,7 +137,7 @@ class TrtLlmExecutor:
             refusal = Response(request_id, [], is_final=True, error=one_line(error))
             self._loop.call_soon(listener, refusal)
             return request_id
-        self._listeners[request_id] = listener
+        self._listeners[request_id] = listener, bool(valid.draft)
         if rows is not None:
             self._lent[request_id] = rows, valid.draft
         return request_id
@@ -147,14 +148,14 @@ class TrtLlmExecutor:
         The engine must never get the id of a finished request: it would keep the id, and cancel a later
         request with the same one.
         """
-        listener = self._listeners.pop(request_id, None)
-        if listener is None:
+        running = self._listeners.pop(request_id, None)
+        if running is None:
             return
         self._lent.pop(request_id, None)  # They are not reused: the engine may still read them.
         if self._ended is None:
             self._runtime.cancel_request(request_id)
         cancelled = Response(request_id, [], is_final=True, finish_reason=FinishReason.CANCELLED)
-        asyncio.get_running_loop().call_soon(listener, cancelled)
+        asyncio.get_running_loop().call_soon(running[0], cancelled)
 
     def shutdown(self) -> None:
         """Cancels all requests, which the engine's own shutdown would complete first, and ends the engine."""
@@ -191,10 +192,11 @@ class TrtLlmExecutor:
                 self._loop.call_soon(self._deliver, left)
 
     def _pass_on(self, response: Any) -> None:
-        listener = self._listeners.get(response.request_id)
-        if listener is None:
+        running = self._listeners.get(response.request_id)
+        if running is None:
             return
-        translated = from_bindings(response)
+        listener, has_draft = running
+        translated = from_bindings(response, self._limits, has_draft)
         if translated.is_final:
             del self._listeners[translated.request_id]
             if self._logits and (lent := self._lent.pop(translated.request_id, None)):
@@ -203,7 +205,7 @@ class TrtLlmExecutor:
 
     def _fail_all(self) -> None:
         assert self._loop is not None
-        for request_id, listener in self._listeners.items():
+        for request_id, (listener, _) in self._listeners.items():
             failure = Response(request_id, [], is_final=True, error=self._ended)
             self._loop.call_soon(listener, failure)
         self._listeners.clear()

@@ -205,6 +205,7 @@ def _limits(model: _Section, build: _Section) -> Limits:
         max_seq_len=max_seq_len,
         max_draft_len=build.integer("max_draft_len", 0) if external == DRAFT_TOKENS_EXTERNAL else 0,
         vocab_size=model.integer("vocab_size"),
+        tokens_per_block=build.get("plugin_config.tokens_per_block"),
     )
 
 

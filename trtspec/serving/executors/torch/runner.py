@@ -142,7 +142,7 @@ class Runner:
 
     def _begin(self, sequence: Sequence, lease: SlotLease, computed: int) -> None:
         """Starts a sequence in its slot, of which `computed` tokens need not be computed."""
-        sequence.slot, sequence.computed = lease.slot, computed
+        sequence.slot, sequence.computed, sequence.reused = lease.slot, computed, computed
         self._running[sequence.request_id] = sequence
         for slot in lease.dropped:
             self._cache.drop(slot)

@@ -39,6 +39,8 @@ class Sequence:
         self.slot = -1
         self.computed = 0
         """The number of tokens, from the first, that the cache holds."""
+        self.reused = 0
+        """The number of tokens that the cache held when the sequence began."""
         self._streaming, self._sent = request.streaming, 0
 
     @property
@@ -88,4 +90,4 @@ class Sequence:
         self._sent = len(self.new)
         # A guide may have cut the draft.
         verified = len(self.draft) if self._is_verification else None
-        return Response(self.request_id, new, final, reason, log_probs=log_probs, num_verified=verified)
+        return Response(self.request_id, new, final, reason, None, log_probs, verified, self.reused)

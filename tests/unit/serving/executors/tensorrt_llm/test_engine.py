@@ -24,6 +24,7 @@ def test_limits_are_those_of_the_runtime(write: Any) -> None:
         never_banned=range(1),
         matches_samples=False,
         draft_logits=LogitsFormat(96, "float32"),
+        tokens_per_block=32,
     )
     assert read_engine(write(max_input_len=7), "1.2.1").limits == limits
     draft = read_engine(write("draft", speculative_decoding_mode=1), "1.2.1").limits

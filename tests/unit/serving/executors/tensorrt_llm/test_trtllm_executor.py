@@ -14,7 +14,7 @@ from tests.fakes.bindings import change_config
 from tests.fakes.engine_dir import tiny_model
 from tests.unit.serving.executors.tensorrt_llm.conftest import Ask
 from trtspec.serving.errors import EngineLoadError
-from trtspec.serving.executor import Executor, FinishReason, Request, Response, SamplingConfig
+from trtspec.serving.executor import Executor, FinishReason, Limits, Request, Response, SamplingConfig
 from trtspec.serving.executors.tensorrt_llm.budget import KvBudget
 from trtspec.serving.executors.tensorrt_llm.engine import TrtLlmEngine, read_engine
 from trtspec.serving.executors.tensorrt_llm.translation import from_bindings
@@ -319,5 +319,22 @@ def test_reasons(trtllm: Any, theirs: str, ours: FinishReason) -> None:
     result = trtllm.Result()
     result.output_token_ids, result.is_final = [[7, 9]], True
     result.finish_reasons = [trtllm.FinishReason[theirs]]
+    result.request_perf_metrics = trtllm.RequestPerfMetrics()
+    limits = Limits(4, 63, 64, 6, 96, tokens_per_block=64)
     response = trtllm.Response(3, result=result)
-    assert from_bindings(response).finish_reason is ours
+    assert from_bindings(response, limits, has_draft=False).finish_reason is ours
+
+
+def test_blocks_that_were_reused_whole_are_told_in_tokens(trtllm: Any) -> None:
+    """The last of them may have been reused in part; without the size of a block nobody knows."""
+    result, metrics = trtllm.Result(), trtllm.RequestPerfMetrics()
+    result.output_token_ids, result.finish_reasons = [[7]], [trtllm.FinishReason.LENGTH]
+    told = []
+    for blocks in (0, 1, 3):
+        metrics.kv_cache_metrics.num_reused_blocks = blocks
+        result.request_perf_metrics = metrics
+        response = trtllm.Response(3, result=result)
+        for size in (64, None):
+            limits = Limits(4, 63, 64, 6, 96, tokens_per_block=size)
+            told.append(from_bindings(response, limits, has_draft=True).num_reused)
+    assert told == [0, None, 0, None, 128, None]

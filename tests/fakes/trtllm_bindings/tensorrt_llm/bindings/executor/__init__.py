@@ -32,7 +32,7 @@ from tensorrt_llm.bindings.executor.request import (
     RequestType,
     SamplingConfig,
 )
-from tensorrt_llm.bindings.executor.response import FinishReason, Response, Result
+from tensorrt_llm.bindings.executor.response import FinishReason, RequestPerfMetrics, Response, Result
 from tensorrt_llm.bindings.executor.statistics import IterationStats, KvCacheStats
 
 __all__ = [
@@ -60,6 +60,7 @@ __all__ = [
     "OutputConfig",
     "ParallelConfig",
     "Request",
+    "RequestPerfMetrics",
     "RequestType",
     "Response",
     "Result",

@@ -299,8 +299,10 @@ class Executor:
             reason = FinishReason.NOT_FINISHED  # NVIDIA does not say which it is, so nobody may rely on it.
         result.finish_reasons = [reason]
         if request.output_config.return_perf_metrics:
-            result.request_perf_metrics = RequestPerfMetrics()
-            result.request_perf_metrics.speculative_decoding.total_draft_tokens = kept
+            result.request_perf_metrics = metrics = RequestPerfMetrics()
+            metrics.speculative_decoding.total_draft_tokens = kept
+            # `loadOrAllocateBlocks` of kvCacheManager.cpp counts a block that is reused in part.
+            metrics.kv_cache_metrics.num_reused_blocks = -(-(response.num_reused or 0) // BLOCK)
         self._append(Response(request_id, result=result), response.is_final)
 
     def _append(self, response: Response, is_final: bool = True) -> None:

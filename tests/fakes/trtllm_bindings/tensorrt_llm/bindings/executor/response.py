@@ -24,7 +24,16 @@ class SpeculativeDecodingMetrics(Bound):
     total_draft_tokens: Int32 = field(default=0, init=False)
 
 
+class KvCacheMetrics(Bound):
+    num_total_allocated_blocks: Int32 = field(default=0, init=False)
+    num_new_allocated_blocks: Int32 = field(default=0, init=False)
+    num_reused_blocks: Int32 = field(default=0, init=False)
+    num_missed_blocks: Int32 = field(default=0, init=False)
+    kv_cache_hit_rate: float = field(default=0.0, init=False)
+
+
 class RequestPerfMetrics(Bound):
+    kv_cache_metrics: KvCacheMetrics = field(default_factory=KvCacheMetrics, init=False)
     speculative_decoding: SpeculativeDecodingMetrics = field(
         default_factory=SpeculativeDecodingMetrics, init=False
     )
