@@ -18,7 +18,7 @@ from tests.fakes.scripted_executor import ScriptedExecutor, echo
 from trtspec.serving.bounds import ServingBounds
 from trtspec.serving.completion import CompletionRequest, EndReason
 from trtspec.serving.coordinator import CHECK_S, MAX_FAILURES, Coordinator
-from trtspec.serving.drafters.circuit_breaker import FIRST_REST_S
+from trtspec.serving.drafters.engine import FIRST_REST_S
 from trtspec.serving.errors import Busy, Cancelled, EngineFailure
 from trtspec.serving.executor import FinishReason, Request, SamplingConfig
 from trtspec.serving.tokenizer import Tokenizer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trtspec.forecast.rules import MeasuredRun
-from trtspec.measure.bench.result import ArmFigures, BenchResult, LoadResult
+from trtspec.measure.bench.result import BenchResult
 
 
 def measured(result: BenchResult) -> MeasuredRun:
@@ -14,7 +14,7 @@ def measured(result: BenchResult) -> MeasuredRun:
     if not result.levels:
         return MeasuredRun()
     level = min(result.levels, key=lambda level: level.load.value)
-    drafts, alone = level.arms.speculative.drafts, _alone(level)
+    drafts, alone = level.arms.speculative.drafts, level.arms.plain or level.arms.speculative
     acceptance = drafts.acceptance if drafts and drafts.acceptance.verifications else None
     answered = alone.requests - alone.failed
     return MeasuredRun(
@@ -26,7 +26,3 @@ def measured(result: BenchResult) -> MeasuredRun:
         decision=result.verdict.decision,
         words=result.verdict.words,
     )
-
-
-def _alone(level: LoadResult) -> ArmFigures:
-    return level.arms.plain or level.arms.speculative

@@ -56,7 +56,8 @@ def verdict(levels: Sequence[LoadResult], notes: tuple[str, ...] = ()) -> BenchV
     past = next(place for place, (_, speedup) in enumerate(known) if speedup.value <= 1)
     (last, before), (first, after) = known[past - 1], known[past]
     even = _break_even(last.load.value, before.value, first.load.value, after.value)
-    words = f"{told[0]}, break-even at {_number(even)}{_unit(last)}, switch off above"
+    unit = "" if last.load.kind == "streams" else " requests/s"
+    words = f"{told[0]}, break-even at {_number(even)}{unit}, switch off above"
     return BenchVerdict(words, "up_to", even, even, notes)
 
 
@@ -99,7 +100,3 @@ def _at_all(known: Sequence[tuple[LoadResult, Interval]], levels: Sequence[LoadR
 
 def _number(load: float) -> str:
     return f"{load:.0f}" if load >= 10 else f"{load:.1f}".removesuffix(".0")
-
-
-def _unit(level: LoadResult) -> str:
-    return "" if level.load.kind == "streams" else " requests/s"

@@ -50,6 +50,10 @@ WAITS = (
         lambda figures: figures.end_to_end,
     ),
 )
+_PICKS: tuple[tuple[str, str, Pick], ...] = (
+    ("median", "", lambda found: found.p50),
+    ("99th percentile", " tail", lambda found: found.p99),
+)
 
 
 def latencies(measured: MeasuredArms) -> Iterator[ReportSection]:
@@ -66,7 +70,7 @@ def _section(measured: MeasuredArms, wait: Wait, known: list[Known]) -> ReportSe
     plotted = [
         Line(f"{arm.name}, {name}", f"{arm.kind}{tail}", tuple(_points(known, arm, name, pick, factor)))
         for arm in measured.arms
-        for name, tail, pick in (("median", "", _median), ("99th percentile", " tail", _tail))
+        for name, tail, pick in _PICKS
     ]
     plotted = [line for line in plotted if line.points]
     values = [point.y for line in plotted for point in line.points]
@@ -111,11 +115,3 @@ def _points(known: list[Known], of: ReportArm, name: str, pick: Pick, factor: fl
 
 def _row(found: Percentiles) -> tuple[float, ...]:
     return found.p50, found.p90, found.p95, found.p99, found.mean
-
-
-def _median(found: Percentiles) -> float:
-    return found.p50
-
-
-def _tail(found: Percentiles) -> float:
-    return found.p99

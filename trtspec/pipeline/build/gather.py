@@ -144,7 +144,7 @@ def _head(
     )
     files = {folder / "config.json", *(tensor.file for tensor in tensors.values())}
     known = digests.by_name(sorted(files), name, {}) if digests else None
-    return HeadFacts(name, commit, head, source, known)
+    return HeadFacts(name, commit, source, known, head=head)
 
 
 def _draft(

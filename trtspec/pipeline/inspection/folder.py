@@ -20,8 +20,7 @@ from trtspec.models.pair import compare, read_member
 from trtspec.models.source import read_source
 from trtspec.pipeline.engine.manifest import Manifest, read_manifest
 from trtspec.pipeline.inspection.engine import inspect_checkpoint, inspect_engine
-from trtspec.pipeline.inspection.head import inspect_head
-from trtspec.pipeline.inspection.hugging_face import inspect_model
+from trtspec.pipeline.inspection.hugging_face import inspect_head, inspect_model
 from trtspec.pipeline.inspection.report import Report
 
 MANIFEST = "manifest.json"

@@ -1,4 +1,4 @@
-"""Inspects a Hugging Face model folder: its kind, and what would make a conversion fail."""
+"""Inspects a Hugging Face folder of a model or a head: its kind, and what would make a conversion fail."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from trtspec.base.findings import Finding, Severity, errors, note
 from trtspec.checkpoint.inventory import check_tensors
 from trtspec.checkpoint.prequantized import FP8, Prequantized, read_prequantized
 from trtspec.models.families import family_of
+from trtspec.models.heads.head import HeadDescription
+from trtspec.models.heads.reading import read_head
 from trtspec.models.hf_config import HfConfig
 from trtspec.models.mtp import mtp_layers
 from trtspec.models.scheme import name_of
@@ -38,6 +40,16 @@ _KEYS = (
     "rope_theta",
     "rope_scaling",
     "tie_word_embeddings",
+)
+_LAYER = (
+    "model_type",
+    "num_hidden_layers",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "rope_theta",
+    "rope_scaling",
 )
 
 
@@ -174,3 +186,52 @@ def _weights(tensors: Mapping[str, Tensor]) -> list[Tensor]:
         for name, tensor in tensors.items()
         if tensor.dtype == FP8 or not name.endswith(("_scale", "_zero_point", "inv_freq"))
     ]
+
+
+def inspect_head(folder: Path) -> Report:
+    """The report of a head's folder; the report has an error if the head is incomplete, or another kind of
+    draft."""
+    config = folder / "config.json"
+    try:
+        head = read_head(folder)
+    except ModelError as error:
+        facts: dict[str, Any] = {"method": None}
+        return Report(folder, "head", facts, {}, (config,), (finding(error, folder, Severity.ERROR),))
+    tensors = head.tensors.values()
+    files = {config, *(tensor.file for tensor in tensors)}
+    return Report(
+        folder,
+        "head",
+        _facts_of_head(head),
+        stored(tensors),
+        tuple(sorted(files)),
+        tuple(_oddities_of_head(head)),
+    )
+
+
+def _facts_of_head(head: HeadDescription) -> dict[str, Any]:
+    layer = {f"layer_{name}": value for name, value in (head.layer or {}).items() if name in _LAYER}
+    return {
+        "method": head.method,
+        "format": head.form,
+        "verifier": head.verifier,
+        "parameters": head.parameters,
+        "hidden_size": head.hidden_size,
+        "vocab_size": head.vocab_size,
+        "draft_vocab_size": head.draft_vocab_size,
+        "aux_layers": None,
+        "extra_norms": None,
+        **head.facts(),
+        **layer,
+    }
+
+
+def _oddities_of_head(head: HeadDescription) -> Iterator[Finding]:
+    names = set(head.tensors)
+    yield from head.oddities()
+    if head.layer is not None and "embed_tokens.weight" not in names:
+        yield note("embed_tokens.weight", "is missing; the target's is used")
+    read = {tensor.file for tensor in head.tensors.values()}
+    for path in sorted(head.folder.iterdir()):
+        if path.suffix in PICKLES and path not in read:
+            yield note(path.name, "is pickle, which can run code when read; trtspec never opens it")

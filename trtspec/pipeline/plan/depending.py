@@ -9,7 +9,7 @@ from trtspec.base.roles import Role
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.layers.choose import SearchOptions
 from trtspec.pipeline.plan.choices import Choice, Chooser
-from trtspec.pipeline.plan.facts import HeadFacts, ModelFacts
+from trtspec.pipeline.plan.facts import HeadFacts
 from trtspec.pipeline.plan.resolved import EnginePlan, LayersPlan, Layout
 from trtspec.recipe.layers import AUTO
 from trtspec.recipe.schema import Draft
@@ -19,9 +19,8 @@ def head_engine(target: EnginePlan, facts: HeadFacts) -> EnginePlan:
     """Returns the engine of a head, which has the target's dtype and sizes."""
     options = replace(target.options, max_draft_len=0, extra={})
     checkpoint = ConvertOptions(target.checkpoint.dtype)
-    model = ModelFacts(facts.name, facts.revision, facts.source, facts.digests)
     return EnginePlan(
-        model, None, checkpoint, options, backend=target.backend, head=facts.head, is_dependent=True
+        facts, None, checkpoint, options, backend=target.backend, head=facts.head, is_dependent=True
     )
 
 

@@ -58,16 +58,11 @@ class ModelFacts:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class HeadFacts:
-    """The facts about a draft that is a head of its target; the names are those of `ModelFacts`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadFacts(ModelFacts):
+    """The facts about a draft that is a head; its source is the target with the head's own layers alone."""
 
-    name: str
-    revision: str | None
     head: HeadDescription
-    source: Source
-    """The target with the head's own layers and tensors alone."""
-    digests: Mapping[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +77,7 @@ class PlanFacts:
     head: HeadFacts | None = None
 
     @property
-    def all_models(self) -> Mapping[Role, ModelFacts | HeadFacts]:
+    def all_models(self) -> Mapping[Role, ModelFacts]:
         """The models, and the head if there is one."""
         return {**self.models, Role.DRAFT: self.head} if self.head else self.models
 

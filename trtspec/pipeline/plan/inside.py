@@ -8,7 +8,7 @@ from trtspec.models.families import family_of
 from trtspec.models.source import Source
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.choices import Chooser
-from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
+from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import InsidePlan
 
 
@@ -28,8 +28,7 @@ def choose_inside(choose: Chooser, facts: PlanFacts, backend: Backend) -> Inside
         draft = usual.of_size(size)
     except ValueError as error:
         raise choose.error("speculation.max_draft_len", *error.args) from error
-    files = ModelFacts(found.name, found.revision, found.source, found.digests) if found else None
-    return InsidePlan(files, draft)
+    return InsidePlan(found, draft)
 
 
 def check_ranks(choose: Chooser, inside: InsidePlan, mapping: Mapping) -> None:

@@ -25,7 +25,8 @@ def choose_rounds(
     if inside:
         return "fixed", None, 1.0, None
     policy, num_draft_tokens = _choose_policy(choose, longest)
-    return policy, num_draft_tokens, _choose_share(choose), _choose_drafting(choose)
+    share = float(choose("speculation.share", 1, "every request"))
+    return policy, num_draft_tokens, share, _choose_drafting(choose)
 
 
 def _choose_policy(choose: Chooser, longest: int) -> tuple[Policy, int | None]:
@@ -44,11 +45,6 @@ def _choose_policy(choose: Chooser, longest: int) -> tuple[Policy, int | None]:
         problem = f"{asked} is more than the target verifies: max_draft_len is {longest}"
         raise choose.error("speculation.num_draft_tokens", problem, f"at most {longest}")
     return policy, asked
-
-
-def _choose_share(choose: Chooser) -> float:
-    """Returns the share of requests that has drafts, unless a roll-out says otherwise."""
-    return float(choose("speculation.share", 1, "every request"))
 
 
 def _choose_drafting(choose: Chooser) -> Drafting | None:

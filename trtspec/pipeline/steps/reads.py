@@ -7,12 +7,10 @@ from typing import Any
 
 from trtspec.base.digest import digest_of
 from trtspec.models.tokenizer import TOKENIZER_FILES
-from trtspec.pipeline.plan.facts import HeadFacts, ModelFacts
+from trtspec.pipeline.plan.facts import ModelFacts
 
 
-def digest_of_files(
-    reads: Callable[[str], bool], *models: ModelFacts | HeadFacts, **values: Any
-) -> str | None:
+def digest_of_files(reads: Callable[[str], bool], *models: ModelFacts, **values: Any) -> str | None:
     """Returns a digest of `values` and of the models' files whose names `reads` accepts.
 
     It is None if the digests of the files are not known.

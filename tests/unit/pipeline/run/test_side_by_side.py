@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trtspec.base.progress import Advance
-from trtspec.pipeline.run.side_by_side import groups, run_together
+from trtspec.pipeline.run.runner import groups, run_together
 from trtspec.pipeline.run.step import Step
 
 

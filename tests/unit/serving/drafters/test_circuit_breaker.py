@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from trtspec.serving.drafters.circuit_breaker import (
+from trtspec.serving.drafters.engine import (
     FIRST_REST_S,
     LONGEST_REST_S,
     MAX_FAILURES,

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes.clock import Clock
 from tests.fakes.scripted_executor import ScriptedExecutor
-from trtspec.serving.drafters.circuit_breaker import FIRST_REST_S, MAX_FAILURES
+from trtspec.serving.drafters.engine import FIRST_REST_S, MAX_FAILURES
 from trtspec.serving.drafters.hybrid import HybridDrafter, HybridSource
 from trtspec.serving.drafters.lookup import LONGEST_PAUSE
 from trtspec.serving.drafters.source import Drafting, Offer
