@@ -18,7 +18,7 @@ from trtspec.pipeline.build.preflight import check_models
 from trtspec.pipeline.machine.doctor import examine
 from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.machine.survey import look
-from trtspec.pipeline.plan.choices import build_folder
+from trtspec.pipeline.plan.choices import asked_backend, build_folder
 from trtspec.recipe.loader import load
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def doctor(
 
     The exit status is 1 if something that the recipe needs is missing.
     """
-    loaded = load(recipe) if recipe else None
+    loaded = load(recipe, asked_backend({}, os.environ)) if recipe else None
     output = build_folder(loaded, {}, os.environ) if loaded else Path()
     machine = look(loaded, output, _wheel())
     findings = examine(machine, loaded.recipe if loaded else None)

@@ -207,6 +207,14 @@ def test_a_draft_on_the_cpu_needs_pytorch_where_it_is_served(
     )
 
 
+def test_the_backend_that_the_environment_names(
+    doctor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "PyTorch" not in doctor()
+    monkeypatch.setenv("TRTSPEC_BACKEND", "torch")
+    assert "PyTorch" in doctor()
+
+
 @pytest.mark.parametrize("has_numba", [True, False])
 def test_a_cpu_without_numba_is_slow(
     doctor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, has_numba: bool

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from trtspec.base.errors import DatasetError
-from trtspec.checkpoint.calibrate.texts import is_text_file
 from trtspec.checkpoint.calibration import FILE
 from trtspec.models.hub import DATASET, explained
 
+LINES, PARQUET = (".jsonl", ".json", ".txt"), ".parquet"
+"""The suffixes of files of texts: those with one text a line, which may be compressed, and Parquet's."""
 _ON_HUB = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?(/(?P<path>.+))?")
 _SHOWN = 5
 
@@ -30,6 +31,11 @@ class Dataset:
     def is_ready(self) -> bool:
         """True if the file holds the result of a calibration, and not texts."""
         return self.file.name.endswith(FILE)
+
+
+def is_text_file(name: str) -> bool:
+    """Returns True if `read_texts` reads a file of this name."""
+    return name.endswith(PARQUET) or PurePosixPath(name.removesuffix(".gz")).suffix in LINES
 
 
 def find_dataset(name: str, folder: Path) -> Dataset:

@@ -8,19 +8,14 @@ import json
 import random
 import zlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from trtspec.base.errors import DatasetError
+from trtspec.checkpoint.calibrate.dataset import LINES, PARQUET, is_text_file
 
 Text: TypeAlias = str | list[dict[str, str]]
-LINES, PARQUET = (".jsonl", ".json", ".txt"), ".parquet"
 _ONE_A_LINE = 'write one JSON object a line: {"text": "..."}'
-
-
-def is_text_file(name: str) -> bool:
-    """Returns True if `read_texts` reads a file of this name."""
-    return name.endswith(PARQUET) or PurePosixPath(name.removesuffix(".gz")).suffix in LINES
 
 
 def read_texts(file: Path, field: str) -> Iterator[Text]:

@@ -156,15 +156,15 @@ def resolve(
     """Returns the recipe with every default filled in, each with where it came from and why; pure.
 
     A flag overrides the environment, the environment overrides the recipe, and the recipe overrides a
-    default. `flags` has values by their key in the recipe, None for a flag that was not given. Raises
-    RecipeError for what its models or trtspec cannot do, and ModelError for a model that trtspec does not
-    convert.
+    default. `flags` has values by their key in the recipe, None for a flag that was not given; the recipe was
+    read for the `asked_backend` of both. Raises RecipeError for what its models or trtspec cannot do, and
+    ModelError for a model that trtspec does not convert.
     """
     choose = Chooser(loaded, flags, environment)
     output = choose_output(choose)
     suits = "what serves in production" if loaded.recipe.hardware.gpu != gpus.NONE else "runs without a GPU"
-    backend = backend_named(choose("engine.backend", loaded.recipe.backend, suits))
-    return backend.resolve(choose, facts, output)
+    choose("engine.backend", loaded.recipe.backend, suits)
+    return loaded.recipe.runner.resolve(choose, facts, output)
 
 
 def placement(engines: Mapping[Role, EnginePlan], count: int) -> Placement:
