@@ -36,7 +36,6 @@ class RequestSample:
     ended: float
     pieces: tuple[float, ...] = ()
     """The time at which each piece of its text came."""
-    characters: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     """The number of tokens, or of pieces of text if the server reports no tokens."""

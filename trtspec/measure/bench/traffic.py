@@ -188,7 +188,6 @@ def _sample(prompt: Prompt, turn: int, begin: float, due: float, answer: TimedAn
         answer.sent - begin,
         answer.ended - begin,
         tuple(time - begin for time in answer.times),
-        len(answer.text),
         answer.input_tokens or 0,
         answer.output_tokens if answer.output_tokens is not None else len(answer.times),
         told,

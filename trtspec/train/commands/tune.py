@@ -15,9 +15,9 @@ from trtspec.base.extras import require
 from trtspec.cli.terminal.options import JsonOption, RecipeArgument
 from trtspec.cli.terminal.output import out
 from trtspec.measure.workloads.reading import read_workload
-from trtspec.methods.table import METHODS
 from trtspec.recipe.loader import LoadedRecipe, load
 from trtspec.train.commands.tuned import print_outcome
+from trtspec.train.tune.candidate import tuned_methods
 from trtspec.train.tune.outcome import TuneOutcome, as_json, tuned
 
 EXAMPLES = (
@@ -34,8 +34,7 @@ class Precision(str, Enum):
     FP8 = "fp8"
 
 
-_TUNED = {name: name for name, method in METHODS.items() if not (method.is_head or method.of_servers)}
-TunedMethod = Enum("TunedMethod", _TUNED, type=str)  # type: ignore[misc]
+TunedMethod = Enum("TunedMethod", {name: name for name in tuned_methods()}, type=str)  # type: ignore[misc]
 
 
 def _layers(written: list[str] | None) -> list[str] | None:

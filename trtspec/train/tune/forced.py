@@ -60,7 +60,4 @@ class Forced:
             if wanted:
                 chosen += chosen_of(logits, answer, len(chosen))
         self._cache.drop(_SLOT)
-        return [SILENCE if self._ends_draft(token) else token for token in chosen]
-
-    def _ends_draft(self, token: int) -> bool:
-        return token >= self._vocab_size or token in self._ends
+        return [SILENCE if token >= self._vocab_size or token in self._ends else token for token in chosen]

@@ -39,7 +39,7 @@ class TuneOutcome:
         if self.best is None or self.best.run is None:
             return []
         others = self.best.run.scores[1:]
-        found = [score.length for score in others if against(self.best, self.best, score).is_level]
+        found = [score.length for score in others if against(self.best, self.best, score).low <= 1.0]
         return sorted(found)
 
 
@@ -68,9 +68,9 @@ def why(standing: CandidateResult, found: TuneOutcome) -> str:
     if best is None or run.best.speedup.value <= 1.0:
         return "slower than the target alone"
     other = against(best, standing, run.best)
-    if other.is_level:
+    if other.low <= 1.0:
         return "not measurably slower than the best"
-    return f"the best is {100 * (other.winner.value - 1):.0f} % faster"
+    return f"the best is {100 * (other.value - 1):.0f} % faster"
 
 
 def tuned(found: TuneOutcome, loaded: LoadedRecipe, output: Path) -> Path | None:

@@ -15,7 +15,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from trtspec.serving.drafters.source import ENGINE, Drafting, DraftSource, Offer
+from trtspec.serving.drafters.source import ENGINE, Drafting, Offer
 from trtspec.serving.drafters.sources import make_source
 from trtspec.serving.executor import Request
 from trtspec.serving.text import Text, common_prefix
@@ -61,7 +61,9 @@ def replay(
     head continues with states of its own, so its entries differ.
     """
     text, said = Text(answer.prompt), [*answer.tokens, *([_END] if answer.stopped else [])]
-    drafter = _source(said, len(text), drafting, choices).drafter(text, "")
+    begin = len(text)
+    source = make_source(drafting, lambda: _ToldSource(said, begin, choices or ()))
+    drafter = source.drafter(text, "")
     found, done = Replay(), 0
     while done < len(said):
         offer = drafter.offer()
@@ -78,12 +80,6 @@ def replay(
         text.extend(said[done : done + step])
         done += step
     return found
-
-
-def _source(
-    said: list[int], begin: int, drafting: Drafting, choices: Sequence[Choices] | None
-) -> DraftSource:
-    return make_source(drafting, lambda: _ToldSource(said, begin, choices or ()))
 
 
 def at_once(proposal: Coroutine[Any, Any, list[int]]) -> list[int]:

@@ -26,20 +26,6 @@ class CandidateResult:
         return self.run is not None and self.run.bound is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Contestant:
-    """One candidate with one draft length, and the winner's speed divided by its own."""
-
-    standing: CandidateResult
-    score: Score
-    winner: Interval
-
-    @property
-    def is_level(self) -> bool:
-        """True if it is not measurably slower than the winner."""
-        return self.winner.low <= 1.0
-
-
 def ranked(standings: Sequence[CandidateResult]) -> list[CandidateResult]:
     """Returns the standings, the fastest first; stopped candidates and then refused ones come last."""
 
@@ -59,9 +45,11 @@ def winner(standings: Sequence[CandidateResult]) -> CandidateResult | None:
     return best
 
 
-def against(best: CandidateResult, other: CandidateResult, score: Score) -> Contestant:
-    """Returns the comparison of the winner with another candidate, or another length of its own, on the same
-    answers."""
+def against(best: CandidateResult, other: CandidateResult, score: Score) -> Interval:
+    """Returns the winner's speed divided by that of another candidate, or another length of its own.
+
+    Both are of the same answers. The other is not measurably slower if the interval begins at 1 or below.
+    """
     assert best.run is not None
     assert other.run is not None
-    return Contestant(other, score, compare(best.run, other.run, (best.run.best.length, score.length)))
+    return compare(best.run, other.run, (best.run.best.length, score.length))

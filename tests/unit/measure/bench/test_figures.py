@@ -18,7 +18,7 @@ from trtspec.measure.bench.sample import Block, LoadSamples, RequestSample
 from trtspec.measure.workloads.workload import Workload
 
 # Due at 1, sent late at 1.5; text at 2, 3 and 4, of five tokens.
-SAMPLE = RequestSample("p", "c", 0, 1.0, 1.5, 4.0, (2.0, 3.0, 4.0), 30, 7, 5)
+SAMPLE = RequestSample("p", "c", 0, 1.0, 1.5, 4.0, (2.0, 3.0, 4.0), 7, 5)
 
 
 def test_latencies_count_from_when_a_request_was_due() -> None:

@@ -100,7 +100,7 @@ def test_a_level_without_answers_is_named() -> None:
 
 def summed_up(load: OfferedLoad, refused: int) -> BenchResult:
     """Six pairs of 100 requests, 2 s each with drafts and 1.6 s without, of which so many are refused."""
-    answer = RequestSample("p", "c", 0, 0.0, 0.0, 2.0, (2.0,), 10, 10, 100)
+    answer = RequestSample("p", "c", 0, 0.0, 0.0, 2.0, (2.0,), 10, 100)
     quick = replace(answer, ended=1.6, pieces=(1.6,))
     refusal = replace(answer, ended=0.01, pieces=(), error="refused", problem="503")
     with_drafts = Block((answer,) * 100, 3.0, 3.0)
