@@ -14,7 +14,7 @@ from trtspec.models.headers_only import is_headers_only
 from trtspec.pipeline.build.gather import gather
 from trtspec.pipeline.build.stored import look
 from trtspec.pipeline.machine.host import Host, find_host
-from trtspec.pipeline.plan.choices import asked_backend, build_folder
+from trtspec.pipeline.plan.choices import asked_backend
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved, resolve
 from trtspec.pipeline.run.digests import FileDigests
@@ -88,10 +88,11 @@ def make_plan(
     an option that does not go with the recipe, what `gather` raises, and StoreError.
     """
     request = request_of(output, backend, layout, container=container, only=only)
-    loaded, folder = read_request(recipe, request)
+    loaded = read_request(recipe, request)
     host = find_host(loaded.recipe, container=container)
-    reads = to_run or store is not None or has_records(folder)
+    reads = to_run or store is not None
     made = draw_plan(loaded, host, request, progress, offline=not reads)
+    reads = reads or has_records(made.output)
     return with_files(made, store, progress, to_run=to_run) if reads else made
 
 
@@ -107,15 +108,15 @@ def request_of(
     return PlanRequest(flags, container, only)
 
 
-def read_request(recipe: str | Path, request: PlanRequest) -> tuple[LoadedRecipe, Path]:
-    """Returns the recipe, read for the backend that is asked for, and the build directory.
+def read_request(recipe: str | Path, request: PlanRequest) -> LoadedRecipe:
+    """Returns the recipe, read for the backend that is asked for.
 
     Raises RecipeError, and OptionError for an engine that the recipe has not.
     """
     loaded = load(Path(recipe), asked_backend(request.flags, os.environ))
     if request.only and request.only not in loaded.recipe.engines:
         raise OptionError("only", f"{recipe} has no {request.only}")
-    return loaded, build_folder(loaded, request.flags, os.environ)
+    return loaded
 
 
 def draw_plan(

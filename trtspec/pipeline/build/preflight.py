@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -14,6 +15,7 @@ from trtspec.models.headers_only import is_headers_only
 from trtspec.pipeline.build.plan import BuildPlan, PlanRequest, draw_plan, read_request
 from trtspec.pipeline.machine.disk import find_disk
 from trtspec.pipeline.machine.host import Host, find_host
+from trtspec.pipeline.plan.choices import build_folder
 from trtspec.pipeline.plan.obstacles import disk_obstacle, recipe_obstacle
 from trtspec.pipeline.run.records import has_records, unrecorded
 from trtspec.pipeline.run.runner import check_ours, named, prepare
@@ -37,7 +39,8 @@ def look_ahead(
     `pulls` from a store needs no tools. Steps before `stage`, or of an earlier build, need none either.
     Raises what `draw_plan` raises, UnavailableError, and PairError.
     """
-    loaded, folder = read_request(recipe, request)
+    loaded = read_request(recipe, request)
+    folder = build_folder(loaded, request.flags, os.environ)
     host = find_host(loaded.recipe, container=request.container)
     is_whole = request.only is None and stage is Stage.BUILD
     if is_whole and not pulls and not has_records(folder) and (error := _host_obstacle(loaded, host)):
