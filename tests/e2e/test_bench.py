@@ -26,9 +26,8 @@ from trtspec.measure.bench.result import Interval, OfferedLoad, read
 from trtspec.measure.bench.sample import ArmName, LoadSamples, RequestSample
 from trtspec.measure.bench.statistics import ratio
 from trtspec.measure.bench.traffic import OwnTraffic
-from trtspec.measure.workloads.prompt import Prompt
 from trtspec.measure.workloads.recorded import read_recorded
-from trtspec.measure.workloads.workload import Workload
+from trtspec.measure.workloads.workload import Prompt, Workload
 from trtspec.serving.rollout.state import SPECULATE
 
 ROOT = Path(__file__).parents[2]

@@ -50,7 +50,7 @@ from trtspec.measure.bench.result import Arms, Inside, LoadResult, OfferedLoad, 
 from trtspec.measure.bench.sample import Block, RequestSample
 from trtspec.measure.bench.statistics import percentiles
 from trtspec.measure.bench.traffic import Manner, closed_loop, open_loop
-from trtspec.measure.workloads.prompt import Prompt
+from trtspec.measure.workloads.workload import Prompt
 
 PLACES, REPLICAS, PATIENCE_S = 16, 2, 120.0
 STREAMS = (1, 2, 4, 8, 16)

@@ -33,7 +33,7 @@ from trtspec.client.finding import find
 from trtspec.measure.bench.sample import RequestSample
 from trtspec.measure.bench.statistics import percentiles
 from trtspec.measure.bench.traffic import Manner, closed_loop
-from trtspec.measure.workloads.prompt import Prompt
+from trtspec.measure.workloads.workload import Prompt
 
 HERE = Path(__file__).parent
 TINY = HERE.parents[1] / "recipes" / "tiny"

@@ -17,7 +17,7 @@ from trtspec.cli.terminal.entries import entry_as_json, files_as_json, print_pus
 from trtspec.cli.terminal.options import DryRunOption, JsonOption, OutputOption, RecipeArgument
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.signals import ended_by_sigterm
-from trtspec.pipeline.machine.runtime import this_runtime
+from trtspec.pipeline.machine.installed import this_runtime
 from trtspec.pipeline.store import verify as check
 from trtspec.pipeline.store.kept import keep, remembered
 from trtspec.pipeline.store.lease import builders

@@ -18,8 +18,7 @@ from trtspec.pipeline.engine.directory import read_engine
 from trtspec.pipeline.engine.integrity import check_unchanged
 from trtspec.pipeline.engine.loading import PlacedEngine, Runtime, built_with, check_loading
 from trtspec.pipeline.engine.manifest import backend_of, recipe_of
-from trtspec.pipeline.machine.devices import find_gpus
-from trtspec.pipeline.machine.settings import settings_obstacle
+from trtspec.pipeline.machine.devices import find_gpus, settings_obstacle
 from trtspec.pipeline.plan.choices import build_folder
 from trtspec.pipeline.repository.placement import place
 from trtspec.recipe.loader import LoadedRecipe, load, parse

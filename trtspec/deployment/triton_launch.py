@@ -25,7 +25,7 @@ from trtspec.deployment.vendor_launch import VendorLaunch
 from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.client_bounds import MAX_BODY
 from trtspec.pipeline.containers.container import Container, name_for
-from trtspec.pipeline.machine.runtime import image_runtime
+from trtspec.pipeline.machine.installed import image_runtime
 from trtspec.recipe.releases import release_of
 from trtspec.serving.rollout.file import ROLLOUT
 from trtspec.serving.triton.logs import LOG_FORMAT

@@ -12,8 +12,7 @@ from dataclasses import replace
 import uvicorn
 import uvloop
 
-from trtspec.base.large_blocks import give_back_large_blocks
-from trtspec.base.open_files import allow_connections
+from trtspec.base.process_limits import allow_connections, give_back_large_blocks
 from trtspec.gateway.client_bounds import MOST_CONNECTIONS
 from trtspec.gateway.openai.app import ModelText, make_app
 from trtspec.gateway.openai.connection import Connection

@@ -28,8 +28,7 @@ from aiohttp import (
 )
 from yarl import URL
 
-from trtspec.base.large_blocks import give_back_large_blocks
-from trtspec.base.open_files import allow_connections
+from trtspec.base.process_limits import allow_connections, give_back_large_blocks
 from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.bodies import Bodies, BodyError
 from trtspec.gateway.client_bounds import LEFT_S, MOST_CONNECTIONS, SHORT_BODY

@@ -22,7 +22,7 @@ from trtspec.client.finding import shown
 from trtspec.measure.bench.result import OfferedLoad
 from trtspec.measure.bench.sample import Block, RequestSample
 from trtspec.measure.bench.traffic import Manner
-from trtspec.measure.workloads.prompt import Prompt
+from trtspec.measure.workloads.workload import Prompt
 
 _COMMAND = "aiperf"
 _RECORDS = "profile_export.jsonl"

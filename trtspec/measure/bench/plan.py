@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from trtspec.measure.bench.result import OfferedLoad, Targets
 from trtspec.measure.bench.sample import ArmName
 from trtspec.measure.bench.statistics import FEWEST_PAIRS
-from trtspec.measure.workloads.prompt import Prompt
-from trtspec.measure.workloads.workload import Workload
+from trtspec.measure.workloads.workload import Prompt, Workload
 
 BOTH: tuple[ArmName, ArmName] = ("speculative", "plain")
 _STREAM_PROMPTS, _FEWEST_PROMPTS, _RATE_S = 3, 4, 10

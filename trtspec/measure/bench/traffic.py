@@ -12,7 +12,7 @@ from typing import Protocol
 from trtspec.client.endpoint import AskError, ChatMessage, Endpoint, EndpointRequest, TimedAnswer
 from trtspec.measure.bench.result import OfferedLoad
 from trtspec.measure.bench.sample import Block, RequestSample
-from trtspec.measure.workloads.prompt import Prompt
+from trtspec.measure.workloads.workload import Prompt
 
 Heard = Callable[[RequestSample, EndpointRequest, str], None]
 

@@ -17,10 +17,10 @@ from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.here import here
 from trtspec.deployment.options import for_measurement
 from trtspec.deployment.site import Site
-from trtspec.measure.verify.deployed import deployed
+from trtspec.measure.verify.opening import ServerAddress, deployed
 from trtspec.measure.verify.subject import Sides, Subject, SubjectAnswer, SubjectRequest
 
-_LOOK_S, _TIMEOUT_S = 0.1, 300.0
+_LOOK_S = 0.1
 
 
 class ServerTurns:
@@ -54,7 +54,8 @@ class ServerTurns:
         self._running.callback(server.stop)
         while not server.is_ready():
             await asyncio.sleep(_LOOK_S)
-        subject, _ = await deployed(deployment.url, deployment.model_name, self._end_ids, _TIMEOUT_S)
+        address = ServerAddress(deployment.url, deployment.model_name)
+        subject, _ = await deployed(address, self._end_ids)
         self._running.push_async_callback(subject.close)
         self.top_log_probs = subject.top_log_probs
         return subject

@@ -15,8 +15,7 @@ from trtspec.client.endpoint import DraftCounts
 from trtspec.client.finding import shown
 from trtspec.client.http import Streams, problem_of
 from trtspec.client.openai import COUNTING, SGLANG, TRTSPEC, counts_of
-from trtspec.measure.verify.asking import PROBED, told
-from trtspec.measure.verify.subject import END, Row, SubjectAnswer, SubjectRequest
+from trtspec.measure.verify.subject import END, PROBED, Row, SubjectAnswer, SubjectRequest, told
 
 _MOST_TOP = 5
 """The largest number of likeliest tokens that OpenAI's completions report."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from trtspec.base.errors import UnavailableError
-from trtspec.measure.verify.deployed import deployed
+from trtspec.client.finding import find
+from trtspec.client.http import Streams
 from trtspec.measure.verify.in_process import InProcess, load_build
+from trtspec.measure.verify.openai_subject import OpenAiSubject
 from trtspec.measure.verify.prompts import Vocabulary
 from trtspec.measure.verify.subject import Sides, Subject
+from trtspec.measure.verify.triton_subject import TritonSubject
+
+_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +27,6 @@ class ServerAddress:
     model: str | None
     """The model's name; None for the usual model, or the only one."""
     key: str | None = None
-    timeout_s: float = 300.0
 
 
 @asynccontextmanager
@@ -46,9 +50,7 @@ async def on_servers(
     async with AsyncExitStack() as stack:
 
         async def reach(address: ServerAddress) -> tuple[Subject, bool]:
-            subject, decodes_plainly = await deployed(
-                address.url, address.model, vocabulary.end_ids, address.timeout_s, address.key
-            )
+            subject, decodes_plainly = await deployed(address, vocabulary.end_ids)
             stack.push_async_callback(subject.close)
             return subject, decodes_plainly
 
@@ -61,3 +63,25 @@ async def on_servers(
         else:
             repair = "name a server of the same model without drafts: --baseline URL"
             raise UnavailableError(speculative.name, "cannot decode plainly on request", repair)
+
+
+async def deployed(server: ServerAddress, end_ids: Collection[int]) -> tuple[Subject, bool]:
+    """Returns the server at an address, and whether it decodes plainly on request.
+
+    Raises `UnavailableError` if no server answers, or if it does not report its tokens.
+    """
+    found = await find(server.url, server.model, chat=False, timeout_s=_TIMEOUT_S, key=server.key)
+    endpoint = found.endpoint
+    await endpoint.close()
+    streams = Streams(_TIMEOUT_S, server.key)
+    subject: TritonSubject | OpenAiSubject
+    if endpoint.api == "triton":
+        subject = TritonSubject(endpoint.url, endpoint.model, streams)
+    else:
+        subject = OpenAiSubject(endpoint.url, endpoint.model, streams, end_ids, owner=found.owner)
+    try:
+        await subject.probe()
+    except BaseException:
+        await streams.close()
+        raise
+    return subject, endpoint.plain_per_request

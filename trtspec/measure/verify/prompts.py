@@ -10,7 +10,7 @@ import tokenizers
 
 from trtspec.base.errors import ModelError
 from trtspec.base.own_prompts import OWN
-from trtspec.measure.workloads.prompt import Prompt
+from trtspec.measure.workloads.workload import Prompt
 from trtspec.serving.tokenizer import Tokenizer
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Protocol
 
+from trtspec.base.errors import ServerError
+from trtspec.client.endpoint import AskError
 from trtspec.serving.executor import SamplingConfig
 
 END = -1
@@ -17,6 +20,8 @@ PLAIN = 0
 
 Row = Mapping[int, float]
 """The likeliest tokens of one position, by id, each with the logarithm of the model's own probability."""
+PROBED = (0,)
+"""A prompt for finding out whether a server reports tokens: every vocabulary has token 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +114,12 @@ class Sides:
     def top_log_probs(self) -> int:
         """The number of likeliest tokens that both sides report."""
         return min(self.plain.top_log_probs, self.speculative.top_log_probs)
+
+
+@asynccontextmanager
+async def told(name: str) -> AsyncIterator[None]:
+    """Turns an endpoint's errors into `ServerError`."""
+    try:
+        yield
+    except AskError as error:
+        raise ServerError(name, error.problem) from error

@@ -12,8 +12,7 @@ from yarl import URL
 from trtspec.base.errors import ServerError, UnavailableError
 from trtspec.client.finding import shown
 from trtspec.client.http import Streams, problem_of
-from trtspec.measure.verify.asking import PROBED, told
-from trtspec.measure.verify.subject import END, Row, SubjectAnswer, SubjectRequest
+from trtspec.measure.verify.subject import END, PROBED, Row, SubjectAnswer, SubjectRequest, told
 from trtspec.serving.executor import MAX_TOP_LOG_PROBS
 
 _NO_END = -1

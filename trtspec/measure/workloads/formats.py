@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from trtspec.base.errors import DatasetError
-from trtspec.measure.workloads.prompt import Prompt
 from trtspec.measure.workloads.rows import Row
+from trtspec.measure.workloads.workload import Prompt
 
 _USERS = ("human", "user")
 _PLAIN = ("prompt", "text_input", "text")

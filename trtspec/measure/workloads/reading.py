@@ -8,10 +8,9 @@ from pathlib import Path
 
 from trtspec.base.errors import DatasetError
 from trtspec.measure.workloads.formats import prompts
-from trtspec.measure.workloads.prompt import Prompt
 from trtspec.measure.workloads.rows import read_rows
 from trtspec.measure.workloads.synthetic import NAME, read_shape, synthetic
-from trtspec.measure.workloads.workload import Workload
+from trtspec.measure.workloads.workload import Prompt, Workload
 
 
 def read_workload(name: str, seed: int = 0, most_turns: int | None = None) -> Workload:

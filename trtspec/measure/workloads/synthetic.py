@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from trtspec.base.errors import MeasureError
-from trtspec.measure.workloads.prompt import Prompt
-from trtspec.measure.workloads.workload import Workload
+from trtspec.measure.workloads.workload import Prompt, Workload
 
 NAME = "synthetic"
 _REPAIR = f"as in {NAME}:input=512,output=128,spread=0.2,prompts=64"

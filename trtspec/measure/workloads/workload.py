@@ -1,4 +1,4 @@
-"""Defines a workload: prompts with a name."""
+"""Defines a workload: prompts with a name. A prompt is a user's messages, in one turn or several."""
 
 from __future__ import annotations
 
@@ -7,7 +7,24 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 
-from trtspec.measure.workloads.prompt import Prompt
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt of a workload."""
+
+    name: str
+    """Identifies the prompt in its workload."""
+    turns: tuple[str, ...]
+    """The messages of the user. Each is sent after the answer to the one before."""
+    category: str = ""
+    """The kind of prompt."""
+    max_tokens: int | None = None
+    """The most tokens of the answer; None leaves that to the caller."""
+
+    @property
+    def text(self) -> str:
+        """The first turn, which is the whole prompt of most workloads."""
+        return self.turns[0]
 
 
 @dataclass(frozen=True, slots=True)

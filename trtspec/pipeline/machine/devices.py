@@ -1,11 +1,11 @@
-"""The GPUs of this machine, as `nvidia-smi` reports them."""
+"""The GPUs of this machine, as `nvidia-smi` reports them, and settings that prevent building or serving."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from trtspec.base.errors import UnavailableError
@@ -142,3 +142,28 @@ def product_of(gpu: Gpu) -> GpuProduct:
     if not known:
         raise UnavailableError(gpu.name, f"no recipe can name a GPU of compute capability {gpu.sm / 10}")
     return min(known, key=lambda each: each.memory_gib)
+
+
+def settings_obstacle(found: Sequence[Gpu]) -> UnavailableError | None:
+    """The error for the first such setting of these GPUs; None if there is none."""
+    for gpu in found:
+        problems = {
+            "MIG": "is divided (MIG), but an engine is built for a whole GPU",
+            "compute mode": f"has compute mode {gpu.compute_mode}; "
+            "TensorRT-LLM starts several processes on it",
+        }
+        for name, repair in settings(gpu):
+            return UnavailableError(gpu.name, problems[name], repair)
+    return None
+
+
+def settings(gpu: Gpu) -> Iterator[tuple[str, str]]:
+    """Yields the name of each such setting of a GPU, with the command that changes it.
+
+    On a GPU that allows only one process a server does not fail: it waits for its workers (issue #2798 of
+    TensorRT-LLM).
+    """
+    if gpu.mig:
+        yield "MIG", f"nvidia-smi -i {gpu.index} -mig 0"
+    if not gpu.shared:
+        yield "compute mode", f"nvidia-smi -i {gpu.index} -c DEFAULT"

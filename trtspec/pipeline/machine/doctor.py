@@ -13,7 +13,7 @@ from trtspec.pipeline.containers.cdi import KIND
 from trtspec.pipeline.containers.engine import ContainerEngine
 from trtspec.pipeline.containers.oddities import describe, oddities
 from trtspec.pipeline.engine.compatibility import fits_sm
-from trtspec.pipeline.machine.settings import settings
+from trtspec.pipeline.machine.devices import settings
 from trtspec.pipeline.machine.survey import Machine, ModelState
 from trtspec.pipeline.plan.obstacles import disk_obstacle
 from trtspec.pipeline.repository.placement import place

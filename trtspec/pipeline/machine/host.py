@@ -1,4 +1,4 @@
-"""Describes what builds engines here: this machine, or a container on it."""
+"""Describes the software of this machine, or of a container on it, that builds and loads engines."""
 
 from __future__ import annotations
 

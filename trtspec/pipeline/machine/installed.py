@@ -1,4 +1,4 @@
-"""Versions of Python packages and flags of servers, in this Python and in those of other programs."""
+"""Versions of Python packages, the runtimes they make, and flags of servers, here and in other programs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any
 
+from trtspec.pipeline.engine.loading import Runtime
+from trtspec.pipeline.machine.devices import find_gpus
 from trtspec.recipe.migration.command import OwnFlags
 from trtspec.recipe.migration.tool import OwnParser
+from trtspec.recipe.releases import Release
 
 COMMAND = "trtllm-build"
 """The command whose Python has TensorRT-LLM."""
@@ -88,6 +91,18 @@ def flags_of(python: str | Path, server: OwnParser, seconds: float = _IMPORT_S) 
     names = filter(None, (server.parser, server.adds))
     said = _ask(str(python), _ASK_FLAGS.read_text(encoding="utf-8"), *names, seconds=seconds)
     return {flag: (first, count) for flag, (first, count) in said.items()}
+
+
+def image_runtime(release: Release) -> Runtime:
+    """The runtime in a container of the release's image, on this machine's GPUs."""
+    return Runtime(release.version, release.tensorrt, tuple(gpu.sm for gpu in find_gpus()))
+
+
+def this_runtime() -> Runtime:
+    """The runtime of this machine itself."""
+    versions = engine_versions()
+    sms = tuple(gpu.sm for gpu in find_gpus())
+    return Runtime(versions.get("tensorrt_llm"), versions.get("tensorrt"), sms)
 
 
 def _ask(python: str | None, script: str, *names: str, seconds: float = _TIMEOUT_S) -> dict[str, Any]:

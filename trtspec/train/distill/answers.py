@@ -12,9 +12,9 @@ from pathlib import Path
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import DatasetError, EngineError
 from trtspec.base.progress import Advance, Progress
-from trtspec.measure.workloads.prompt import Prompt
 from trtspec.measure.workloads.reading import read_workload
 from trtspec.measure.workloads.recorded import Recorded, read_recorded
+from trtspec.measure.workloads.workload import Prompt
 from trtspec.serving.errors import EngineLoadError, ServingError
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.tokenizer import Tokenizer

@@ -11,8 +11,8 @@ from trtspec.base.errors import ServerError
 from trtspec.base.progress import Advance
 from trtspec.client.endpoint import AskError, ChatMessage, Endpoint, EndpointRequest
 from trtspec.client.finding import find
-from trtspec.measure.workloads.prompt import Prompt
 from trtspec.measure.workloads.recorded import Recorded, append_recorded, read_recorded
+from trtspec.measure.workloads.workload import Prompt
 from trtspec.train.tune.recording import Asking
 
 _TIMEOUT_S = 3600.0

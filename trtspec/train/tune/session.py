@@ -8,8 +8,8 @@ from pathlib import Path
 
 from trtspec.base.errors import DatasetError, RecipeError
 from trtspec.base.progress import Progress
-from trtspec.measure.workloads.prompt import Prompt
 from trtspec.measure.workloads.recorded import read_recorded
+from trtspec.measure.workloads.workload import Prompt
 from trtspec.methods.method import TRANSLATES
 from trtspec.models.layers import spread
 from trtspec.models.source import read_source

@@ -18,7 +18,7 @@ from trtspec.measure.bench.aiperf import AiperfTraffic, made
 from trtspec.measure.bench.result import OfferedLoad
 from trtspec.measure.bench.sample import RequestSample
 from trtspec.measure.bench.traffic import Manner
-from trtspec.measure.workloads.prompt import Prompt
+from trtspec.measure.workloads.workload import Prompt
 
 BEGIN = 1795380703359579698
 PROMPTS = [Prompt("first", ("a", "b"), "x"), Prompt("second", ("c",), "y", max_tokens=7)]

@@ -11,8 +11,7 @@ from trtspec.measure.bench.notes import notes, notes_of_order
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import Arms, Interval, LoadResult, OfferedLoad
 from trtspec.measure.bench.sample import Block, LoadSamples, RequestSample
-from trtspec.measure.workloads.prompt import Prompt
-from trtspec.measure.workloads.workload import Workload
+from trtspec.measure.workloads.workload import Prompt, Workload
 
 ONE = OfferedLoad("streams", 1)
 MANY = Workload("questions", "q.jsonl", tuple(Prompt(str(number), ("x",)) for number in range(1000)))

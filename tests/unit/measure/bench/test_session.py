@@ -23,9 +23,8 @@ from trtspec.measure.bench.sample import ArmName, RequestSample
 from trtspec.measure.bench.session import BenchOutcome, BenchTargets, run
 from trtspec.measure.bench.summary import Circumstances
 from trtspec.measure.bench.traffic import OwnTraffic
-from trtspec.measure.workloads.prompt import Prompt
 from trtspec.measure.workloads.recorded import read_recorded
-from trtspec.measure.workloads.workload import Workload
+from trtspec.measure.workloads.workload import Prompt, Workload
 
 KEY = "sk-a-secret-that-nobody-may-see"
 WORKLOAD = Workload("w", "w.jsonl", tuple(Prompt(str(n), (f"prompt {n}",), "c") for n in range(100)))

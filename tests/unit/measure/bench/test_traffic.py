@@ -12,7 +12,7 @@ from trtspec.client.endpoint import Api, AskError, EndpointRequest, TimedAnswer
 from trtspec.measure.bench import traffic
 from trtspec.measure.bench.sample import Block, RequestSample
 from trtspec.measure.bench.traffic import Manner, closed_loop, open_loop
-from trtspec.measure.workloads.prompt import Prompt
+from trtspec.measure.workloads.workload import Prompt
 
 
 class Clock:

@@ -12,8 +12,7 @@ from trtspec.measure.bench.result import Arms, BenchResult, Interval, LoadResult
 from trtspec.measure.bench.sample import Block, LoadSamples, RequestSample
 from trtspec.measure.bench.summary import Circumstances, summary
 from trtspec.measure.bench.verdict import verdict
-from trtspec.measure.workloads.prompt import Prompt
-from trtspec.measure.workloads.workload import Workload
+from trtspec.measure.workloads.workload import Prompt, Workload
 
 
 def levels(*speedups: tuple[float, float, float]) -> list[LoadResult]:

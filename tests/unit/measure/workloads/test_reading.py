@@ -12,9 +12,9 @@ import pytest
 from pyarrow.parquet import write_table
 
 from trtspec.base.errors import DatasetError, MeasureError
-from trtspec.measure.workloads.prompt import Prompt
 from trtspec.measure.workloads.reading import mixed, read_workload
 from trtspec.measure.workloads.synthetic import Shape, synthetic
+from trtspec.measure.workloads.workload import Prompt
 
 
 def lines(path: Path, *rows: dict[str, Any]) -> str:

@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM
 from tests.unit.train.distill.conftest import Run
 from trtspec.base.errors import ServerError
 from trtspec.client.endpoint import AskError, EndpointRequest, TimedAnswer
-from trtspec.measure.workloads.prompt import Prompt
 from trtspec.measure.workloads.recorded import read_recorded
+from trtspec.measure.workloads.workload import Prompt
 from trtspec.train.distill.deployment import record
 from trtspec.train.distill.settings import DistillationOptions
 from trtspec.train.tune.recording import Asking
