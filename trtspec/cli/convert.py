@@ -15,7 +15,6 @@ from trtspec.cli.terminal.steps import print_steps_run
 from trtspec.pipeline.build.build import run_steps
 from trtspec.pipeline.steps import calibrate
 from trtspec.pipeline.steps import convert as converting
-from trtspec.pipeline.steps import verify as verifying
 
 EXAMPLES = (
     "trtspec convert recipe.yaml",
@@ -39,6 +38,6 @@ def convert(
     if only and only not in loaded.recipe.engines:
         raise typer.BadParameter(f"{recipe} has no {only}", param_hint="--only")
     made = trtspec.plan(recipe, output=output, to_run=True, progress=out.watch)
-    kinds = {calibrate.KIND, converting.KIND, *([verifying.KIND] if verify else [])}
+    kinds = {calibrate.KIND, converting.KIND, *([converting.VERIFY] if verify else [])}
     chosen = [step for step in made.steps if step.kind in kinds and only in (step.role, None)]
     print_steps_run(run_steps(made, chosen, out.watch), json=json)

@@ -20,10 +20,11 @@ import pytest
 from tests.fakes.hub import COMMIT, Hub
 from trtspec.base.errors import ModelError
 from trtspec.base.progress import no_progress
+from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.models import headers_only
 from trtspec.models.source import read_source
-from trtspec.pipeline.steps import convert
+from trtspec.pipeline.steps.convert import run as run_step
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -172,7 +173,9 @@ def test_an_outline_is_never_converted(recipe: Path, hub: Hub, run: Run, tmp_pat
     planned(run("plan", recipe, "--json"))
     (outline,) = (tmp_path / "cache").glob("outlines/*/*")
     with pytest.raises(ModelError, match="has only the headers of a model"):
-        convert.run(read_source(outline), None, ConvertOptions("float32"), None, None, tmp_path / "x", print)
+        run_step(
+            convert, read_source(outline), None, ConvertOptions("float32"), None, None, tmp_path / "x", print
+        )
     assert not (tmp_path / "x").exists()
 
 

@@ -20,7 +20,7 @@ from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.iteration import MAX_NUM_TOKENS
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps import calibrate, convert, copy_tokenizer, pull, verify, write_repository
+from trtspec.pipeline.steps import calibrate, convert, copy_tokenizer, pull, write_repository
 from trtspec.pipeline.steps.pull import StoredEngine
 from trtspec.pipeline.steps.steps import checks, choices
 from trtspec.recipe import releases
@@ -76,7 +76,7 @@ class EngineBackend(Backend):
             if engine.calibration:
                 steps.append(calibrate.step(resolved, facts, role, engine.calibration))
         steps += [convert.step(resolved, role) for role in copied]
-        steps += [verify.step(resolved, role) for role in copied]
+        steps += [convert.proof(resolved, role) for role in copied]
         ranks = [
             0 if engine.device == CPU else engine.checkpoint.mapping.world_size for engine in engines.values()
         ]

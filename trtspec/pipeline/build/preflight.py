@@ -20,12 +20,12 @@ from trtspec.pipeline.plan.obstacles import disk_obstacle, recipe_obstacle
 from trtspec.pipeline.run.records import has_records, unrecorded
 from trtspec.pipeline.run.runner import check_ours, named, prepare
 from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps import build, check_head, check_pair, convert
+from trtspec.pipeline.steps import build, check_pair, convert
 from trtspec.pipeline.steps.stages import Stage, up_to
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe
 
-_CHECKS = (check_pair.KIND, check_head.KIND)
+_CHECKS = (check_pair.KIND, check_pair.HEAD_KIND)
 """The kinds of steps that read configurations and tokenizers alone."""
 
 

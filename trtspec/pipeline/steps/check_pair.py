@@ -1,4 +1,4 @@
-"""The step that checks that the models fit together."""
+"""The steps that check that the models fit together: a target with its draft, or with its head."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from trtspec.backends.table import backend_named
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.models.source import Source
-from trtspec.pipeline.plan.facts import PlanFacts
+from trtspec.pipeline.plan.facts import HeadFacts, PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps.reads import digest_of_files, is_config
+from trtspec.recipe.loader import LoadedRecipe
 
-KIND = "check pair"
+KIND, HEAD_KIND = "check pair", "check head"
 
 
 def step(resolved: Resolved, facts: PlanFacts) -> Step:
@@ -61,3 +62,26 @@ def run(
         for source, own in zip(models, (overrides, None), strict=True)
     )
     refuse(str(recipe), compare(target, draft, max_seq_len, translates=translates), backend)
+
+
+def head_step(resolved: Resolved, facts: PlanFacts, head: HeadFacts) -> Step:
+    loaded, version = resolved.loaded, facts.host.versions.get("trtspec")
+    method = loaded.recipe.speculation.method.kind
+    return Step(
+        kind=HEAD_KIND,
+        summary=f"the head is of method {method}, and fits the target",
+        inputs=(facts.target.name, head.name),
+        output=None,
+        command=("trtspec", "check", str(loaded.path)),
+        digest=digest_of_files(
+            is_config, facts.target, head=dict(head.digests or {}), method=method, version=version
+        ),
+        action=partial(run_head, loaded),
+    )
+
+
+def run_head(loaded: LoadedRecipe, _: Path, advance: Advance) -> None:
+    from trtspec.models.pair import refuse
+    from trtspec.pipeline.inspection.pair import inspect_pair
+
+    refuse(str(loaded.path), inspect_pair(loaded).findings, loaded.recipe.backend)

@@ -1,8 +1,9 @@
-"""The step that converts a model to a TensorRT-LLM checkpoint."""
+"""The steps that convert a model to a TensorRT-LLM checkpoint, and prove that it holds the weights."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from trtspec.checkpoint.convert import FORMAT, checkpoint_size, convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.inside import DraftInside
 from trtspec.checkpoint.layers.chosen import with_layers
+from trtspec.checkpoint.verify import FORMAT as VERIFY_FORMAT
+from trtspec.checkpoint.verify import verify
 from trtspec.models.headers_only import check_weights
 from trtspec.models.source import Source
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
@@ -22,15 +25,16 @@ from trtspec.pipeline.steps import choose_layers
 from trtspec.pipeline.steps.calibrate import scales, with_scales
 from trtspec.pipeline.steps.reads import digest_of_files, is_weight
 
-KIND = "convert"
+KIND, VERIFY = "convert", "verify"
+_Work = Callable[[Source, ConvertOptions, Path, Advance, DraftInside | None], None]
 
 
 def step(resolved: Resolved, role: Role) -> Step:
     recipe, output = str(resolved.loaded.path), str(resolved.output)
-    model, options = resolved.engines[role].model, resolved.engines[role].checkpoint
+    engine, own = resolved.engines[role], choose_layers.written(resolved, role)
+    model, options, inside = engine.model, engine.checkpoint, engine.inside
     calibration, after = scales(resolved, role)
     layers, before = choose_layers.chosen(resolved, role)
-    own, inside = choose_layers.written(resolved, role), resolved.engines[role].inside
     draft, heads = (inside.draft, inside.model) if inside else (None, None)
     with_heads = f" with {draft.title}" if draft and heads else ""
     return Step(
@@ -45,10 +49,30 @@ def step(resolved: Resolved, role: Role) -> Step:
         ),
         output=checkpoint(role),
         command=("trtspec", "convert", recipe, "--only", role.value, "--output", output),
-        digest=digest_of_checkpoint(resolved.engines[role], format=FORMAT, **own),
-        action=partial(run, model.source, layers, options, calibration, draft),
+        digest=digest_of_checkpoint(engine, format=FORMAT, **own),
+        action=partial(run, convert, model.source, layers, options, calibration, draft),
         after=(*before, *after),
         size=checkpoint_size(model.source, options, draft),
+    )
+
+
+def proof(resolved: Resolved, role: Role) -> Step:
+    """Returns the step that proves that the checkpoint holds the weights of its model."""
+    made, engine, own = step(resolved, role), resolved.engines[role], choose_layers.written(resolved, role)
+    layers, calibration = choose_layers.chosen(resolved, role)[0], scales(resolved, role)[0]
+    prove = partial(
+        run, verify, engine.model.source, layers, engine.checkpoint, calibration, engine.draft_inside
+    )
+    return replace(
+        made,
+        kind=VERIFY,
+        summary="all ranks together are the original weights",
+        inputs=(engine.model.name, checkpoint(role)),
+        output=None,
+        command=(*made.command[:-2], "--verify", *made.command[-2:]),
+        digest=digest_of_checkpoint(engine, format=VERIFY_FORMAT, **own),
+        action=lambda _, advance: prove(resolved.output / checkpoint(role), advance),
+        after=(*made.after, made.name),
     )
 
 
@@ -77,13 +101,14 @@ def _precision(options: ConvertOptions) -> str:
 
 
 def run(
+    work: _Work,
     source: Source,
     layers: Path | None,
     options: ConvertOptions,
     calibration: Path | None,
     inside: DraftInside | None,
-    output: Path,
+    folder: Path,
     advance: Advance,
 ) -> None:
     check_weights(source)
-    convert(with_layers(source, layers), with_scales(options, calibration), output, advance, inside)
+    work(with_layers(source, layers), with_scales(options, calibration), folder, advance, inside)

@@ -10,13 +10,13 @@ from typing import Any
 from trtspec.base.digest import digest_of
 from trtspec.base.roles import Role
 from trtspec.pipeline.run.step import Step, name_of
-from trtspec.pipeline.steps import build, calibrate, choose_layers, convert, verify
+from trtspec.pipeline.steps import build, calibrate, choose_layers, convert
 from trtspec.pipeline.store import pull
 from trtspec.pipeline.store.entry import Entry
 from trtspec.pipeline.store.store import Store
 
 KIND = "pull"
-_MAKERS = (choose_layers.KIND, calibrate.KIND, convert.KIND, verify.KIND, build.KIND)
+_MAKERS = (choose_layers.KIND, calibrate.KIND, convert.KIND, convert.VERIFY, build.KIND)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from enum import Enum
 from trtspec.models.headers_only import is_headers_only
 from trtspec.pipeline.plan.resolved import EnginePlan
 from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps import build, calibrate, choose_layers, convert, verify
+from trtspec.pipeline.steps import build, calibrate, choose_layers, convert
 
 
 class Stage(str, Enum):
@@ -29,7 +29,7 @@ class Stage(str, Enum):
 _KINDS = {
     Stage.FETCH: set[str](),
     Stage.CALIBRATE: {choose_layers.KIND, calibrate.KIND},
-    Stage.CONVERT: {convert.KIND, verify.KIND},
+    Stage.CONVERT: {convert.KIND, convert.VERIFY},
     Stage.BUILD: {build.KIND},
 }
 

@@ -8,7 +8,7 @@ from trtspec.base.roles import Role
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
 from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps import check_head, check_pair, choose_layers, write_manifest
+from trtspec.pipeline.steps import check_pair, choose_layers, write_manifest
 from trtspec.pipeline.steps.pull import StoredEngine
 
 _NOTHING: Mapping[Role, StoredEngine] = {}
@@ -32,7 +32,7 @@ def make_steps(
 def checks(resolved: Resolved, facts: PlanFacts) -> list[Step]:
     """Returns the check of a draft that is another model than the target, or a head on it."""
     if facts.head:
-        return [check_head.step(resolved, facts, facts.head)]
+        return [check_pair.head_step(resolved, facts, facts.head)]
     draft = resolved.engines.get(Role.DRAFT)
     return [check_pair.step(resolved, facts)] if draft and draft.layers is None else []
 
