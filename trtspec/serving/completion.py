@@ -70,7 +70,8 @@ class CompletionRequest:
     tenant: str = ""
     """Only requests of the same tenant get drafts from this completion.
 
-    If it is empty, no request does. `num_cached_tokens` counts only what requests of the same tenant left.
+    If it is empty, no request does. `num_cached_tokens` counts only what requests of the same tenant left;
+    requests without one count as one.
     """
     user: str = ""
     """During a roll-out all requests of one user have drafts, or none has.

@@ -133,9 +133,11 @@ class Rounds:
             yield state.take((), EndReason.END_ID)
 
     def _take(self, response: Response, end_reason: EndReason | None) -> Delta:
-        state = self._state
-        if not state.num_output_tokens:  # Later requests find what the first one has computed.
-            state.num_cached_tokens = response.num_reused
+        state, reused = self._state, response.num_reused
+        # Later requests find what the first one has computed.
+        if reused is not None and state.num_cached_tokens is None and not state.num_output_tokens:
+            # A paused request counts its blocks again, and the last token is always computed.
+            state.num_cached_tokens = min(reused, state.num_input_tokens - 1)
         return state.take(response.token_ids, end_reason, response.log_probs)
 
 

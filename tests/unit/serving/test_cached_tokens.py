@@ -32,11 +32,24 @@ class Caching(ScriptedExecutor):
         return super().enqueue_request(request, lambda said: listener(replace(said, num_reused=reused)))
 
 
-def told(run: Run, tokenizer: Tokenizer, *asked: tuple[str, Sequence[int]]) -> list[int | None]:
+class CountingTwice(Caching):
+    """Counts what it reused of a prompt again, as TensorRT-LLM does after a pause."""
+
+    def enqueue_request(self, request: Request, listener: Listener) -> int:
+        return super().enqueue_request(request, lambda said: listener(replace(said, num_reused=80)))
+
+
+def test_more_than_the_prompt_is_not_told(run: Run, tokenizer: Tokenizer) -> None:
+    assert told(run, tokenizer, ("", PROMPT), engine=CountingTwice) == [39]
+
+
+def told(
+    run: Run, tokenizer: Tokenizer, *asked: tuple[str, Sequence[int]], engine: type[Caching] = Caching
+) -> list[int | None]:
     """What requests of these tenants with these prompts are told, one after the other."""
 
     async def main() -> list[int | None]:
-        coordinator, counts = Coordinator(Caching(), None, tokenizer), []
+        coordinator, counts = Coordinator(engine(), None, tokenizer), []
         for tenant, prompt in asked:
             request = CompletionRequest(prompt_token_ids=prompt, max_tokens=4, tenant=tenant)
             completion = (await coordinator.complete(request)).completion

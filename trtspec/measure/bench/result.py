@@ -26,7 +26,7 @@ RESULT = "result.json"
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value with the ends of its confidence interval, whose level is `BenchSettings.confidence`."""
+    """A value with the ends of its confidence interval."""
 
     value: float
     low: float

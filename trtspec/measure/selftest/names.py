@@ -55,12 +55,13 @@ _MEMBERS = {
     "Response": "request_id has_error error_msg result",
     "Result": "output_token_ids is_final finish_reasons request_perf_metrics",
     "RequestPerfMetrics": "speculative_decoding kv_cache_metrics",
+    "KvCacheMetrics": "num_reused_blocks",
     "FinishReason": "NOT_FINISHED END_ID STOP_WORDS LENGTH TIMED_OUT CANCELLED",
     "IterationStats": "kv_cache_stats",
     "KvCacheStats": "used_num_blocks max_num_blocks tokens_per_block reused_blocks missed_blocks",
     "ModelType": "DECODER_ONLY",
 }
-_MADE_FOR_MEMBERS = ("Result", "RequestPerfMetrics", "IterationStats", "KvCacheStats")
+_MADE_FOR_MEMBERS = ("Result", "RequestPerfMetrics", "KvCacheMetrics", "IterationStats", "KvCacheStats")
 _SOURCE = "cpp/tensorrt_llm/nanobind/executor"
 
 

@@ -23,6 +23,9 @@ class HeadFormat(ABC):
     def recognises(self, config: HfConfig) -> bool:
         """Says whether a folder with this `config.json` has this format."""
 
+    def refuse(self, config: HfConfig) -> None:  # noqa: B027
+        """Raises ModelError for a head that trtspec does not read, whatever its weights are."""
+
     def name_of(self, tensor: str) -> str:
         """Returns the name that a description has for a tensor of the folder."""
         return tensor

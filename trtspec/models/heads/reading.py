@@ -48,6 +48,7 @@ def read_head(folder: Path) -> HeadDescription:
         problem = "is no head in a known format: Speculators, SpecForge, or a method's own repository"
         repair = "name the folder of a head in one of these formats, or write method: draft_model"
         raise ModelError(folder, problem, repair)
+    found.refuse(config)
     repair = f"in a sandbox: safetensors.torch.save_file({_LOAD}, {found.weights!r})"
     tensors = read_tensors(folder, found.weights, repair)
     head = found.describe(config, {found.name_of(name): tensor for name, tensor in tensors.items()})

@@ -29,11 +29,13 @@ class SpecForgeFormat(HeadFormat):
     def name_of(self, tensor: str) -> str:
         return tensor.replace("midlayer.", "layers.0.")
 
-    def describe(self, config: HfConfig, tensors: Mapping[str, Tensor]) -> HeadDescription:
-        """Returns the head; raises ModelError for a head without its last norm."""
+    def refuse(self, config: HfConfig) -> None:
+        """Raises ModelError for a head without its last norm."""
         if not config.get("norm_output", bool, True):
             problem = "norm_output is false: its logits come from states without the last norm"
             raise ModelError(config.file, problem)
+
+    def describe(self, config: HfConfig, tensors: Mapping[str, Tensor]) -> HeadDescription:
         layer, vocab_size = read_layer(config), config.size("vocab_size")
         captured = config.section("eagle_config").ids("eagle_aux_hidden_state_layer_ids")
         return Eagle3Description(

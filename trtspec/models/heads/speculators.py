@@ -36,8 +36,14 @@ class SpeculatorsFormat(HeadFormat):
     def recognises(self, config: HfConfig) -> bool:
         return KIND in config.content
 
+    def refuse(self, config: HfConfig) -> None:
+        """Raises ModelError for another kind of draft, with the reason."""
+        kind = config.get(KIND, str)
+        if kind != "eagle3" and kind not in BLOCKS:
+            problem = f"{KIND} is {kind}: it {_REFUSED.get(kind, 'is of a kind that trtspec does not know')}"
+            raise ModelError(config.folder, problem, "use a head of EAGLE-3, DFlash or DSpark")
+
     def describe(self, config: HfConfig, tensors: Mapping[str, Tensor]) -> HeadDescription:
-        """Returns the head; raises ModelError for another kind of draft, with the reason."""
         kind, layer = config.get(KIND, str), config.section("transformer_layer_config")
         verifier = config.section("speculators_config").section("verifier").get("name_or_path", str, None)
         if kind in BLOCKS:
@@ -54,9 +60,6 @@ class SpeculatorsFormat(HeadFormat):
                 mask=config.token("mask_token_id"),
                 verifier=verifier,
             )
-        if kind != "eagle3":
-            problem = f"{KIND} is {kind}: it {_REFUSED.get(kind, 'is of a kind that trtspec does not know')}"
-            raise ModelError(config.folder, problem, "use a head of EAGLE-3, DFlash or DSpark")
         values = read_layer(layer)
         return Eagle3Description(
             folder=config.folder,

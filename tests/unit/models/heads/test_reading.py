@@ -97,6 +97,22 @@ def test_another_draft_of_speculators_is_named_and_refused(tmp_path: Path, kind:
         read_head(folder)
 
 
+@pytest.mark.parametrize(
+    ("form", "values", "problem"),
+    [
+        ("speculators", {"speculators_model_type": "mlp"}, "speculators_model_type is mlp: it "),
+        ("specforge", {"norm_output": False}, "norm_output is false"),
+    ],
+)
+def test_a_head_that_is_not_read_is_refused_before_its_pickle(
+    tmp_path: Path, form: str, values: dict[str, Any], problem: str
+) -> None:
+    folder = write_head(tmp_path / "head", form, **values)
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match=problem):
+        read_head(folder)
+
+
 def change(folder: Path, **tensors: torch.Tensor | None) -> None:
     file = folder / "model.safetensors"
     changed = {

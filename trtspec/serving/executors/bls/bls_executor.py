@@ -70,6 +70,8 @@ class BlsCall:
     listener: Listener
     num_tokens: int = 0
     """The number of tokens that the listener has had so far."""
+    num_reused: int | None = None
+    """The prompt's tokens that the KV cache had (`Response.num_reused`)."""
     job: PooledCall | None = None
     draft_logits: Rows | None = None
 
@@ -165,7 +167,7 @@ class BlsExecutor:
     # On a thread.
 
     def _run(self, request_id: int, call: BlsCall, arrays: Arrays) -> None:
-        valid, text, reused = call.valid, Text(()), None
+        valid, text = call.valid, Text(())
         try:
             for size in pieces(call):
                 if request_id not in self._calls:
@@ -180,12 +182,12 @@ class BlsExecutor:
                 log_probs = new_log_probs(found) if call.request.return_log_probs else None
                 verified = num_verified(found) if valid.draft else None
                 if not text and (blocks := num_reused_blocks(found)) is not None:
-                    reused = self.limits.reused_tokens(blocks)
+                    call.num_reused = self.limits.reused_tokens(blocks)
                 if verified is None and needs_logits(call.request, valid):
                     # Drawing again where the end was met would make texts longer than the target's.
                     raise EngineFailure("the model returns no total_draft_tokens for a sampled draft")
                 said = Response(request_id, tokens, False, log_probs=log_probs, num_verified=verified)
-                self._post(self._take, replace(said, num_reused=reused))
+                self._post(self._take, replace(said, num_reused=call.num_reused))
                 if len(tokens) < size:
                     break
                 if size < valid.max_tokens:
@@ -236,7 +238,7 @@ class BlsExecutor:
     def _end(self, request_id: int) -> None:
         call = self._calls.get(request_id)
         if call is not None:
-            said = Response(request_id, [], False)
+            said = Response(request_id, [], False, num_reused=call.num_reused)
             self._finish(call, replace(said, log_probs=[]) if call.request.return_log_probs else said)
 
     def _drop(self, request_id: int) -> None:

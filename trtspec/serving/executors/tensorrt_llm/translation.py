@@ -53,8 +53,10 @@ def from_bindings(response: Any, limits: Limits, has_draft: bool) -> Response:
     result = response.result
     tokens, reason = list(result.output_token_ids[0]), _REASONS[result.finish_reasons[0].name]
     metrics = result.request_perf_metrics
-    verified = metrics.speculative_decoding.total_draft_tokens if has_draft else None
-    reused = limits.reused_tokens(metrics.kv_cache_metrics.num_reused_blocks)
+    verified = reused = None
+    if metrics is not None:
+        verified = metrics.speculative_decoding.total_draft_tokens if has_draft else None
+        reused = limits.reused_tokens(metrics.kv_cache_metrics.num_reused_blocks)
     return Response(response.request_id, tokens, result.is_final, reason, None, None, verified, reused)
 
 

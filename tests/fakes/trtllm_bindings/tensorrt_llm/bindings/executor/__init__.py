@@ -32,7 +32,13 @@ from tensorrt_llm.bindings.executor.request import (
     RequestType,
     SamplingConfig,
 )
-from tensorrt_llm.bindings.executor.response import FinishReason, RequestPerfMetrics, Response, Result
+from tensorrt_llm.bindings.executor.response import (
+    FinishReason,
+    KvCacheMetrics,
+    RequestPerfMetrics,
+    Response,
+    Result,
+)
 from tensorrt_llm.bindings.executor.statistics import IterationStats, KvCacheStats
 
 __all__ = [
@@ -53,6 +59,7 @@ __all__ = [
     "GuidedDecodingParams",
     "IterationStats",
     "KvCacheConfig",
+    "KvCacheMetrics",
     "KvCacheStats",
     "LookaheadDecodingConfig",
     "ModelType",
