@@ -87,8 +87,6 @@ def _made(holder: Any, name: str) -> Any:
 
 
 class _Empty(ModuleType):
-    __path__: ClassVar[list[str]] = []  # type: ignore[misc]
-
     def __getattr__(self, name: str) -> Any:
         return _made(self, name)
 

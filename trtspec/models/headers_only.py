@@ -32,8 +32,8 @@ _THREADS = 8  # more than processors: a request mostly waits for the network
 def fetch_headers(repo_id: str, snapshot: Path, weights: Sequence[Any], watch: Progress) -> Path:
     """Returns a folder that has a snapshot's files, and in place of its weights their headers.
 
-    Each header is followed by a hole as long as the data. `weights` are huggingface_hub's
-    `RepoFile` of each, of all of which the Hub has the SHA-256. Raises TensorError.
+    Each header is followed by a hole as long as the data. `weights` are huggingface_hub's `RepoFile`s; of
+    each the Hub has the SHA-256. Raises TensorError.
     """
     made = headers_of(snapshot)
     made.parent.mkdir(parents=True, exist_ok=True)

@@ -173,20 +173,19 @@ def source_of(
     `hf_quant_config.json`, if there is one. Raises ModelError.
     """
     scheme, foreign = _scheme(config, quantization)
-    rotary_base, rotary_scaling, partial_rotary_factor = read_rope(config)
-    dtype, experts = _dtype(config, tensors), _experts(config)
     architectures = config.get("architectures", list)
     if len(architectures) != 1 or not isinstance(architectures[0], str):
         raise ModelError(config.file, f"architectures must name one class, not {architectures}")
     hidden_size = config.size("hidden_size")
     heads = config.size("num_attention_heads")
     model_type = config.get("model_type", str)
+    rotary_base, rotary_scaling, partial_rotary_factor = read_rope(config)
     return Source(
         folder=folder,
         config=config,
         architecture=architectures[0],
         model_type=model_type,
-        dtype=dtype,
+        dtype=_dtype(config, tensors),
         vocab_size=config.size("vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=config.size("intermediate_size"),
@@ -194,7 +193,7 @@ def source_of(
         num_attention_heads=heads,
         num_key_value_heads=config.size("num_key_value_heads", heads),
         head_size=config.size("head_dim", hidden_size // heads),
-        experts=experts,
+        experts=_experts(config),
         hidden_act=config.get("hidden_activation", str, config.get("hidden_act", str, "silu")),
         norm_epsilon=config.number("rms_norm_eps", 1e-6),
         max_position_embeddings=config.size("max_position_embeddings"),

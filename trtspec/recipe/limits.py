@@ -17,11 +17,12 @@ _TOKENS_PER_BLOCK = 32
 
 def contradictions(recipe: Recipe) -> Iterator[Finding]:
     """Finds keys of the recipe that contradict each other; each subject is the dotted key to change."""
+    backend = recipe.runner
+    yield from _backend(backend, recipe)
     yield from contradictions_of_any_backend(recipe)
-    yield from recipe.runner.contradictions(recipe)
+    yield from backend.contradictions(recipe)
     for role, runner in recipe.runners.items():
         yield from _precision(role, runner, recipe)
-    yield from _backend(recipe.runner, recipe)
 
 
 def contradictions_of_any_backend(recipe: Recipe) -> Iterator[Finding]:
@@ -174,7 +175,8 @@ def _parallel(role: Role, model: RecipeModel, recipe: Recipe) -> Iterator[Findin
 
 
 def _precision(role: Role, backend: Backend, recipe: Recipe) -> Iterator[Finding]:
-    model, quantization = recipe.models[role], recipe.models[role].quantization
+    model = recipe.models[role]
+    quantization = model.quantization
     if backend.builds_engines and quantization.kv_cache == "fp8" and quantization.weights != "fp8":
         # The builder would switch paged context FMHA off, without which a target verifies nothing.
         problem = "an fp8 KV cache needs fp8 weights"

@@ -113,9 +113,8 @@ def _judged(parsed: LoadedRecipe, backend: str | None) -> LoadedRecipe:
     loaded = parsed
     if backend and backend != parsed.recipe.backend:
         loaded = replace(parsed, recipe=parsed.recipe.on(backend), asked=backend)
-    flaws = [_with_line(flaw, loaded.lines) for flaw in (*_locations(loaded), *_contradictions(loaded))]
-    if flaws:
-        raise RecipeError(loaded.path, flaws)
+    if findings := [*_contradictions(loaded), *_locations(loaded)]:
+        raise RecipeError(loaded.path, [_with_line(found, loaded.lines) for found in findings])
     return loaded
 
 

@@ -156,9 +156,9 @@ def _draft(
 ) -> ModelFacts:
     """Returns the facts of the draft beside its target: the layers of it that it is, and what both share."""
     target, facts = models[Role.TARGET], models[Role.DRAFT]
+    source = draft_of(facts.source, draft)
     is_searched = draft.layers_of_target == AUTO
     search = SearchFacts(_dataset(recipe.layer_texts, here, digests)) if is_searched else None
-    source = draft_of(facts.source, draft)
     common = 0 if target.not_read or facts.not_read else num_common(target.source, source)
     return replace(facts, source=source, search=search, num_common=common)
 

@@ -22,7 +22,6 @@ from trtspec.pipeline.containers.program import CHOICE, Program, find_program
 _DAEMON_S, _PODMAN_S = 5, 20
 _ROOT = "0:0"
 
-
 # Either program lets `docker run --gpus` work, whether or not docker has a runtime named nvidia.
 _CONTAINER_TOOLKIT = ("nvidia-container-runtime-hook", "nvidia-ctk")
 _CAP_SYS_RESOURCE = 24

@@ -63,7 +63,7 @@ def unrecorded(steps: Sequence[Step], build: Path) -> set[str]:
         record = records.get(step.name)
         is_other = record is None or step.digest not in (None, record.digest)
         if is_other or (step.output is not None and not (build / step.output).exists()):
-            names |= {step.name}
+            names.add(step.name)
     return _with_later(steps, names)
 
 
@@ -71,7 +71,7 @@ def _with_later(steps: Sequence[Step], names: set[str]) -> set[str]:
     """Adds the names of the steps that come after one of these, and returns all."""
     for step in steps:
         if names.intersection(step.after):
-            names |= {step.name}
+            names.add(step.name)
     return names
 
 

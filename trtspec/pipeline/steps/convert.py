@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from trtspec.checkpoint.verify import verify
 from trtspec.models.headers_only import check_weights
 from trtspec.models.source import Source
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
-from trtspec.pipeline.run.step import Step
+from trtspec.pipeline.run.step import Step, name_of
 from trtspec.pipeline.steps import choose_layers
 from trtspec.pipeline.steps.calibrate import scales, with_scales
 from trtspec.pipeline.steps.reads import digest_of_files, is_weight
@@ -58,21 +58,24 @@ def step(resolved: Resolved, role: Role) -> Step:
 
 def proof(resolved: Resolved, role: Role) -> Step:
     """Returns the step that proves that the checkpoint holds the weights of its model."""
-    made, engine, own = step(resolved, role), resolved.engines[role], choose_layers.written(resolved, role)
-    layers, calibration = choose_layers.chosen(resolved, role)[0], scales(resolved, role)[0]
-    prove = partial(
-        run, verify, engine.model.source, layers, engine.checkpoint, calibration, engine.draft_inside
-    )
-    return replace(
-        made,
+    recipe, output, made = str(resolved.loaded.path), str(resolved.output), checkpoint(role)
+    engine, own = resolved.engines[role], choose_layers.written(resolved, role)
+    model, options, draft = engine.model, engine.checkpoint, engine.draft_inside
+    calibration, after = scales(resolved, role)
+    layers, before = choose_layers.chosen(resolved, role)
+    prove = partial(run, verify, model.source, layers, options, calibration, draft)
+    return Step(
         kind=VERIFY,
+        role=role,
+        reads_weights=True,
         summary="all ranks together are the original weights",
-        inputs=(engine.model.name, checkpoint(role)),
+        inputs=(model.name, made),
         output=None,
-        command=(*made.command[:-2], "--verify", *made.command[-2:]),
+        command=("trtspec", "convert", recipe, "--only", role.value, "--verify", "--output", output),
         digest=digest_of_checkpoint(engine, format=VERIFY_FORMAT, **own),
-        action=lambda _, advance: prove(resolved.output / checkpoint(role), advance),
-        after=(*made.after, made.name),
+        action=lambda _, advance: prove(resolved.output / made, advance),
+        after=(*before, *after, name_of(KIND, role)),
+        size=checkpoint_size(model.source, options, draft),
     )
 
 

@@ -40,10 +40,8 @@ EXPIRY_S = 120.0  # NFS may hold back for 60 s what others have written
 RENEWAL_S = 20.0
 SETTLE_S = 10.0
 POLL_S = 5.0
-_NAME = re.compile(r"(\d+)(-[0-9a-f]+)?\.json")
-
-
 SCHEMA = 1
+_NAME = re.compile(r"(\d+)(-[0-9a-f]+)?\.json")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ MOST_READ = 4096
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 4, 32
 """The tokens that the target decodes alone before the next lookup: each new request costs a little."""
+
 Match = tuple[list[int], int]
 """An answer, and the number of its tokens up to the end of a match."""
 
@@ -147,7 +148,9 @@ class _Answer:
 class EarlierAnswers:
     """The latest answers to all tenants, with `most_tokens` tokens in all.
 
-    It finds the latest occurrence of `size` tokens.
+    It finds the latest occurrence of `size` tokens: a repeated question gets the same answer. The time of an
+    answer reveals whether its drafts were right. So drafts from an answer are for requests of the same tenant
+    alone. A request without a tenant leaves nothing and finds nothing.
     """
 
     def __init__(self, size: int, most_tokens: int) -> None:

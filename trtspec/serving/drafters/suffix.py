@@ -153,7 +153,7 @@ class Generation:
 class KeptAnswers:
     """The latest answers, at most `most_answers` with `MOST_KEPT` tokens. The older half is dropped at once.
 
-    Answers without a tenant are not kept: see `trtspec.serving.drafters.lookup`.
+    Answers without a tenant are not kept: see `EarlierAnswers` of `trtspec.serving.drafters.lookup`.
     """
 
     def __init__(self, most_answers: int) -> None:

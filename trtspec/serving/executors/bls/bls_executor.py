@@ -22,6 +22,7 @@ from trtspec.serving.executor import (
     Limits,
     Listener,
     LogitsFormat,
+    LogProb,
     Request,
     Response,
 )
@@ -186,8 +187,15 @@ class BlsExecutor:
                 if verified is None and needs_logits(call.request, valid):
                     # Drawing again where the end was met would make texts longer than the target's.
                     raise EngineFailure("the model returns no total_draft_tokens for a sampled draft")
-                said = Response(request_id, tokens, False, log_probs=log_probs, num_verified=verified)
-                self._post(self._take, replace(said, num_reused=call.num_reused))
+                said = Response(
+                    request_id,
+                    tokens,
+                    is_final=False,
+                    log_probs=log_probs,
+                    num_verified=verified,
+                    num_reused=call.num_reused,
+                )
+                self._post(self._take, said)
                 if len(tokens) < size:
                     break
                 if size < valid.max_tokens:
@@ -226,7 +234,9 @@ class BlsExecutor:
             return
         for position, token in enumerate(said.token_ids):
             its_own = None if said.log_probs is None else [said.log_probs[position]]
-            part = replace(said, token_ids=[token], log_probs=its_own)
+            part = Response(
+                said.request_id, [token], is_final=False, log_probs=its_own, num_reused=said.num_reused
+            )
             if call.num_tokens + 1 == call.valid.max_tokens:
                 self._finish(call, part)
                 return
@@ -238,8 +248,9 @@ class BlsExecutor:
     def _end(self, request_id: int) -> None:
         call = self._calls.get(request_id)
         if call is not None:
-            said = Response(request_id, [], False, num_reused=call.num_reused)
-            self._finish(call, replace(said, log_probs=[]) if call.request.return_log_probs else said)
+            log_probs: list[LogProb] | None = [] if call.request.return_log_probs else None
+            said = Response(request_id, [], False, log_probs=log_probs, num_reused=call.num_reused)
+            self._finish(call, said)
 
     def _drop(self, request_id: int) -> None:
         """Reports a request as cancelled, since the model ended it without an answer."""

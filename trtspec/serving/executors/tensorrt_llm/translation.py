@@ -57,7 +57,8 @@ def from_bindings(response: Any, limits: Limits, has_draft: bool) -> Response:
     if metrics is not None:
         verified = metrics.speculative_decoding.total_draft_tokens if has_draft else None
         reused = limits.reused_tokens(metrics.kv_cache_metrics.num_reused_blocks)
-    return Response(response.request_id, tokens, result.is_final, reason, None, None, verified, reused)
+    request_id, is_final = response.request_id, result.is_final
+    return Response(request_id, tokens, is_final, reason, num_verified=verified, num_reused=reused)
 
 
 def _draft(trtllm: Any, tokens: list[int], logits: Rows | None) -> Any:

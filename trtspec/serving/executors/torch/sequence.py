@@ -90,4 +90,12 @@ class Sequence:
         self._sent = len(self.new)
         # A guide may have cut the draft.
         verified = len(self.draft) if self._is_verification else None
-        return Response(self.request_id, new, final, reason, None, log_probs, verified, self.reused)
+        return Response(
+            self.request_id,
+            new,
+            final,
+            reason,
+            log_probs=log_probs,
+            num_verified=verified,
+            num_reused=self.reused,
+        )
