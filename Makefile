@@ -60,9 +60,9 @@ test-gpu: .venv/.dev ## What needs an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu
 
 test-slurm: .venv/.dev ## Builds in the jobs of a real Slurm, about 4 minutes on 2 cores; installs Debian's slurm-wlm and Open MPI
-	@{ command -v slurmctld || test -x /usr/sbin/slurmctld; } > /dev/null && ls /usr/lib/*/libmpi.so.40 > /dev/null 2>&1 || \
+	@{ command -v slurmctld || test -x /usr/sbin/slurmctld; } > /dev/null && command -v orted > /dev/null || \
 		{ as_root=$$([ "$$(id -u)" = 0 ] || echo "sudo -n"); $$as_root apt-get update -qq \
-		&& $$as_root apt-get install -y -qq --no-install-recommends slurm-wlm libopenmpi3; }
+		&& $$as_root apt-get install -y -qq --no-install-recommends slurm-wlm openmpi-bin; }
 	$(BIN)/python -m pytest -m slurm
 
 test-sources: .venv/.dev ## NVIDIA's own Python judges what is written for it; TRTSPEC_TENSORRT_LLM_SOURCES names a checkout of TensorRT-LLM, as of 1.3.0rc3

@@ -6,14 +6,21 @@ set -eu
 cd "$(dirname "$0")/.."
 status=0
 for version; do
-    python=$(command -v "python$version" || find "${PYENV_ROOT:-$HOME/.pyenv}/versions" -path "*/$version.*/bin/python$version" 2>/dev/null | head -1)
-    if ! "$python" -c '' 2>/dev/null; then
+    python=""
+    # A shim of pyenv is on PATH for versions that are not chosen too, and does not run.
+    for candidate in "python$version" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version".*/bin/python"$version"; do
+        if "$candidate" -c '' 2>/dev/null; then
+            python=$candidate
+            break
+        fi
+    done
+    if [ -z "$python" ]; then
         echo "Python $version: none here, not tried"
         continue
     fi
     home=build/pythons/$version
     mkdir -p "$home"
-    git ls-files -z | xargs -0 cp --parents -t "$home"
+    git ls-files -z | xargs -0 cp -P --parents -t "$home"
     if make -C "$home" PYTHON="$python" demo .venv/.dev >"$home/log" 2>&1 &&
         (cd "$home" && .venv/bin/python -m pytest -n 0 tests/e2e/test_deploy.py tests/e2e/test_generate.py) >>"$home/log" 2>&1; then
         echo "Python $version: passed"
