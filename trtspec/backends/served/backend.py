@@ -125,8 +125,11 @@ class ServerBackend(Backend):
         assert resolved.launch is not None
         return list(steps_before_the_manifest(resolved, resolved.launch, facts))
 
-    def num_nodes(self, recipe: Recipe, longest: int) -> int:
-        """Returns the tokens that a round proposes; they are more than the `longest` draft in a tree."""
+    def num_nodes(self, choose: Chooser, longest: int) -> int:
+        """Returns the tokens that a round proposes; they are more than the `longest` draft in a tree.
+
+        Raises RecipeError for a tree that the server could not make.
+        """
         return longest
 
     @abstractmethod

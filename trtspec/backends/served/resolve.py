@@ -55,7 +55,7 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
     served = replace(facts.target, source=facts.target.source.overridden(backend.overrides(recipe)))
     length = _num_draft_tokens(choose, facts)
     engines = {
-        Role.TARGET: _target(choose, backend, served, _sizes(choose, backend.num_nodes(recipe, length)))
+        Role.TARGET: _target(choose, backend, served, _sizes(choose, backend.num_nodes(choose, length)))
     }
     if draft := facts.models.get(Role.DRAFT):
         engines[Role.DRAFT] = _draft(choose, backend, draft, engines[Role.TARGET])

@@ -20,6 +20,7 @@ from trtspec.backends.sglang.mtp import MTP
 from trtspec.backends.sglang.tree import misplaced, tree_of
 from trtspec.base.findings import Finding
 from trtspec.methods.method import AT_ONCE, TRANSLATES
+from trtspec.pipeline.plan.choices import Chooser
 from trtspec.recipe.migration.tool import MigrationTool
 from trtspec.recipe.schema import Recipe
 
@@ -83,9 +84,12 @@ class SglangBackend(ServerBackend):
             problem = "SGLang has no drafts beside pipeline ranks"
             yield Finding("target.parallel.pipeline", problem, "write tensor ranks instead")
 
-    def num_nodes(self, recipe: Recipe, longest: int) -> int:
-        tree = tree_of(recipe, self.flags.syntax)
-        return tree.num_nodes(longest) if tree else longest
+    def num_nodes(self, choose: Chooser, longest: int) -> int:
+        tree = tree_of(choose.loaded.recipe, self.flags.syntax)
+        if tree is None:
+            return longest
+        tree.check(choose, longest)
+        return tree.num_nodes(longest)
 
     def launch(self, inputs: LaunchInputs) -> ServerLaunch:
         return launch(inputs)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from trtspec.backends.sglang.launch import METHODS, STEPWISE
 from trtspec.base.findings import Finding
+from trtspec.pipeline.plan.choices import Chooser
 from trtspec.recipe.migration.command import Option, Syntax, options
 from trtspec.recipe.migration.reading import is_whole
 from trtspec.recipe.schema import Recipe
@@ -30,6 +31,19 @@ class DraftTree:
     def num_nodes(self, longest: int) -> int:
         """Returns the proposed tokens that a round has room for (`spec_decode_alloc_len_per_request`)."""
         return max(self.topk * longest, self.verified) - 1
+
+    def check(self, choose: Chooser, steps: int) -> None:
+        """Raises RecipeError for more tokens than the steps propose, with which SGLang does not start.
+
+        The first step proposes `topk` tokens, each later one `topk` after each of `topk` tokens
+        (`organize_draft_results` in srt/speculative/eagle_utils.py).
+        """
+        most = 1 + self.topk + (steps - 1) * self.topk**2
+        if self.verified > most:
+            shape = f"{TOPK} {self.topk} and speculation.num_draft_tokens: {steps}"
+            problem = f"{TOKENS} {self.verified} is more than the {most} that {shape} make"
+            repair = f"at most {most} there, or a larger speculation.num_draft_tokens"
+            raise choose.error("engine.extra_args", problem, repair)
 
 
 def tree(topk: str | None, verified: str | None) -> DraftTree | None:

@@ -103,6 +103,7 @@ def test_a_machine_without_gpu_or_daemon_prints_the_line_of_one_that_has_them(
     build: Builds, machine: GpuMachine
 ) -> None:
     machine.gpus()
+    machine.environment["PATH"] = str(machine.folder / "bin")
     for name in ("docker", "nvidia-smi"):
         (machine.folder / "bin" / name).unlink()
         steps = json.loads(build("--container", "--dry-run", "--json").stdout)["steps"]

@@ -99,3 +99,17 @@ def test_its_flags_are_refused_where_drafts_are_chains(
     draft = "null" if "ngram" in speculation else "{model: ./draft}"
     with pytest.raises(RecipeError, match=r"is not passed on: speculation says it, unless both"):
         planned(speculation=speculation, draft=draft, engine=engine(*words))
+
+
+@pytest.mark.parametrize(("steps", "most"), [(1, 5), (2, 21), (3, 37)])
+def test_more_tokens_than_the_steps_propose_are_refused(planned: Planned, steps: int, most: int) -> None:
+    def tree(tokens: int) -> str:
+        return engine(FOUR, EIGHT.replace("8", str(tokens)))
+
+    speculation = f"{{num_draft_tokens: {steps}}}"
+    planned(speculation=speculation, engine=tree(most))
+    shape = f"--speculative-eagle-topk 4 and speculation.num_draft_tokens: {steps}"
+    told = f"engine.extra_args: .* {most + 1} is more than the {most} that {shape} make"
+    with pytest.raises(RecipeError, match=told) as refused:
+        planned(speculation=speculation, engine=tree(most + 1))
+    assert refused.value.repair == f"at most {most} there, or a larger speculation.num_draft_tokens"
