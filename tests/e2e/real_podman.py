@@ -24,6 +24,7 @@ Whose = Literal["root", "user"]
 _CONTAINERS = """
 [engine]
 cgroup_manager = "cgroupfs"
+runtime = "runc"
 events_logger = "file"
 """
 _STORAGE = """
