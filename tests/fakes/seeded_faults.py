@@ -12,13 +12,13 @@ from torch import Tensor
 
 from tests.fakes.around import Around
 from trtspec.serving.executor import FinishReason, Listener, Request, SamplingConfig
-from trtspec.serving.executors.step_result import StepResult
 from trtspec.serving.executors.torch.kernels.attention import KernelView
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.rounds import Rounds
 from trtspec.serving.text import common_prefix
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.engines import EnginePair
+from trtspec.serving.verification import StepResult
 
 Fault = Callable[[pytest.MonkeyPatch, EnginePair], EnginePair]
 ENGINE = "trtspec.serving.executors.torch"

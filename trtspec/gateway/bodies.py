@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
 from trtspec.gateway.client_bounds import MAX_BODY, SENDING_S
-from trtspec.serving.time_limit import within
+from trtspec.serving.awaiting import within
 
 
 class BodyError(Exception):

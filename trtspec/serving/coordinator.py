@@ -9,37 +9,27 @@ from dataclasses import replace
 from functools import partial
 
 from trtspec.serving.adaptive.policy import AdaptivePolicy
-from trtspec.serving.admission_queue import AdmissionQueue
-from trtspec.serving.async_executor import AsyncExecutor
-from trtspec.serving.bounds import ServingBounds
+from trtspec.serving.admission import AdmissionQueue, ServingBounds
+from trtspec.serving.async_executor import AsyncExecutor, Liveness
+from trtspec.serving.awaiting import interleave, within
 from trtspec.serving.completion import CompletionRequest, Delta
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting, DraftSource
 from trtspec.serving.drafters.sources import SourceInputs, make_source
 from trtspec.serving.drafters.translated import draw_alike
 from trtspec.serving.drafters.translation import Dictionary
-from trtspec.serving.errors import (
-    Cancelled,
-    EngineFailure,
-    GuideError,
-    Overdue,
-    RequestError,
-    TimedOut,
-)
+from trtspec.serving.errors import Cancelled, EngineFailure, GuideError, Overdue, RequestError, TimedOut
 from trtspec.serving.executor import GUIDE_REFUSED, Executor, Guide, GuideType, Request
 from trtspec.serving.guides.guides import Guides
 from trtspec.serving.intake import begin, is_long
-from trtspec.serving.liveness import Liveness
-from trtspec.serving.pace import FixedPace, Pace, Policy
+from trtspec.serving.pace import Pace, Policy
 from trtspec.serving.rollout.rollout import Rollout
 from trtspec.serving.rollout.shadow import Shadow
 from trtspec.serving.rollout.state import SHADOW, SPECULATE
 from trtspec.serving.rounds import Rounds
 from trtspec.serving.seeds import of_sequence
-from trtspec.serving.sequences import interleave
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stats import ArmStats, Stats
 from trtspec.serving.text import TenantTexts
-from trtspec.serving.time_limit import within
 from trtspec.serving.timeline import ArmTimeline, Timeline
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -257,9 +247,8 @@ class Coordinator:
 
     def _rounds(self, request: CompletionRequest, state: CompletionState) -> Rounds:
         drafter = self._source.drafter(state.text, request.tenant) if self._source else None
-        pace: Pace = FixedPace()
-        if self._policy and request.num_draft_tokens is None and "rollout" not in state.undrafted_for:
-            pace = self._policy.pace()
+        is_adaptive = request.num_draft_tokens is None and "rollout" not in state.undrafted_for
+        pace = self._policy.pace() if self._policy and is_adaptive else Pace()
         return Rounds(state, self._target, drafter, pace, self.stats, lambda: self._queue.running)
 
     async def _send_probe(self, until: float) -> None:

@@ -8,9 +8,8 @@ from dataclasses import replace
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import GuideType, Limits, SamplingConfig
-from trtspec.serving.policy import unsplittable_options
 from trtspec.serving.seeds import NUM_SEEDS, with_seed
-from trtspec.serving.state import CompletionState
+from trtspec.serving.state import CompletionState, unsplittable_options
 from trtspec.serving.stop import StopMatcher
 from trtspec.serving.text import Text
 from trtspec.serving.tokenizer import Tokenizer

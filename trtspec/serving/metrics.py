@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from trtspec.serving.histogram import Histogram, SquaresHistogram
-from trtspec.serving.stats import RolloutStats, Stats
+from trtspec.serving.stats import Histogram, RolloutStats, SquaresHistogram, Stats
 
 PREFIX = "trtspec:"
 COUNTED = f"{PREFIX}counted_seconds"

@@ -11,8 +11,7 @@ from trtspec.serving.completion import Delta, EndReason
 from trtspec.serving.drafters.source import Drafter
 from trtspec.serving.executor import FinishReason, Request, Response
 from trtspec.serving.pace import Pace
-from trtspec.serving.policy import draft_length
-from trtspec.serving.state import CompletionState
+from trtspec.serving.state import CompletionState, draft_length
 from trtspec.serving.stats import Stats
 from trtspec.serving.verification import has_ended, read_verification
 

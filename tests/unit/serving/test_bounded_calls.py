@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from trtspec.serving import errors
-from trtspec.serving.bounded_calls import BoundedCalls
+from trtspec.serving.thread_pool import BoundedCalls
 
 LIMIT_S = 0.02
 

@@ -18,7 +18,7 @@ from tests.fakes.trimming import Trimming, sometimes
 from tests.fakes.unreliable import Fault, Unreliable
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.worlds import Visit, World, worlds
-from trtspec.serving.bounds import ServingBounds
+from trtspec.serving.admission import ServingBounds
 from trtspec.serving.completion import Completion, CompletionRequest, Delta, EndReason
 from trtspec.serving.coordinator import CHECK_S, Coordinator
 from trtspec.serving.errors import Busy, EngineFailure, ServingError, TimedOut

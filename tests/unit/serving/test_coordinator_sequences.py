@@ -16,13 +16,13 @@ from tests.fakes.engine_dir import tiny_llama, write_engine
 from tests.fakes.languages import DRAFT, TARGET, Run, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
 from tests.unit.serving.test_coordinator_seeds import Sampler
-from trtspec.serving.bounds import ServingBounds
+from trtspec.serving.admission import ServingBounds
+from trtspec.serving.awaiting import interleave
 from trtspec.serving.completion import CompletionRequest, Delta
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.errors import Busy, EngineFailure, RequestError
 from trtspec.serving.executor import Request, SamplingConfig
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
-from trtspec.serving.sequences import interleave
 from trtspec.serving.state import CompletionState
 from trtspec.serving.tokenizer import Tokenizer
 

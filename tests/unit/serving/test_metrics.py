@@ -17,10 +17,9 @@ from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.executor import Guide, GuideType, KvReuse, SamplingConfig
-from trtspec.serving.histogram import BETWEEN_TOKENS_S, FIRST_TOKEN_S, REQUEST_S, Histogram
 from trtspec.serving.metrics import FAMILIES, MetricType, counters, gauges, histograms
-from trtspec.serving.policy import unsplittable_options
-from trtspec.serving.stats import FALLBACKS, Stats
+from trtspec.serving.state import unsplittable_options
+from trtspec.serving.stats import BETWEEN_TOKENS_S, FALLBACKS, FIRST_TOKEN_S, REQUEST_S, Histogram, Stats
 from trtspec.serving.tokenizer import Tokenizer
 
 ALONE = CompletionRequest(prompt_token_ids=[1], max_tokens=8, end_id=NO_END)

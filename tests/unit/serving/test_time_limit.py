@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from trtspec.serving.time_limit import within
+from trtspec.serving.awaiting import within
 
 
 async def turns(count: int, result: str = "done") -> str:

@@ -18,7 +18,7 @@ from trtspec.gateway.openai.pieces import ChoicePiece, piece
 from trtspec.gateway.openai.places import Places
 from trtspec.gateway.openai.request_id import id_headers
 from trtspec.gateway.openai.upstream import Upstream
-from trtspec.serving.sequences import interleave
+from trtspec.serving.awaiting import interleave
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -12,7 +12,7 @@ from typing import Any
 from trtspec.gateway.openai.errors import ApiError
 from trtspec.gateway.openai.rendering import LENGTH, REFUSAL
 from trtspec.gateway.openai.template import ChatTemplate
-from trtspec.serving.time_limit import within
+from trtspec.serving.awaiting import within
 
 _LIMIT_S = 5.0
 # Several times what the longest body takes.

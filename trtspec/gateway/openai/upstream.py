@@ -18,7 +18,7 @@ from trtspec.gateway.openai.errors import ApiError, ShutError
 from trtspec.gateway.openai.pieces import failure
 from trtspec.gateway.openai.wire import Wire, WireError, Wires
 from trtspec.gateway.refusals import Refusal, Refusals, while_shut
-from trtspec.serving.time_limit import within
+from trtspec.serving.awaiting import within
 from trtspec.serving.triton.departures import LEFT, REQUEST
 from trtspec.serving.triton.stub_messages import ENDED
 

@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import httptools
 
-from trtspec.serving.time_limit import within
+from trtspec.serving.awaiting import within
 
 _CONNECT_S = 5.0
 # When Triton is told to stop, it waits ten seconds for idle connections.

@@ -11,7 +11,7 @@ from grpc import aio
 
 from trtspec.gateway.client_bounds import SENDING_S
 from trtspec.gateway.triton.grpc_requests import InferProblem, Metadata
-from trtspec.serving.time_limit import within
+from trtspec.serving.awaiting import within
 
 
 class Call:

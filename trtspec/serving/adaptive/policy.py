@@ -16,6 +16,7 @@ from trtspec.serving.adaptive.acceptance import AcceptanceCounter, expected_toke
 from trtspec.serving.adaptive.costs import RoundCostModel
 from trtspec.serving.adaptive.ensemble import Ensemble
 from trtspec.serving.adaptive.probes import FIRST, LoadOutlook, ProbePolicy
+from trtspec.serving.pace import Pace
 from trtspec.serving.verification import VerificationCounts
 
 BURST, BURST_OF_MANY = 32, 64
@@ -122,7 +123,7 @@ class AdaptivePolicy:
         return self._costs[size]
 
 
-class AdaptivePace:
+class AdaptivePace(Pace):
     """Chooses the lengths of one completion's drafts; `now` is in seconds of any one clock."""
 
     def __init__(self, policy: AdaptivePolicy) -> None:

@@ -10,12 +10,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from trtspec.serving.awaiting import within
 from trtspec.serving.errors import Busy, EngineLoadError, GuideError
 from trtspec.serving.executor import Guide, GuideType
 from trtspec.serving.guides.bounds import check
 from trtspec.serving.guides.compiler import Grammar, GuideCompiler, is_installed
 from trtspec.serving.thread_pool import ThreadPool
-from trtspec.serving.time_limit import within
 
 T = TypeVar("T")
 Key = tuple[GuideType, str]

@@ -17,8 +17,7 @@ from trtspec.serving.completion import Delta, EndReason
 from trtspec.serving.drafters.source import Drafter, DraftSource
 from trtspec.serving.errors import Overdue
 from trtspec.serving.executor import Limits
-from trtspec.serving.policy import draft_length
-from trtspec.serving.state import CompletionState
+from trtspec.serving.state import CompletionState, draft_length
 from trtspec.serving.stats import RolloutStats, SpeculationCounts
 from trtspec.serving.text import Text, common_prefix
 

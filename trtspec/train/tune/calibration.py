@@ -27,7 +27,7 @@ from trtspec.serving.drafters.source import LOOKUP, Drafter, Offer
 from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executor import Executor, Request
 from trtspec.serving.intake import begin
-from trtspec.serving.pace import FixedPace
+from trtspec.serving.pace import Pace
 from trtspec.serving.rounds import Rounds
 from trtspec.serving.stats import Stats
 from trtspec.serving.text import Text
@@ -131,7 +131,7 @@ class _Measurement:
             )
             state = begin(request, bench.target.limits, bench.tokenizer)
             drafter = drafting(state.text) if drafting else None
-            rounds = Rounds(state, self._target, drafter, FixedPace(), self._stats, lambda: bench.streams)
+            rounds = Rounds(state, self._target, drafter, Pace(), self._stats, lambda: bench.streams)
             async with aclosing(rounds.run(math.inf)) as deltas:
                 async for _ in deltas:
                     times[index].append(clock())

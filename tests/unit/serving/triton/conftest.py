@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.fakes.scripted_executor import ScriptedExecutor, agreeing, babble
-from trtspec.serving.bounds import ServingBounds
+from trtspec.serving.admission import ServingBounds
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.executor import Limits, Request
 from trtspec.serving.stats import Stats

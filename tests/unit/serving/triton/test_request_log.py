@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.serving.triton.conftest import ENDLESS, SECONDS, ListeningClient, Serve, ask
-from trtspec.serving.bounds import ServingBounds
+from trtspec.serving.admission import ServingBounds
 from trtspec.serving.stats import Stats
 from trtspec.serving.triton.logs import JsonLines
 from trtspec.serving.triton.request_id import take_request_id

@@ -16,7 +16,7 @@ from tests.fakes.scripted_executor import ScriptedExecutor, babble
 from tests.fakes.stub_messages import ENDED_MODELS
 from tests.unit.serving.rollout.test_file import put
 from tests.unit.serving.triton.conftest import ENDLESS, LIMITS, SECONDS, Serve, ask
-from trtspec.serving.bounds import ServingBounds
+from trtspec.serving.admission import ServingBounds
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Request, SamplingConfig

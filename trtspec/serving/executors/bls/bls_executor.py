@@ -39,8 +39,8 @@ from trtspec.serving.executors.bls.tensors import (
 from trtspec.serving.executors.draft_logits import DraftLogits, Rows, needs_logits
 from trtspec.serving.executors.tensorrt_llm.guided import BLS_GUIDE_TYPES, check_guided
 from trtspec.serving.executors.validation import Refused, Valid, validate
-from trtspec.serving.policy import unsplittable_options
 from trtspec.serving.seeds import at_token
+from trtspec.serving.state import unsplittable_options
 from trtspec.serving.text import Text
 from trtspec.serving.thread_pool import PooledCall, ThreadPool
 

@@ -15,11 +15,11 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from trtspec.serving.bounded_calls import BoundedCalls
 from trtspec.serving.errors import Busy, GuideError, TooAmbiguous
 from trtspec.serving.executor import GUIDE_REFUSED, Request
 from trtspec.serving.guides.compiler import MAX_MASK_S, TOO_AMBIGUOUS, Bitmasks, Grammar
 from trtspec.serving.text import Text
+from trtspec.serving.thread_pool import BoundedCalls
 
 ENDED, NOTHING = -1, -2
 """The choice of a row in place of a token: the end of the text, and no allowed token."""

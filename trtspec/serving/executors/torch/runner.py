@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from trtspec.serving.executor import GUIDE_REFUSED, FinishReason, Limits, LogProb, Response
-from trtspec.serving.executors.step_result import decode, verify
 from trtspec.serving.executors.torch.bias import Bias
 from trtspec.serving.executors.torch.cache_slots import CacheSlots, SlotLease
 from trtspec.serving.executors.torch.follower import ENDED, NOTHING, Followers
@@ -24,6 +23,7 @@ from trtspec.serving.executors.torch.sequence import Sequence
 from trtspec.serving.executors.torch.slot_memory import SlotMemory
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.text import common_prefix
+from trtspec.serving.verification import decode, verify
 
 log = logging.getLogger(__name__)
 

@@ -1,9 +1,9 @@
-"""Merges several streams into one."""
+"""Awaits several streams at once, and a result for a bounded time."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -38,3 +38,20 @@ async def interleave(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerat
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def within(seconds: float | None, work: Awaitable[T]) -> T:
+    """Returns the result of the work. If it takes longer, cancels it and raises `asyncio.TimeoutError`.
+
+    Before Python 3.12 `asyncio.wait_for` loses a cancellation that comes as the work ends, so the cancelled
+    task goes on (python/cpython#86296).
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+        if not task.done():
+            raise asyncio.TimeoutError
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

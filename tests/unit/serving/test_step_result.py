@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from trtspec.serving.executor import FinishReason
-from trtspec.serving.executors.step_result import decode, verify
+from trtspec.serving.verification import decode, verify
 
 
 @pytest.mark.parametrize(
