@@ -13,14 +13,12 @@ import pytest
 from tests.contract.conftest import Continuation, Subject, Torch
 from tests.fakes.trimming import Keep, sometimes
 from trtspec.measure.selftest.decodings import DECODINGS, block_reuse, guides
-from trtspec.measure.selftest.outcome import Outcome, Ruling
-from trtspec.measure.selftest.samples import SAMPLES, generation_logits
-from trtspec.measure.selftest.trial import Question, Rule, Trial
-from trtspec.measure.selftest.verifications import VERIFICATIONS, trimmed_drafts
+from trtspec.measure.selftest.trial import Outcome, Question, Rule, Ruling, Trial
+from trtspec.measure.selftest.verifications import VERIFICATIONS, generation_logits, trimmed_drafts
 
 PROMPTS = ([5, 17, 33, 60], [8, 40, 2, 71, 30], [1], list(range(40)))
 K = 6
-CHECKS = {check.name: check for check in (*DECODINGS, *VERIFICATIONS, *SAMPLES)}
+CHECKS = {check.name: check for check in (*DECODINGS, *VERIFICATIONS)}
 NOT_TRIED = {
     trimmed_drafts: {"torch", "scripted", "tensorrt_llm", "bls"},
     block_reuse: {"scripted", "bls"},

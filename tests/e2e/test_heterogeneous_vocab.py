@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.command_line import trtspec
 from tests.fakes.vocabularies import shuffled_model
 from tests.perf.pair import heldout
-from trtspec.measure.verify.in_process import load_build
+from trtspec.measure.verify.opening import load_build
 from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.executor import SamplingConfig
 from trtspec.serving.executors.torch.device_thread import DeviceThread

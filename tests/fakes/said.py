@@ -24,7 +24,6 @@ class Said:
     top_log_probs: int = 20
     drafts: int = 5
     name: str = "a table"
-    longest_draft: int | None = 4
 
     async def ask(self, question: SubjectRequest) -> SubjectAnswer:
         asked = question.prompt

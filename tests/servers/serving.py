@@ -17,7 +17,7 @@ from tests.e2e.conftest import TRTSPEC, wait_until
 from tests.ports import free_port
 from tests.processes import command_lines
 from tests.servers.judges import PYTHON, ROOT
-from trtspec.measure.verify.in_process import InProcess, load_build
+from trtspec.measure.verify.opening import InProcess, load_build
 from trtspec.measure.verify.subject import PLAIN, SubjectRequest
 
 TINY = ROOT / "recipes/tiny"

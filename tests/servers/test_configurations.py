@@ -16,7 +16,7 @@ from tests.servers.judges import ROOT, ask
 from tests.unit.pipeline.inspection.test_heads import TARGET
 from trtspec.backends.launch import ServerLaunch
 from trtspec.client.http import Streams
-from trtspec.measure.verify.openai_subject import OpenAiSubject
+from trtspec.measure.verify.server_subjects import OpenAiSubject
 from trtspec.measure.verify.subject import SubjectRequest
 
 pytestmark = pytest.mark.vllm

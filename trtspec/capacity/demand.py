@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import NormalDist, fmean, pstdev
 
-from trtspec.measure.workloads.arrivals import arrivals
+from trtspec.measure.workloads.workload import arrivals
 from trtspec.recipe.fleet import BurstSection
 
 Pair = tuple[int, int]
@@ -74,7 +74,7 @@ class Demand:
     """The usual number of requests per second."""
     lengths: Lengths
     burstiness: float = 1.0
-    """As in `trtspec.measure.workloads.arrivals`."""
+    """As in `trtspec.measure.workloads.workload`."""
     burst: BurstSection | None = None
 
     @property

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtspec.capacity.demand import Demand, Lengths, jobs, lognormal, requests_in
-from trtspec.measure.workloads.arrivals import arrivals
+from trtspec.measure.workloads.workload import arrivals
 from trtspec.recipe.fleet import BurstSection
 
 ONE = Lengths(((10, 20),))

@@ -19,8 +19,7 @@ from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import OfferedLoad
 from trtspec.measure.bench.sample import ArmName, Block, LoadSamples, RequestSample
 from trtspec.measure.bench.traffic import Heard, Manner, Traffic, closed_loop
-from trtspec.measure.workloads.arrivals import arrivals
-from trtspec.measure.workloads.workload import Prompt
+from trtspec.measure.workloads.workload import Prompt, arrivals
 
 _IDLE_S, _LOOK_S = 3.0, 0.1
 

@@ -35,7 +35,7 @@ from trtspec.measure.bench.result import BenchedModel, BenchResult, OfferedLoad,
 from trtspec.measure.bench.session import BenchTargets, run
 from trtspec.measure.bench.traffic import OwnTraffic, Traffic
 from trtspec.measure.commands import results
-from trtspec.measure.commands.measuring import Measuring
+from trtspec.measure.commands.results import Measuring
 from trtspec.measure.report.document import write_report
 from trtspec.measure.report.page import page
 from trtspec.measure.workloads.reading import read_workload

@@ -1,16 +1,71 @@
-"""Prints the result of a bench as tables that fit a terminal of 80 columns."""
+"""Shows a bench: its progress, and its result as tables that fit a terminal of 80 columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import ExitStack
 
+from trtspec.base.progress import Advance
 from trtspec.cli.terminal.output import out
 from trtspec.measure.bench.compare import BenchComparison
-from trtspec.measure.bench.result import ArmFigures, BenchResult, Interval, LoadResult, Percentiles
+from trtspec.measure.bench.plan import BenchPlan
+from trtspec.measure.bench.result import (
+    ArmFigures,
+    BenchResult,
+    LoadResult,
+    OfferedLoad,
+)
+from trtspec.measure.bench.sample import ArmName, RequestSample
+from trtspec.measure.bench.summary import Circumstances
 from trtspec.measure.report.drafts import per_token
 from trtspec.measure.report.measured import MeasuredArms, load_header, of_comparison, of_result
-from trtspec.measure.report.numbers import NOTHING, duration, interval, percent, plain
-from trtspec.measure.report.numbers import times as as_ratio
+from trtspec.measure.report.numbers import NOTHING, duration, interval, percent, plain, times
+
+
+class Measuring(ExitStack):
+    """Shows the servers found, and for each load the number of answered prompts and the result so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._advance: Advance | None = None
+        self._failed, self._said = 0, ""
+
+    def __call__(self, of: Circumstances, plan: BenchPlan) -> Measuring:
+        """Called with the servers found, before anything is measured."""
+        server = of.server
+        how = {
+            "request": "alternating with the same server without drafts",
+            "baseline": f"alternating with {server.baseline_url}",
+            "none": "without a baseline",
+        }[server.plain_by]
+        out.status(f"{of.model.name} of {server.software or server.api} at {server.url}, {how}")
+        categories = len([name for name in plan.workload.categories if name])
+        prompts = f"{len(plan.workload.prompts)} prompts{f' in {categories} categories' * (categories > 1)}"
+        out.status(f"{plan.workload.source}: {prompts}, {plan.num_blocks} blocks")
+        return self
+
+    def began(self, load: OfferedLoad, prompts: int) -> None:
+        self.close()
+        self._failed, self._said = 0, "warming up"
+        self._advance = self.enter_context(out.progress(str(load), prompts))
+        self._advance(0, self._said)
+
+    def warm(self) -> None:
+        self._said = "measuring"
+        self._tell(0)
+
+    def heard(self, arm: ArmName, sample: RequestSample) -> None:
+        self._failed += sample.error is not None
+        self._tell(1 if sample.turn == 0 else 0)
+
+    def paired(self, result: BenchResult) -> None:
+        if result.levels and (speedup := result.levels[-1].speedup):
+            self._said = f"{times(speedup)} ({interval(speedup)})"
+            self._tell(0)
+
+    def _tell(self, amount: int) -> None:
+        if self._advance:
+            failed = f", {self._failed} failed" if self._failed else ""
+            self._advance(amount, self._said + failed)
 
 
 def print_result(result: BenchResult) -> None:
@@ -41,9 +96,10 @@ def print_comparison(comparison: BenchComparison) -> None:
             f"{row.load.value:g}",
             _tokens(row.first.arms.speculative),
             _tokens(row.second.arms.speculative),
-            *_ratio(row.ratio),
-            as_ratio(row.first.speedup.value if row.first.speedup else None),
-            as_ratio(row.second.speedup.value if row.second.speedup else None),
+            times(row.ratio),
+            interval(row.ratio),
+            times(row.first.speedup),
+            times(row.second.speedup),
         )
         for row in comparison.rows
     )
@@ -54,30 +110,15 @@ def print_comparison(comparison: BenchComparison) -> None:
     _print_waits(measured)
 
 
-def times(ratio: Interval | None) -> str:
-    """Returns a ratio with its interval, for a line of progress."""
-    return NOTHING if ratio is None else f"{as_ratio(ratio.value)} ({interval(ratio.low, ratio.high)})"
-
-
 def _print_waits(measured: MeasuredArms) -> None:
-    header = (*measured.header, "first text", "p99", "a token", "p99", "an answer", "p99")
-    out.table(_waits(measured), header)
-
-
-def _waits(measured: MeasuredArms) -> Iterator[tuple[str, ...]]:
-    last = None
+    rows, last = [], None
     for load, arm, figures in measured.each():
-        found = (figures.time_to_first_token, figures.inter_token, figures.end_to_end)
-        yield (
-            "" if load == last else f"{load.value:g}",
-            arm.short,
-            *(time for percentiles in found for time in _median_and_tail(percentiles)),
-        )
+        times = [arm.short]
+        for found in (figures.time_to_first_token, figures.inter_token, figures.end_to_end):
+            times += (duration(found.p50), duration(found.p99)) if found else (NOTHING, NOTHING)
+        rows.append(("" if load == last else f"{load.value:g}", *times))
         last = load
-
-
-def _median_and_tail(found: Percentiles | None) -> tuple[str, str]:
-    return (duration(found.p50), duration(found.p99)) if found else (NOTHING, NOTHING)
+    out.table(rows, (*measured.header, "first text", "p99", "a token", "p99", "an answer", "p99"))
 
 
 def _gained(level: LoadResult) -> tuple[str, ...]:
@@ -85,17 +126,14 @@ def _gained(level: LoadResult) -> tuple[str, ...]:
     drafts = own.drafts.acceptance if own.drafts else None
     return (
         f"{level.load.value:g}",
-        *_ratio(level.speedup),
+        times(level.speedup),
+        interval(level.speedup),
         _tokens(own),
         _tokens(without),
         percent(per_token(drafts) if drafts else None),
         plain(drafts.tokens_per_verification if drafts else None),
         str(own.failed + (without.failed if without else 0)),
     )
-
-
-def _ratio(ratio: Interval | None) -> tuple[str, str]:
-    return (as_ratio(ratio.value), interval(ratio.low, ratio.high)) if ratio else (NOTHING, NOTHING)
 
 
 def _tokens(figures: ArmFigures | None) -> str:

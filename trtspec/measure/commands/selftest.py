@@ -17,7 +17,7 @@ from trtspec.recipe.shipped import TINY
 
 if TYPE_CHECKING:
     from trtspec.measure.selftest.builds import TinyPair
-    from trtspec.measure.selftest.outcome import Outcome
+    from trtspec.measure.selftest.trial import Outcome
 
 EXAMPLES = (
     "trtspec selftest --container    # in NVIDIA's image of the release, on one GPU",
@@ -60,7 +60,7 @@ def selftest(
     require("trtspec selftest", "yarl", "scipy", "torch", extra="measure,torch")
     from trtspec.measure.selftest.bundle import write_bundle
     from trtspec.measure.selftest.chain import SelfTest
-    from trtspec.measure.selftest.outcome import Ruling
+    from trtspec.measure.selftest.trial import Ruling
     from trtspec.pipeline.machine.installed import all_packages
 
     start, tiny = time.monotonic(), _tiny(pair, heads, release, in_container=container)
@@ -109,7 +109,7 @@ def _tiny(pair: Path, heads: Path | None, release: str | None, *, in_container: 
 
 def _print(outcomes: list[Outcome], seconds: float) -> None:
     """Prints the table, each broken rule with its source, and the totals."""
-    from trtspec.measure.selftest.outcome import Ruling
+    from trtspec.measure.selftest.trial import Ruling
 
     rows = [(one.build, one.check, one.state.value, one.found) for one in outcomes]
     out.table(rows, header=("build", "check", "", "found"))

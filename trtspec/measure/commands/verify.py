@@ -27,14 +27,14 @@ from trtspec.cli.terminal.server_options import (
 )
 from trtspec.deployment.build import DeployedBuild, find_build
 from trtspec.measure.commands.verified import print_result
+from trtspec.measure.verify.distribution import distributions
 from trtspec.measure.verify.in_turns import in_turns
 from trtspec.measure.verify.opening import ServerAddress, in_this_process, on_servers
 from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary, asked, built_in
 from trtspec.measure.verify.result import VerifyResult
 from trtspec.measure.verify.second_opinion import SecondOpinion
-from trtspec.measure.verify.subject import Sides
-from trtspec.measure.verify.two_samples import distributions
-from trtspec.measure.verify.verification import VerificationSettings, usual_lengths
+from trtspec.measure.verify.subject import Sides, VerificationSettings
+from trtspec.measure.verify.verification import num_requests, usual_lengths
 from trtspec.measure.verify.verification import verify as run
 from trtspec.measure.workloads.reading import read_workload
 from trtspec.pipeline.engine.directory import read_engine
@@ -280,5 +280,5 @@ async def _verify(
     if opinion is not None:
         out.status(f"{opinion.python} starts vLLM at the end, which may take minutes")
     async with opened as sides:
-        with out.progress("verify", settings.requests(len(prompts)), "requests") as told:
+        with out.progress("verify", num_requests(settings, len(prompts)), "requests") as told:
             return await run(sides, vocabulary, prompts, settings, told, opinion, typed(_NARROWED))

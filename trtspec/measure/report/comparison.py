@@ -6,20 +6,22 @@ from collections.abc import Iterator
 
 from trtspec.measure.bench.compare import BenchComparison
 from trtspec.measure.bench.result import BenchResult
-from trtspec.measure.report import drafts, requests, rounds, speed
+from trtspec.measure.report import drafts, requests, speed
+from trtspec.measure.report.document import Page, ReportSection, Table, Tile
 from trtspec.measure.report.facts import Facts, facts, when
 from trtspec.measure.report.latency import latencies
 from trtspec.measure.report.measured import of_comparison
 from trtspec.measure.report.numbers import interval, percent, plain, times
-from trtspec.measure.report.section import Page, ReportSection, Table, Tile
 from trtspec.measure.report.speed import Gain, Ratio
 
 
 def comparison_page(comparison: BenchComparison) -> Page:
     """Returns the report of two results; they have at least one load in common."""
-    measured, gain = of_comparison(comparison), _gain(comparison)
-    first, second = comparison.first, comparison.second
+    measured, first, second = of_comparison(comparison), comparison.first, comparison.second
+    ratios = tuple(Ratio(row.load, row.ratio) for row in comparison.rows if row.ratio)
+    gain = Gain("B over A", "above 1x B is faster, below A", first.settings.confidence, ratios)
     same_targets = first.settings.targets == second.settings.targets
+    name, other = (result.model.recipe or result.model.name for result in (first, second))
     sections = (
         speed.throughput(measured, gain),
         _speedups(comparison),
@@ -27,13 +29,13 @@ def comparison_page(comparison: BenchComparison) -> Page:
         requests.goodput(measured, first.settings.targets) if same_targets else None,
         drafts.acceptance(measured),
         drafts.categories(measured),
-        rounds.times(measured),
-        rounds.server(measured),
+        requests.rounds(measured),
+        requests.server(measured),
         requests.counts(measured),
         _differing(first, second),
     )
     return Page(
-        title=f"A: {_name(first)}, B: {_name(second)}",
+        title=f"A: {name}, B: {other}",
         subject=f"{when(first.settings.started)} and {when(second.settings.started)}",
         tone="open",
         verdict=_verdict(gain),
@@ -53,11 +55,6 @@ def comparison_page(comparison: BenchComparison) -> Page:
     )
 
 
-def _gain(comparison: BenchComparison) -> Gain:
-    ratios = tuple(Ratio(row.load, row.ratio) for row in comparison.rows if row.ratio)
-    return Gain("B over A", "above 1x B is faster, below A", comparison.first.settings.confidence, ratios)
-
-
 def _verdict(gain: Gain) -> str:
     if not gain.ratios:
         return "Not known which is faster"
@@ -74,10 +71,7 @@ def _because(gain: Gain) -> str:
     if not gain.ratios:
         return "No ratio has an interval; the tables have what was measured."
     ends = gain.ratios if len(gain.ratios) < 3 else (gain.ratios[0], gain.ratios[-1])
-    told = ", ".join(
-        f"{times(found.ratio.value)} ({interval(found.ratio.low, found.ratio.high)}) at {found.load}"
-        for found in ends
-    )
+    told = ", ".join(f"{times(found.ratio)} ({interval(found.ratio)}) at {found.load}" for found in ends)
     is_rate = gain.ratios[0].load.kind == "rate"
     speed = "speed of A, by the mean time of a request" if is_rate else "tokens a second of A"
     return f"With drafts B has {told} the {speed}."
@@ -87,36 +81,27 @@ def _speedups(comparison: BenchComparison) -> ReportSection | None:
     """Returns the gain by drafts of each of the two; None if neither has one."""
     if not any(row.first.speedup or row.second.speedup for row in comparison.rows):
         return None
-    rows = []
-    for row in comparison.rows:
-        for name, level in (("A", row.first), ("B", row.second)):
-            found = level.speedup
-            ends = interval(found.low, found.high) if found else interval(None, None)
-            rows.append((f"{row.load.value:g}", name, times(found.value if found else None), ends))
+    rows = tuple(
+        (f"{row.load.value:g}", name, times(level.speedup), interval(level.speedup))
+        for row in comparison.rows
+        for name, level in (("A", row.first), ("B", row.second))
+    )
     sure = f"{comparison.first.settings.confidence:.0%} interval"
     header = (*of_comparison(comparison).header, "speed-up by drafts", sure)
     words = "Each run alternated with the same engine without drafts: this is the gain by drafts."
-    return ReportSection(
-        "What drafts gain in each", words, (), (Table("Speed-up", header, tuple(rows), names=2),)
-    )
+    return ReportSection("What drafts gain in each", words, (), (Table("Speed-up", header, rows, names=2),))
 
 
 def _tiles(comparison: BenchComparison) -> Iterator[Tile]:
     row = comparison.rows[0]
     first, second = row.first.arms.speculative, row.second.arms.speculative
     if row.ratio:
-        ends = interval(row.ratio.low, row.ratio.high)
-        yield Tile(f"B over A at {row.load}", times(row.ratio.value), ends)
-    yield Tile(
-        f"Tokens/s at {row.load}",
-        plain(second.tokens_per_second.value),
-        f"of B; {plain(first.tokens_per_second.value)} of A",
-    )
+        yield Tile(f"B over A at {row.load}", times(row.ratio), interval(row.ratio))
+    one, other = (plain(arm.tokens_per_second.value) for arm in (first, second))
+    yield Tile(f"Tokens/s at {row.load}", other, f"of B; {one} of A")
     if row.first.speedup or row.second.speedup:
-        speedups = [
-            times(level.speedup.value if level.speedup else None) for level in (row.first, row.second)
-        ]
-        yield Tile(f"Speed-up by drafts at {row.load}", speedups[1], f"of B; {speedups[0]} of A")
+        other, beside = times(row.second.speedup), f"of B; {times(row.first.speedup)} of A"
+        yield Tile(f"Speed-up by drafts at {row.load}", other, beside)
     shares = [drafts.whole(arm) for arm in of_comparison(comparison).arms]
     if any(shares):
         one, other = (percent(drafts.per_token(share) if share else None) for share in shares)
@@ -136,16 +121,11 @@ def _differing(first: BenchResult, second: BenchResult) -> ReportSection | None:
     if not rows:
         return None
     table = Table("Servers, models, settings, machines", ("", "A", "B"), rows, names=3)
-    return ReportSection(
-        "What differs between the runs", "The rest was the same, and is listed below.", (), (table,)
-    )
+    same = "The rest was the same, and is listed below."
+    return ReportSection("What differs between the runs", same, (), (table,))
 
 
 def _same(first: BenchResult, second: BenchResult) -> tuple[tuple[str, Facts], ...]:
     others = {fact for _, told in facts(second) for fact in told}
     groups = ((name, tuple(fact for fact in told if fact in others)) for name, told in facts(first))
     return tuple((name, told) for name, told in groups if told)
-
-
-def _name(result: BenchResult) -> str:
-    return result.model.recipe or result.model.name

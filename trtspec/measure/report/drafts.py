@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import reduce
 from itertools import zip_longest
 
 from trtspec.measure.bench.result import DraftAcceptance
-from trtspec.measure.report import bars
-from trtspec.measure.report.bars import Columns
+from trtspec.measure.report import drawing
+from trtspec.measure.report.document import Figure, LegendKey, ReportSection, Table
+from trtspec.measure.report.drawing import Columns
 from trtspec.measure.report.measured import MeasuredArms, ReportArm, cells
 from trtspec.measure.report.numbers import percent, plain
-from trtspec.measure.report.section import Figure, LegendKey, ReportSection, Table
 
 _CATEGORY = ("accepted", "a token", "of drafted", "tokens a round", "drafted")
 
 
 def together(parts: Iterable[DraftAcceptance]) -> DraftAcceptance:
     """Returns the sum of all counts."""
-    return reduce(_add, parts, DraftAcceptance(0, 0, 0, ()))
+    told = list(parts)
+    positions = zip_longest(*(one.accepted_per_position for one in told), fillvalue=0)
+    return DraftAcceptance(
+        sum(one.verifications for one in told),
+        sum(one.drafted for one in told),
+        sum(one.accepted for one in told),
+        tuple(map(sum, positions)),
+    )
 
 
 def whole(arm: ReportArm) -> DraftAcceptance | None:
@@ -49,32 +55,26 @@ def acceptance(measured: MeasuredArms) -> ReportSection | None:
     kinds = [kind for arm, found in known for kind in _columns(arm, found, alone=len(known) == 1)]
     length = max(len(kind.shares) for kind in kinds)
     names = tuple(str(number + 1) for number in range(length))
-    plot = bars.columns(
-        "Acceptance by position; the table has the figures.", kinds, names, "position", "accepted"
-    )
+    words = "Acceptance by position; the table has the figures."
+    plot = drawing.columns(words, kinds, names, "position", "accepted")
     rows = tuple(
         (name, *(percent(kind.shares[number] if number < len(kind.shares) else None) for kind in kinds))
         for number, name in enumerate(names)
     )
-    positions = Table(
-        "Acceptance by position",
-        ("position", *(kind.name for kind in kinds)),
-        rows,
-        note=" ".join(_notes(known)),
-    )
+    header = ("position", *(kind.name for kind in kinds))
+    positions = Table("Acceptance by position", header, rows, note=" ".join(_notes(known)))
     keys = tuple(LegendKey(f"{kind.kind} fill", kind.name) for kind in kinds)
-    return ReportSection(
-        "Drafts that were accepted", _finding(known), (Figure(plot, keys),), (positions, _by_load(measured))
-    )
+    figures, tables = (Figure(plot, keys),), (positions, _by_load(measured))
+    return ReportSection("Drafts that were accepted", _finding(known), figures, tables)
 
 
 def categories(measured: MeasuredArms) -> ReportSection | None:
     """Returns acceptance by the category of the prompt; None for fewer than two categories."""
-    told = [(arm, by_category(arm)) for arm in measured.arms]
-    known = [(arm, found) for arm, found in told if len(found) > 1]
+    known = [(arm, found) for arm in measured.arms if len(found := by_category(arm)) > 1]
     if not known:
         return None
-    ranked = sorted(known[0][1], key=lambda name: -(per_token(known[0][1][name]) or 0))
+    arm, found = known[0]
+    ranked = sorted(found, key=lambda name: -(per_token(found[name]) or 0))
     names = [*ranked, *sorted({name for _, found in known for name in found} - set(ranked))]
     alone = len(known) == 1
     rows = tuple(
@@ -83,10 +83,8 @@ def categories(measured: MeasuredArms) -> ReportSection | None:
         for arm, found in known
         if name in found
     )
-    best, worst = (
-        f"{_named(name)} ({percent(per_token(known[0][1][name]))})" for name in (ranked[0], ranked[-1])
-    )
-    whose = "" if alone else f" {known[0][0].phrase}"
+    best, worst = (f"{_named(name)} ({percent(per_token(found[name]))})" for name in (ranked[0], ranked[-1]))
+    whose = "" if alone else f" {arm.phrase}"
     header = ("category", *(() if alone else (measured.label,)), *_CATEGORY)
     return ReportSection(
         "Acceptance by category",
@@ -107,24 +105,18 @@ def _columns(arm: ReportArm, found: DraftAcceptance, *, alone: bool) -> Iterator
 
 
 def _finding(known: list[tuple[ReportArm, DraftAcceptance]]) -> str:
-    accepted, drafted, tokens = (
-        _told(known, words)
-        for words in (
-            lambda found: percent(per_token(found)),
-            lambda found: f"{percent(found.rate)} of {found.drafted:,}",
-            lambda found: plain(found.tokens_per_verification),
-        )
-    )
+    def told(words: Callable[[DraftAcceptance], str]) -> str:
+        """Returns a number of each arm, with the arm's name if there are two."""
+        return ", ".join(words(found) + (f" {arm.phrase}" if len(known) > 1 else "") for arm, found in known)
+
+    accepted = told(lambda found: percent(per_token(found)))
+    drafted = told(lambda found: f"{percent(found.rate)} of {found.drafted:,}")
+    tokens = told(lambda found: plain(found.tokens_per_verification))
     return (
         f"Of the drafted tokens whose turn came, all before them accepted, {accepted} were accepted; "
         f"of all that were drafted, {drafted}. "
         f"Tokens that a round gave, the target's own one among them: {tokens}."
     )
-
-
-def _told(known: list[tuple[ReportArm, DraftAcceptance]], words: Callable[[DraftAcceptance], str]) -> str:
-    """Returns a number of each arm, with the arm's name if there are two."""
-    return ", ".join(words(found) + (f" {arm.phrase}" if len(known) > 1 else "") for arm, found in known)
 
 
 def _notes(known: list[tuple[ReportArm, DraftAcceptance]]) -> Iterator[str]:
@@ -141,7 +133,7 @@ def _notes(known: list[tuple[ReportArm, DraftAcceptance]]) -> Iterator[str]:
 def _category(arm: ReportArm, found: DraftAcceptance) -> tuple[str, ...]:
     share = per_token(found)
     return (
-        bars.share(share or 0, arm.kind, f"{percent(share)} of those whose turn came"),
+        drawing.share(share or 0, arm.kind, f"{percent(share)} of those whose turn came"),
         percent(share),
         percent(found.rate),
         plain(found.tokens_per_verification),
@@ -155,30 +147,12 @@ def _by_load(measured: MeasuredArms) -> Table:
         if figures.drafts:
             found = figures.drafts.acceptance
             per_round = found.drafted / found.verifications if found.verifications else None
-            rows.append(
-                (
-                    *cells(load, arm),
-                    percent(per_token(found)),
-                    percent(found.rate),
-                    plain(found.tokens_per_verification),
-                    plain(per_round),
-                    f"{found.verifications:,}",
-                )
-            )
+            shares = percent(per_token(found)), percent(found.rate)
+            tokens = plain(found.tokens_per_verification), plain(per_round)
+            rows.append((*cells(load, arm), *shares, *tokens, f"{found.verifications:,}"))
     header = (*measured.header, "a token", "of drafted", "tokens a round", "drafted a round", "rounds")
     return Table("By load", header, tuple(rows), names=2)
 
 
 def _named(category: str) -> str:
     return category or "(none)"
-
-
-def _add(one: DraftAcceptance, other: DraftAcceptance) -> DraftAcceptance:
-    return DraftAcceptance(
-        one.verifications + other.verifications,
-        one.drafted + other.drafted,
-        one.accepted + other.accepted,
-        tuple(
-            a + b for a, b in zip_longest(one.accepted_per_position, other.accepted_per_position, fillvalue=0)
-        ),
-    )

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from trtspec.measure.bench.result import ArmFigures, OfferedLoad, Percentiles
-from trtspec.measure.report import axis, lines
-from trtspec.measure.report.lines import Line, PlotPoint
+from trtspec.measure.report.document import ReportSection, Table
 from trtspec.measure.report.measured import MeasuredArms, ReportArm, cells
 from trtspec.measure.report.numbers import change, duration, in_unit, plain
-from trtspec.measure.report.section import Figure, LegendKey, ReportSection, Table
+from trtspec.measure.report.plot import Line, PlotPoint, amounts
 
 Of = Callable[[ArmFigures], Percentiles | None]
 Pick = Callable[[Percentiles], float]
@@ -59,30 +58,23 @@ _PICKS: tuple[tuple[str, str, Pick], ...] = (
 def latencies(measured: MeasuredArms) -> Iterator[ReportSection]:
     """Yields a section for each measured latency."""
     for wait in WAITS:
-        told = ((load, arm, wait.of(figures)) for load, arm, figures in measured.each())
-        known = [(load, arm, found) for load, arm, found in told if found]
-        if known:
+        each = measured.each()
+        if known := [(load, arm, found) for load, arm, figures in each if (found := wait.of(figures))]:
             yield _section(measured, wait, known)
 
 
 def _section(measured: MeasuredArms, wait: Wait, known: list[Known]) -> ReportSection:
     factor, unit = in_unit(max(found.p99 for _, _, found in known))
-    plotted = [
+    plotted = (
         Line(f"{arm.name}, {name}", f"{arm.kind}{tail}", tuple(_points(known, arm, name, pick, factor)))
         for arm in measured.arms
         for name, tail, pick in _PICKS
-    ]
-    plotted = [line for line in plotted if line.points]
-    values = [point.y for line in plotted for point in line.points]
-    plot = lines.draw(
-        f"{wait.title} by load; the table has the figures.",
-        plotted,
-        measured.axis,
-        (unit, axis.of_amounts(values, "{:,.4g}".format)),
     )
-    figure = Figure(plot, tuple(LegendKey(line.kind, line.name) for line in plotted))
+    words = f"{wait.title} by load; the table has the figures."
+    figure = amounts(words, plotted, measured.axis, unit, "{:,.4g}".format)
     rows = tuple(
-        (*cells(load, arm), *(plain(value * factor) for value in _row(found))) for load, arm, found in known
+        (*cells(load, arm), *(plain(time * factor) for time in (of.p50, of.p90, of.p95, of.p99, of.mean)))
+        for load, arm, of in known
     )
     header = (*measured.header, "p50", "p90", "p95", "p99", "mean")
     return ReportSection(
@@ -111,7 +103,3 @@ def _points(known: list[Known], of: ReportArm, name: str, pick: Pick, factor: fl
         if arm is of:
             words = f"{load}, {arm.name}, {name}: {duration(pick(found))}"
             yield PlotPoint(load.value, pick(found) * factor, words)
-
-
-def _row(found: Percentiles) -> tuple[float, ...]:
-    return found.p50, found.p90, found.p95, found.p99, found.mean

@@ -8,8 +8,7 @@ from math import floor
 
 from trtspec.measure.bench.compare import BenchComparison
 from trtspec.measure.bench.result import ArmFigures, BenchResult, DraftFigures, OfferedLoad
-from trtspec.measure.report import axis
-from trtspec.measure.report.axis import Axis
+from trtspec.measure.report.plot import Axis, of_loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +89,8 @@ def of_comparison(comparison: BenchComparison) -> MeasuredArms:
     """Returns the arms with drafts of two results, at their common loads."""
     first = tuple((row.load, row.first.arms.speculative) for row in comparison.rows)
     second = tuple((row.load, row.second.arms.speculative) for row in comparison.rows)
-    return MeasuredArms(
-        "run", 0, (ReportArm("A", "A", "of A", "drafts", first), ReportArm("B", "B", "of B", "third", second))
-    )
+    arms = ReportArm("A", "A", "of A", "drafts", first), ReportArm("B", "B", "of B", "third", second)
+    return MeasuredArms("run", 0, arms)
 
 
 def cells(load: OfferedLoad, arm: ReportArm) -> tuple[str, str]:
@@ -107,7 +105,7 @@ def load_header(loads: Sequence[OfferedLoad]) -> str:
 def axis_of(loads: Sequence[OfferedLoad]) -> tuple[str, Axis]:
     """Returns the axis of loads with its title; there is at least one."""
     title = "streams at once" if loads[0].kind == "streams" else "requests a second"
-    return title, axis.of_loads([load.value for load in loads], "{:g}".format)
+    return title, of_loads([load.value for load in loads], "{:g}".format)
 
 
 def between(loads: Sequence[OfferedLoad], value: float) -> str:

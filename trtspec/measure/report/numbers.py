@@ -7,6 +7,8 @@ from math import floor, log10
 
 from markupsafe import Markup
 
+from trtspec.measure.bench.result import Interval
+
 NOTHING = "-"
 
 
@@ -14,17 +16,19 @@ def plain(value: float | None, digits: int = 3) -> str:
     """Returns a number with this many significant digits, at most two after the point: 1,234, 12.3, 0.12."""
     if value is None:
         return NOTHING
-    return f"{value:,.{_decimals(value, digits)}f}"
+    rounded = abs(float(f"{value:.{digits}g}"))
+    decimals = min(max(digits - 1 - floor(log10(rounded)), 0), 2) if rounded else 0
+    return f"{value:,.{decimals}f}"
 
 
-def times(value: float | None) -> str:
-    """Returns a ratio: 1.93x."""
-    return NOTHING if value is None else f"{value:.2f}x"
+def times(ratio: Interval | None) -> str:
+    """Returns a ratio without its interval: 1.93x."""
+    return NOTHING if ratio is None else f"{ratio.value:.2f}x"
 
 
-def interval(low: float | None, high: float | None) -> str:
+def interval(ratio: Interval | None) -> str:
     """Returns the two ends of the interval of a ratio: 1.83 - 2.02."""
-    return NOTHING if low is None or high is None else f"{low:.2f} - {high:.2f}"
+    return NOTHING if ratio is None else f"{ratio.low:.2f} - {ratio.high:.2f}"
 
 
 def percent(share: float | None) -> str:
@@ -65,13 +69,8 @@ def change(share: float) -> str:
     return f"{'+' if rounded > 0 else '-' if rounded < 0 else ''}{abs(rounded)}%"
 
 
-def with_interval(value: str, low: float | None, high: float | None, of: Callable[[float], str]) -> Markup:
-    """Returns a value with the ends of its interval under it, unless they are not known or the same."""
-    if low is None or high is None or low == high:
-        return Markup("{}").format(value)
-    return Markup("{} <small>{} - {}</small>").format(value, of(low), of(high))
-
-
-def _decimals(value: float, digits: int) -> int:
-    rounded = abs(float(f"{value:.{digits}g}"))
-    return min(max(digits - 1 - floor(log10(rounded)), 0), 2) if rounded else 0
+def with_interval(value: str, found: Interval | None, of: Callable[[float], str]) -> str:
+    """Returns a value with the ends of its interval under it, unless they are the same."""
+    if found is None or found.low == found.high:
+        return NOTHING if found is None else value
+    return Markup("{} <small>{} - {}</small>").format(value, of(found.low), of(found.high))

@@ -1,34 +1,29 @@
-"""Shows the requests of each load: goodput, and requests that failed."""
+"""Shows the requests of each load, their rounds, and what the server's metrics reported."""
 
 from __future__ import annotations
 
 from trtspec.measure.bench.result import ArmFigures, Goodput, OfferedLoad, Targets
-from trtspec.measure.report import axis, lines
-from trtspec.measure.report.lines import Line, PlotPoint
+from trtspec.measure.report import drawing
+from trtspec.measure.report.document import LegendKey, ReportSection, Table
 from trtspec.measure.report.measured import MeasuredArms, ReportArm, cells
-from trtspec.measure.report.numbers import duration, percent, plain
-from trtspec.measure.report.section import Figure, LegendKey, ReportSection, Table
+from trtspec.measure.report.numbers import duration, in_unit, percent, plain
+from trtspec.measure.report.plot import Line, PlotPoint, amounts
+
+_KINDS = ("draft-part", "drafts", "rest")
+_NAMES = ("draft", "verification", "everything else")
 
 
 def goodput(measured: MeasuredArms, targets: Targets) -> ReportSection | None:
     """Returns the requests per second that met the requested latencies; None if none were requested."""
-    told = ((load, arm, figures.goodput) for load, arm, figures in measured.each())
-    known = [(load, arm, good) for load, arm, good in told if good]
+    known = [(load, arm, good) for load, arm, figures in measured.each() if (good := figures.goodput)]
     if not known:
         return None
-    plotted = [
+    plotted = (
         Line(arm.name, arm.kind, tuple(_kept(load, arm, good) for load, of, good in known if of is arm))
         for arm in measured.arms
-    ]
-    plotted = [line for line in plotted if line.points]
-    values = [point.y for line in plotted for point in line.points]
-    plot = lines.draw(
-        "Goodput by load; the table has the figures.",
-        plotted,
-        measured.axis,
-        ("requests/s in time", axis.of_amounts(values, "{:,.4g}".format)),
     )
-    figure = Figure(plot, tuple(LegendKey(line.kind, line.name) for line in plotted))
+    words = "Goodput by load; the table has the figures."
+    figure = amounts(words, plotted, measured.axis, "requests/s in time", "{:,.4g}".format)
     rows = tuple(
         (*cells(load, arm), plain(good.requests_per_second), percent(good.share)) for load, arm, good in known
     )
@@ -47,7 +42,9 @@ def in_words(targets: Targets) -> str:
         ("a token within", targets.inter_token),
         ("the whole answer within", targets.end_to_end),
     )
-    return ", ".join(f"{name} {_limit(limit)}" for name, limit in kinds if limit is not None) or "none"
+    known = ((name, limit) for name, limit in kinds if limit is not None)
+    told = (f"{name} {f'{at * 1e3:g} ms' if at < 1 else f'{at:g} s'}" for name, at in known)
+    return ", ".join(told) or "none"
 
 
 def counts(measured: MeasuredArms) -> ReportSection:
@@ -76,15 +73,13 @@ def counts(measured: MeasuredArms) -> ReportSection:
         for kind, count in sorted(figures.errors.items())
         if count
     )
-    failures = (
-        (Table("Failed, by kind", (*measured.header, "kind", "requests"), kinds, names=3),) if kinds else ()
-    )
-    tables = (
+    tables = [
         Table("Requests", (*measured.header, "asked", "failed", "answered/s", "time"), requests, names=2),
         Table("Tokens", (*measured.header, "of prompts", "of answers", "an answer"), tokens, names=2),
-        *failures,
-    )
-    return ReportSection("Requests and errors", finding, (), tables)
+    ]
+    if kinds:
+        tables.append(Table("Failed, by kind", (*measured.header, "kind", "requests"), kinds, names=3))
+    return ReportSection("Requests and errors", finding, (), tuple(tables))
 
 
 def _kept(load: OfferedLoad, arm: ReportArm, good: Goodput) -> PlotPoint:
@@ -92,10 +87,57 @@ def _kept(load: OfferedLoad, arm: ReportArm, good: Goodput) -> PlotPoint:
     return PlotPoint(load.value, good.requests_per_second, words)
 
 
-def _limit(seconds: float) -> str:
-    return f"{seconds * 1e3:g} ms" if seconds < 1 else f"{seconds:g} s"
-
-
 def _an_answer(figures: ArmFigures) -> str:
     answers = figures.requests - figures.failed
     return plain(figures.output_tokens / answers if answers else None)
+
+
+def rounds(measured: MeasuredArms) -> ReportSection | None:
+    """Returns the times of drafting and verifying in a round; None if the server does not report them."""
+    told = ((load, arm, figures.inside.round_times) for load, arm, figures in measured.each())
+    parts = ((load, arm, (of.draft, of.verify, of.overhead)) for load, arm, of in told if of)
+    known = [(load, arm, seconds, sum(seconds)) for load, arm, seconds in parts if sum(seconds) > 0]
+    if not known:
+        return None
+    factor, unit = in_unit(max(whole for *_, whole in known))
+    rows = tuple(
+        (*cells(load, arm), _bar(seconds), *(plain(each * factor) for each in (*seconds, whole)))
+        for load, arm, seconds, whole in known
+    )
+    load, arm, seconds, whole = known[0]
+    draft, verify, overhead = (percent(each / whole) for each in seconds)
+    finding = (
+        f"At {load} a round {arm.phrase} takes {duration(whole)}: {draft} draft, {verify} verification, "
+        f"{overhead} everything else."
+    )
+    header = (*measured.header, "shares", "draft", "verify", "other", "round")
+    keys = tuple(LegendKey(f"{kind} fill", name) for kind, name in zip(_KINDS, _NAMES, strict=True))
+    table = Table(f"Mean time of a round, {unit}", header, rows, names=2, keys=keys)
+    return ReportSection("Where the time of a round goes", finding, (), (table,))
+
+
+def server(measured: MeasuredArms) -> ReportSection | None:
+    """Returns the use of the server's caches and GPUs; None if nothing is known."""
+    told = [(load, arm, figures.inside) for load, arm, figures in measured.each()]
+    gpu = any(inside.gpu_use is not None for _, _, inside in told)
+    shares = [("prompt tokens from the KV cache", [inside.kv_reuse for _, _, inside in told])]
+    shares.append(("GPU busy", [inside.gpu_use for _, _, inside in told]))
+    known = [(name, found) for name, found in shares if any(share is not None for share in found)]
+    if not known:
+        return None
+    rows = tuple(
+        (*cells(load, arm), *(percent(found[row]) for _, found in known))
+        for row, (load, arm, _) in enumerate(told)
+    )
+    header = (*measured.header, *(name for name, _ in known))
+    words = "The use of the server's caches and GPUs during the run."
+    if gpu:
+        words += " Drafts pay while a GPU has time to spare."
+    table = Table("Shares", header, rows, names=2)
+    return ReportSection("Cache and GPU" if gpu else "KV cache", words, (), (table,))
+
+
+def _bar(seconds: tuple[float, ...]) -> str:
+    shares = [(kind, part / sum(seconds)) for kind, part in zip(_KINDS, seconds, strict=True)]
+    draft, verify, other = (percent(share) for _, share in shares)
+    return drawing.parts(shares, f"{draft} draft, {verify} verification, {other} other")

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from math import sqrt
 
 from trtspec.measure.bench.result import ArmFigures, BenchResult, Interval, LoadResult, OfferedLoad
-from trtspec.measure.report import axis, lines
-from trtspec.measure.report.lines import Line, Mark, PlotPoint
+from trtspec.measure.report.document import Figure, LegendKey, ReportSection, Table
 from trtspec.measure.report.measured import MeasuredArms, ReportArm, axis_of, load_header, short
-from trtspec.measure.report.numbers import NOTHING, interval, plain, times, with_interval
-from trtspec.measure.report.section import Figure, LegendKey, ReportSection, Table
+from trtspec.measure.report.numbers import interval, plain, times, with_interval
+from trtspec.measure.report.plot import Line, PlotPoint, amounts, draw, of_ratios
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +51,14 @@ def gain_plot(gain: Gain) -> Figure | None:
     points = tuple(_ratio(found, gain.confidence) for found in gain.ratios)
     single = tuple(PlotPoint(found.load.value, one, "") for found in gain.ratios for one in found.single)
     values = [value for point in points for value in (point.low, point.high) if value is not None]
-    marks = [Mark(gain.break_even, f"break-even {short(gain.break_even)}")] if gain.break_even else []
-    plot = lines.draw(
+    even = gain.break_even
+    plot = draw(
         f"{gain.title} by load: {'; '.join(point.words for point in points)}.",
         [Line(gain.title, "drafts", points)],
         axis_of(loads),
-        (gain.title, axis.of_ratios([*values, *(one.y for one in single)], "{:g}x".format)),
-        level=lines.Threshold(1.0, gain.meaning),
-        marks=marks,
+        (gain.title, of_ratios([*values, *(one.y for one in single)], "{:g}x".format)),
+        level=(1.0, gain.meaning),
+        mark=(even, f"break-even {short(even)}") if even else None,
         scattered=single,
         named=True,
     )
@@ -73,31 +72,23 @@ def speed_plot(measured: MeasuredArms) -> Figure | None:
     """Returns tokens per second of each arm by load; None for one load, for which the table is enough."""
     if len(measured.loads) < 2:
         return None
-    plotted = [
+    plotted = (
         Line(arm.name, arm.kind, tuple(_speed(load, figures, arm) for load, figures in arm.figures))
         for arm in measured.arms
-    ]
-    ends = [end for line in plotted for point in line.points for end in (point.y, point.high or point.y)]
-    plot = lines.draw(
-        "Tokens a second by load; the table has the figures.",
-        plotted,
-        measured.axis,
-        ("tokens/s, all streams together", axis.of_amounts(ends, _tick)),
     )
-    return Figure(plot, tuple(LegendKey(line.kind, line.name) for line in plotted))
+    words = "Tokens a second by load; the table has the figures."
+    return amounts(words, plotted, measured.axis, "tokens/s, all streams together", _tick)
 
 
 def throughput(measured: MeasuredArms, gain: Gain) -> ReportSection:
     """Returns tokens a second of each arm by load, and the gain in figures."""
     ratios = {found.load: found.ratio for found in gain.ratios}
-    rows = tuple(
-        (
-            f"{load.value:g}",
-            *(_in_cell(dict(arm.figures).get(load)) for arm in measured.arms),
-            _ratio_in_cell(ratios.get(load)),
-        )
-        for load in measured.loads
-    )
+    rows = []
+    for load in measured.loads:
+        ratio, known = ratios.get(load), (dict(arm.figures).get(load) for arm in measured.arms)
+        speeds = (figures.tokens_per_second if figures else None for figures in known)
+        told = (with_interval(plain(speed.value if speed else None), speed, plain) for speed in speeds)
+        rows.append((f"{load.value:g}", *told, with_interval(times(ratio), ratio, "{:.2f}".format)))
     header = (load_header(measured.loads), *(arm.name for arm in measured.arms), gain.title)
     caption = f"Tokens a second, all streams together, with intervals of {gain.confidence:.0%}"
     note = ""
@@ -111,7 +102,7 @@ def throughput(measured: MeasuredArms, gain: Gain) -> ReportSection:
         "Tokens a second",
         f"The most were {'; '.join(_most(arm) for arm in measured.arms)}.",
         (plot,) if plot else (),
-        (Table(caption, header, rows, note=note),),
+        (Table(caption, header, tuple(rows), note=note),),
     )
 
 
@@ -137,7 +128,7 @@ def _most(arm: ReportArm) -> str:
 
 def _ratio(found: Ratio, confidence: float) -> PlotPoint:
     ratio = found.ratio
-    words = f"{found.load}: {times(ratio.value)}, {confidence:.0%} interval {interval(ratio.low, ratio.high)}"
+    words = f"{found.load}: {times(ratio)}, {confidence:.0%} interval {interval(ratio)}"
     return PlotPoint(found.load.value, ratio.value, words, ratio.low, ratio.high)
 
 
@@ -145,17 +136,6 @@ def _speed(load: OfferedLoad, figures: ArmFigures, arm: ReportArm) -> PlotPoint:
     speed = figures.tokens_per_second
     words = f"{load}, {arm.name}: {plain(speed.value)} ({plain(speed.low)} - {plain(speed.high)}) tokens/s"
     return PlotPoint(load.value, speed.value, words, speed.low, speed.high)
-
-
-def _in_cell(figures: ArmFigures | None) -> str:
-    if figures is None:
-        return NOTHING
-    speed = figures.tokens_per_second
-    return with_interval(plain(speed.value), speed.low, speed.high, plain)
-
-
-def _ratio_in_cell(ratio: Interval | None) -> str:
-    return with_interval(times(ratio.value), ratio.low, ratio.high, "{:.2f}".format) if ratio else NOTHING
 
 
 def _tick(amount: float) -> str:

@@ -22,12 +22,12 @@ from trtspec.deployment.build import DeployedBuild
 from trtspec.measure.bench.deployed import served
 from trtspec.measure.selftest.builds import PROMPTS, TinyBuild, TinyPair
 from trtspec.measure.selftest.engines import TrialJob
-from trtspec.measure.selftest.outcome import Outcome, Ruling
-from trtspec.measure.verify.in_process import check_build
-from trtspec.measure.verify.opening import ServerAddress, on_servers
+from trtspec.measure.selftest.trial import Outcome, Ruling
+from trtspec.measure.verify.opening import ServerAddress, check_build, on_servers
 from trtspec.measure.verify.prompts import Vocabulary, asked, built_in
+from trtspec.measure.verify.subject import VerificationSettings
 from trtspec.measure.verify.tolerance import FLOORS
-from trtspec.measure.verify.verification import VerificationSettings, verify
+from trtspec.measure.verify.verification import verify
 from trtspec.pipeline.build.build import build as build_recipe
 from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.containers.container import name_for

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 
-from trtspec.measure.selftest.outcome import Differs, NotTried, expect
-from trtspec.measure.selftest.trial import Trial, check, final
+from trtspec.measure.selftest.trial import Differs, NotTried, Rule, Trial, check, expect, final
 from trtspec.serving.executor import FinishReason, Guide, GuideType, Request, Response
 
 _IDLE_S = 0.2
@@ -179,14 +178,5 @@ async def guides(trial: Trial) -> str:
     return f"{len(trial.questions)} texts such as {said!r}"
 
 
-DECODINGS = (
-    plain_decoding,
-    streaming,
-    end_token,
-    end_by_max_tokens,
-    many_at_once,
-    cancellation,
-    block_reuse,
-    bans_and_bias,
-    guides,
-)
+DECODINGS = tuple(rule for rule in vars().values() if isinstance(rule, Rule))
+"""The rules of this module, in its order."""

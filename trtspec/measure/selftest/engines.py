@@ -20,9 +20,7 @@ from typing import Any
 
 from trtspec.measure.selftest.decodings import DECODINGS
 from trtspec.measure.selftest.names import names, signatures
-from trtspec.measure.selftest.outcome import Differs, NotTried, Outcome, Ruling
-from trtspec.measure.selftest.samples import SAMPLES
-from trtspec.measure.selftest.trial import Question, Rule, Trial
+from trtspec.measure.selftest.trial import Differs, NotTried, Outcome, Question, Rule, Ruling, Trial
 from trtspec.measure.selftest.verifications import VERIFICATIONS
 from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.executor import Request
@@ -58,6 +56,10 @@ class TrialJob:
     """The planned bytes `engines` and `draft_cache`, and the caches' share `fraction` of the memory."""
     results: str
     """The file of outcomes, one line of JSON each."""
+
+    def tell(self, outcome: Outcome) -> None:
+        with open(self.results, "a", encoding="utf-8") as file:
+            file.write(json.dumps(outcome.as_dict()) + "\n")
 
 
 class Reference:
@@ -104,47 +106,29 @@ def _longest_run(flags: Sequence[bool]) -> tuple[int, int]:
     return begin, end
 
 
-class EngineTrials:
+async def try_engines(job: TrialJob) -> None:
     """Tries the engines of a job, one rule after the other."""
-
-    def __init__(self, job: TrialJob) -> None:
-        self._job = job
-
-    def tell(self, outcome: Outcome) -> None:
-        with open(self._job.results, "a", encoding="utf-8") as file:
-            file.write(json.dumps(outcome.as_dict()) + "\n")
-
-    async def run(self) -> None:
-        """Tries everything; reports and then raises an error of loading."""
-        job = self._job
-        if job.release is not None:
-            trtllm = load_bindings(f"the image of {job.release}")
-            for outcome in names(trtllm, job.release, job.build):
-                self.tell(outcome)
-            Path(job.results).with_suffix(".signatures.json").write_text(
-                json.dumps(signatures(trtllm), indent=1)
-            )
-        reference = Reference(Path(job.reference))
-        free = free_memory(0) if job.release is not None else 0
-        start = time.monotonic()
-        pair = load(job.parameters, Path(job.folder))
-        loaded = f"loaded in {time.monotonic() - start:.1f} s"
-        try:
-            prompts = [pair.tokenizer.encode(prompt) for prompt in job.prompts]
-            questions = await reference.questions(prompts, job.clear)
-            k = min(pair.target.limits.max_draft_len, _K)
-            trial = Trial(pair.target, questions, reference.likely, k, pair.tokenizer.end_ids, _decoder(pair))
-            for check in (
-                *_of_pair(pair, loaded),
-                *DECODINGS,
-                *VERIFICATIONS,
-                *SAMPLES,
-                *_last(job, pair, free),
-            ):
-                self.tell(await check.outcome(trial, job.build))
-        finally:
-            pair.shutdown()
-            reference.close()
+    if job.release is not None:
+        trtllm = load_bindings(f"the image of {job.release}")
+        for outcome in names(trtllm, job.release, job.build):
+            job.tell(outcome)
+        file = Path(job.results).with_suffix(".signatures.json")
+        file.write_text(json.dumps(signatures(trtllm), indent=1))
+    reference = Reference(Path(job.reference))
+    free = free_memory(0) if job.release is not None else 0
+    start = time.monotonic()
+    pair = load(job.parameters, Path(job.folder))
+    loaded = f"loaded in {time.monotonic() - start:.1f} s"
+    try:
+        prompts = [pair.tokenizer.encode(prompt) for prompt in job.prompts]
+        questions = await reference.questions(prompts, job.clear)
+        k = min(pair.target.limits.max_draft_len, _K)
+        trial = Trial(pair.target, questions, reference.likely, k, pair.tokenizer.end_ids, _decoder(pair))
+        for rule in (*_of_pair(pair, loaded), *DECODINGS, *VERIFICATIONS, *_last(job, pair, free)):
+            job.tell(await rule.outcome(trial, job.build))
+    finally:
+        pair.shutdown()
+        reference.close()
 
 
 def _decoder(pair: EnginePair) -> Any:
@@ -256,12 +240,11 @@ async def _speed(
 
 def main(file: str) -> None:
     job = TrialJob(**json.loads(Path(file).read_text(encoding="utf-8")))
-    trials = EngineTrials(job)
     try:
-        asyncio.run(trials.run())
+        asyncio.run(try_engines(job))
     except Exception as error:
         rule, found = "The engines load, and run to the end.", f"{type(error).__name__}: {error}"
-        trials.tell(Outcome(job.build, "engines", rule, "serving/triton/engines.py", Ruling.DIFFERS, found))
+        job.tell(Outcome(job.build, "engines", rule, "serving/triton/engines.py", Ruling.DIFFERS, found))
         raise
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trtspec.measure.selftest.outcome import Outcome, Ruling
+from trtspec.measure.selftest.trial import Outcome, Ruling
 from trtspec.serving.executor import GuideType
 from trtspec.serving.executors.tensorrt_llm.eagle import EagleTree
 from trtspec.serving.executors.tensorrt_llm.lookahead import LookaheadSizes

@@ -1,17 +1,69 @@
-"""Sends trial requests to a loaded engine."""
+"""Sends trial requests to a loaded engine, and holds what came of it: plain types, also in NVIDIA's image."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
 
-from trtspec.measure.selftest.outcome import Differs, NotTried, Outcome, Ruling, expect
 from trtspec.serving.executor import Executor, Request, Response
 
 WAIT_S = 60.0
 """The seconds that an answer may take."""
+Likely = Callable[[Sequence[int], int], Awaitable[Mapping[int, float]]]
+"""Returns this number of the likeliest next tokens of a text, with their probabilities relative to each
+other."""
+
+
+class Ruling(str, Enum):
+    """The three verdicts of a check."""
+
+    OK = "ok"
+    DIFFERS = "differs"
+    NOT_TRIED = "not tried"
+
+
+class Differs(Exception):
+    """Something differs from what trtspec relies on; `str()` says what was expected and what was found."""
+
+
+class NotTried(Exception):
+    """A check has nothing to try here; `str()` is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The verdict of one check on one build."""
+
+    build: str
+    """The name of the build, such as "bf16"; "machine" for what is checked before anything is built."""
+    check: str
+    rule: str
+    """The rule: a sentence that must be true."""
+    source: str
+    """The source of the rule."""
+    state: Ruling
+    found: str
+    """The numbers found, the difference, or the reason why nothing was tried."""
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it for JSON."""
+        return asdict(self) | {"state": self.state.value}
+
+    @classmethod
+    def of_dict(cls, values: dict[str, Any]) -> Outcome:
+        """Reads what `as_dict` returned."""
+        return cls(**{**values, "state": Ruling(values["state"])})
+
+
+def expect(found: object, expected: object, where: str) -> None:
+    """Raises `Differs` if both are not equal; `where` names what they are."""
+    if found != expected:
+        raise Differs(f"{where}: expected {expected}, found {found}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +81,6 @@ async def final(is_over: asyncio.Future[None]) -> None:
         await asyncio.wait_for(is_over, WAIT_S)
     except asyncio.TimeoutError:
         raise Differs(f"no final response within {WAIT_S:g} s") from None
-
-
-Likely = Callable[[Sequence[int], int], Awaitable[Mapping[int, float]]]
-"""Returns this number of the likeliest next tokens of a text, with their probabilities relative to each
-other."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,13 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from trtspec.base.extras import require
 from trtspec.measure.verify.greedy import Told
 from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary
 from trtspec.measure.verify.result import DistributionTest, Draws, Sampling
-from trtspec.measure.verify.subject import END, Sides, Subject, SubjectRequest
-from trtspec.measure.verify.two_samples import detectable, distance, p_value, statistic
+from trtspec.measure.verify.subject import END, Sides, Subject, SubjectRequest, VerificationSettings
 from trtspec.serving.executor import SamplingConfig
 
 TOKENS = 6
@@ -30,39 +29,15 @@ Alone = list[tuple[VerifyPrompt, list[Continuation]]]
 """Takes prompts, and returns the target's continuations of each."""
 Drawn = tuple[str, list[Continuation], list[Continuation]]
 """The name of a prompt, and its continuations without and with drafts."""
-LEAST = 20
-MOST_OUTCOMES = 25
-
-
-@dataclass(frozen=True, slots=True)
-class DrawPlan:
-    """The plan of the draws."""
-
-    draws: int
-    """The number of draws of each prompt, on either side."""
-    temperature: float
-    lengths: Sequence[int | None]
-    """The draft lengths, used in rotation; None leaves the length to the deployment."""
-    concurrency: int
-    """The number of requests at once."""
-    seed: int
-
-    @property
-    def least(self) -> int:
-        """The number of times that an outcome must occur to count by itself."""
-        return max(LEAST, 2 * self.draws // MOST_OUTCOMES)
-
-
-def requests(plan: DrawPlan, prompts: int) -> int:
-    """Returns how many requests the check makes."""
-    return prompts * PILOT + 2 * min(prompts, PROMPTS) * plan.draws
+LEAST, MOST_OUTCOMES = 20, 25
+LARGEST_SHIFT = 1e6
 
 
 class SamplingCheck:
     """Draws from both sides and tests whether the counts can come from one distribution.
 
-    Each draw has a seed of its own, never the same on both sides: with equal seeds an engine repeats its
-    text, which proves nothing about the distribution.
+    Draft lengths are used in rotation. Each draw has a seed of its own, never the same on both sides: with
+    equal seeds an engine repeats its text, which proves nothing about the distribution.
     """
 
     def __init__(
@@ -70,43 +45,45 @@ class SamplingCheck:
         sides: Sides,
         vocabulary: Vocabulary,
         prompts: Sequence[VerifyPrompt],
-        plan: DrawPlan,
+        settings: VerificationSettings,
         told: Told,
     ) -> None:
         self._sides, self._vocabulary, self._prompts = sides, vocabulary, prompts
-        self._plan, self._told = plan, told
-        self._seeds = random.Random(plan.seed)  # noqa: S311
+        self._settings, self._told = settings, told
+        self._seeds = random.Random(settings.seed)  # noqa: S311
 
     async def alone(self) -> Alone:
         """Draws from the target alone, for the prompts with the most varied answers."""
-        plan, sides, chosen = self._plan, self._sides, await self._open_prompts()
-        return [
-            (prompt, await self._draw(sides.plain, prompt, [sides.plain_k], plan.draws)) for prompt in chosen
-        ]
+        side, lengths, varied = self._sides.plain, [self._sides.plain_k], []
+        for prompt in self._prompts:
+            varied.append(len(outcomes([await self._draw(side, prompt, lengths, PILOT)], 3)))
+        best = sorted(range(len(varied)), key=lambda index: (-varied[index], index))[:PROMPTS]
+        chosen = [self._prompts[index] for index in sorted(best)]
+        return [(each, await self._draw(side, each, lengths, self._settings.draws)) for each in chosen]
 
     async def drafted(self, alone: Alone) -> Sampling:
         """Draws for the same prompts with drafts, and returns the test of both."""
-        plan, side = self._plan, self._sides.speculative
+        asked, side = self._settings, self._sides.speculative
         drawn = [
-            (prompt.name, said, await self._draw(side, prompt, plan.lengths, plan.draws))
+            (prompt.name, said, await self._draw(side, prompt, asked.lengths, asked.draws))
             for prompt, said in alone
         ]
         limit = FALSE_ALARMS / (2 * (len(drawn) + 1))
         views = self._view("text", drawn, limit), self._view("repeats", drawn, limit)
-        return Sampling(plan.temperature, plan.draws, TOKENS, limit, POWER, views)
+        return Sampling(asked.temperature, asked.draws, TOKENS, limit, POWER, views)
 
     def _view(self, of: Literal["text", "repeats"], drawn: Sequence[Drawn], limit: float) -> DistributionTest:
         seen = (lambda said: said) if of == "text" else repeats
+        # An outcome must occur this often to count by itself.
+        least = max(LEAST, 2 * self._settings.draws // MOST_OUTCOMES)
         tests, freedoms = [], []
         for name, alone, drafted in drawn:
-            table = outcomes([list(map(seen, alone)), list(map(seen, drafted))], self._plan.least)
+            table = outcomes([list(map(seen, alone)), list(map(seen, drafted))], least)
             counts = list(table.values())
             freedoms.append(len(counts) - 1)
-            far = statistic(counts)
-            worst = self._text if of == "text" else str
-            said = _worst(table, worst)
+            far, said = statistic(counts), _worst(table, self._text if of == "text" else str)
             tests.append(Draws(name, len(counts), far, p_value(far, freedoms[-1]), distance(counts), said))
-        size = self._plan.draws / 2
+        size = self._settings.draws / 2
         return DistributionTest(
             of,
             tuple(tests),
@@ -115,23 +92,14 @@ class SamplingCheck:
             max((detectable(freedom, size, limit, POWER) for freedom in freedoms if freedom), default=1.0),
         )
 
-    async def _open_prompts(self) -> list[VerifyPrompt]:
-        """Returns the prompts with the most varied answers, by a few draws of each."""
-        told = []
-        for prompt in self._prompts:
-            drawn = await self._draw(self._sides.plain, prompt, [self._sides.plain_k], PILOT)
-            told.append(len(outcomes([drawn], 3)))
-        best = sorted(range(len(told)), key=lambda index: (-told[index], index))[:PROMPTS]
-        return [self._prompts[index] for index in sorted(best)]
-
     async def _draw(
         self, subject: Subject, prompt: VerifyPrompt, lengths: Sequence[int | None], count: int
     ) -> list[Continuation]:
-        gate = asyncio.Semaphore(self._plan.concurrency)
+        gate = asyncio.Semaphore(self._settings.concurrency)
 
         async def one(length: int | None, seed: int) -> Continuation:
             async with gate:
-                sampling = SamplingConfig(temperature=self._plan.temperature, seed=seed)
+                sampling = SamplingConfig(temperature=self._settings.temperature, seed=seed)
                 answer = await subject.ask(SubjectRequest(prompt.text, TOKENS, length, sampling))
                 self._told(1)
                 return answer.token_ids
@@ -186,3 +154,52 @@ def _worst(table: dict[Continuation, list[int]], name: Callable[[Continuation], 
     said = max(table, key=lambda outcome: abs(table[outcome][0] - table[outcome][1]))
     alone, drafted = table[said]
     return f"{name(said) if said else 'anything else'}: {alone} times alone, {drafted} with drafts"
+
+
+def distributions() -> Any:
+    """Returns `scipy.stats`; raises `UnavailableError` where it is not installed."""
+    require("the test of sampling, which --draws 0 leaves out,", "scipy")
+    import scipy.stats
+
+    return scipy.stats
+
+
+def statistic(table: Sequence[Sequence[int]]) -> float:
+    """Returns Pearson's chi-square of a table with two counts for each outcome.
+
+    Its degrees of freedom are the number of outcomes minus one.
+    """
+    return float(distributions().chi2_contingency(table, correction=False).statistic)
+
+
+def distance(table: Sequence[Sequence[int]]) -> float:
+    """Returns the total variation between the two samples: half the sum of the differences of shares."""
+    one, other = (sum(column) for column in zip(*table, strict=True))
+    return float(sum(abs(row[0] / one - row[1] / other) for row in table) / 2)
+
+
+def p_value(chi_square: float, freedom: int) -> float:
+    """Returns the probability of a statistic at least this large if both samples have one distribution."""
+    return float(distributions().chi2.sf(chi_square, freedom)) if freedom else 1.0
+
+
+def detectable(freedom: int, size: float, limit: float, power: float) -> float:
+    """Returns the total variation that the test finds with probability `power`, for any shape.
+
+    `size` is n m / (n + m) for samples of n and m, summed over tests that are added up. The statistic of
+    distributions p and q is noncentral chi-square with `size` times the sum of (p - q)^2 over their mean,
+    which is at least `size` (2 TV)^2 by Cauchy's and Schwarz's inequality, since the mean sums to one. So a
+    difference of any shape that has this total variation between the outcomes is found at least as often. It
+    is 1 if not even distributions without a common outcome would be found.
+    """
+    stats = distributions()
+    if not freedom:
+        return 1.0
+    bound = stats.chi2.isf(limit, freedom)
+    # Bisection finds the shift: a larger shift is found more often.
+    low, high = 0.0, LARGEST_SHIFT
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        is_found = stats.ncx2.sf(bound, freedom, middle) >= power
+        low, high = (low, middle) if is_found else (middle, high)
+    return float(min((high / (4 * size)) ** 0.5, 1.0))

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from trtspec.measure.verify.margin import Margins, margins
 from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary
-from trtspec.measure.verify.result import Difference, GreedyComparison
+from trtspec.measure.verify.result import Difference, GreedyComparison, VerifyResult
 from trtspec.measure.verify.subject import (
     END,
     PLAIN,
-    Row,
     Sides,
     Subject,
     SubjectAnswer,
     SubjectRequest,
+    VerificationSettings,
+    Way,
     common_rows,
     first_difference,
 )
-from trtspec.measure.verify.tolerance import Tolerance, most_moved, tolerance
+from trtspec.measure.verify.tolerance import Margins, Tolerance, margins, most_moved, tolerance
 
 TOP = 5
 """How many of the likeliest tokens have their log-probabilities compared at each position."""
@@ -29,40 +28,6 @@ CONTEXT = 40
 
 Told = Callable[[int], None]
 """Called with the number of answers so far."""
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One way to ask all prompts: its K, and how many are asked at once."""
-
-    num_draft_tokens: int | None
-    concurrency: int
-
-
-@dataclass(frozen=True, slots=True)
-class Plain:
-    """The answers of the target alone, in two runs."""
-
-    alone: tuple[SubjectAnswer, ...]
-    """The answers to one prompt at a time."""
-    again: tuple[SubjectAnswer, ...]
-    """The answers to several prompts at once."""
-    concurrency: int
-    """The number of prompts at once in the second run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Greedy:
-    """The result of the greedy check."""
-
-    tolerance: Tolerance
-    noise: GreedyComparison
-    """The second plain run against the first."""
-    comparisons: tuple[GreedyComparison, ...]
-    prompts: tuple[Difference, ...]
-    """The prompts that the server tokenized differently from the tokenizer."""
-    answers: tuple[SubjectAnswer, ...]
-    """The answers of the target alone, to one prompt at a time."""
 
 
 class GreedyCheck:
@@ -77,53 +42,45 @@ class GreedyCheck:
         sides: Sides,
         vocabulary: Vocabulary,
         prompts: Sequence[VerifyPrompt],
-        max_tokens: int,
+        settings: VerificationSettings,
         told: Told,
     ) -> None:
         self._sides, self._vocabulary, self._prompts = sides, vocabulary, prompts
-        self._max_tokens, self._told = max_tokens, told
+        self._settings, self._told = settings, told
         self._top = min(sides.top_log_probs, TOP)
 
-    async def plain(self, concurrency: int) -> Plain:
-        """Asks the target alone, in two runs. `concurrency` is for the second run; its differences are
-        noise."""
+    async def plain(self) -> tuple[list[SubjectAnswer], list[SubjectAnswer]]:
+        """Asks the target alone for one prompt at a time, and again for several: what differs is noise."""
         side, k = self._sides.plain, self._sides.plain_k
-        alone = await self.ask(side, Way(k, 1), in_ids=True)
-        return Plain(tuple(alone), tuple(await self.ask(side, Way(k, concurrency))), concurrency)
+        alone = await self._ask(side, Way(k, 1), in_ids=True)
+        return alone, await self._ask(side, Way(k, self._settings.concurrency))
 
-    async def drafted(self, ways: Sequence[Way]) -> list[list[SubjectAnswer]]:
+    async def drafted(self) -> list[list[SubjectAnswer]]:
         """Asks the side that speculates, in each way."""
-        return [await self.ask(self._sides.speculative, way) for way in ways]
+        return [await self._ask(self._sides.speculative, way) for way in self._settings.ways]
 
     async def judge(
-        self,
-        plain: Plain,
-        ways: Sequence[Way],
-        drafted: Sequence[Sequence[SubjectAnswer]],
-        dtype: str | None,
-        given: float | None,
-    ) -> Greedy:
+        self, plain: tuple[list[SubjectAnswer], list[SubjectAnswer]], drafted: list[list[SubjectAnswer]]
+    ) -> VerifyResult:
         """Returns the differences. It asks the target alone again at each position where answers differ."""
-        noise = _most(plain.alone, plain.again)
-        bound = tolerance(dtype, noise, given)
-        by_itself = await self.compare(plain.alone, plain.again, Way(PLAIN, plain.concurrency), bound)
-        compared = [
-            await self.compare(plain.alone, answers, way, bound)
-            for way, answers in zip(ways, drafted, strict=True)
-        ]
-        return Greedy(bound, by_itself, tuple(compared), self._misread(plain.again), plain.alone)
+        (alone, again), settings, sides = plain, self._settings, self._sides
+        bound = tolerance(settings.dtype, _most(alone, again), settings.near_tie)
+        noise = await self.compare(alone, again, Way(PLAIN, settings.concurrency), bound)
+        pairs = zip(settings.ways, drafted, strict=True)
+        compared = [await self.compare(alone, answers, way, bound) for way, answers in pairs]
+        names = sides.plain.name, sides.speculative.name
+        return VerifyResult(*names, bound, noise, tuple(compared), self._misread(again))
 
-    async def ask(self, subject: Subject, way: Way, in_ids: bool = False) -> list[SubjectAnswer]:
+    async def _ask(self, subject: Subject, way: Way, in_ids: bool = False) -> list[SubjectAnswer]:
         """Returns the answers to all prompts, in their order."""
         gate = asyncio.Semaphore(way.concurrency)
 
         async def one(prompt: VerifyPrompt) -> SubjectAnswer:
             async with gate:
-                asked = prompt.token_ids if in_ids else prompt.text
-                question = SubjectRequest(
-                    asked, self._max_tokens, way.num_draft_tokens, top_log_probs=self._top
+                asked, most = prompt.token_ids if in_ids else prompt.text, self._settings.max_tokens
+                answer = await subject.ask(
+                    SubjectRequest(asked, most, way.num_draft_tokens, top_log_probs=self._top)
                 )
-                answer = await subject.ask(question)
                 self._told(1)
                 return answer
 
@@ -153,8 +110,7 @@ class GreedyCheck:
                 differences.append(numbers)
         counted = [answer for answer in found if answer.drafted is not None]
         return GreedyComparison(
-            way.num_draft_tokens,
-            way.concurrency,
+            *way,
             len(self._prompts),
             sum(len(answer.token_ids) for answer in found),
             tuple(differences),
@@ -195,10 +151,8 @@ class GreedyCheck:
         least = "at least " if measured.is_at_least else ""
         said = "both are equally likely to the target"
         if measured.largest:
-            better = self._name((measured.likeliest,))
-            said = (
-                f"the target prefers {better} to {self._name((worse,))} by {least}{measured.largest:.2g} nats"
-            )
+            better, other = self._name((measured.likeliest,)), self._name((worse,))
+            said = f"the target prefers {better} to {other} by {least}{measured.largest:.2g} nats"
         if measured.within(bound):
             return f"{said}, and rounding moves up to {bound.value:.2g}: chance decides between them"
         return f"{said}, and rounding moves at most {bound.value:.2g}"
@@ -219,21 +173,18 @@ class GreedyCheck:
         rounding."""
         for place, pair in enumerate(common_rows(one, other)):
             if (far := most_moved([pair]) or 0.0) > bound.value:
-                before = one.token_ids[:place]
-                expected, found = (self._likeliest(row) for row in pair)
+                likeliest = [max(row, key=row.__getitem__) for row in pair]
+                expected, found = (
+                    f"{self._name((token,))} at {row[token]:.3g}"
+                    for row, token in zip(pair, likeliest, strict=True)
+                )
                 meaning = (
                     f"the log-probabilities at this position differ by {far:.2g} nats, though the text "
                     f"before is the same; rounding moves at most {bound.value:.2g}"
                 )
-                context = self._context(prompt, before)
-                return Difference(
-                    prompt.name, "numbers", "fault", place, context, expected, found, meaning, far
-                )
+                told = self._context(prompt, one.token_ids[:place]), expected, found, meaning, far
+                return Difference(prompt.name, "numbers", "fault", place, *told)
         return None
-
-    def _likeliest(self, row: Row) -> str:
-        token = max(row, key=row.__getitem__)
-        return f"{self._name((token,))} at {row[token]:.3g}"
 
     def _misread(self, answers: Sequence[SubjectAnswer]) -> tuple[Difference, ...]:
         """Returns the prompts whose number of tokens on the server differs from the tokenizer's."""

@@ -64,8 +64,6 @@ class ServerTurns:
 class ServedSide:
     """A subject whose server starts at a request, after the other side's server has been stopped."""
 
-    longest_draft: int | None = None
-
     def __init__(self, site: Site, turns: ServerTurns) -> None:
         self.site, self._turns, deployment = site, turns, site.deployment
         drafts = "without drafts" if deployment.is_plain else "with drafts"

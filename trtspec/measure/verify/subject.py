@@ -1,15 +1,12 @@
-"""Defines the requests and answers of a verification: token ids and log-probabilities, plain types."""
+"""Defines the settings, requests and answers of a verification in plain types."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from trtspec.base.errors import ServerError
-from trtspec.client.endpoint import AskError
 from trtspec.serving.executor import SamplingConfig
 
 END = -1
@@ -22,6 +19,37 @@ Row = Mapping[int, float]
 """The likeliest tokens of one position, by id, each with the logarithm of the model's own probability."""
 PROBED = (0,)
 """A prompt for finding out whether a server reports tokens: every vocabulary has token 0."""
+
+
+class Way(NamedTuple):
+    """One way to ask all prompts: its K, and how many are asked at once."""
+
+    num_draft_tokens: int | None
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationSettings:
+    """The options of a verification."""
+
+    lengths: tuple[int | None, ...]
+    """The Ks to try; None leaves K to the deployment."""
+    max_tokens: int = 64
+    concurrency: int = 8
+    """The number of requests at once."""
+    dtype: str | None = None
+    """The type of the target's numbers; None if unknown."""
+    near_tie: float | None = None
+    """The bound in nats; None derives it from the type and the noise."""
+    draws: int = 500
+    """The continuations to sample of each prompt, on either side; 0 leaves the sampling check out."""
+    temperature: float = 1.0
+    seed: int = 0
+
+    @property
+    def ways(self) -> list[Way]:
+        """Every length with many requests at once, and the first length also one by one."""
+        return [*(Way(length, self.concurrency) for length in self.lengths), Way(self.lengths[0], 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +109,6 @@ class Subject(Protocol):
 
     name: str
     """The name for people."""
-    longest_draft: int | None
-    """The largest K that it takes; None if unknown."""
 
     @property
     def top_log_probs(self) -> int:
@@ -114,12 +140,3 @@ class Sides:
     def top_log_probs(self) -> int:
         """The number of likeliest tokens that both sides report."""
         return min(self.plain.top_log_probs, self.speculative.top_log_probs)
-
-
-@asynccontextmanager
-async def told(name: str) -> AsyncIterator[None]:
-    """Turns an endpoint's errors into `ServerError`."""
-    try:
-        yield
-    except AskError as error:
-        raise ServerError(name, error.problem) from error

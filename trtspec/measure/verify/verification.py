@@ -3,51 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from trtspec.measure.verify.distribution import DrawPlan, SamplingCheck, requests
-from trtspec.measure.verify.greedy import GreedyCheck, Told, Way
+from trtspec.measure.verify.distribution import PILOT, PROMPTS, SamplingCheck
+from trtspec.measure.verify.greedy import GreedyCheck, Told
 from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary
 from trtspec.measure.verify.result import VerifyResult
 from trtspec.measure.verify.second_opinion import SecondOpinion
-from trtspec.measure.verify.subject import PLAIN, Sides
+from trtspec.measure.verify.subject import PLAIN, Sides, VerificationSettings, Way
 from trtspec.measure.verify.tolerance import of_two_engines
 
 EVERY_UP_TO = 8
 """Each draft length up to this one is tried, since a fault may show at a single length."""
 
 
-@dataclass(frozen=True, slots=True)
-class VerificationSettings:
-    """The options of a verification."""
-
-    lengths: tuple[int | None, ...]
-    """The Ks to try; None leaves K to the deployment."""
-    max_tokens: int = 64
-    concurrency: int = 8
-    """The number of requests at once."""
-    dtype: str | None = None
-    """The type of the target's numbers; None if unknown."""
-    near_tie: float | None = None
-    """The bound in nats; None derives it from the type and the noise."""
-    draws: int = 500
-    """0 leaves the sampling check out."""
-    temperature: float = 1.0
-    seed: int = 0
-
-    @property
-    def ways(self) -> list[Way]:
-        """Every length with many requests at once, and the first length also one by one."""
-        return [*(Way(length, self.concurrency) for length in self.lengths), Way(self.lengths[0], 1)]
-
-    @property
-    def plan(self) -> DrawPlan:
-        return DrawPlan(self.draws, self.temperature, self.lengths, self.concurrency, self.seed)
-
-    def requests(self, prompts: int) -> int:
-        """Returns how many requests the verification makes, without those for margins."""
-        greedy = prompts * (len(self.ways) + 2)
-        return greedy + (requests(self.plan, prompts) if self.draws else 0)
+def num_requests(settings: VerificationSettings, prompts: int) -> int:
+    """Returns how many requests the verification makes, without those for margins."""
+    sampled = prompts * PILOT + 2 * min(prompts, PROMPTS) * settings.draws
+    return prompts * (len(settings.ways) + 2) + (sampled if settings.draws else 0)
 
 
 def usual_lengths(longest: int | None) -> tuple[int | None, ...]:
@@ -72,26 +45,16 @@ async def verify(
     plain side comes first, so that drafts leave no trace in the reference. Raises as `Subject.ask` does, and
     `UnavailableError` if this machine lacks something.
     """
-    check = GreedyCheck(sides, vocabulary, prompts, settings.max_tokens, told)
-    draws = SamplingCheck(sides, vocabulary, prompts, settings.plan, told) if settings.draws else None
-    plain = await check.plain(settings.concurrency)
+    check = GreedyCheck(sides, vocabulary, prompts, settings, told)
+    draws = SamplingCheck(sides, vocabulary, prompts, settings, told) if settings.draws else None
+    plain = await check.plain()
     alone = await draws.alone() if draws else []
-    drafted = await check.drafted(settings.ways)
+    drafted = await check.drafted()
     sampling = await draws.drafted(alone) if draws else None
-    greedy = await check.judge(plain, settings.ways, drafted, settings.dtype, settings.near_tie)
+    greedy = await check.judge(plain, drafted)
     other = None
     if opinion is not None:
         name, answers = await opinion.ask(prompts, settings.max_tokens)
         way, bound = Way(PLAIN, len(prompts)), of_two_engines(greedy.tolerance)
-        other = await check.compare(greedy.answers, answers, way, bound, by=name)
-    return VerifyResult(
-        plain=sides.plain.name,
-        speculative=sides.speculative.name,
-        tolerance=greedy.tolerance,
-        noise=greedy.noise,
-        comparisons=greedy.comparisons,
-        prompts=greedy.prompts,
-        sampling=sampling,
-        second_opinion=other,
-        command=command,
-    )
+        other = await check.compare(plain[0], answers, way, bound, by=name)
+    return replace(greedy, sampling=sampling, second_opinion=other, command=command)

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.base.errors import DatasetError
-from trtspec.measure.workloads.formats import prompts
-from trtspec.measure.workloads.rows import Row, read_rows
+from trtspec.measure.workloads.reading import Row, prompts, read_rows
 
 Count = Callable[[str], int]
 """Returns the number of tokens of a text."""

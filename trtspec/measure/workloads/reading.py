@@ -1,16 +1,37 @@
-"""Reads a workload by its name on the command line: a file, or `synthetic:…`."""
+"""Reads a workload: a file of prompts in any common format, or `synthetic:…` by its name.
+
+The keys of a row identify its format:
+
+- `turns`: Spec-Bench (github.com/hemingkx/Spec-Bench, `data/spec_bench/question.jsonl`), MT-bench
+  (github.com/lm-sys/FastChat, `question.jsonl`) and SPEED-Bench (huggingface.co/datasets/nvidia/SPEED-Bench,
+  Parquet), all with `question_id` and `category`.
+- `conversations`: ShareGPT (`ShareGPT_V3_unfiltered_cleaned_split.json`), with `from` and `value`.
+- `messages`: OpenAI's form of a chat, with `role` and `content`.
+- `prompt`, `text_input` or `text`: a plain prompt.
+"""
 
 from __future__ import annotations
 
+import json
 import random
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from trtspec.base.errors import DatasetError
-from trtspec.measure.workloads.formats import prompts
-from trtspec.measure.workloads.rows import read_rows
+from trtspec.base.extras import require
 from trtspec.measure.workloads.synthetic import NAME, read_shape, synthetic
 from trtspec.measure.workloads.workload import Prompt, Workload
+
+_USERS = ("human", "user")
+_PLAIN = ("prompt", "text_input", "text")
+_NAMES = ("question_id", "id", "name")
+_REPAIR = "give each row one of turns, conversations, messages, prompt"
+# SPEED-Bench has this in place of texts that may not be redistributed; a script of NVIDIA's fetches them.
+_NOT_FETCHED = "FULL BENCHMARK DATA SHOULD BE FETCHED"
+Row = tuple[str, dict[str, Any]]
+SUFFIXES = (".jsonl", ".json", ".parquet", ".txt")
 
 
 def read_workload(name: str, seed: int = 0, most_turns: int | None = None) -> Workload:
@@ -40,3 +61,128 @@ def mixed(found: tuple[Prompt, ...], seed: int) -> tuple[Prompt, ...]:
         begin = dice.random()
         placed += [((begin + place) / len(same), number, prompt) for place, prompt in enumerate(same)]
     return tuple(prompt for _, _, prompt in sorted(placed, key=lambda each: each[:2]))
+
+
+def prompts(rows: Iterable[Row], most_turns: int | None = None) -> tuple[Prompt, ...]:
+    """Returns the prompts of rows, each with at most this many turns; raises `DatasetError` with the row.
+
+    A conversation without a user's turn is left out.
+    """
+    found = (_prompt(number, place, row, most_turns) for number, (place, row) in enumerate(rows, 1))
+    return tuple(prompt for prompt in found if prompt.turns)
+
+
+def _prompt(number: int, place: str, row: dict[str, Any], most_turns: int | None) -> Prompt:
+    turns = _turns(place, row)
+    for turn in turns:
+        if not isinstance(turn, str) or not turn:
+            raise DatasetError(place, f"a turn must be text, not {turn!r:.60}")
+        if _NOT_FETCHED in turn:
+            repair = "complete the file with the script that the data set's page names"
+            raise DatasetError(place, "its text was left out of the published file", repair)
+        _check_whole(place, "a turn", turn, "no tokenizer reads")
+    max_tokens = row.get("max_tokens")
+    if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1):
+        raise DatasetError(place, f"max_tokens must be a number above 0, not {max_tokens!r:.60}")
+    name = next((str(row[key]) for key in _NAMES if row.get(key) not in (None, "")), str(number))
+    category = str(row.get("category") or "")
+    for what, text in (("its name", name), ("its category", category)):
+        _check_whole(place, what, text, "no file has")
+    return Prompt(name, tuple(turns[:most_turns]), category, max_tokens)
+
+
+def _check_whole(place: str, what: str, text: str, then: str) -> None:
+    """Refuses a text that was cut between the two UTF-16 halves of an emoji."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        problem = f"{what} has half a character, {text[error.start]!r}, which {then}"
+        raise DatasetError(place, problem) from None
+
+
+def _turns(place: str, row: dict[str, Any]) -> list[Any]:
+    if "turns" in row:
+        turns = row["turns"]
+        if not isinstance(turns, list) or not turns:
+            raise DatasetError(place, f"turns must be a list of texts, not {turns!r:.60}")
+        return turns
+    if "conversations" in row:
+        return _said(place, row["conversations"], "from", "value")
+    if "messages" in row:
+        return _said(place, row["messages"], "role", "content")
+    if key := next((key for key in _PLAIN if key in row), None):
+        return [row[key]]
+    raise DatasetError(place, f"has no prompt: its keys are {', '.join(row) or 'none'}", _REPAIR)
+
+
+def _said(place: str, messages: Any, who: str, what: str) -> list[Any]:
+    """Returns the user's turns, in order."""
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise DatasetError(place, "a conversation must be a list of objects", _REPAIR)
+    return [message.get(what) for message in messages if message.get(who) in _USERS]
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Returns every row of a file with its place for errors; raises `DatasetError`.
+
+    A row is a line of JSONL, an element of a JSON list, or a row of Parquet. A line of text that is not empty
+    is an object with `prompt`. Parquet needs pyarrow, and without it `UnavailableError` is raised.
+    """
+    readers = {".jsonl": _jsonl, ".json": _json, ".parquet": _parquet, ".txt": _text}
+    if path.suffix not in readers:
+        raise DatasetError(path, f"its name ends with none of {', '.join(SUFFIXES)}")
+    try:
+        rows = list(readers[path.suffix](path))
+    except UnicodeDecodeError as error:
+        raise DatasetError(path, f"is not UTF-8: {error.reason} at byte {error.start}") from None
+    except OSError as error:
+        raise DatasetError(path, f"cannot be read: {error.strerror or error}") from None
+    if not rows:
+        raise DatasetError(path, "has no prompts")
+    return rows
+
+
+def _jsonl(path: Path) -> Iterator[Row]:
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
+        if line.strip():
+            yield _row(f"{path}:{number}", _parsed(f"{path}:{number}", line))
+
+
+def _json(path: Path) -> Iterator[Row]:
+    found = _parsed(str(path), path.read_text(encoding="utf-8-sig"))
+    if not isinstance(found, list):
+        raise DatasetError(path, "is not a list of JSON objects", "name a file of one object a line .jsonl")
+    for number, value in enumerate(found):
+        yield _row(f"{path}[{number}]", value)
+
+
+def _parquet(path: Path) -> Iterator[Row]:
+    require(path.name, "pyarrow")
+    from pyarrow import ArrowInvalid
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        table = ParquetFile(path).read()
+    except ArrowInvalid as error:
+        raise DatasetError(path, f"is not Parquet: {error}") from None
+    for number, value in enumerate(table.to_pylist()):
+        yield f"{path}[{number}]", value
+
+
+def _text(path: Path) -> Iterator[Row]:
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
+        if line.strip():
+            yield f"{path}:{number}", {"prompt": line}
+
+
+def _parsed(place: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(place, f"is not JSON: {error}") from None
+
+
+def _row(place: str, value: Any) -> Row:
+    if not isinstance(value, dict):
+        raise DatasetError(place, "is not a JSON object")
+    return place, value

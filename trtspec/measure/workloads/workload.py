@@ -1,9 +1,11 @@
-"""Defines a workload: prompts with a name. A prompt is a user's messages, in one turn or several."""
+"""Defines a workload: prompts with a name, and the times of requests that do not wait for each other."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
+import random
 from collections import Counter
 from dataclasses import dataclass
 
@@ -46,3 +48,19 @@ class Workload:
         """Identifies the workload: other prompts, or another order, give another digest."""
         said = [(prompt.turns, prompt.max_tokens) for prompt in self.prompts]
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+
+
+def arrivals(rate: float, count: int, burstiness: float, seed: int) -> list[float]:
+    """Returns `count` ascending times in seconds, from 0.0 on average 1 / `rate` apart.
+
+    `burstiness` is the coefficient of variation of the gaps, squared: 1 is a Poisson process, 0 a clock,
+    above 1 comes in bursts. Gaps have a gamma distribution, as in vLLM's `bench serve`, whose burstiness is
+    the inverse of this number.
+    """
+    dice = random.Random(seed)  # noqa: S311
+    now, times = 0.0, []
+    for _ in range(count):
+        times.append(now)
+        gap = dice.gammavariate(1 / burstiness, burstiness / rate) if burstiness else 1 / rate
+        now += gap if math.isfinite(gap) else 0.0
+    return times

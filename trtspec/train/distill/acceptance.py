@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from trtspec.measure.bench.result import Interval
 from trtspec.serving.drafters.source import DRAFT_MODEL
 from trtspec.train.tune.answer import RecordedAnswer
-from trtspec.train.tune.estimate import ratio, student
 from trtspec.train.tune.replay import Choices, Replay, replay
-from trtspec.train.tune.score import AcceptanceScore
+from trtspec.train.tune.score import AcceptanceScore, ratio, student
 from trtspec.train.tune.score import acceptance as acceptance_of
 
 

@@ -32,7 +32,7 @@ from trtspec.serving.rounds import Rounds
 from trtspec.serving.stats import Stats
 from trtspec.serving.text import Text
 from trtspec.serving.tokenizer import Tokenizer
-from trtspec.train.tune.costs import DraftLengthCosts, line
+from trtspec.train.tune.score import DraftLengthCosts, line
 
 LEAST, MOST, BUDGET_S = 3, 10, 5.0
 """The smallest and the largest number of blocks; more than the smallest only while there is time."""

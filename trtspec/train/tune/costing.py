@@ -15,8 +15,8 @@ from trtspec.serving.tokenizer import Tokenizer
 from trtspec.train.tune.answer import RecordedAnswer
 from trtspec.train.tune.calibration import MOST, Bench
 from trtspec.train.tune.candidate import Candidate
-from trtspec.train.tune.costs import DraftLengthCosts, of_lengths
 from trtspec.train.tune.kept import Kept
+from trtspec.train.tune.score import DraftLengthCosts, of_lengths
 from trtspec.train.tune.workshop import Workshop
 
 

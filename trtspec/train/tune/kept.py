@@ -10,8 +10,8 @@ from typing import Any
 
 from trtspec.base.atomic import write_atomically
 from trtspec.base.digest import digest_of
-from trtspec.train.tune.costs import DraftLengthCosts
 from trtspec.train.tune.replay import Choices
+from trtspec.train.tune.score import DraftLengthCosts
 
 
 class Kept:

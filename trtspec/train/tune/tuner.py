@@ -9,12 +9,11 @@ from trtspec.base.progress import Progress
 from trtspec.recipe.schema import Recipe
 from trtspec.train.tune.answer import RecordedAnswer
 from trtspec.train.tune.candidate import Candidate, CandidateDraft
-from trtspec.train.tune.costs import DraftLengthCosts
 from trtspec.train.tune.forced import Forced
 from trtspec.train.tune.kept import Kept, KeptChoices
-from trtspec.train.tune.race import PLAIN, Replays, run
+from trtspec.train.tune.race import PLAIN, CandidateResult, Replays, run
 from trtspec.train.tune.replay import Choices, replay
-from trtspec.train.tune.standing import CandidateResult
+from trtspec.train.tune.score import DraftLengthCosts
 from trtspec.train.tune.workshop import Workshop
 
 Costing = Callable[[Candidate], DraftLengthCosts]

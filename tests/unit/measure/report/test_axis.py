@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtspec.measure.report.axis import Axis, of_amounts, of_loads, of_ratios
+from trtspec.measure.report.plot import Axis, of_amounts, of_loads, of_ratios
 
 amounts = st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=12)
 

@@ -11,9 +11,8 @@ import pytest
 
 from tests.fakes.bench_result import level, result
 from trtspec.measure.bench.result import Arms, BenchedServer, BenchResult, BenchVerdict
-from trtspec.measure.report.advice import advice, headline
 from trtspec.measure.report.document import as_html
-from trtspec.measure.report.page import page
+from trtspec.measure.report.page import advice, headline, page
 
 HOSTILE = (
     "<script>alert(1)</script>",

@@ -23,10 +23,8 @@ from trtspec.measure.selftest import chain, engines
 from trtspec.measure.selftest.decodings import DECODINGS
 from trtspec.measure.selftest.engines import TrialJob
 from trtspec.measure.selftest.names import names
-from trtspec.measure.selftest.outcome import Outcome, Ruling
-from trtspec.measure.selftest.samples import SAMPLES, generation_logits
-from trtspec.measure.selftest.trial import Question, Rule, Trial
-from trtspec.measure.selftest.verifications import VERIFICATIONS
+from trtspec.measure.selftest.trial import Outcome, Question, Rule, Ruling, Trial
+from trtspec.measure.selftest.verifications import VERIFICATIONS, generation_logits
 from trtspec.serving.executor import (
     Executor,
     FinishReason,
@@ -41,9 +39,7 @@ from trtspec.serving.triton.engines import EnginePair
 
 PROMPTS = ([5, 17, 33, 60], [8, 40, 2, 71, 30], [1])
 K = 6
-CHECKS = {
-    check.name: check for check in (*DECODINGS, *VERIFICATIONS, *SAMPLES) if check is not generation_logits
-}
+CHECKS = {check.name: check for check in (*DECODINGS, *VERIFICATIONS) if check is not generation_logits}
 
 
 class Misbehaving(Around):
@@ -370,7 +366,7 @@ class Drifting(Misbehaving):
 PAGE = Path(__file__).parents[4] / "docs" / "reference" / "selftest.md"
 
 
-@pytest.mark.parametrize("check", [*DECODINGS, *VERIFICATIONS, *SAMPLES], ids=lambda check: check.name)
+@pytest.mark.parametrize("check", [*DECODINGS, *VERIFICATIONS], ids=lambda check: check.name)
 def test_every_check_is_told_on_its_page_with_its_rule_and_source(check: Rule) -> None:
     row = f"| {check.name} | {check.rule} | {check.source} |"
     assert row in PAGE.read_text(encoding="utf-8").splitlines()

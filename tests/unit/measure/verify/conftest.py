@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import trtspec
-from trtspec.measure.verify.in_process import InProcess, load_build
+from trtspec.measure.verify.opening import InProcess, load_build
 from trtspec.measure.verify.prompts import Vocabulary, asked, built_in
 from trtspec.measure.verify.result import VerifyResult
-from trtspec.measure.verify.subject import Sides
-from trtspec.measure.verify.verification import VerificationSettings, verify
+from trtspec.measure.verify.subject import Sides, VerificationSettings
+from trtspec.measure.verify.verification import verify
 from trtspec.serving.triton.engines import EnginePair
 
 TINY = Path(__file__).parents[4] / "recipes" / "tiny"

@@ -19,12 +19,11 @@ from trtspec.measure.verify.distribution import (
     POWER,
     Continuation,
     Drawn,
-    DrawPlan,
     SamplingCheck,
     outcomes,
     repeats,
 )
-from trtspec.measure.verify.subject import Sides
+from trtspec.measure.verify.subject import Sides, VerificationSettings
 
 DRAWS, RUNS, LIMIT = 500, 200, FALSE_ALARMS / 10
 samples = st.lists(
@@ -41,8 +40,8 @@ class Words:
 
 def check() -> SamplingCheck:
     said, words = Said((5,), (), ()), Words()
-    plan = DrawPlan(DRAWS, 1.0, [None], 1, 0)
-    return SamplingCheck(Sides(said, said), words, [], plan, lambda number: None)  # type: ignore[arg-type]
+    asked = VerificationSettings((None,), concurrency=1, draws=DRAWS)
+    return SamplingCheck(Sides(said, said), words, [], asked, lambda number: None)  # type: ignore[arg-type]
 
 
 def _continuations(tokens: Any) -> list[Continuation]:

@@ -11,9 +11,10 @@ import pytest
 
 from tests.fakes.said import Said
 from tests.unit.measure.verify.conftest import TINY
-from trtspec.measure.verify.greedy import Greedy, GreedyCheck, Way
+from trtspec.measure.verify.greedy import GreedyCheck
 from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary
-from trtspec.measure.verify.subject import END, Row, Sides
+from trtspec.measure.verify.result import VerifyResult
+from trtspec.measure.verify.subject import END, Row, Sides, VerificationSettings
 
 PROMPT = VerifyPrompt("one", "a prompt", (11, 12, 13))
 PLAIN = (4, 5, 6, 7)
@@ -30,16 +31,13 @@ def check(
     rows: Mapping[int, Row],
     plain: Sequence[int] = PLAIN,
     **kw: Any,
-) -> Greedy:
+) -> VerifyResult:
     subject = Said(PROMPT.token_ids, plain, drafted, rows, **kw)
-    greedy, ways = (
-        GreedyCheck(Sides(subject, subject), vocabulary, [PROMPT], 4, lambda number: None),
-        [Way(3, 2)],
-    )
+    asked = VerificationSettings((3,), max_tokens=4, concurrency=2, dtype="float32")
+    greedy = GreedyCheck(Sides(subject, subject), vocabulary, [PROMPT], asked, lambda number: None)
 
-    async def main() -> Greedy:
-        plain = await greedy.plain(2)
-        return await greedy.judge(plain, ways, await greedy.drafted(ways), "float32", None)
+    async def main() -> VerifyResult:
+        return await greedy.judge(await greedy.plain(), await greedy.drafted())
 
     return asyncio.run(main())
 

@@ -12,10 +12,9 @@ from transformers import AutoModelForCausalLM
 
 from tests.fakes.said import Said
 from tests.unit.measure.verify.conftest import MODEL, TINY
-from trtspec.measure.verify.in_process import InProcess, load_build
-from trtspec.measure.verify.margin import Margins, margins
+from trtspec.measure.verify.opening import InProcess, load_build
 from trtspec.measure.verify.subject import END, SubjectAnswer, SubjectRequest
-from trtspec.measure.verify.tolerance import tolerance
+from trtspec.measure.verify.tolerance import Margins, margins, tolerance
 
 BOUND = tolerance("float32", None)
 ROW = {3: -0.5, 4: -0.75, 9: -2.5, 1: -6.0}

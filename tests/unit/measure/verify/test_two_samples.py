@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from trtspec.measure.verify.two_samples import detectable, distance, p_value, statistic
+from trtspec.measure.verify.distribution import detectable, distance, p_value, statistic
 
 RUNS, SIZE = 2000, 500
 SHARES = np.array([0.3, 0.2, 0.2, 0.15, 0.1, 0.05])

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from scipy import stats
 
-from trtspec.measure.workloads.arrivals import arrivals
+from trtspec.measure.workloads.workload import arrivals
 
 
 @pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])

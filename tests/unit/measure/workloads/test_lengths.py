@@ -9,7 +9,7 @@ import pytest
 
 from trtspec.base.errors import DatasetError
 from trtspec.measure.workloads.lengths import read_lengths
-from trtspec.measure.workloads.rows import read_rows
+from trtspec.measure.workloads.reading import read_rows
 
 
 def words(text: str) -> int:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from trtspec.forecast.speedup import RoundCosts
 from trtspec.serving.drafters.source import DRAFT_MODEL
 from trtspec.train.tune.answer import RecordedAnswer
-from trtspec.train.tune.costs import DraftLengthCosts, line
 from trtspec.train.tune.race import Replays
 from trtspec.train.tune.replay import replay
+from trtspec.train.tune.score import DraftLengthCosts, line
 
 LONGEST = 8
 WRONG = 1

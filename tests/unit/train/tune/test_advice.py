@@ -12,8 +12,7 @@ from tests.unit.train.tune.made import Drafting, answers, costs
 from trtspec.train.tune.answer import RecordedAnswer
 from trtspec.train.tune.candidate import Candidate, CandidateDraft
 from trtspec.train.tune.outcome import TuneOutcome, as_json, outcome, why
-from trtspec.train.tune.race import Replays, run
-from trtspec.train.tune.standing import CandidateResult
+from trtspec.train.tune.race import CandidateResult, Replays, run
 
 OWN = Candidate("draft_model", CandidateDraft(Path("draft"), is_own=True))
 OTHER = Candidate("draft_model", CandidateDraft("some/other"))

@@ -11,10 +11,9 @@ from scipy import stats
 from tests.unit.train.tune.made import Drafting, answers, costs
 from trtspec.forecast.speedup import RoundCosts, best_length, speedup
 from trtspec.train.tune.candidate import Candidate
-from trtspec.train.tune.estimate import ratio, student
 from trtspec.train.tune.outcome import outcome, why
-from trtspec.train.tune.race import FEWEST, compare, run
-from trtspec.train.tune.standing import CandidateResult
+from trtspec.train.tune.race import FEWEST, CandidateResult, compare, run
+from trtspec.train.tune.score import ratio, student
 
 
 def test_the_speed_up_is_leviathans() -> None:
