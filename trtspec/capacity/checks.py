@@ -85,11 +85,7 @@ def in_burst(
     one = demand.burst.model_copy(update={"every": LEAD_S + demand.burst.seconds})
     part = replace(demand.of(share), burst=one)
     scaling = ReplicaScaling(places * replica.places, least, most, start_s)
-    setups = (
-        Setup(replica, least),
-        Setup(replica, least, scaling=scaling),
-        Setup(replica, most),
-    )
+    setups = (Setup(replica, least), Setup(replica, least, scaling=scaling), Setup(replica, most))
     bursts = min(math.ceil(REQUESTS / requests_in(part, one.every)), _MOST_BURSTS)
     found: list[Seen] = []
     ready: list[float] = []

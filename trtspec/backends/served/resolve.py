@@ -45,11 +45,7 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
     the server cannot do with these models.
     """
     loaded, recipe = choose.loaded, choose.loaded.recipe
-    version = choose(
-        "engine.release",
-        backend.versions[0],
-        "the newest that trtspec knows",
-    )
+    version = choose("engine.release", backend.versions[0], "the newest that trtspec knows")
     for found in errors(list(backend.misfits(recipe, facts.target.source))):
         raise choose.error("speculation.method", f"{found.subject}: {found.problem}", found.repair)
     served = replace(facts.target, source=facts.target.source.overridden(backend.overrides(recipe)))

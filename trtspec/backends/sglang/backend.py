@@ -39,10 +39,7 @@ class SglangBackend(ServerBackend):
     methods: ClassVar[Mapping[str, Unsupported | None]] = {
         "draft_model": None,
         "ngram": None,
-        "hybrid": Unsupported(
-            ONE_SOURCE,
-            "SGLang 0.5.23, sglang/srt/arg_groups/fields/spec.py",
-        ),
+        "hybrid": Unsupported(ONE_SOURCE, "SGLang 0.5.23, sglang/srt/arg_groups/fields/spec.py"),
         "suffix": Unsupported(
             "SGLang has no suffix decoding",
             "SGLang 0.5.23, sglang/srt/speculative/spec_info.py: SpeculativeAlgorithm",

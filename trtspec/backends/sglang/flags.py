@@ -23,14 +23,7 @@ from trtspec.recipe.migration.flag_table import (
     FlagKey,
     FlagTable,
 )
-from trtspec.recipe.migration.reading import (
-    FlagReading,
-    dtype,
-    kv_cache,
-    tokens,
-    weights,
-    whole,
-)
+from trtspec.recipe.migration.reading import FlagReading, dtype, kv_cache, tokens, weights, whole
 from trtspec.recipe.migration.tool import LongerTexts, MigrationTool, OwnParser
 
 _KEYS = {
@@ -199,8 +192,6 @@ TOOL = MigrationTool(
     num_tokens=_num_tokens,
     longer=LONGER,
     own_parser=OwnParser(
-        "sglang",
-        "argparse:ArgumentParser",
-        "sglang.srt.server_args:ServerArgs.add_cli_args",
+        "sglang", "argparse:ArgumentParser", "sglang.srt.server_args:ServerArgs.add_cli_args"
     ),
 )

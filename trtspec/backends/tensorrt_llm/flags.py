@@ -15,14 +15,7 @@ from trtspec.base.roles import Role
 from trtspec.recipe.build_options import OPTIONS, SIZES, Flag, Whole, option_problem
 from trtspec.recipe.migration.command import Option, Syntax, options
 from trtspec.recipe.migration.flag_table import FlagKey, Value
-from trtspec.recipe.migration.reading import (
-    FlagReading,
-    dtype,
-    is_whole,
-    kv_cache,
-    weights,
-    whole,
-)
+from trtspec.recipe.migration.reading import FlagReading, dtype, is_whole, kv_cache, weights, whole
 from trtspec.recipe.migration.tool import MigrationTool
 
 _MODE, _LENGTH = "--speculative_decoding_mode", "--max_draft_len"

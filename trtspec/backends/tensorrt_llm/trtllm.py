@@ -31,10 +31,7 @@ def build_argv(checkpoint: str, output: str, options: BuildOptions, mode: str = 
         "max_num_tokens": options.max_num_tokens,
     }
     if options.max_draft_len:
-        values |= {
-            "speculative_decoding_mode": mode,
-            "max_draft_len": options.max_draft_len,
-        }
+        values |= {"speculative_decoding_mode": mode, "max_draft_len": options.max_draft_len}
     values.update(options.extra)
     return (COMMAND, *(word for item in values.items() for word in to_argv(*item)))
 

@@ -50,10 +50,7 @@ class TensorRtLlmPyTorchBackend(ServerBackend):
     methods: ClassVar[Mapping[str, Unsupported | None]] = {
         "draft_model": None,
         "ngram": None,
-        "hybrid": Unsupported(
-            ONE_SOURCE,
-            "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py",
-        ),
+        "hybrid": Unsupported(ONE_SOURCE, "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py"),
         "suffix": Unsupported(
             "its PyTorch backend has no suffix decoding",
             "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: SpeculativeConfig",

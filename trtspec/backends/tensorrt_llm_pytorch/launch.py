@@ -61,10 +61,7 @@ def speculation(wanted: LaunchInputs) -> dict[str, Any]:
     method, draft = wanted.method, wanted.draft
     if method.in_target:
         return {"decoding_type": METHODS[method.kind], "num_nextn_predict_layers": wanted.num_draft_tokens}
-    values: dict[str, Any] = {
-        "decoding_type": METHODS[method.kind],
-        "max_draft_len": wanted.num_draft_tokens,
-    }
+    values: dict[str, Any] = {"decoding_type": METHODS[method.kind], "max_draft_len": wanted.num_draft_tokens}
     if draft is None:
         ngrams = {"max_matching_ngram_size": method.options["prompt_lookup_max"]}
         return {**values, **ngrams, "is_use_oldest": False, "is_public_pool": False}

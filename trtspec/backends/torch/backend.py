@@ -30,12 +30,10 @@ class TorchBackend(EngineBackend):
         "medusa": None,
         "mtp": Unsupported("no family that it runs has layers for it", "trtspec/models/families"),
         "dflash": Unsupported(
-            "its heads propose a token a step, or a token each",
-            "trtspec/serving/executors/torch/dependents",
+            "its heads propose a token a step, or a token each", "trtspec/serving/executors/torch/dependents"
         ),
         "dspark": Unsupported(
-            "its heads propose a token a step, or a token each",
-            "trtspec/serving/executors/torch/dependents",
+            "its heads propose a token a step, or a token each", "trtspec/serving/executors/torch/dependents"
         ),
         "ngram_gpu": Unsupported(
             "trtspec looks n-grams up on the CPU while the engine works: method ngram",

@@ -51,8 +51,7 @@ class VllmBackend(ServerBackend):
         "draft_model": None,
         "ngram": None,
         "hybrid": Unsupported(
-            ONE_SOURCE,
-            "vLLM 0.33.0, vllm/config/speculative.py: SpeculativeConfig.method",
+            ONE_SOURCE, "vLLM 0.33.0, vllm/config/speculative.py: SpeculativeConfig.method"
         ),
         "suffix": None,
         "eagle3": None,
@@ -67,8 +66,7 @@ class VllmBackend(ServerBackend):
         "dspark": None,
         "ngram_gpu": None,
         "lookahead": Unsupported(
-            "vLLM has no lookahead decoding",
-            "vLLM 0.33.0, vllm/config/speculative.py: SpeculativeMethod",
+            "vLLM has no lookahead decoding", "vLLM 0.33.0, vllm/config/speculative.py: SpeculativeMethod"
         ),
     }
 

@@ -240,10 +240,7 @@ def _arm_as_json(arm: FleetArm) -> dict[str, Any]:
         "steady": usual and asdict(usual.steady),
         "simulated": arm.seen and asdict(arm.seen),
         "simulated_if_slower": arm.slowed and {"factor": SLOWED, **asdict(arm.slowed)},
-        "in_burst": {
-            "replicas": peak and peak.replicas,
-            "simulated": arm.burst and asdict(arm.burst),
-        },
+        "in_burst": {"replicas": peak and peak.replicas, "simulated": arm.burst and asdict(arm.burst)},
         "cost": arm.cost and asdict(arm.cost),
         "bytes_of_a_replica": arm.weight.whole,
         "store_traffic": start and start.traffic,

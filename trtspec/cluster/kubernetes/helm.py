@@ -131,12 +131,7 @@ def _run(words: tuple[str, ...], stdin: str, namespace: str) -> str:
         raise UnavailableError(_HELM, "is not on PATH", _INSTALL)
     # In a session of its own, so that Ctrl-C does not end it while it holds a release.
     done = subprocess.run(  # noqa: S603
-        [executable, *words],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        start_new_session=True,
+        [executable, *words], input=stdin, capture_output=True, text=True, check=False, start_new_session=True
     )
     if done.returncode == 0:
         return done.stdout

@@ -145,11 +145,7 @@ def _affinity(recipe: Recipe) -> Manifest | None:
 def _container(job: ClusterJob, version: str) -> Manifest:
     options = job.recipe.kubernetes
     secret = options.build.secret or options.secrets.store
-    environment = {
-        "HOME": str(TEMPORARY),
-        "HF_HOME": f"{WORK}/huggingface",
-        "TRTSPEC_CACHE": f"{WORK}/cache",
-    }
+    environment = {"HOME": str(TEMPORARY), "HF_HOME": f"{WORK}/huggingface", "TRTSPEC_CACHE": f"{WORK}/cache"}
     call = job.call(str(RECIPE), f"{WORK}/builds/{job.key[:_DIGITS]}", options.store or job.store)
     return {
         "name": CONTAINER,

@@ -43,10 +43,7 @@ def of_engines(recipe: Recipe, text: str, build: StoredBuild, store: str, versio
         times=server_times(options, pod.startup_failures(entry), pull_s=IMAGE_S + entry.size / SLOW_B_S),
         monitoring=options.monitoring,
         engines=EngineValues(
-            recipe=text,
-            store=store,
-            store_secret=options.secrets.store,
-            platform=entry.platform.folder,
+            recipe=text, store=store, store_secret=options.secrets.store, platform=entry.platform.folder
         ),
     )
 

@@ -107,10 +107,5 @@ def _run(command: str, words: tuple[str, ...], stdin: str) -> subprocess.Complet
         raise UnavailableError(command, "is not on PATH", repair)
     # In a session of its own, so that Ctrl-C does not end a submission halfway.
     return subprocess.run(  # noqa: S603
-        [executable, *words],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        start_new_session=True,
+        [executable, *words], input=stdin, capture_output=True, text=True, check=False, start_new_session=True
     )

@@ -68,9 +68,7 @@ DOCKER = Dialect(
             "start it: sudo systemctl start docker",
         ),
         Cause(
-            r"could not select device driver|unresolvable CDI devices",
-            "containers get no GPUs here",
-            TOOLKIT,
+            r"could not select device driver|unresolvable CDI devices", "containers get no GPUs here", TOOLKIT
         ),
         Cause(
             r"nvidia-container-cli: .*(?:bpf_prog_query|cgroup|device rules)",

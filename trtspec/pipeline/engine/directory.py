@@ -11,22 +11,11 @@ from typing import Any
 from trtspec.backends.backend import Backend
 from trtspec.backends.table import backend_named
 from trtspec.base.errors import EngineError
-from trtspec.serving.executors.limits import (
-    DRAFT_TOKENS_EXTERNAL,
-    EAGLE,
-    LOOKAHEAD,
-    MEDUSA,
-    TORCH_VERSION,
-)
+from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, EAGLE, LOOKAHEAD, MEDUSA, TORCH_VERSION
 
 NO_DRAFTS = 1  # `SpeculativeDecodingMode` of TensorRT-LLM, as `DRAFT_TOKENS_EXTERNAL`
 EXTERNAL = "draft_tokens_external"
-MODES = {
-    EXTERNAL: DRAFT_TOKENS_EXTERNAL,
-    "medusa": MEDUSA,
-    "lookahead_decoding": LOOKAHEAD,
-    "eagle": EAGLE,
-}
+MODES = {EXTERNAL: DRAFT_TOKENS_EXTERNAL, "medusa": MEDUSA, "lookahead_decoding": LOOKAHEAD, "eagle": EAGLE}
 """What an engine with a `max_draft_len` does with drafts, as `trtllm-build` calls it, and as it writes it."""
 _REBUILD = "build the engine again"
 

@@ -20,11 +20,7 @@ from typing import Any
 
 from trtspec.base.errors import EngineError
 from trtspec.models.families import FAMILIES
-from trtspec.pipeline.engine.directory import (
-    NO_DRAFTS,
-    check_engine,
-    write_config,
-)
+from trtspec.pipeline.engine.directory import NO_DRAFTS, check_engine, write_config
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.recipe.build_options import is_on
 from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, TORCH_VERSION

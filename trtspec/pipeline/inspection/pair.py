@@ -74,10 +74,7 @@ def inspect_pair(loaded: LoadedRecipe) -> PairReport:
     elif not unseen and Role.DRAFT in sides:
         recipe = loaded.recipe
         findings += compare(
-            sides[Role.TARGET],
-            sides[Role.DRAFT],
-            recipe.engine.max_seq_len,
-            translates=method.translates,
+            sides[Role.TARGET], sides[Role.DRAFT], recipe.engine.max_seq_len, translates=method.translates
         )
         if method.is_at_once:
             findings += check_parallel(sides[Role.DRAFT].source)
