@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from trtspec.cluster.jobs.job import ClusterJob
-from trtspec.cluster.jobs.state import JobState, Phase
+from trtspec.cluster.jobs.scheduler import JobState, Phase
 
 
 class FakeScheduler:

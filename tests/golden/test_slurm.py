@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.cluster.jobs.planning import plan_jobs
-from trtspec.cluster.jobs.wanted import look
+from trtspec.cluster.jobs.planning import look, plan_jobs
 from trtspec.cluster.slurm.scheduler import SlurmScheduler
 from trtspec.cluster.slurm.submission import words
 from trtspec.pipeline.build.plan import make_plan

@@ -26,7 +26,7 @@ from tests.slurm.cluster import RealSlurm, running, wait_for
 from tests.unit.cluster.kubernetes.jobs import job_of
 from trtspec.base.progress import no_progress
 from trtspec.base.roles import Role
-from trtspec.cluster.jobs.wanted import look
+from trtspec.cluster.jobs.planning import look
 from trtspec.cluster.slurm.submission import script
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.store.lease import leased

@@ -45,7 +45,7 @@ def deploy_stop(
 
 
 def _on_cluster(name: str | None, context: str | None, namespace: str | None) -> None:
-    from trtspec.cluster.commands.cluster import tell_left
+    from trtspec.cluster.commands.kubernetes import tell_left
     from trtspec.cluster.kubernetes.connection import connect
     from trtspec.cluster.kubernetes.deployed import find_names, stop
 

@@ -22,11 +22,9 @@ from trtspec.cluster.commands.jobs import (
     result_as_json,
     scripts_as_json,
 )
-from trtspec.cluster.jobs.following import cancel, follow
-from trtspec.cluster.jobs.planning import plan_jobs
+from trtspec.cluster.jobs.following import JobStatus, cancel, follow
+from trtspec.cluster.jobs.planning import PendingBuild, look, plan_jobs
 from trtspec.cluster.jobs.scheduler import JobScheduler
-from trtspec.cluster.jobs.standing import JobStatus
-from trtspec.cluster.jobs.wanted import PendingBuild, look
 from trtspec.cluster.kubernetes.deriving import default_image
 from trtspec.cluster.kubernetes.visible import check_visible
 from trtspec.cluster.slurm.scheduler import SlurmScheduler
@@ -44,8 +42,12 @@ def build_on(options: BuildCommandOptions) -> None:
     """
     assert options.on
     assert options.store
-    on_kubernetes = options.on == "kubernetes"
-    scheduler = _kubernetes(options, options.store) if on_kubernetes else _slurm()
+    scheduler: JobScheduler
+    if options.on == "kubernetes":
+        scheduler = _kubernetes(options, options.store)
+    else:
+        caches = {"HF_HUB_CACHE": Path(HF_HUB_CACHE), "TRTSPEC_CACHE": cache_folder()}
+        scheduler = SlurmScheduler(sys.executable, caches)
     store = trtspec.Store(_plain(options.store))
     wanted = _look(options, store)
     jobs = plan_jobs(wanted, store.address.url, shares_files=scheduler.shares_files)
@@ -119,12 +121,6 @@ def _interrupted(standing: JobStatus, scheduler: JobScheduler, *, cancels: bool)
 
 def _name(wanted: PendingBuild) -> str:
     return wanted.made.resolved.loaded.recipe.name
-
-
-def _slurm() -> JobScheduler:
-    return SlurmScheduler(
-        sys.executable, {"HF_HUB_CACHE": Path(HF_HUB_CACHE), "TRTSPEC_CACHE": cache_folder()}
-    )
 
 
 def _kubernetes(options: BuildCommandOptions, url: str) -> JobScheduler:

@@ -13,8 +13,7 @@ from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import StoreError, TrtspecError
 from trtspec.cli.terminal.options import ForceOption
 from trtspec.cli.terminal.output import out
-from trtspec.cluster.ci.job import check_names, job_of
-from trtspec.cluster.ci.systems import SYSTEMS
+from trtspec.cluster.ci.systems import SYSTEMS, check_names, job_of
 from trtspec.models.hub import find_commit
 from trtspec.pipeline.store.entry import Entry
 from trtspec.pipeline.store.platform import platform_of

@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from trtspec.base.errors import UnavailableError
+    from trtspec.cluster.jobs.following import JobStatus
     from trtspec.cluster.jobs.job import ClusterJob
-    from trtspec.cluster.jobs.scheduler import JobScheduler
-    from trtspec.cluster.jobs.standing import JobStatus
-    from trtspec.cluster.jobs.state import JobState
+    from trtspec.cluster.jobs.scheduler import JobScheduler, JobState
     from trtspec.pipeline.store.entry import Entry
 
 _SILENCE_S = 300.0

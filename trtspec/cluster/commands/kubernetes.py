@@ -1,29 +1,37 @@
-"""Deploys a recipe on a cluster, and collects the values for it."""
+"""Deploys a recipe on a cluster: collects the values for it, and prints the progress."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from trtspec.base.errors import RecipeError, StoreError, UnavailableError
+from trtspec.base.errors import ClusterError, RecipeError, StoreError, UnavailableError
 from trtspec.cli.deploy import DeployArguments
-from trtspec.cli.terminal.output import out
-from trtspec.cluster.commands.cluster import deploy_to
+from trtspec.cli.terminal.output import INTERRUPTED, out
+from trtspec.cluster.kubernetes.connection import connect
+from trtspec.cluster.kubernetes.deploying import ClusterTalk, deploy
 from trtspec.cluster.kubernetes.deriving import ServedRecipe, derive
 from trtspec.cluster.kubernetes.helm import template
-from trtspec.cluster.kubernetes.of_engines import of_engines
+from trtspec.cluster.kubernetes.of_engines import find_build, of_engines
 from trtspec.cluster.kubernetes.of_server import of_server
-from trtspec.cluster.kubernetes.stored import find_build
 from trtspec.cluster.kubernetes.values import Values, chart_values
 from trtspec.cluster.kubernetes.yaml_text import dump
 from trtspec.deployment.build import DeployedBuild
+from trtspec.deployment.pod import PORTS
 from trtspec.pipeline.plan.choices import build_folder
 from trtspec.pipeline.store.address import StoreAddress
 from trtspec.pipeline.store.store import Store
 from trtspec.recipe.loader import LoadedRecipe, load
+
+if TYPE_CHECKING:
+    from trtspec.cluster.kubernetes.cluster import Cluster
+    from trtspec.cluster.kubernetes.resources import Ref
+    from trtspec.cluster.kubernetes.values import Values
 
 
 def deploy_on_cluster(asked: DeployArguments) -> None:
@@ -104,3 +112,52 @@ def _of_engines(loaded: LoadedRecipe, store: str | None) -> ServedRecipe:
             "Prometheus must get them from another deployment's rules or from trtspec monitoring scaling"
         )
     return served
+
+
+def deploy_to(values: Values, context: str | None, timeout: float | None, *, force: bool) -> None:
+    """Deploys to a cluster and prints the progress.
+
+    `timeout` is the number of seconds that may pass without progress; None takes the default of the build.
+    Raises `ClusterError`, and `typer.Exit` with status 130 for Ctrl-C, which leaves what was applied.
+    """
+    cluster, talk = connect(context, values.namespace), ClusterTalk()
+    try:
+        deploy(cluster, values, talk, timeout or float(values.times.progress_s), force=force)
+    except ClusterError:
+        if talk.has_applied and not talk.has_gone_back:
+            out.warning(f"what was applied stays; {_stops(cluster, values.name)} deletes it")
+        raise
+    except KeyboardInterrupt:
+        if talk.has_applied:
+            shows = f"trtspec deploy status {_where(cluster)} shows it"
+            out.status(f"interrupted: the cluster keeps starting what was applied; {shows}")
+        raise typer.Exit(INTERRUPTED) from None
+    _tell_ready(cluster, values)
+
+
+def tell_left(cluster: Cluster, left: Sequence[Ref]) -> None:
+    """Prints what was not deleted because it holds data."""
+    for ref in left:
+        out.status(f"{ref} is kept with its data; kubectl delete {ref} -n {cluster.namespace} deletes it")
+
+
+def _tell_ready(cluster: Cluster, values: Values) -> None:
+    out.status(f"{values.model_name} is ready; {_stops(cluster, values.name)} stops it")
+    if values.kserve:
+        out.result(f"kubectl get inferenceservice {values.name} -n {cluster.namespace}")
+        return
+    host, where = f"{values.name}.{cluster.namespace}.svc", f"-n {cluster.namespace} service/{values.name}"
+    if values.engines:
+        out.result(f"HTTP     http://{host}:{PORTS.http}/v2/models/{values.model_name}/generate")
+    out.result(f"OpenAI   http://{host}:{PORTS.openai}/v1")
+    if values.engines:
+        out.result(f"gRPC     {host}:{PORTS.grpc}")
+    out.result(f"kubectl port-forward {where} {PORTS.openai}:{PORTS.openai}")
+
+
+def _stops(cluster: Cluster, name: str) -> str:
+    return f"trtspec deploy stop {name} {_where(cluster)}"
+
+
+def _where(cluster: Cluster) -> str:
+    return f"--kubernetes --context {cluster.context} --namespace {cluster.namespace}"

@@ -13,13 +13,13 @@ from trtspec.base.errors import ClusterError
 from trtspec.cli.terminal.bounds import print_checks
 from trtspec.cli.terminal.options import ContextOption, JsonOption, NamespaceOption, RecipeArgument
 from trtspec.cli.terminal.output import INTERRUPTED, out
-from trtspec.cluster.commands.cluster import PodTalk
 from trtspec.cluster.commands.kubernetes import find_values
 from trtspec.cluster.kubernetes.canary.metrics import OfPods, OfPrometheus
 from trtspec.cluster.kubernetes.canary.pair import CanaryPair
 from trtspec.cluster.kubernetes.canary.rollout import Canary
 from trtspec.cluster.kubernetes.canary.steps import name_of
 from trtspec.cluster.kubernetes.connection import connect
+from trtspec.cluster.kubernetes.deploying import PodTalk
 from trtspec.deployment.rollout.bounds import BoundState
 from trtspec.recipe.loader import load
 

@@ -1,18 +1,86 @@
-"""Plans the jobs that build what a store lacks: each engine once, and then each pair; pure."""
+"""Plans the jobs that build what a store lacks: each engine once, and then each pair."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtspec.base.errors import StoreError
+from trtspec.base.progress import no_progress
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert import checkpoint_size
 from trtspec.cluster.jobs.job import ClusterJob, Product
-from trtspec.cluster.jobs.wanted import PendingBuild, work_folder
+from trtspec.pipeline.build.plan import BuildPlan
+from trtspec.pipeline.build.stored import key_of, platform_for
 from trtspec.pipeline.plan.resolved import EnginePlan
-from trtspec.pipeline.run.records import FOLDER
-from trtspec.pipeline.steps.stages import Stage, needs_gpu
+from trtspec.pipeline.run.digests import FileDigests
+from trtspec.pipeline.run.records import FOLDER, pending
+from trtspec.pipeline.run.step import name_of
+from trtspec.pipeline.steps import build, check_pair
+from trtspec.pipeline.steps.stages import Stage, needs_gpu, undone_stages
+from trtspec.pipeline.store.entry import Entry
+from trtspec.pipeline.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class PendingBuild:
+    """A recipe's plan, and which parts of it are still to be built."""
+
+    made: BuildPlan
+    pair: Product
+    entry: Entry | None
+    """The pair's entry in the store; None if it is not there. If it is there, nothing is left to build.
+    """
+    engines: Mapping[Role, Product]
+    """The engines that neither the store nor the build directory has."""
+    stages: Mapping[Role, tuple[Stage, ...]]
+    """The stages left to do for each of these engines in its work folder."""
+
+
+def work_folder(output: Path, role: Role) -> Path:
+    """Returns the folder beside a build directory in which jobs build one of its engines."""
+    return output.with_name(f"{output.name}.jobs") / role
+
+
+def look(store: Store, made: BuildPlan) -> PendingBuild:
+    """Returns what is still to be built of a plan that was made for a store.
+
+    Raises StoreError. Raises PairError for models that do not fit together, before a job waits for hours.
+    """
+    for step in made.own_steps:
+        if step.kind == check_pair.KIND:
+            step.action(made.output, lambda *_: None)
+    pair = _product(made, None)
+    if entry := store.find(pair.platform, pair.key):
+        return PendingBuild(made, pair, entry, {}, {})
+    undone = pending(made.own_steps, made.output, made.digests)
+    engines = {
+        role: product
+        for role in made.resolved.engines
+        if name_of(build.KIND, role) in undone
+        and not store.find((product := _product(made, role)).platform, product.key)
+    }
+    stages = {role: _stages(made, role) for role in engines}
+    return PendingBuild(made, pair, None, engines, stages)
+
+
+def _product(made: BuildPlan, only: Role | None) -> Product:
+    key = key_of(made, only)
+    if key is None:
+        raise StoreError(
+            made.output, "cannot be looked up in the store: the models' files have not been read"
+        )
+    return Product(platform_for(made, only), key)
+
+
+def _stages(made: BuildPlan, role: Role) -> tuple[Stage, ...]:
+    folder = work_folder(made.output, role)
+    steps = [step for step in made.own_steps if step.role is role]
+    digests = FileDigests(folder / FOLDER / "digests.json", no_progress)
+    undone = pending(steps, folder, digests)
+    return tuple(undone_stages(made.resolved.engines[role], steps, undone))
+
 
 _DIGITS = 16
 
@@ -36,16 +104,6 @@ def plan_jobs(wanted: Sequence[PendingBuild], store: str, *, shares_files: bool)
     return jobs
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """The stages of one job."""
-
-    last: Stage
-    """The last of the stages."""
-    gpus: int
-    """The number of GPUs that the job has."""
-
-
 class _Planner:
     """Makes the jobs of one recipe."""
 
@@ -56,37 +114,30 @@ class _Planner:
     def engine_jobs(self, role: Role, product: Product, *, shares_files: bool) -> Iterator[ClusterJob]:
         """Yields the jobs of one engine; each continues where the one before it ended."""
         engine, stages = self._resolved.engines[role], self._wanted.stages[role]
-        before = tuple[str, ...]()
-        for group in _groups(engine, stages, self._gpus_of_node, apart=shares_files):
-            is_last = group.last is Stage.BUILD
+        recipe, before = self._loaded.recipe, tuple[str, ...]()
+        # If engines span several hosts, a job can have the GPUs of one.
+        most = recipe.kubernetes.hosts.gpus_per_host if recipe.kubernetes.hosts else recipe.hardware.count
+        for stage, gpus in _groups(engine, stages, most, apart=shares_files):
             job = self._job(
-                product.key,
+                product,
                 role,
-                group.last,
-                ("--only", role.value, "--until", group.last.value),
+                stage,
+                ("--only", role.value, "--until", stage.value),
                 work_folder(self._output, role),
-                gpus=group.gpus,
+                gpus=gpus,
                 size=checkpoint_size(engine.model.source, engine.checkpoint, engine.draft_inside),
                 after=before,
-                product=product if is_last else None,
             )
             before = (job.name,)
             yield job
 
-    @property
-    def _gpus_of_node(self) -> int:
-        """The most GPUs that a job can have: those of one host if engines span several hosts."""
-        recipe = self._loaded.recipe
-        return recipe.kubernetes.hosts.gpus_per_host if recipe.kubernetes.hosts else recipe.hardware.count
-
     def pair_job(self, after: tuple[str, ...]) -> ClusterJob:
         """Returns the job that assembles the pair from what other jobs have made, and pushes it."""
-        pair = self._wanted.pair
-        return self._job(pair.key, "pair", None, (), self._output, gpus=0, size=0, after=after, product=pair)
+        return self._job(self._wanted.pair, "pair", None, (), self._output, gpus=0, size=0, after=after)
 
     def _job(
         self,
-        key: str,
+        product: Product,
         what: str,
         stage: Stage | None,
         words: tuple[str, ...],
@@ -95,19 +146,18 @@ class _Planner:
         gpus: int,
         size: int,
         after: tuple[str, ...],
-        product: Product | None,
     ) -> ClusterJob:
         resolved, recipe = self._resolved, self._loaded.recipe
         part = f"{what}: {stage}" if stage else what
         backend = ("--backend", self._loaded.asked) if self._loaded.asked else ()
         return ClusterJob(
-            name=f"trtspec-{stage or what}-{key[:_DIGITS]}",
+            name=f"trtspec-{stage or what}-{product.key[:_DIGITS]}",
             title=f"{recipe.name} {part}",
             file=self._loaded.path.absolute(),
             words=(*words, *backend),
             output=folder,
             store=self._store,
-            key=key,
+            key=product.key,
             after=after,
             gpus=gpus,
             size=size,
@@ -115,7 +165,7 @@ class _Planner:
             image=resolved.release.image if resolved.release else None,
             folders=self._folders(),
             log=self._output / FOLDER / "logs" / f"job-{part.replace(': ', '-')}.log",
-            product=product,
+            product=product if stage in (None, Stage.BUILD) else None,
         )
 
     def _folders(self) -> tuple[Path, ...]:
@@ -129,16 +179,20 @@ class _Planner:
         return tuple(path for path in absolute if not any(other in path.parents for other in absolute))
 
 
-def _groups(engine: EnginePlan, stages: Sequence[Stage], gpus: int, *, apart: bool) -> Iterator[_Group]:
-    """Yields runs of stages that need a GPU and runs that need none; without `apart`, one run of all
-    stages."""
+def _groups(
+    engine: EnginePlan, stages: Sequence[Stage], gpus: int, *, apart: bool
+) -> Iterator[tuple[Stage, int]]:
+    """Yields the last stage, and the GPUs, of each run of stages that need a GPU or that need none.
+
+    Without `apart`, all stages are one run.
+    """
     needs = [_gpus(stage, engine, gpus) for stage in stages]
     if not apart:
-        yield _Group(stages[-1], max(needs))
+        yield stages[-1], max(needs)
         return
     for index, stage in enumerate(stages):
         if index + 1 == len(stages) or (needs[index] > 0) != (needs[index + 1] > 0):
-            yield _Group(stage, needs[index])
+            yield stage, needs[index]
 
 
 def _gpus(stage: Stage, engine: EnginePlan, count: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trtspec.base.errors import ClusterError
@@ -11,10 +11,18 @@ from trtspec.cluster.kubernetes import pods, workloads
 from trtspec.cluster.kubernetes.canary import standing
 from trtspec.cluster.kubernetes.cluster import Cluster, Manifest
 from trtspec.cluster.kubernetes.helm import Helm
-from trtspec.cluster.kubernetes.labels import CANARY, INSTANCE, OURS, of_instance
 from trtspec.cluster.kubernetes.pods import Pod
 from trtspec.cluster.kubernetes.refusals import RefusedByCluster
-from trtspec.cluster.kubernetes.resources import POD, VOLUME_CLAIM, Ref, Resource
+from trtspec.cluster.kubernetes.resources import (
+    CANARY,
+    INSTANCE,
+    OURS,
+    POD,
+    VOLUME_CLAIM,
+    Ref,
+    Resource,
+    of_instance,
+)
 from trtspec.cluster.kubernetes.troubles import trouble_of
 from trtspec.cluster.kubernetes.workloads import WORKLOADS, ReplicaCounts
 
@@ -61,7 +69,7 @@ def find_deployed(cluster: Cluster) -> list[DeployedWorkload]:
     for resource in WORKLOADS:
         for manifest in _labelled(cluster, resource):
             instance = manifest["metadata"]["labels"].get(INSTANCE, "")
-            labels = _pod_labels(manifest) or of_instance(instance)
+            labels = (manifest["spec"].get("selector") or {}).get("matchLabels") or of_instance(instance)
             here = pods.newest([pods.parse(each) for each in cluster.labelled(POD, labels)])
             workload = workloads.look(cluster, manifest)
             trouble = workload.denied or _trouble(cluster, here)
@@ -111,13 +119,6 @@ def _labelled(cluster: Cluster, resource: Resource) -> list[Manifest]:
             return []
         raise
     return [each for each in found if not each["metadata"].get("ownerReferences")]
-
-
-def _pod_labels(manifest: Mapping[str, object]) -> dict[str, str]:
-    """Returns the labels that select a workload's own pods."""
-    spec = manifest["spec"]
-    assert isinstance(spec, Mapping)
-    return dict((spec.get("selector") or {}).get("matchLabels") or {})
 
 
 def _trouble(cluster: Cluster, here: list[Pod]) -> str:

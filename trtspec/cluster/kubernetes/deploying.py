@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
-from typing import Protocol
 
 from trtspec.base.errors import ClusterError, RefusedError
+from trtspec.base.progress import Advance
+from trtspec.cli.terminal.output import out
 from trtspec.cluster.kubernetes import workloads
 from trtspec.cluster.kubernetes.canary.standing import read, ref_of
 from trtspec.cluster.kubernetes.cluster import SCALER, Cluster, Manifest
 from trtspec.cluster.kubernetes.helm import Helm
-from trtspec.cluster.kubernetes.labels import of_instance
 from trtspec.cluster.kubernetes.refusals import RefusedByCluster
 from trtspec.cluster.kubernetes.resources import (
     DEPLOYMENT,
@@ -25,30 +25,61 @@ from trtspec.cluster.kubernetes.resources import (
     VOLUME_CLAIM,
     Ref,
     Resource,
+    of_instance,
 )
+from trtspec.cluster.kubernetes.troubles import Trouble
 from trtspec.cluster.kubernetes.values import Values
-from trtspec.cluster.kubernetes.waiting import PodListener, PodWait
+from trtspec.cluster.kubernetes.waiting import PodWait
 from trtspec.recipe.kubernetes import Claim
 
 
-class DeployTalk(Protocol):
-    """Is notified of the progress of a deployment."""
+class ClusterTalk:
+    """Prints how a deployment is applied and starts.
+
+    `has_applied` is true once the cluster has it, and `has_gone_back` once it was rolled back.
+    """
+
+    def __init__(self) -> None:
+        self.has_applied = self.has_gone_back = False
 
     def left_out(self, ref: Ref) -> None:
-        """Called for an optional object whose kind the cluster does not know."""
-        ...
+        out.warning(f"{ref} is left out: this cluster does not have {ref.resource.owner}")
 
-    def applying(self) -> AbstractContextManager[None]:
-        """Returns a context in which Helm applies the objects."""
-        ...
-
-    def waiting(self) -> AbstractContextManager[PodListener]:
-        """Returns a context in which pods are awaited."""
-        ...
+    @contextmanager
+    def applying(self) -> Iterator[None]:
+        with out.progress("applying, by helm"):
+            yield
+        self.has_applied = True
 
     def going_back(self, revision: int) -> None:
-        """Called before the release is rolled back."""
-        ...
+        out.warning(f"rolling the release back to revision {revision}, which served before")
+        self.has_gone_back = True
+
+    @contextmanager
+    def waiting(self) -> Iterator[PodTalk]:
+        with out.progress("waiting for pods") as advance:
+            yield PodTalk(advance)
+
+
+class PodTalk:
+    """Prints how pods start: in place on a terminal; elsewhere, or without progress, one line for each
+    change."""
+
+    def __init__(self, advance: Advance | None = None) -> None:
+        self._advance, self._said = advance, ""
+
+    def stands(self, ready: int, wanted: int, words: str) -> None:
+        said = f"{ready} of {wanted} ready ({words})"
+        if said != self._said and not (self._advance and out.draws):
+            out.status(said)
+        self._said = said
+        if self._advance:
+            self._advance(0, said)
+
+    def troubled(self, trouble: Trouble) -> None:
+        out.warning(f"{trouble.subject}: {trouble.problem}; it may pass")
+        if trouble.repair:
+            out.hint(trouble.repair)
 
 
 def workload_of(values: Values) -> Ref:
@@ -58,7 +89,7 @@ def workload_of(values: Values) -> Ref:
     return Ref(LEADER_WORKER_SET if values.group else DEPLOYMENT, values.name)
 
 
-def deploy(cluster: Cluster, values: Values, talk: DeployTalk, patience_s: float, *, force: bool) -> None:
+def deploy(cluster: Cluster, values: Values, talk: ClusterTalk, patience_s: float, *, force: bool) -> None:
     """Returns when all pods serve.
 
     Raises `ClusterError` if the cluster refuses the deployment or its pods do not start. In that case a
@@ -71,16 +102,25 @@ def deploy(cluster: Cluster, values: Values, talk: DeployTalk, patience_s: float
         raise RefusedError(values.name, problem, repair)
     helm, workload = Helm(cluster), workload_of(values)
     _check_kinds(cluster, values)
-    before, has_served = helm.revision(values.name), _serves(cluster, workload)
-    for ref in _lacking(cluster, values):
-        talk.left_out(ref)
+    before, found = helm.revision(values.name), cluster.find(workload)
+    has_served = found is not None and workloads.look(cluster, found).is_done
+    for resource, is_wanted in zip(
+        MONITORS, (values.monitoring.pod_monitor, values.monitoring.rules), strict=True
+    ):
+        if is_wanted and _unknown(cluster, resource, values.name):
+            talk.left_out(Ref(resource, values.name))
     with talk.applying():
         if values.scaling:
             _hand_over(cluster, workload)
         try:
             helm.upgrade(_no_smaller(cluster, values), force=force)
         except ClusterError:
-            _take_back(helm, values.name, before, force=force)
+            # What was applied before is undone; an error of Helm here would hide the cause.
+            with suppress(ClusterError):
+                if before is None:
+                    helm.uninstall(values.name)
+                else:
+                    helm.rollback(values.name, before, force=force)
             raise
     try:
         with talk.waiting() as listener:
@@ -95,22 +135,6 @@ def deploy(cluster: Cluster, values: Values, talk: DeployTalk, patience_s: float
         cluster.delete(ref_of(values.name))
 
 
-def _serves(cluster: Cluster, workload: Ref) -> bool:
-    """Says whether all pods of a workload are ready, so that there is something to go back to."""
-    found = cluster.find(workload)
-    return found is not None and workloads.look(cluster, found).is_done
-
-
-def _take_back(helm: Helm, name: str, before: int | None, *, force: bool) -> None:
-    """Undoes what was applied before an object was refused."""
-    # An error of Helm here would hide the cause.
-    with suppress(ClusterError):
-        if before is None:
-            helm.uninstall(name)
-        else:
-            helm.rollback(name, before, force=force)
-
-
 def _check_kinds(cluster: Cluster, values: Values) -> None:
     """Raises `RefusedByCluster` for a kind of object that the values need and the cluster does not know."""
     gateway, scaling = values.gateway, values.scaling
@@ -123,14 +147,6 @@ def _check_kinds(cluster: Cluster, values: Values) -> None:
     for resource, is_needed in needed.items():
         if is_needed and resource.owner and (error := _unknown(cluster, resource, values.name)):
             raise error
-
-
-def _lacking(cluster: Cluster, values: Values) -> Iterator[Ref]:
-    """Yields the optional objects of the values whose kinds the cluster does not know."""
-    monitoring = values.monitoring
-    for resource, is_wanted in zip(MONITORS, (monitoring.pod_monitor, monitoring.rules), strict=True):
-        if is_wanted and _unknown(cluster, resource, values.name):
-            yield Ref(resource, values.name)
 
 
 def _unknown(cluster: Cluster, resource: Resource, name: str) -> RefusedByCluster | None:

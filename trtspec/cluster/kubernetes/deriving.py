@@ -149,11 +149,8 @@ def gpu_labels(recipe: Recipe) -> dict[str, str]:
 
 
 def _group(recipe: Recipe, hosts: Hosts) -> GroupValues:
-    return GroupValues(
-        size=recipe.hardware.count // hosts.gpus_per_host,
-        leader=tuple(hosts.leader),
-        worker=tuple(hosts.worker),
-    )
+    size = recipe.hardware.count // hosts.gpus_per_host
+    return GroupValues(size=size, leader=tuple(hosts.leader), worker=tuple(hosts.worker))
 
 
 def _scaling(asked: Autoscaling) -> ScalingValues:

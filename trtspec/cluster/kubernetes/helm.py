@@ -15,9 +15,8 @@ from typing import Any
 
 from trtspec.base.errors import ClusterError, UnavailableError
 from trtspec.cluster.kubernetes.cluster import MANAGER, SCALER, Cluster
-from trtspec.cluster.kubernetes.labels import OURS
 from trtspec.cluster.kubernetes.refusals import helms_words
-from trtspec.cluster.kubernetes.resources import CONFIG_MAP, MONITORS, Ref
+from trtspec.cluster.kubernetes.resources import CONFIG_MAP, MONITORS, OURS, Ref
 from trtspec.cluster.kubernetes.values import Values, chart_values
 
 _HELM = "helm"

@@ -13,7 +13,7 @@ from trtspec.base.units import GIB
 from trtspec.cluster.jobs.job import SHARED_MEMORY, ClusterJob
 from trtspec.cluster.kubernetes.cluster import Manifest
 from trtspec.cluster.kubernetes.deriving import default_image, gib, gpu_choice, gpu_labels, name_of
-from trtspec.cluster.kubernetes.labels import COMPONENT, INSTANCE, NAME
+from trtspec.cluster.kubernetes.resources import COMPONENT, INSTANCE, NAME
 from trtspec.deployment.pod import RECIPE, TEMPORARY
 from trtspec.deployment.pod import SHARED_MEMORY as SHARED_MEMORY_FOLDER
 from trtspec.recipe.kubernetes import EmptyDir, HostPath, OwnClaim

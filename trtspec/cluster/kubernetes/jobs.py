@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trtspec.base.errors import ClusterError, JobError, UnavailableError
 from trtspec.cluster.jobs.job import ClusterJob
-from trtspec.cluster.jobs.state import JobState, Phase
+from trtspec.cluster.jobs.scheduler import JobState, Phase
 from trtspec.cluster.kubernetes import job_states, pods
 from trtspec.cluster.kubernetes.cluster import Cluster, Manifest, UnreachableError
 from trtspec.cluster.kubernetes.job_object import BUILDS, CONTAINER, job_object, network_policy

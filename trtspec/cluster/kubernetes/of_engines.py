@@ -1,9 +1,14 @@
-"""Derives the values of a deployment of engines that a store has; pure."""
+"""Finds the build of a recipe in a store, and derives the values of its deployment."""
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
+from trtspec.base.errors import StoreError
 from trtspec.base.roles import Role
 from trtspec.base.units import GIB
 from trtspec.cluster.kubernetes.deriving import (
@@ -14,12 +19,74 @@ from trtspec.cluster.kubernetes.deriving import (
     server_times,
     volume_of,
 )
-from trtspec.cluster.kubernetes.stored import StoredBuild
 from trtspec.cluster.kubernetes.values import EngineValues, HostResources
 from trtspec.deployment import pod
 from trtspec.deployment.patience import SLOW_B_S
+from trtspec.pipeline.store.entry import Entry
+from trtspec.pipeline.store.store import Store
 from trtspec.recipe import gpus
 from trtspec.recipe.schema import Recipe
+from trtspec.serving.executors.draft_logits import most_bytes
+from trtspec.serving.executors.limits import limits_of
+
+
+@dataclass(frozen=True, slots=True)
+class BuildEngine:
+    """An engine of a stored build."""
+
+    ranks: int
+    weights: int
+    """The bytes of all its ranks."""
+    kv_per_token: int
+    """The bytes of one token in the KV caches of all ranks."""
+    max_batch_size: int
+    """The largest number of requests at once."""
+    max_seq_len: int
+    """The largest number of tokens of a request."""
+    draft_logits: int
+    """The bytes of draft logits for the largest number of sampled requests that it verifies at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBuild:
+    """A build in a store, ready to be served."""
+
+    entry: Entry
+    engines: Mapping[Role, BuildEngine]
+
+
+def find_build(store: Store, recipe: Recipe) -> StoredBuild:
+    """Returns the newest build of the recipe as it is now; raises StoreError if the store has none."""
+    of_name = [entry for entry in store.entries() if entry.role == "pair" and entry.name == recipe.name]
+    found = [
+        entry
+        for entry in of_name
+        if entry.manifest["recipe"] == recipe.digest and entry.platform.backend == recipe.backend
+    ]
+    if not found:
+        other = ", but it has builds of other recipes of this name" if of_name else ""
+        problem = f"has no build of {recipe.name} from the recipe as it is now{other}"
+        raise StoreError(str(store), problem, "trtspec build RECIPE --store URL")
+    return StoredBuild(found[0], {role: _engine(store, found[0], role) for role in recipe.engines})
+
+
+def _engine(store: Store, entry: Entry, role: Role) -> BuildEngine:
+    folder = f"{role}/engine"
+    chunks = entry.files[f"{folder}/config.json"].chunks
+    config: dict[str, Any] = json.loads(b"".join(store.read_chunk(chunk) for chunk in chunks))
+    pretrained, build = config["pretrained_config"], config["build_config"]
+    heads = pretrained["num_key_value_heads"] * pretrained["head_size"]
+    item = 4 if pretrained["dtype"] == "float32" else 2
+    ranks = [file.size for path, file in entry.files.items() if path.startswith(f"{folder}/rank")]
+    return BuildEngine(
+        ranks=len(ranks),
+        weights=sum(ranks),
+        kv_per_token=2 * pretrained["num_hidden_layers"] * heads * item,
+        max_batch_size=build["max_batch_size"],
+        max_seq_len=build["max_seq_len"],
+        draft_logits=most_bytes(limits_of(config)),
+    )
+
 
 # Estimates, rather too large: first for Triton, the coordinator and OpenAI's API, then for the CUDA context,
 # NCCL and pinned memory of each rank.
@@ -58,7 +125,11 @@ def _resources(recipe: Recipe, build: StoredBuild) -> HostResources:
     group = recipe.kubernetes.hosts
     hosts = recipe.hardware.count // group.gpus_per_host if group else 1
     memory, shared, cpus = float(_BASE), GIB, _CPUS
-    is_on_cpu = {role: _is_on_cpu(recipe, role) for role in build.engines}
+    is_on_cpu = {
+        role: recipe.hardware.gpu == gpus.NONE or (role is Role.DRAFT and recipe.draft_gpus == ())
+        for role in build.engines
+    }
+    is_bls = recipe.serving.layout == "bls" or any(engine.ranks > 1 for engine in build.engines.values())
     for role, engine in build.engines.items():
         ranks = math.ceil(engine.ranks / hosts)
         memory += engine.weights * ranks / engine.ranks
@@ -70,7 +141,7 @@ def _resources(recipe: Recipe, build: StoredBuild) -> HostResources:
             shared += GIB * ranks
             cpus += _CPUS_OF_A_RANK * ranks
         memory += engine.draft_logits
-        shared += engine.draft_logits if _is_bls(recipe, build) else 0
+        shared += engine.draft_logits if is_bls else 0
     return host_resources(
         recipe,
         cpus=cpus,
@@ -80,13 +151,3 @@ def _resources(recipe: Recipe, build: StoredBuild) -> HostResources:
         weights=build.entry.size,
         on_cpu=any(is_on_cpu.values()),
     )
-
-
-def _is_bls(recipe: Recipe, build: StoredBuild) -> bool:
-    is_needed = any(engine.ranks > 1 for engine in build.engines.values())
-    return recipe.serving.layout == "bls" or is_needed
-
-
-def _is_on_cpu(recipe: Recipe, role: Role) -> bool:
-    on_cpu = role is Role.DRAFT and recipe.draft_gpus == ()
-    return on_cpu or recipe.hardware.gpu == gpus.NONE

@@ -29,9 +29,10 @@ def _unseen(loaded: LoadedRecipe) -> Iterator[Finding]:
         if isinstance(location, Path) and not _is_mounted(loaded, model.model):
             yield _finding(loaded, f"{role}.model", location, "a model of the Hub")
         calibration = loaded.recipe.calibration(model)
-        if calibration and _is_file(loaded, calibration.dataset):
+        text = calibration.dataset if calibration else ""
+        if text and (loaded.path.parent / text).exists() and not _is_mounted(loaded, text):
             key = f"{role}.quantization.calibration.dataset"
-            yield _finding(loaded, key, Path(calibration.dataset), "a dataset of the Hub")
+            yield _finding(loaded, key, Path(text), "a dataset of the Hub")
         lora = model.build.get("lora_dir")
         if lora and not _is_mounted(loaded, str(lora)):
             yield _finding(loaded, f"{role}.build.lora_dir", Path(str(lora)), "none")
@@ -48,10 +49,6 @@ def _store(loaded: LoadedRecipe, store: str) -> Iterator[Finding]:
         problem = f"{StoreAddress(url)} contains a secret, which everybody who reads a Job would see"
         repair = "put it into a Secret, and name that in kubernetes.build.secret or kubernetes.secrets.store"
         yield loaded.problem("kubernetes.store", problem, repair)
-
-
-def _is_file(loaded: LoadedRecipe, name: str) -> bool:
-    return (loaded.path.parent / name).exists() and not _is_mounted(loaded, name)
 
 
 def _is_mounted(loaded: LoadedRecipe, name: str) -> bool:

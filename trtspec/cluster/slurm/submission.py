@@ -38,7 +38,7 @@ def words(job: ClusterJob, after: Sequence[str]) -> tuple[str, ...]:
         f"--job-name={job.name}",
         f"--comment={job.title}",
         *("--nodes=1", "--ntasks=1", "--requeue", "--open-mode=append", "--export=ALL", "--chdir=/"),
-        f"--output={_pattern(job.log)}",
+        f"--output={str(job.log).replace('%', '%%')}",  # % begins a pattern
         f"--dependency={','.join(order)}",
         "--kill-on-invalid-dep=yes",
         *_asked(job),
@@ -96,11 +96,6 @@ def _options(job: ClusterJob) -> dict[str, bool | int | str]:
     memory = {} if given.keys() & _MEMORIES else {"mem": f"{math.ceil(job.memory / GIB)}G"}
     cpus = {} if given.keys() & _PROCESSORS else {_CPU: CPUS}
     return {**memory, **cpus, **given}
-
-
-def _pattern(file: Path) -> str:
-    """Returns a file's name escaped for `--output`, where % begins a pattern."""
-    return str(file).replace("%", "%%")
 
 
 def _shell(argv: Sequence[str]) -> str:

@@ -11,9 +11,9 @@ from rich.console import Console
 from tests.unit.cluster.jobs.conftest import Look
 from trtspec.base.errors import UnavailableError
 from trtspec.cluster.commands.jobs import Lines, table, words
+from trtspec.cluster.jobs.following import JobStatus
 from trtspec.cluster.jobs.planning import plan_jobs
-from trtspec.cluster.jobs.standing import JobStatus
-from trtspec.cluster.jobs.state import JobState, Phase
+from trtspec.cluster.jobs.scheduler import JobState, Phase
 
 
 @pytest.fixture

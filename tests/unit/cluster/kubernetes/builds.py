@@ -8,8 +8,7 @@ from pathlib import Path
 
 from trtspec.base.roles import Role
 from trtspec.cluster.kubernetes.deriving import derive
-from trtspec.cluster.kubernetes.of_engines import of_engines
-from trtspec.cluster.kubernetes.stored import BuildEngine, StoredBuild
+from trtspec.cluster.kubernetes.of_engines import BuildEngine, StoredBuild, of_engines
 from trtspec.cluster.kubernetes.values import Values
 from trtspec.pipeline.store.entry import Chunk, Entry, StoredFile
 from trtspec.pipeline.store.platform import platform_of

@@ -8,10 +8,9 @@ from pathlib import Path
 from tests.fakes.kubernetes.emulator import Emulator
 from tests.fakes.kubernetes.scripts import Script
 from trtspec.base.errors import UnavailableError
-from trtspec.cluster.jobs.following import follow
+from trtspec.cluster.jobs.following import JobStatus, follow
 from trtspec.cluster.jobs.job import ClusterJob, Product
-from trtspec.cluster.jobs.standing import JobStatus
-from trtspec.cluster.jobs.state import JobState
+from trtspec.cluster.jobs.scheduler import JobState
 from trtspec.cluster.kubernetes.jobs import KubernetesJobs
 from trtspec.pipeline.store.platform import Platform
 from trtspec.pipeline.store.store import Store

@@ -15,7 +15,7 @@ from tests.fakes.kubernetes import scripts
 from tests.fakes.kubernetes.emulator import NAMESPACE, Emulator
 from tests.unit.cluster.kubernetes.builds import RECIPES, STORE, stored
 from tests.unit.deployment.rollout.metrics import text_of, told
-from trtspec.cluster.kubernetes.stored import StoredBuild
+from trtspec.cluster.kubernetes.of_engines import StoredBuild
 from trtspec.recipe.schema import Recipe
 from trtspec.serving.stats import Stats
 

@@ -15,9 +15,8 @@ from tests.fakes.kubernetes.scripts import (
     finishing,
 )
 from tests.unit.cluster.kubernetes.jobs import Heard, job_of, pods, run, scripted, while_waiting
-from trtspec.cluster.jobs.following import cancel
-from trtspec.cluster.jobs.standing import JobStatus
-from trtspec.cluster.jobs.state import Phase
+from trtspec.cluster.jobs.following import JobStatus, cancel
+from trtspec.cluster.jobs.scheduler import Phase
 from trtspec.cluster.kubernetes.cluster import Cluster
 from trtspec.cluster.kubernetes.jobs import KubernetesJobs
 

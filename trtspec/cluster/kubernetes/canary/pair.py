@@ -11,9 +11,8 @@ from trtspec.cluster.kubernetes import pods, workloads
 from trtspec.cluster.kubernetes.canary.steps import PodCounts, moves
 from trtspec.cluster.kubernetes.cluster import Cluster
 from trtspec.cluster.kubernetes.helm import Helm
-from trtspec.cluster.kubernetes.labels import CANARY, STABLE, of_instance, on_track
 from trtspec.cluster.kubernetes.pods import Pod
-from trtspec.cluster.kubernetes.resources import DEPLOYMENT, POD, Ref
+from trtspec.cluster.kubernetes.resources import CANARY, DEPLOYMENT, POD, STABLE, Ref, of_instance, on_track
 from trtspec.cluster.kubernetes.values import Values
 from trtspec.cluster.kubernetes.waiting import PodListener, PodWait
 from trtspec.cluster.kubernetes.workloads import ReplicaCounts

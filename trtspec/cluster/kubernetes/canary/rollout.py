@@ -9,14 +9,13 @@ from typing import Any
 
 from trtspec.base.errors import ClusterError, RefusedError, UnavailableError
 from trtspec.cluster.kubernetes.canary import standing as standings
-from trtspec.cluster.kubernetes.canary.bounds import CanaryEvidence, check
-from trtspec.cluster.kubernetes.canary.evidence import Counted, grown
+from trtspec.cluster.kubernetes.canary.evidence import CanaryEvidence, Counted, check, grown
 from trtspec.cluster.kubernetes.canary.metrics import MOST_PODS, PodMetrics
 from trtspec.cluster.kubernetes.canary.pair import CanaryPair
 from trtspec.cluster.kubernetes.canary.standing import CanaryState
 from trtspec.cluster.kubernetes.canary.steps import PodCounts, counts_of, name_of, steps_for
-from trtspec.cluster.kubernetes.labels import CANARY, STABLE
 from trtspec.cluster.kubernetes.pods import Pod
+from trtspec.cluster.kubernetes.resources import CANARY, STABLE
 from trtspec.deployment.rollout.bounds import BoundState, Check, overall
 from trtspec.deployment.rollout.standing import now
 

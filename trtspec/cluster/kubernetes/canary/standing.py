@@ -10,8 +10,7 @@ from typing import Any
 from trtspec.base.errors import ClusterError
 from trtspec.cluster.kubernetes.canary.evidence import Counted
 from trtspec.cluster.kubernetes.cluster import Cluster, Manifest
-from trtspec.cluster.kubernetes.labels import INSTANCE, NAME
-from trtspec.cluster.kubernetes.resources import CONFIG_MAP, Ref
+from trtspec.cluster.kubernetes.resources import CONFIG_MAP, INSTANCE, NAME, Ref
 
 _KEY, _VERSION = "standing.json", 2
 
