@@ -37,10 +37,10 @@ from tests.perf.load import DEADLINE_S, HERE, TINY, Texts
 from tests.perf.pair import machine, run_build
 from tests.ports import free_ports
 from trtspec.capacity.demand import Demand, SimulatedRequest, jobs, lognormal
-from trtspec.capacity.measured import LatencyPoint, MeasuredLatency, of_levels
+from trtspec.capacity.measured import MeasuredLatency, of_levels
 from trtspec.capacity.simulation import Setup, simulate
 from trtspec.capacity.steady import pace
-from trtspec.capacity.tempo import Replica
+from trtspec.capacity.tempo import Replica, Turn
 from trtspec.client.endpoint import Api, Endpoint, EndpointRequest, TimedAnswer
 from trtspec.client.finding import find
 from trtspec.client.scrape import Scrape, parse, read
@@ -223,10 +223,10 @@ def tempo(found: Sequence[Sequence[LoadResult]]) -> MeasuredLatency:
     return MeasuredLatency(points, statistics.fmean(one.prompt_token_s for one in whole))
 
 
-def _mean(points: Sequence[LatencyPoint]) -> LatencyPoint:
-    seconds = statistics.fmean(point.turn.seconds for point in points)
-    drafting_s = statistics.fmean(point.turn.drafting_s for point in points)
-    return replace(points[0], turn=replace(points[0].turn, seconds=seconds, drafting_s=drafting_s))
+def _mean(points: Sequence[tuple[int, Turn]]) -> tuple[int, Turn]:
+    seconds = statistics.fmean(turn.seconds for _, turn in points)
+    drafting_s = statistics.fmean(turn.drafting_s for _, turn in points)
+    return points[0][0], replace(points[0][1], seconds=seconds, drafting_s=drafting_s)
 
 
 def rate(measured: MeasuredLatency, use: float) -> float:
@@ -269,8 +269,8 @@ def compared(
         "requests": len(asked),
         "rate": round(demand.rate, 2),
         "load": [round(one, 1) for one in os.getloadavg()],
-        "turn_ms": {str(point.texts): round(point.turn.seconds * 1e3, 2) for point in measured.points},
-        "drafting_ms": {str(point.texts): round(point.turn.drafting_s * 1e3, 2) for point in measured.points},
+        "turn_ms": {str(count): round(turn.seconds * 1e3, 2) for count, turn in measured.points},
+        "drafting_ms": {str(count): round(turn.drafting_s * 1e3, 2) for count, turn in measured.points},
         "prompt_token_ms": round(measured.prompt_token_s * 1e3, 3),
         "first_token_p95_s": {"real": round(first.p95, 4), "simulated": round(simulated_first, 4)},
         "end_to_end_p95_s": {"real": round(whole.p95, 4), "simulated": round(simulated_whole, 4)},

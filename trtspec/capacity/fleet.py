@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from trtspec.base.progress import Advance
 from trtspec.capacity.checks import InBurst, Seen, at_usual_rate, in_burst
 from trtspec.capacity.demand import Demand
-from trtspec.capacity.replicas import EngineBytes
+from trtspec.capacity.replicas import ColdStart, EngineBytes, cold_start
 from trtspec.capacity.sizing import Sized, capacity, obstacle, of_size, size
-from trtspec.capacity.start import ColdStart, cold_start
 from trtspec.capacity.steady import LatencyBounds
 from trtspec.capacity.tempo import Replica, SlowedTempo
 from trtspec.recipe.fleet import Start

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from trtspec.base.errors import MeasureError
@@ -22,44 +23,32 @@ _REPAIR = (
 
 
 @dataclass(frozen=True, slots=True)
-class LatencyPoint:
-    """The measured iteration at one number of sequences."""
-
-    texts: int
-    turn: Turn
-
-
-@dataclass(frozen=True, slots=True)
 class MeasuredLatency:
     """Lines between the measured points, from the fewest to the most sequences.
 
     Beyond the last point the last slope continues.
     """
 
-    points: tuple[LatencyPoint, ...]
+    points: tuple[tuple[int, Turn], ...]
+    """The measured iteration at each number of sequences."""
     prompt_token_s: float
     """The time of one token of a prompt, including the request's way to the engines."""
 
     def turn(self, texts: int, context: float) -> Turn:
         points = self.points
-        place = bisect_left([point.texts for point in points], texts)
+        place = bisect_left([count for count, _ in points], texts)
         if place == 0 or len(points) == 1:
-            return points[0].turn
-        low, high = points[min(place, len(points) - 1) - 1 :][:2]
-        share = (texts - low.texts) / (high.texts - low.texts)
-        seconds = low.turn.seconds + share * (high.turn.seconds - low.turn.seconds)
-        drafting = low.turn.drafting_s + share * (high.turn.drafting_s - low.turn.drafting_s)
-        survival = _between(low.turn, high.turn, min(share, 1.0))
-        return Turn(max(seconds, low.turn.seconds), survival, max(drafting, 0.0))
+            return points[0][1]
+        (fewer, low), (more, high) = points[min(place, len(points) - 1) - 1 :][:2]
+        share = (texts - fewer) / (more - fewer)
+        seconds = low.seconds + share * (high.seconds - low.seconds)
+        drafting = low.drafting_s + share * (high.drafting_s - low.drafting_s)
+        pairs = zip_longest(low.survival, high.survival, fillvalue=0.0)
+        survival = tuple(before + min(share, 1.0) * (after - before) for before, after in pairs)
+        return Turn(max(seconds, low.seconds), survival, max(drafting, 0.0))
 
     def prompt_s(self, tokens: float, has_drafts: bool) -> float:
         return self.prompt_token_s * tokens
-
-
-def _between(low: Turn, high: Turn, share: float) -> tuple[float, ...]:
-    longest = max(len(low.survival), len(high.survival))
-    first, second = ((*turn.survival, *[0.0] * longest)[:longest] for turn in (low, high))
-    return tuple(a + share * (b - a) for a, b in zip(first, second, strict=True))
 
 
 def measured(result: BenchResult, path: Path) -> tuple[MeasuredLatency | None, MeasuredLatency]:
@@ -95,7 +84,7 @@ def of_levels(levels: Sequence[LoadResult], *, has_drafts: bool) -> MeasuredLate
         return None
     # The level with the smallest value is right: other work can only add to it.
     token_s = min(cycle.prompt_token_s for cycle in cycles)
-    return MeasuredLatency(tuple(cycle.point(token_s) for cycle in cycles), token_s)
+    return MeasuredLatency(tuple((cycle.texts, cycle.turn(token_s)) for cycle in cycles), token_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +113,11 @@ class _Cycle:
         turn_s = (self.seconds - self.first_s) / max(self.turns - 1, 1.0)
         return max(self.first_s - turn_s, 0.0) / self.prompt if self.prompt else 0.0
 
-    def point(self, prompt_token_s: float) -> LatencyPoint:
+    def turn(self, prompt_token_s: float) -> Turn:
         """In a cycle each stream's prompt is read once, and all streams wait for that."""
         prompts_s = min(self.texts * prompt_token_s * self.prompt, self.seconds / 2)
         turn_s = (self.seconds - prompts_s) / self.turns
-        return LatencyPoint(self.texts, Turn(turn_s, self.survival, self.drafting * turn_s))
+        return Turn(turn_s, self.survival, self.drafting * turn_s)
 
 
 def _cycle(texts: int, figures: ArmFigures) -> _Cycle:
@@ -138,7 +127,10 @@ def _cycle(texts: int, figures: ArmFigures) -> _Cycle:
     read in it, and the last answers have fewer neighbours.
     """
     assert figures.inter_token is not None
-    survival, answer = _survival(figures), _per_request(figures.output_tokens, figures)
+    drafts, answer = figures.drafts, _per_request(figures.output_tokens, figures)
+    survival: tuple[float, ...] = ()
+    if drafts and drafts.acceptance and (count := drafts.acceptance.verifications):
+        survival = tuple(accepted / count for accepted in drafts.acceptance.accepted_per_position)
     tokens = 1 + sum(survival)
     # The last iteration gives more tokens than needed, by half of what drafts add.
     turns = (answer + (tokens - 1) / 2) / tokens
@@ -147,20 +139,9 @@ def _cycle(texts: int, figures: ArmFigures) -> _Cycle:
     by_answers = first_s + figures.inter_token.mean * (answer - 1)
     seconds = (by_tokens + by_answers) / 2
     prompt = _per_request(figures.input_tokens, figures)
-    return _Cycle(texts, seconds, turns, first_s, prompt, survival, _drafting(figures))
-
-
-def _drafting(figures: ArmFigures) -> float:
-    """Returns the share of a round that its draft takes; 0.0 without the server's metrics."""
-    times = figures.inside.round_times
-    return times.draft / (times.draft + times.verify + times.overhead) if times else 0.0
-
-
-def _survival(figures: ArmFigures) -> tuple[float, ...]:
-    drafts = figures.drafts.acceptance if figures.drafts else None
-    if drafts is None or not drafts.verifications:
-        return ()
-    return tuple(accepted / drafts.verifications for accepted in drafts.accepted_per_position)
+    times = figures.inside.round_times  # none without the server's metrics
+    drafting = times.draft / (times.draft + times.verify + times.overhead) if times else 0.0
+    return _Cycle(texts, seconds, turns, first_s, prompt, survival, drafting)
 
 
 def _per_request(tokens: int, figures: ArmFigures) -> float:

@@ -93,7 +93,7 @@ def test_between_and_beyond_what_was_measured() -> None:
     assert found.turn(22, 0).seconds == pytest.approx(62e-3, rel=0.01)
     assert found.turn(2, 0).survival == pytest.approx((0.8 - 0.1 / 3, 0.6 - 0.1 / 3))
     lone = MeasuredLatency(found.points[1:2], 0.0)
-    assert lone.turn(1, 0) == lone.turn(9, 0) == found.points[1].turn
+    assert lone.turn(1, 0) == lone.turn(9, 0) == found.points[1][1]
 
 
 def test_a_bench_without_drafts_beside_has_no_plain_arm(tmp_path: Path) -> None:

@@ -9,13 +9,12 @@ import pytest
 from tests.unit.capacity.tempos import STEP_S, Flat, exponential, replica
 from trtspec.capacity.demand import Demand, jobs, lognormal
 from trtspec.capacity.fleet import cost
-from trtspec.capacity.planned import Planned
 from trtspec.capacity.queueing import states
+from trtspec.capacity.replicas import cold_start
 from trtspec.capacity.simulation import Setup, simulate
 from trtspec.capacity.sizing import break_even, capacity, obstacle, size
-from trtspec.capacity.start import cold_start
 from trtspec.capacity.steady import LatencyBounds, keeps, pace, steady
-from trtspec.capacity.tempo import Replica
+from trtspec.capacity.tempo import Planned, Replica
 from trtspec.forecast.outlook import ForecastPair
 from trtspec.forecast.roofline import Chip, Network
 from trtspec.forecast.speedup import tokens_per_round

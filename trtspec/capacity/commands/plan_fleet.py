@@ -11,11 +11,10 @@ from trtspec.capacity.commands.tables import fleet_as_json, print_fleet
 from trtspec.capacity.demand import Demand, Lengths, lognormal
 from trtspec.capacity.fleet import FleetArm, FleetRequirements, FleetResult, arm, checked, misses
 from trtspec.capacity.measured import asked, measured
-from trtspec.capacity.planned import Planned
-from trtspec.capacity.replicas import EngineBytes, replica, weight
+from trtspec.capacity.replicas import replica, weight
 from trtspec.capacity.sizing import break_even
 from trtspec.capacity.steady import LatencyBounds
-from trtspec.capacity.tempo import Tempo
+from trtspec.capacity.tempo import Planned, Tempo
 from trtspec.cli.terminal.output import out
 from trtspec.measure.bench.result import read
 from trtspec.measure.workloads.lengths import read_lengths
@@ -75,7 +74,10 @@ def _question(made: BuildPlan, wanted: FleetOptions) -> FleetRequirements:
         problem = "has no fleet.requests_per_second"
         raise UnavailableError(made.resolved.loaded.path, problem, "add it, or give --rate")
     demand = Demand(rate, _lengths(made, wanted), asked.burstiness, asked.burst)
-    _check_length(made, demand)
+    longest, mean = made.resolved.target.options.max_seq_len, demand.lengths.input + demand.lengths.output
+    if mean > longest:
+        problem = f"requests have {mean:,.0f} tokens on average, but engine.max_seq_len is {longest:,}"
+        raise UnavailableError("the fleet", problem, "ask for shorter ones, or build for longer ones")
     first, token = asked.time_to_first_token_ms, asked.inter_token_ms
     bounds = LatencyBounds(first and first / 1000, token and token / 1000)
     scaling = recipe.kubernetes.autoscaling
@@ -103,29 +105,19 @@ def _lengths(made: BuildPlan, wanted: FleetOptions) -> Lengths:
     return Lengths(tuple(read_lengths(file, count, asked.output_tokens)))
 
 
-def _check_length(made: BuildPlan, demand: Demand) -> None:
-    longest = made.resolved.target.options.max_seq_len
-    mean = demand.lengths.input + demand.lengths.output
-    if mean > longest:
-        problem = f"requests have {mean:,.0f} tokens on average, but engine.max_seq_len is {longest:,}"
-        raise UnavailableError("the fleet", problem, "ask for shorter ones, or build for longer ones")
-
-
 def _arms(
     made: BuildPlan, wanted: FleetOptions, question: FleetRequirements
 ) -> tuple[FleetArm | None, FleetArm, Callable[[float], Tempo] | None]:
     resolved = made.resolved
     plain, drafts, any_acceptance = _tempos(made, wanted, question)
-    arms = {
-        has_drafts: arm(
-            question,
-            replica(resolved, tempo, has_drafts=has_drafts),
-            _pulled(made, wanted, weight(resolved, has_drafts=has_drafts), has_drafts),
-        )
-        for has_drafts, tempo in ((False, plain), (True, drafts))
-        if tempo is not None
-    }
-    return arms.get(False), arms[True], any_acceptance
+    pulled = weight(resolved, has_drafts=True)
+    if wanted.store is not None:  # It knows the exact size of a whole build.
+        pulled = replace(pulled, whole=find_entry(Store(wanted.store), resolved.loaded.recipe.name).size)
+    without = None
+    if plain is not None:
+        alone = replica(resolved, plain, has_drafts=False)
+        without = arm(question, alone, weight(resolved, has_drafts=False))
+    return without, arm(question, replica(resolved, drafts, has_drafts=True), pulled), any_acceptance
 
 
 def _tempos(
@@ -150,11 +142,8 @@ def _tempos(
     def tempo(acceptance: float) -> Tempo:
         return Planned(pair, [acceptance] * pair.longest, made.resolved.num_draft_tokens)
 
-    return (
-        Planned(replace(pair, draft=None)),
-        tempo(float(made.resolved.loaded.recipe.fleet.acceptance)),
-        tempo,
-    )
+    acceptance = float(made.resolved.loaded.recipe.fleet.acceptance)
+    return Planned(replace(pair, draft=None)), tempo(acceptance), tempo
 
 
 def _warn_of_others(file: Path, seen: tuple[float, float], lengths: Lengths) -> None:
@@ -165,10 +154,3 @@ def _warn_of_others(file: Path, seen: tuple[float, float], lengths: Lengths) -> 
                 f"{file} was measured with {name} of {was:,.0f} tokens on average, and these have {now:,.0f}"
             )
             out.warning(f"{told}: measure with such, or read the times of turns with care")
-
-
-def _pulled(made: BuildPlan, wanted: FleetOptions, planned: EngineBytes, has_drafts: bool) -> EngineBytes:
-    """Returns the bytes of a replica; the store knows the exact size of a whole build."""
-    if wanted.store is None or not has_drafts:
-        return planned
-    return replace(planned, whole=find_entry(Store(wanted.store), made.resolved.loaded.recipe.name).size)

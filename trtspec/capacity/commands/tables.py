@@ -9,9 +9,10 @@ from typing import Any
 from trtspec.base.units import three_digits
 from trtspec.capacity.checks import InBurst, Seen
 from trtspec.capacity.fleet import SLOWED, FleetArm, FleetRequirements, FleetResult
+from trtspec.capacity.replicas import ColdStart
 from trtspec.capacity.sizing import Sized
-from trtspec.capacity.start import ColdStart
 from trtspec.cli.terminal.output import out
+from trtspec.measure.bench.result import Percentiles
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.recipe import gpus
 
@@ -30,9 +31,12 @@ def print_fleet(fleet: FleetResult, resolved: Resolved, seed: int) -> None:
     out.table(_rows(arms, unit, recipe.fleet.currency), header=("", *names))
     out.result()
     if any(arm.burst for arm in arms):
-        out.table(_bursts(arms), header=(_burst(fleet.question), *names))
-        for line in _lag(arms):
-            out.sentence(line)
+        burst = fleet.question.demand.burst
+        header = f"{burst.factor:g} times as many for {burst.seconds:g} s" if burst else ""
+        out.table(_bursts(arms), header=(header, *names))
+        ready = [arm.burst.ready_after for arm in arms if arm.burst and arm.burst.ready_after is not None]
+        after = f"the first additional replica is ready after {_time(min(ready))}" if ready else ""
+        out.sentence(f"in a burst {after or 'no additional replica is ready before the burst ends'}")
         out.result()
     for arm in (fleet.drafts, fleet.plain):
         if arm and arm.start and arm.one_more:
@@ -47,14 +51,8 @@ def _asked(question: FleetRequirements) -> str:
     demand, bounds = question.demand, question.bounds
     lengths = demand.lengths
     told = f"{demand.rate:,.10g} requests/s of {lengths.input:,.0f} + {lengths.output:,.0f} tokens on average"
-    limits = [
-        f"{name} within {_time(bound)}"
-        for name, bound in (
-            ("the first token", bounds.time_to_first_token),
-            ("each one after", bounds.inter_token),
-        )
-        if bound is not None
-    ]
+    named = {"the first token": bounds.time_to_first_token, "each one after": bounds.inter_token}
+    limits = [f"{name} within {_time(bound)}" for name, bound in named.items() if bound is not None]
     return f"{told}; for 95 of 100 {' and '.join(limits)}" if limits else f"{told}; no bound on latencies"
 
 
@@ -75,13 +73,13 @@ def _lines(unit: str, currency: str) -> Iterator[tuple[str, Cell]]:
     yield "running sequences", _usual(lambda arm, usual: f"{usual.steady.texts:.1f} of {arm.replica.places}")
     yield "K", _usual(lambda _, usual: str(usual.steady.draft_length) if usual.steady.draft_length else None)
     yield "first token, p95", _usual(lambda _, usual: _time(usual.steady.time_to_first_token))
-    yield "  simulated", _seen(lambda seen: seen.time_to_first_token.p95)
+    yield "  simulated", _seen(lambda seen: seen.time_to_first_token)
     slower = f"  simulated, {SLOWED - 1:.0%} slower"
     yield slower, lambda arm: _time(arm.slowed.time_to_first_token.p95) if arm.slowed else None
     yield "each after, p95", _usual(lambda _, usual: _time(usual.steady.inter_token))
-    yield "  simulated", _seen(lambda seen: seen.inter_token.p95 if seen.inter_token else None)
+    yield "  simulated", _seen(lambda seen: seen.inter_token)
     yield "whole answer, mean", _usual(lambda _, usual: _time(usual.steady.end_to_end))
-    yield "  simulated", _seen(lambda seen: seen.end_to_end.mean)
+    yield "  simulated", lambda arm: _time(arm.seen.end_to_end.mean) if arm.seen else None
     yield f"{unit} hours, 1M tokens", lambda arm: f"{arm.cost.gpu_hours:.3g}" if arm.cost else None
     yield f"{currency}, 1M tokens", lambda arm: _money(arm.cost.million) if arm.cost else None
     yield f"{currency} an hour", lambda arm: _money(arm.cost.hour) if arm.cost else None
@@ -93,17 +91,9 @@ def _usual(words: Callable[[FleetArm, Sized], str | None]) -> Cell:
     return lambda arm: words(arm, arm.usual) if arm.usual else None
 
 
-def _seen(seconds: Callable[[Seen], float | None]) -> Cell:
-    def cell(arm: FleetArm) -> str | None:
-        found = seconds(arm.seen) if arm.seen else None
-        return None if found is None else _time(found)
-
-    return cell
-
-
-def _burst(question: FleetRequirements) -> str:
-    burst = question.demand.burst
-    return f"{burst.factor:g} times as many for {burst.seconds:g} s" if burst else ""
+def _seen(figure: Callable[[Seen], Percentiles | None]) -> Cell:
+    """Returns the cell of a figure's 95th percentile."""
+    return lambda arm: _time(found.p95) if arm.seen and (found := figure(arm.seen)) else None
 
 
 def _bursts(arms: list[FleetArm]) -> Iterator[tuple[str, ...]]:
@@ -119,14 +109,6 @@ def _bursts(arms: list[FleetArm]) -> Iterator[tuple[str, ...]]:
         yield ("  first token, p95", *(_time(one.p95) if one else _NOTHING for one in first))
         after = [one.inter_token if one else None for one in seen]
         yield ("  each after, p95", *(_time(one.p95) if one else _NOTHING for one in after))
-
-
-def _lag(arms: list[FleetArm]) -> Iterator[str]:
-    ready = [arm.burst.ready_after for arm in arms if arm.burst and arm.burst.ready_after is not None]
-    if ready:
-        yield f"in a burst the first additional replica is ready after {_time(min(ready))}"
-    elif any(arm.burst for arm in arms):
-        yield "in a burst no additional replica is ready before the burst ends"
 
 
 def _print_start(start: ColdStart, one: ColdStart) -> None:
