@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.trtllm_build import parser
-from trtspec.backends.tensorrt_llm.trtllm import build_argv
+from trtspec.backends.tensorrt_llm.engine_step import build_argv
 from trtspec.base.roles import Role
 from trtspec.models.scheme import Scheme
 from trtspec.models.source import read_source

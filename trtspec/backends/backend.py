@@ -103,7 +103,8 @@ class Backend(ABC):
 
         Without a release the default is meant.
         """
-        cell = self.methods[method] if method in self.methods else _unknown(method)
+        unknown = Unsupported(f"trtspec starts it with no {method}", "its folder in trtspec/backends")
+        cell = self.methods.get(method, unknown)
         if cell and cell.releases and (release or self.versions[0]) in cell.releases:
             return None
         return cell
@@ -165,7 +166,3 @@ class Backend(ABC):
     def doubt(self, gpu: str) -> str | None:
         """Returns a known defect with drafts on this hardware; None if there is none."""
         return None
-
-
-def _unknown(method: str) -> Unsupported:
-    return Unsupported(f"trtspec starts it with no {method}", "its folder in trtspec/backends")

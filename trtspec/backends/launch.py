@@ -75,12 +75,14 @@ class ServerLaunch:
 
     def without_drafts(self) -> ServerLaunch:
         """Returns how the server is started for plain decoding; files that change have names of their own."""
-        arguments, plain = [], dict(_plain_files(self.files))
-        for argument in _kept(self.arguments):
-            for name in plain:
-                argument = argument.replace(f"{{build}}/{name}", f"{{build}}/{_plain(name)}")
-            arguments.append(argument)
-        files = {**self.files, **{_plain(name): text for name, text in plain.items()}}
+        arguments, files = list(_kept(self.arguments)), dict(self.files)
+        for name, text in self.files.items():
+            content = yaml11.load(text)
+            if isinstance(content, dict) and _KEY in content:
+                del content[_KEY]
+                files[f"plain-{name}"] = yaml11.dump(content)
+                old, new = f"{{build}}/{name}", f"{{build}}/plain-{name}"
+                arguments = [argument.replace(old, new) for argument in arguments]
         return replace(self, arguments=tuple(arguments), files=files)
 
 
@@ -100,16 +102,3 @@ def _kept(arguments: tuple[str, ...]) -> Iterator[str]:
             is_dropped = argument.startswith(_OPTION)
         if not is_dropped:
             yield argument
-
-
-def _plain_files(files: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields the files that configure drafts, without that part."""
-    for name, text in files.items():
-        content = yaml11.load(text)
-        if isinstance(content, dict) and _KEY in content:
-            del content[_KEY]
-            yield name, yaml11.dump(content)
-
-
-def _plain(name: str) -> str:
-    return f"plain-{name}"

@@ -13,15 +13,11 @@ from trtspec.backends.backend import Backend
 NAMES: tuple[str, ...] = ("tensorrt_llm", "torch", "vllm", "sglang", "tensorrt_llm_pytorch")
 
 
+@cache
 def backend_named(name: str) -> Backend:
     """Returns the backend that recipes call `name`; raises KeyError for a name that is not in the table."""
     if name not in NAMES:
         raise KeyError(name)
-    return _loaded(name)
-
-
-@cache
-def _loaded(name: str) -> Backend:
     found: Backend = import_module(f"{__package__}.{name}.backend").BACKEND
     return found
 

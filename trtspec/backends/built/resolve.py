@@ -71,7 +71,8 @@ def resolve_engines(choose: Chooser, facts: PlanFacts, output: Path, backend: En
     if facts.head and not inside:
         engines[Role.DRAFT] = head_engine(engines[Role.TARGET], facts.head)
     elif draft := facts.models.get(Role.DRAFT):
-        engines[Role.DRAFT] = _engine(choose, Role.DRAFT, backend.name, draft, _proposing(options))
+        proposing = replace(options, max_draft_len=0)
+        engines[Role.DRAFT] = _engine(choose, Role.DRAFT, backend.name, draft, proposing)
     engines = _iterations(choose, engines, on_tensorrt=release is not None)
     _check_device(choose, engines)
     policy, num_draft_tokens, share, drafting = choose_rounds(choose, options.max_draft_len, inside)
@@ -96,17 +97,10 @@ def _options(choose: Chooser, facts: PlanFacts, inside: InsidePlan | None) -> Bu
     """Returns the sizes that all engines share: the coordinator sends each the whole sequence in every
     round."""
     on_cpu = choose.loaded.recipe.hardware.gpu == gpus.NONE
-    drafts = (
-        inside.draft.num_drafted
-        if inside
-        else choose(
-            "speculation.max_draft_len",
-            MAX_DRAFT_LEN_CPU if on_cpu else MAX_DRAFT_LEN,
-            "a CPU verifies a few tokens at the price of one"
-            if on_cpu
-            else "a GPU verifies 8 tokens for free",
-        )
-    )
+    usual, reason = MAX_DRAFT_LEN, "a GPU verifies 8 tokens for free"
+    if on_cpu:
+        usual, reason = MAX_DRAFT_LEN_CPU, "a CPU verifies a few tokens at the price of one"
+    drafts = inside.draft.num_drafted if inside else choose("speculation.max_draft_len", usual, reason)
     batch = choose(
         "engine.max_batch_size", choose.loaded.recipe.engine.max_batch_size, "drafts pay at low load"
     )
@@ -141,11 +135,6 @@ def _device(choose: Chooser, role: Role) -> str | None:
     return device
 
 
-def _proposing(options: BuildOptions) -> BuildOptions:
-    """Returns the options of an engine that only proposes: it verifies nothing."""
-    return replace(options, max_draft_len=0)
-
-
 def _iterations(
     choose: Chooser, engines: Mapping[Role, EnginePlan], *, on_tensorrt: bool
 ) -> dict[Role, EnginePlan]:
@@ -158,15 +147,14 @@ def _iterations(
     hardware, target = choose.loaded.recipe.hardware, engines[Role.TARGET]
     gpu = gpus.GPUS.get(hardware.gpu) if on_tensorrt else None
     written = choose.loaded.recipe.engine.max_num_tokens
-    is_embedded = {role: engine.runner.is_embedded for role, engine in engines.items()}
 
     def sized(tokens: int) -> dict[Role, EnginePlan]:
-        return {
-            role: engine
-            if "max_num_tokens" in choose.loaded.recipe.models[role].build
-            else _wide(engine, written if on_tensorrt and is_embedded[role] else tokens)
-            for role, engine in engines.items()
-        }
+        found = dict(engines)
+        for role, engine in engines.items():
+            most = written if on_tensorrt and engine.runner.is_embedded else tokens
+            if most and "max_num_tokens" not in choose.loaded.recipe.models[role].build:
+                found[role] = replace(engine, options=replace(engine.options, max_num_tokens=most))
+        return found
 
     def kv_memory(tokens: int) -> int:
         assert gpu is not None
@@ -181,12 +169,6 @@ def _iterations(
         chunked = choose_chunked_context(choose, found[Role.TARGET].options)
         found[Role.TARGET] = replace(found[Role.TARGET], enable_chunked_context=chunked)
     return found
-
-
-def _wide(engine: EnginePlan, tokens: int | None) -> EnginePlan:
-    """Returns the engine with iterations of so many tokens; None leaves them as they are."""
-    options = engine.options
-    return replace(engine, options=replace(options, max_num_tokens=tokens or options.max_num_tokens))
 
 
 def _engine(
@@ -208,7 +190,12 @@ def _engine(
     calibration = _calibration(choose, role, checkpoint, facts)
     extra = _build_options(choose, role, backend, facts.source.architecture, checkpoint, inside)
     if "lora_dir" in extra:
-        extra["lora_dir"] = _adapter(choose, f"{role}.build.lora_dir", str(extra["lora_dir"]))
+        # An absolute path, since trtllm-build does not run in the recipe's folder.
+        adapter = (choose.loaded.path.parent / str(extra["lora_dir"])).absolute()
+        if not adapter.is_dir():
+            problem, repair = f"{adapter} is not a folder", "write a folder relative to the recipe"
+            raise choose.error(f"{role}.build.lora_dir", problem, repair)
+        extra["lora_dir"] = str(adapter)
     own = {name: extra.pop(name) for name in SIZES if name in extra}
     sizes = _own_sizes(choose, role, options, own, extra)
     for longest, reason in builder_named(backend).longest(facts.source, role):
@@ -256,35 +243,16 @@ def _build_options(
     if is_on(model.build.get("reduce_fusion")) and not (fuses and FAMILIES[architecture].reduce_fusion):
         problem = f"trtllm-build switches it off for {architecture}" + ("" if fuses else " with this draft")
         raise choose.error(f"{role}.build.reduce_fusion", problem, "remove this line")
-    gpu, mapping = gpus.GPUS.get(recipe.hardware.gpu), checkpoint.mapping
-    chosen = {
-        name: Choice(f"{role}.build.{name}", value, "recipe", "as written")
-        for name, value in model.build.items()
-    }
-    expert = {}
-    if gpu:
-        kind = EngineKind(
-            architecture,
-            checkpoint.fp8,
-            checkpoint.fp8_kv_cache,
-            gpu.sm,
-            mapping.tp_size,
-            mapping.pp_size,
-            fuses,
-        )
+    choices: dict[str, Choice] = {}
+    if gpu := gpus.GPUS.get(recipe.hardware.gpu):
+        mapping, fp8 = checkpoint.mapping, (checkpoint.fp8, checkpoint.fp8_kv_cache)
+        kind = EngineKind(architecture, *fp8, gpu.sm, mapping.tp_size, mapping.pp_size, fuses)
         for name, value, reason in builder_named(backend).defaults(kind, model.build):
-            expert[name] = Choice(f"{role}.build.{name}", value, "default", reason)
-    choices = expert | chosen
+            choices[name] = Choice(f"{role}.build.{name}", value, "default", reason)
+    for name, value in model.build.items():
+        choices[name] = Choice(f"{role}.build.{name}", value, "recipe", "as written")
     choose.choices += choices.values()
     return {name: choice.value for name, choice in choices.items()}
-
-
-def _adapter(choose: Chooser, key: str, written: str) -> str:
-    """Returns the absolute path of a LoRA adapter, since trtllm-build does not run in the recipe's folder."""
-    folder = (choose.loaded.path.parent / written).absolute()
-    if not folder.is_dir():
-        raise choose.error(key, f"{folder} is not a folder", "write a folder relative to the recipe")
-    return str(folder)
 
 
 def _checkpoint(choose: Chooser, role: Role, dtype: str, source: Source) -> ConvertOptions:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from trtspec.backends.built.build_rules import build_contradictions
 from trtspec.base.findings import Finding
 from trtspec.methods.method import AT_ONCE
 from trtspec.recipe import devices, gpus
-from trtspec.recipe.build_options import option_problem
+from trtspec.recipe.build_options import is_on, option_problem
 from trtspec.recipe.schema import Recipe, RecipeModel
 from trtspec.recipe.serving import BLS_MODELS
 
@@ -20,18 +19,21 @@ def contradictions(recipe: Recipe) -> Iterator[Finding]:
     """Finds contradictions between keys that only engines and trtspec's coordinator have."""
     if recipe.written(AT_ONCE):
         problem = f"{recipe.backend} has no such thing: its draft models propose one token per step"
-        yield Finding(AT_ONCE, problem, "remove this line")
+        yield Finding(AT_ONCE, problem, _REMOVE)
     for key in ("engine.extra_args", "engine.environment"):
         if recipe.written(key):
             problem = (
                 f"{recipe.backend} is served by trtspec itself; these are for vLLM, SGLang and trtllm-serve"
             )
-            yield Finding(key, problem, "remove this line")
+            yield Finding(key, problem, _REMOVE)
     yield from _serving(recipe)
     yield from _times(recipe)
     yield from _device(recipe)
     for role, model in recipe.models.items():
-        yield from _build_options(role, model, recipe)
+        # Values that no recipe may have; without these, values that this recipe may not have.
+        flaws = [option_problem(option, value) for option, value in model.build.items()]
+        for flaw in list(filter(None, flaws)) or build_contradictions(model, recipe):
+            yield replace(flaw, subject=f"{role}.build.{flaw.subject}")
 
 
 def _serving(recipe: Recipe) -> Iterator[Finding]:
@@ -85,9 +87,102 @@ def _device(recipe: Recipe) -> Iterator[Finding]:
         yield Finding("draft.parallel", problem, "remove this line, or draft.device")
 
 
-def _build_options(role: str, model: RecipeModel, recipe: Recipe) -> Iterator[Finding]:
-    """Finds options with a value that no recipe may have. If there are none, it finds those that this recipe
-    may not have."""
-    flaws = [option_problem(option, value) for option, value in model.build.items()]
-    for flaw in list(filter(None, flaws)) or build_contradictions(model, recipe):
-        yield replace(flaw, subject=f"{role}.build.{flaw.subject}")
+_REMOVE = "remove this line"
+_FP8_PLUGINS = ("gemm_swiglu_plugin", "low_latency_gemm_plugin", "low_latency_gemm_swiglu_plugin")
+_SWIGLU = ("gemm_swiglu_plugin", "low_latency_gemm_swiglu_plugin")
+# Options that need a precision that trtspec's checkpoints do not have.
+_OTHER_PRECISION = {
+    "fp8_rowwise_gemm_plugin": "it is for FP8 with a scale for each row; these checkpoints have one a tensor",
+    "norm_quant_fusion": "it is for NVFP4",
+    "fuse_fp4_quant": "it is for NVFP4",
+}
+
+
+def build_contradictions(model: RecipeModel, recipe: Recipe) -> Iterator[Finding]:
+    """Finds build options that another option of the engine, or the rest of the recipe, does not allow.
+
+    The subject of each finding is the option.
+    """
+    yield from _precision(model)
+    yield from _gpu(model, recipe)
+    yield from _ranks(model)
+    yield from _sizes(model, recipe)
+    yield from _together(model)
+
+
+def _precision(model: RecipeModel) -> Iterator[Finding]:
+    fp8 = model.quantization.weights == "fp8"
+    for name, reason in _OTHER_PRECISION.items():
+        if is_on(model.build.get(name)):
+            yield Finding(name, reason, _REMOVE)
+    gemm = model.build.get("gemm_plugin")
+    if gemm == "nvfp4":
+        yield Finding("gemm_plugin", "nvfp4 needs NVFP4 weights", "write auto, or fp8 with FP8 weights")
+    for name in (*_FP8_PLUGINS, *(("gemm_plugin",) if gemm == "fp8" else ())):
+        if is_on(model.build.get(name)) and not fp8:
+            yield Finding(
+                name, "fp8 needs FP8 weights", "write quantization: {weights: fp8}, or remove this line"
+            )
+    attention = model.build.get("use_fp8_context_fmha")
+    if attention is None:
+        return
+    if is_on(attention) and model.quantization.kv_cache != "fp8":
+        problem = "trtllm-build switches it off without FP8 weights and an FP8 KV cache"
+        yield Finding("use_fp8_context_fmha", problem, "write quantization: {weights: fp8, kv_cache: fp8}")
+    elif not is_on(attention) and model.quantization.kv_cache == "fp8":
+        problem = "trtllm-build switches it on: paged context FMHA needs it with an FP8 KV cache"
+        yield Finding("use_fp8_context_fmha", problem, _REMOVE)
+
+
+def _gpu(model: RecipeModel, recipe: Recipe) -> Iterator[Finding]:
+    gpu = gpus.GPUS.get(recipe.hardware.gpu)
+    for name in _FP8_PLUGINS:
+        if gpu and is_on(model.build.get(name)) and gpu.sm != gpus.HOPPER:
+            problem = f"its kernels are for Hopper (SM 90); {gpu.label} is SM {gpu.sm}"
+            yield Finding(name, problem, _REMOVE)
+
+
+def _ranks(model: RecipeModel) -> Iterator[Finding]:
+    for name in ("reduce_fusion", "user_buffer"):
+        if is_on(model.build.get(name)) and model.parallel.tensor == 1:
+            yield Finding(name, "trtllm-build switches it off: with tensor 1 nothing is reduced", _REMOVE)
+    if is_on(model.build.get("gemm_allreduce_plugin")) and model.parallel.tensor == 1:
+        yield Finding("gemm_allreduce_plugin", "with tensor 1 nothing is reduced", _REMOVE)
+    if not is_on(model.build.get("nccl_plugin", "auto")) and model.parallel.ranks > 1:
+        yield Finding("nccl_plugin", f"{model.parallel.ranks} ranks talk to each other through it", _REMOVE)
+    if is_on(model.build.get("pp_reduce_scatter")):
+        yield Finding("pp_reduce_scatter", "trtllm-build refuses it for all models but Mixtral", _REMOVE)
+
+
+def _sizes(model: RecipeModel, recipe: Recipe) -> Iterator[Finding]:
+    tokens = model.build.get("opt_num_tokens")
+    most = model.build.get("max_num_tokens", recipe.engine.max_num_tokens)
+    if isinstance(tokens, int) and isinstance(most, int) and tokens > most:
+        problem = f"{tokens} is more than one iteration may have: max_num_tokens is {most}"
+        yield Finding("opt_num_tokens", problem, f"at most {most}")
+    if tokens is not None and is_on(model.build.get("multiple_profiles")):
+        problem = "trtllm-build takes it or multiple_profiles, not both"
+        yield Finding("opt_num_tokens", problem, "remove one of the two lines")
+    block = model.build.get("tokens_per_block")
+    if block is not None and isinstance(most, int) and int(block) > most:
+        problem = f"a block of {block} tokens is more than one iteration may have: max_num_tokens is {most}"
+        yield Finding("tokens_per_block", problem, f"at most {most}")
+
+
+def _together(model: RecipeModel) -> Iterator[Finding]:
+    options = model.build
+    swiglu = [name for name in _SWIGLU if is_on(options.get(name))]
+    if len(swiglu) > 1:
+        yield Finding(swiglu[0], f"{swiglu[1]} does the same", "remove one of the two lines")
+    if swiglu and options.get("use_fused_mlp") is not None and not is_on(options["use_fused_mlp"]):
+        yield Finding(swiglu[0], "it fuses the MLP, and use_fused_mlp is off", "remove one of the two lines")
+    if is_on(options.get("user_buffer")) and not is_on(options.get("reduce_fusion", "enable")):
+        yield Finding(
+            "user_buffer", "trtllm-build switches it off without reduce_fusion", "write reduce_fusion: enable"
+        )
+    if not is_on(options.get("lora_plugin")):
+        for name in ("lora_dir", "lora_ckpt_source", "lora_target_modules", "max_lora_rank"):
+            if name in options:
+                yield Finding(name, "trtllm-build ignores it without lora_plugin", "write lora_plugin: auto")
+        if is_on(options.get("dora_plugin")):
+            yield Finding("dora_plugin", "it needs lora_plugin", "write lora_plugin: auto")

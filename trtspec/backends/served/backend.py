@@ -9,11 +9,9 @@ from typing import Any, ClassVar
 
 from trtspec.backends.backend import Backend
 from trtspec.backends.launch import ServerLaunch
-from trtspec.backends.served.inputs import LaunchInputs
-from trtspec.backends.served.mtp import MtpSupport
-from trtspec.backends.served.releases import ServerRelease
+from trtspec.backends.served.inputs import LaunchInputs, ServerRelease
 from trtspec.backends.served.resolve import MAX_NUM_TOKENS, MAX_NUM_TOKENS_CPU, resolve_server
-from trtspec.backends.served.rules import contradictions, lacking_on_clusters, passed_on
+from trtspec.backends.served.rules import MtpSupport, contradictions, lacking_on_clusters, passed_on
 from trtspec.backends.served.steps import steps_before_the_manifest
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role

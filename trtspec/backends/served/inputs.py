@@ -6,8 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.backends.served.releases import ServerRelease
 from trtspec.methods.method import Method
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRelease:
+    """One release of a server."""
+
+    version: str
+    image: str
+    cpu_image: str | None = None
+    """An image that runs without a GPU; None if there is no such image."""
+    metrics_path: str | None = "/metrics"
+    """The path of the server's metrics for Prometheus; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)

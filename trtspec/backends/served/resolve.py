@@ -61,12 +61,16 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
     _choose_method(choose)
     name = choose("serving.model_name", backend.served_name(loaded), "the model, as its own server names it")
     places = _places(choose, facts, engines, output)
-    _check_pinned(choose, backend, places.get(Role.DRAFT))
+    drafting = places.get(Role.DRAFT)
+    if drafting and drafting.revision and not backend.pins_drafts:
+        problem = f"{backend.name} takes a draft of the Hub at its latest commit, and at no other"
+        download = f"hf download {drafting.place} --revision {drafting.revision} --local-dir draft"
+        raise choose.error("draft.model", problem, f"{download}, and model: ./draft")
     wanted = LaunchInputs(
         release=backend.release_of(version),
         names=tuple(dict.fromkeys((name, *recipe.serving.aliases))),
         target=places[Role.TARGET],
-        draft=places.get(Role.DRAFT),
+        draft=drafting,
         method=recipe.speculation.method,
         num_draft_tokens=length,
         dtype=target.checkpoint.dtype,
@@ -180,13 +184,6 @@ def _draft(choose: Chooser, backend: ServerBackend, facts: ModelFacts, target: E
     _check_heads(choose, Role.DRAFT, facts.source, mapping.tp_size)
     checkpoint = ConvertOptions(like.dtype, mapping, fp8, like.fp8_kv_cache)
     return EnginePlan(facts, None, checkpoint, target.options, target.enable_chunked_context, backend.name)
-
-
-def _check_pinned(choose: Chooser, backend: ServerBackend, draft: LaunchModel | None) -> None:
-    if draft and draft.revision and not backend.pins_drafts:
-        problem = f"{backend.name} takes a draft of the Hub at its latest commit, and at no other"
-        download = f"hf download {draft.place} --revision {draft.revision} --local-dir draft"
-        raise choose.error("draft.model", problem, f"{download}, and model: ./draft")
 
 
 def _check_quantization(

@@ -1,13 +1,54 @@
-"""Rules between the keys of a recipe that another engine's server serves; pure."""
+"""Rules between the keys of a recipe that another engine's server serves, and its target; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
 from trtspec.base.environment import is_secret
 from trtspec.base.findings import Finding
+from trtspec.models.mtp import mtp_layers
+from trtspec.models.source import Source
 from trtspec.recipe.migration.flag_table import FlagTable
 from trtspec.recipe.schema import Recipe
+
+_SUBJECT = "MTP layers"
+_NOTHING = "nothing proposes"
+_TAKE_OTHER = "take a model that was trained with them, or another method"
+
+
+@dataclass(frozen=True, slots=True)
+class MtpSupport:
+    """The targets whose own layers a server drafts with."""
+
+    names: str
+    """The `model_type` or the class of each, as `config.json` has it, with blanks between them."""
+    source: str
+    """Where that is written."""
+    in_whole_turns: bool = False
+    """True if a draft longer than the number of layers must be a multiple of it."""
+
+    def check(self, target: Source, num_draft_tokens: int | None) -> Iterator[Finding]:
+        """Finds why the server cannot draft so many tokens with the target; None stands for the default."""
+        found = mtp_layers(target)
+        if found is None:
+            problem = "the target has none: neither config.json nor a tensor names one"
+            yield Finding(_SUBJECT, problem, _TAKE_OTHER, effect=_NOTHING)
+        elif not found.size:
+            problem = f"config.json says {found.count}, and their weights are missing, as in many copies"
+            yield Finding(_SUBJECT, problem, "take the publisher's own weights", effect=_NOTHING)
+        elif not {target.model_type, target.architecture} & {*self.names.split()}:
+            problem = f"the server cannot draft with those of {target.architecture} ({self.source})"
+            yield Finding(_SUBJECT, problem, "take another method, or another engine", effect=_NOTHING)
+        elif self.in_whole_turns and found.is_said and num_draft_tokens:
+            count = found.count
+            if num_draft_tokens > count and num_draft_tokens % count:
+                problem = (
+                    f"a draft of {num_draft_tokens} tokens is not a multiple of the target's {count} layers"
+                )
+                repair = f"write num_draft_tokens: {num_draft_tokens // count * count}"
+                yield Finding(_SUBJECT, problem, repair, effect="the server does not start")
+
 
 _REMOVE = "remove this line"
 _COORDINATOR = "only trtspec's own coordinator has it, and that serves engines"

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from trtspec.backends.launch import FILE, ServerLaunch
-from trtspec.backends.served import write_head
 from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance
-from trtspec.pipeline.plan.facts import PlanFacts
+from trtspec.models.heads.head import HeadDescription
+from trtspec.models.hf_config import read_hf_config
+from trtspec.models.tensors import INDEX
+from trtspec.pipeline.plan.facts import HeadFacts, PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import copy_tokenizer, write_layers
+from trtspec.pipeline.steps.reads import digest_of_files, is_weight
 from trtspec.pipeline.steps.steps import checks, choices
+from trtspec.pipeline.steps.write_layers import OUTPUT
 
 KIND = "write launch"
 
@@ -29,7 +35,7 @@ def steps_before_the_manifest(resolved: Resolved, launch: ServerLaunch, facts: P
         if engine.layers:
             yield write_layers.step(resolved, role)
     if facts.head and facts.head.head.unsaid:
-        yield write_head.step(resolved, facts.head)
+        yield _head_step(resolved, facts.head)
     yield from launch_steps(launch)
 
 
@@ -58,3 +64,31 @@ def launch_steps(launch: ServerLaunch) -> Iterator[Step]:
 
 def _write(text: str, output: Path, _: Advance) -> None:
     output.write_text(text, encoding="utf-8")
+
+
+_WRITE_HEAD = "write head"
+_CONFIG = "config.json"
+
+
+def _head_step(resolved: Resolved, found: HeadFacts) -> Step:
+    return Step(
+        kind=_WRITE_HEAD,
+        summary=f"the head, with the keys that {resolved.backend} reads: {', '.join(found.head.unsaid)}",
+        inputs=(found.name,),
+        output=OUTPUT,
+        command=(),
+        digest=digest_of_files(is_weight, found, unsaid=dict(found.head.unsaid)),
+        action=partial(_write_head, found.head),
+    )
+
+
+def _write_head(head: HeadDescription, output: Path, advance: Advance) -> None:
+    """Writes a folder that trtspec and TensorRT-LLM read as before."""
+    output.mkdir(parents=True)
+    config = {**read_hf_config(head.folder / _CONFIG).content, **head.unsaid}
+    (output / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    files = {tensor.file for tensor in head.tensors.values()}
+    if (index := head.folder / INDEX).is_file():
+        files.add(index)
+    for file in sorted(files):
+        shutil.copyfile(file, output / file.name)

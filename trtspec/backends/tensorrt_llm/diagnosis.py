@@ -12,6 +12,7 @@ from pathlib import Path
 
 from trtspec.base.causes import DRIVER, EXCLUSIVE, Cause, find_cause, gpu_memory, signal_name
 from trtspec.base.errors import StepError
+from trtspec.base.tail import last_bytes
 
 _SHOWN = 8
 _READ_BYTES = 1 << 20
@@ -89,12 +90,10 @@ def diagnose(command: str, status: int, log: Path, causes: tuple[Cause, ...] = (
 
     `causes` are those of what the command ran in.
     """
-    text = _read_end(log)
+    text = last_bytes(log, _READ_BYTES)
     lines = tuple(line for line in text.splitlines() if line.strip())[-_SHOWN:]
-    how = f"failed with status {status}"
+    how = f"was killed by {signal_name(-status)}" if status < 0 else f"failed with status {status}"
     repair = None
-    if status < 0:
-        how = f"was killed by {signal_name(-status)}"
     if known := find_cause((*CAUSES, *causes), text):
         problem, repair = known
     else:
@@ -112,10 +111,3 @@ def _complaint(text: str) -> str:
             if found := re.search(pattern, line):
                 return found[0]
     return lines[-1] if lines else "it said nothing"
-
-
-def _read_end(log: Path) -> str:
-    with log.open("rb") as stream:
-        size = stream.seek(0, 2)
-        stream.seek(max(0, size - _READ_BYTES))
-        return stream.read().decode("utf-8", "replace")

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from trtspec.backends.tensorrt_llm.tree import choices
-from trtspec.backends.tensorrt_llm.tree_inside import TreeInside
+from trtspec.backends.tensorrt_llm.tree import TreeInside, choices
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import Finding, errors
 from trtspec.checkpoint.blueprint import Blueprint, draw

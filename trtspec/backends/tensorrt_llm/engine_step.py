@@ -1,19 +1,25 @@
-"""The step that builds an engine with TensorRT-LLM's `trtllm-build`, here or in NVIDIA's image."""
+"""The step that builds an engine with TensorRT-LLM's trtllm-build, here or in NVIDIA's image."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from trtspec.backends.tensorrt_llm import trtllm
-from trtspec.backends.tensorrt_llm.timing_cache import TimingCache
+from trtspec.backends.tensorrt_llm.diagnosis import diagnose
+from trtspec.base.cache import cache_folder
 from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
+from trtspec.base.tail import Tail
 from trtspec.pipeline.containers.container import name_for
 from trtspec.pipeline.containers.images import ensure_image
 from trtspec.pipeline.engine import directory
+from trtspec.pipeline.engine.directory import EXTERNAL
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.machine.devices import container_gpus
 from trtspec.pipeline.machine.host import Host
@@ -26,7 +32,92 @@ from trtspec.pipeline.run.launcher import Launcher, LocalLauncher
 from trtspec.pipeline.run.records import FOLDER
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import build, convert
+from trtspec.recipe.build_options import Value, to_argv
 from trtspec.recipe.releases import Release
+
+_POLL_S, _WIDTH = 0.2, 60
+
+
+def build_argv(checkpoint: str, output: str, options: BuildOptions, mode: str = EXTERNAL) -> tuple[str, ...]:
+    """Returns the exact command line; parallelism comes from the checkpoint's `mapping`, never from a flag.
+
+    `mode` is what an engine with a `max_draft_len` does with drafts, as `trtllm-run_builder` calls it.
+    """
+    values: dict[str, Value] = {
+        "checkpoint_dir": checkpoint,
+        "output_dir": output,
+        "max_batch_size": options.max_batch_size,
+        "max_input_len": options.max_input_len,
+        "max_seq_len": options.max_seq_len,
+        "max_num_tokens": options.max_num_tokens,
+    }
+    if options.max_draft_len:
+        values |= {"speculative_decoding_mode": mode, "max_draft_len": options.max_draft_len}
+    values.update(options.extra)
+    return (COMMAND, *(word for item in values.items() for word in to_argv(*item)))
+
+
+def run_builder(
+    argv: tuple[str, ...], launcher: Launcher, cache: TimingCache, log: Path, advance: Advance
+) -> None:
+    """Runs the command with its output in `log`; raises StepError with the diagnosis if it fails.
+
+    `advance` is called with no bytes and the builder's last line. If it raises, or on Ctrl-C, the builder and
+    its worker processes are ended.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as stream, cache.options(log.parent) as timing:
+        process = launcher.start((*argv, *timing), stream, log.parent)
+        tail, note = Tail(log), ""
+        try:
+            while (status := process.wait(_POLL_S)) is None:
+                if lines := tail.lines():
+                    # Without its prefix: `[11/21/2026-07:30:00] [TRT-LLM] [I]`.
+                    note = lines[-1].rpartition("] ")[2].strip()[:_WIDTH] or note
+                advance(0, note)
+        finally:
+            process.kill()
+        if status:
+            raise diagnose(argv[0], status, log, launcher.causes)
+
+
+@dataclass(frozen=True, slots=True)
+class TimingCache:
+    """The cache of engines of one shape, built by one release for one kind of GPU.
+
+    TensorRT refuses a cache of another version or of another GPU, an H100's on an H200 included.
+    """
+
+    release: str
+    gpu: str
+    shape: str
+
+    @property
+    def file(self) -> Path:
+        return cache_folder() / "timing" / f"{self.release}-{self.gpu}" / f"{self.shape}.cache"
+
+    @contextmanager
+    def options(self, folder: Path) -> Iterator[tuple[str, ...]]:
+        """The options of trtllm-build that read the cache and write a new one, kept if nothing is raised.
+
+        If the user's cache folder cannot be written, as in a container without a home, the new one is written
+        to `folder` and not used again.
+        """
+        made = self.file.with_name(f".{self.file.name}.{uuid.uuid4().hex}")
+        try:
+            made.parent.mkdir(parents=True, exist_ok=True)
+            made.touch()
+        except OSError:
+            yield ("--output_timing_cache", str(folder / "model.cache"))
+            return
+        try:
+            known = ("--input_timing_cache", str(self.file)) if self.file.exists() else ()
+            yield (*known, "--output_timing_cache", str(made))
+            if made.stat().st_size:
+                os.replace(made, self.file)
+        finally:
+            made.unlink(missing_ok=True)
+
 
 _LOGS = f"{FOLDER}/logs"
 
@@ -41,7 +132,7 @@ def engine_step(resolved: Resolved, facts: PlanFacts, role: Role, gpus: tuple[st
     folders = (resolved.output.absolute(), cache.file.parent, *_adapters(plan.options))
     launcher = _launcher(release, host, role, folders, gpus, resolved.loaded.recipe.hardware.count)
     checkpoint = folder / convert.checkpoint(role)
-    argv = trtllm.build_argv(str(checkpoint), str(folder / build.engine(role)), plan.options, plan.mode)
+    argv = build_argv(str(checkpoint), str(folder / build.engine(role)), plan.options, plan.mode)
     portable = _portable_argv(role, plan)
     return replace(
         build.step(
@@ -69,7 +160,7 @@ def _portable_argv(role: Role, plan: EnginePlan) -> tuple[str, ...]:
     for adapter in _adapters(plan.options):
         extra["lora_dir"] = adapter.name
     options = replace(plan.options, extra=extra)
-    return trtllm.build_argv(convert.checkpoint(role), build.engine(role), options, plan.mode)
+    return build_argv(convert.checkpoint(role), build.engine(role), options, plan.mode)
 
 
 def _launcher(
@@ -115,6 +206,6 @@ def run(
     advance: Advance,
 ) -> None:
     # The command runs in the folder of its log, so its paths must be absolute.
-    argv = trtllm.build_argv(str(checkpoint.absolute()), str(output.absolute()), options, mode)
-    trtllm.build(argv, launcher, cache, log.absolute(), advance)
+    argv = build_argv(str(checkpoint.absolute()), str(output.absolute()), options, mode)
+    run_builder(argv, launcher, cache, log.absolute(), advance)
     directory.check_engine(output, options.max_draft_len, cache.release, mode)

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from trtspec.backends.tensorrt_llm.tree import choices
-from trtspec.backends.tensorrt_llm.tree_inside import TreeInside
+from trtspec.backends.tensorrt_llm.tree import TreeInside, choices
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import errors
 from trtspec.checkpoint.blueprint import Blueprint, draw

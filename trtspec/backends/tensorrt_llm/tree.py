@@ -7,9 +7,18 @@ and then the third likeliest of the second.
 from __future__ import annotations
 
 import heapq
+from dataclasses import dataclass, replace
 from math import prod
+from typing import Any, ClassVar
 
+from trtspec.checkpoint.blueprint import Blueprint
+from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.checkpoint.inside import DraftInside
+from trtspec.checkpoint.placement import place
 from trtspec.methods.medusa import NODES
+from trtspec.models.heads.head import HeadDescription
+from trtspec.models.source import Source
+from trtspec.serving.executors.tensorrt_llm.choices import Choices, ChoicesTree
 
 _RANKS = 16
 """TensorRT-LLM identifies a path by four bits for each rank (`runtime/utils/speculativeChoicesUtils.cpp`)."""
@@ -22,7 +31,7 @@ def choices(heads: int, size: int = NODES) -> list[Path]:
 
     That is the greedy construction of the paper (Cai et al. 2024, arXiv 2401.10774, section 2.3.3): always
     the likeliest path that is not there yet. How likely a head's token is by its rank would have to be
-    measured; `_accuracy` assumes it. It has fewer nodes where the heads have no more paths: one has 16.
+    measured; `_likelihood` assumes it. It has fewer nodes where the heads have no more paths: one has 16.
     """
     found: list[Path] = []
     waiting: list[tuple[float, Path]] = [(-_likelihood((0,)), (0,))]
@@ -37,11 +46,49 @@ def choices(heads: int, size: int = NODES) -> list[Path]:
 
 
 def _likelihood(path: Path) -> float:
-    return prod(_accuracy(head, rank) for head, rank in enumerate(path))
+    """Returns the assumed probability that a path is the target's: each head is worse than the one before."""
+    return prod(float(0.7 * 0.85**head * 0.35**rank) for head, rank in enumerate(path))
 
 
-def _accuracy(head: int, rank: int) -> float:
-    """Returns the assumed probability that this token of a head is the target's: each head is worse than the
-    one before.
-    """
-    return float(0.7 * 0.85**head * 0.35**rank)
+@dataclass(frozen=True, slots=True)
+class TreeInside(DraftInside):
+    """A draft whose heads propose the paths of a tree in each step."""
+
+    runtime: ClassVar[type[ChoicesTree]]
+    """The tree, in the form that NVIDIA's runtime takes."""
+
+    head: HeadDescription
+    choices: Choices
+
+    @property
+    def num_drafted(self) -> int:
+        return len(self.choices)
+
+    @property
+    def count(self) -> int:
+        """The number of tokens on the longest path, each of which has a head."""
+        return max(map(len, self.choices))
+
+    def digested(self) -> dict[str, Any]:
+        return {"choices": self.choices}
+
+    def parameters(self, *, of_engine: bool) -> dict[str, str]:
+        tree = self.runtime(self.choices).parameters()
+        return {"decoding_mode": self.mode, **tree} if of_engine else tree
+
+    def _beside(
+        self, target: Blueprint, source: Source, options: ConvertOptions, config: dict[str, Any]
+    ) -> Blueprint:
+        """Returns the target's checkpoint with `config`, and with the head's weights beside its own."""
+        weights, size = tuple(self.weights()), (source.num_hidden_layers, source.head_size)
+        ranks = tuple(
+            (*placed, *place(weights, *size, options.mapping, rank))
+            for rank, placed in enumerate(target.ranks)
+        )
+        return replace(
+            target,
+            config=config,
+            weights=(*target.weights, *weights),
+            ranks=ranks,
+            tensors={**target.tensors, **self.head.tensors},
+        )

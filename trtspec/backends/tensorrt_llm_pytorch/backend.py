@@ -14,16 +14,21 @@ from typing import Any, ClassVar
 from trtspec.backends.backend import Unsupported
 from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.backend import ONE_SOURCE, ServerBackend
-from trtspec.backends.served.inputs import LaunchInputs
-from trtspec.backends.served.releases import ServerRelease
+from trtspec.backends.served.inputs import LaunchInputs, ServerRelease
+from trtspec.backends.served.rules import MtpSupport
 from trtspec.backends.tensorrt_llm_pytorch.flags import FLAGS, TOOL
 from trtspec.backends.tensorrt_llm_pytorch.launch import launch
-from trtspec.backends.tensorrt_llm_pytorch.mtp import MTP
 from trtspec.base.roles import Role
 from trtspec.methods.method import AT_ONCE, TRANSLATES
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.migration.tool import MigrationTool
 from trtspec.recipe.schema import Recipe
+
+MTP = MtpSupport(
+    "deepseek_v3 deepseek_v32",
+    "TensorRT-LLM 1.0 to 1.2, docs/source/features/speculative-decoding.md: MTP is for DeepSeek",
+)
+
 
 _ONE_NAME = "up to 1.2 clients call a model by its Hub id, or by its folder's name"
 

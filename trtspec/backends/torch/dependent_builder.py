@@ -102,6 +102,8 @@ def _misfit(head: HeadDescription, model: Mapping[str, Any]) -> str | None:
 
 def _config(head: HeadDescription, model: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the configuration of a head, and the target's where they share it."""
+    same = ("intermediate_size", "num_attention_heads", "num_key_value_heads", "head_size", "norm_epsilon")
+    sizes = {"num_hidden_layers": 0} | {key: model[key] for key in same}
     return {
         "architecture": head.architecture,
         "dtype": model["dtype"],
@@ -112,14 +114,8 @@ def _config(head: HeadDescription, model: Mapping[str, Any]) -> dict[str, Any]:
         "position_embedding_type": "rope_gpt_neox",
         "quantization": {"quant_algo": None, "kv_cache_quant_algo": None},
         "draft": {"method": head.method, **head.engine_draft(model["num_hidden_layers"])},
-        **(_unlayered(model) if head.layer is None else _layered(head.layer)),
+        **(sizes if head.layer is None else _layered(head.layer)),
     }
-
-
-def _unlayered(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the sizes of a head without decoder layers, which are its target's."""
-    same = ("intermediate_size", "num_attention_heads", "num_key_value_heads", "head_size", "norm_epsilon")
-    return {"num_hidden_layers": 0} | {key: model[key] for key in same}
 
 
 def _layered(layer: Mapping[str, Any]) -> dict[str, Any]:

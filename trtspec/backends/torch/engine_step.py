@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 
 from trtspec.backends.torch.dependent_builder import build_head, build_layers
@@ -11,8 +10,6 @@ from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.checkpoint.layers.chosen import with_layers
-from trtspec.models.heads.head import HeadDescription
-from trtspec.models.source import Source
 from trtspec.pipeline.engine import torch_builder
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
@@ -35,7 +32,14 @@ def _dependent(step: Step, resolved: Resolved, role: Role) -> Step:
     """Returns the step for a draft that lives in the target's engine: a head, or layers of it."""
     plan, target = resolved.engines[role], resolved.output / build.engine(Role.TARGET)
     file, after = choose_layers.chosen(resolved, role)
-    head = plan.head
+    head, source = plan.head, plan.model.source
+
+    def build_dependent(output: Path, _: Advance) -> None:
+        if head:
+            build_head(head, target, output)
+        else:
+            build_layers(with_layers(source, file).layers or (), target, output)
+
     return replace(
         step,
         summary="the head on the target's engine" if head else "the layers of the target's engine",
@@ -48,16 +52,6 @@ def _dependent(step: Step, resolved: Resolved, role: Role) -> Step:
             target=asdict(resolved.target.checkpoint),
             **choose_layers.written(resolved, role),
         ),
-        action=partial(run_head, head, target)
-        if head
-        else partial(run_layers, plan.model.source, file, target),
+        action=build_dependent,
         after=(*after, name_of(build.KIND, Role.TARGET)),
     )
-
-
-def run_head(head: HeadDescription, target: Path, output: Path, advance: Advance) -> None:
-    build_head(head, target, output)
-
-
-def run_layers(source: Source, chosen: Path | None, target: Path, output: Path, advance: Advance) -> None:
-    build_layers(with_layers(source, chosen).layers or (), target, output)

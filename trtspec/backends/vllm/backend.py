@@ -12,12 +12,11 @@ from typing import ClassVar
 from trtspec.backends.backend import Unsupported
 from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.backend import ONE_SOURCE, ServerBackend
-from trtspec.backends.served.inputs import LaunchInputs
-from trtspec.backends.served.releases import ServerRelease
+from trtspec.backends.served.inputs import LaunchInputs, ServerRelease
+from trtspec.backends.served.rules import MtpSupport
 from trtspec.backends.vllm import triton
 from trtspec.backends.vllm.flags import FLAGS, LONGER, TOOL
 from trtspec.backends.vllm.launch import launch
-from trtspec.backends.vllm.mtp import MTP
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.pipeline.plan.facts import PlanFacts
@@ -27,6 +26,20 @@ from trtspec.pipeline.steps.pull import StoredEngine
 from trtspec.recipe import gpus
 from trtspec.recipe.migration.tool import MigrationTool
 from trtspec.recipe.schema import Recipe
+
+MTP = MtpSupport(
+    "BailingMoeV2_5ForCausalLM BailingMoeV3ForCausalLM BailingMoeV3VLForConditionalGeneration "
+    "Glm4MoeForCausalLM Glm4MoeLiteForCausalLM GlmOcrForConditionalGeneration MiMoForCausalLM "
+    "MiMoV2FlashForCausalLM MiMoV2ForCausalLM MiMoV2OmniForCausalLM "
+    "MiniMaxM3SparseForConditionalGeneration NemotronH_Omni_Reasoning_V3 "
+    "NemotronH_Super_Omni_Reasoning_V3 Step3p5ForCausalLM Step3p7ForConditionalGeneration bailing_hybrid "
+    "deepseek_v3 deepseek_v32 deepseek_v4 dots3_note ernie4_5_moe exaone4_5 exaone_moe glm5_next "
+    "glm_moe_dsa hy_v3 hy_v4 inkling_mm_model inkling_model intern_s2_preview interns2_mobius kimi_k3 "
+    "longcat_flash minimax_m3_vl nemotron_h nemotron_h_puzzle pangu_ultra_moe qwen3_5 qwen3_5_moe "
+    "qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp qwen4_exp_text step3p5 step3p7",
+    "vLLM 0.32.0 and 0.33.0, vllm/config/speculative.py: SpeculativeConfig.hf_config_override",
+    in_whole_turns=True,
+)
 
 
 def _release(version: str) -> ServerRelease:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -114,16 +115,11 @@ def engine_arguments(launch: ServerLaunch) -> dict[str, Any]:
             continue
         name = option.removeprefix("--").replace("-", "_")
         if not value.startswith("--"):
-            found[name] = _value(value)
+            found[name] = value
+            with suppress(ValueError):
+                found[name] = json.loads(value)
         elif name.startswith("no_"):
             found[name.removeprefix("no_")] = False
         else:
             found[name] = True
     return {name: value for name, value in found.items() if name not in _SERVERS}
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

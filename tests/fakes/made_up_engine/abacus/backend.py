@@ -8,8 +8,7 @@ from typing import ClassVar
 from trtspec.backends.backend import Unsupported
 from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.backend import ServerBackend
-from trtspec.backends.served.inputs import LaunchInputs, words
-from trtspec.backends.served.releases import ServerRelease
+from trtspec.backends.served.inputs import LaunchInputs, ServerRelease, words
 from trtspec.recipe.migration.command import options
 from trtspec.recipe.migration.drafts import DraftFlags
 from trtspec.recipe.migration.reading import FlagReading, whole

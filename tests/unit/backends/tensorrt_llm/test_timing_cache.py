@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.backends.tensorrt_llm.timing_cache import TimingCache
+from trtspec.backends.tensorrt_llm.engine_step import TimingCache
 
 CACHE = TimingCache("1.2.1", "h200", "4096x14336-fp8-tp1")
 

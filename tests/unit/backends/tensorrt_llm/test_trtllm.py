@@ -9,8 +9,7 @@ import pytest
 
 from tests.fakes.trtllm_build import parser
 from trtspec.backends.tensorrt_llm.defaults import defaults
-from trtspec.backends.tensorrt_llm.timing_cache import TimingCache
-from trtspec.backends.tensorrt_llm.trtllm import build, build_argv
+from trtspec.backends.tensorrt_llm.engine_step import TimingCache, build_argv, run_builder
 from trtspec.base.errors import StepError
 from trtspec.pipeline.engine.engine_options import BuildOptions, EngineKind
 from trtspec.pipeline.run.launcher import LocalLauncher
@@ -130,7 +129,7 @@ def test_a_build_that_fails_shows_its_last_lines(tmp_path: Path) -> None:
     launcher = command(tmp_path, 'echo "working on $2"; echo "RuntimeError: no luck" >&2; exit 3')
     log = tmp_path / "logs/build.log"
     with pytest.raises(StepError, match="failed with status 3: RuntimeError: no luck") as caught:
-        build(("trtllm-build", "--checkpoint_dir", "in"), launcher, CACHE, log, silent)
+        run_builder(("trtllm-build", "--checkpoint_dir", "in"), launcher, CACHE, log, silent)
     assert caught.value.log == log
     assert caught.value.lines == ("working on in", "RuntimeError: no luck")
     assert log.read_text() == "working on in\nRuntimeError: no luck\n"
@@ -138,7 +137,7 @@ def test_a_build_that_fails_shows_its_last_lines(tmp_path: Path) -> None:
 
 def test_it_sees_its_own_gpus_and_nothing_of_the_shell(tmp_path: Path) -> None:
     launcher = command(tmp_path, 'echo "$CUDA_VISIBLE_DEVICES|$1|$2"')
-    build(("trtllm-build", "a b", "$(touch x)"), launcher, CACHE, tmp_path / "build.log", silent)
+    run_builder(("trtllm-build", "a b", "$(touch x)"), launcher, CACHE, tmp_path / "build.log", silent)
     assert (tmp_path / "build.log").read_text() == "GPU-1,GPU-2|a b|$(touch x)\n"
 
 
@@ -154,7 +153,7 @@ def test_progress_is_what_the_builder_said_last(tmp_path: Path) -> None:
         if "CUDA" in note:
             (tmp_path / "heard").touch()
 
-    build(("trtllm-build",), launcher, CACHE, tmp_path / "build.log", advance)
+    run_builder(("trtllm-build",), launcher, CACHE, tmp_path / "build.log", advance)
     assert "Init CUDA: CPU +26, GPU +0" in notes
 
 
@@ -167,7 +166,7 @@ def test_what_progress_raises_ends_the_builder_and_its_workers(tmp_path: Path) -
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build(("trtllm-build",), launcher, CACHE, tmp_path / "build.log", advance)
+        run_builder(("trtllm-build",), launcher, CACHE, tmp_path / "build.log", advance)
     deadline = time.monotonic() + 10
     while holders(tmp_path / "build.log") and time.monotonic() < deadline:
         time.sleep(0.01)
