@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -187,15 +185,10 @@ def deploy(context: typer.Context, arguments: DeployArguments) -> None:
 
         deploy_on_cluster(arguments)
         return
-    from trtspec.deployment.here import here
-    from trtspec.deployment.in_container import in_container as contained
-
     file = _recipe(arguments)
     build = find_build(file, arguments.output)
     _check_options(context, build)
-    asked = _asked(context, arguments)
-    place = partial(contained, detach=arguments.detach) if arguments.in_container else here
-    _serve(file, build, asked, place, restart=arguments.restart, dry_run=arguments.dry_run)
+    _serve(file, build, _asked(context, arguments), arguments)
 
 
 def _recipe(arguments: DeployArguments) -> Path:
@@ -242,24 +235,18 @@ def _asked(context: typer.Context, arguments: DeployArguments) -> DeployOptions:
     )
 
 
-def _serve(
-    recipe: Path,
-    build: DeployedBuild,
-    asked: DeployOptions,
-    place: Callable[[DeployedBuild, DeployOptions], Site],
-    *,
-    restart: bool,
-    dry_run: bool,
-) -> None:
+def _serve(recipe: Path, build: DeployedBuild, asked: DeployOptions, arguments: DeployArguments) -> None:
     """Serves a build, or prints the command line that would serve it."""
+    from trtspec.deployment.deploy import site_of
+
     if build.is_for_triton:
         _tell_rollout(recipe, build, asked)
-    site = place(build, asked)
-    if asked.logs and asked.json_logs and not dry_run:
+    site = site_of(build, asked, container=arguments.in_container, detach=arguments.detach)
+    if asked.logs and asked.json_logs and not arguments.dry_run:
         out.log_as_json()
     if stale := build.staleness:
         out.warning(f"{stale}, which is served unchanged")
-    if dry_run:
+    if arguments.dry_run:
         out.result(site.command_line)
         return
     site.prepare(out.watch)
@@ -268,7 +255,7 @@ def _serve(
         out.warning(warning)
     if asked.start_s is None:
         out.status(f"the start may take {build.patience}; --timeout says otherwise")
-    _stay(site, restart=restart)
+    _stay(site, restart=arguments.restart)
 
 
 def _stay(site: Site, *, restart: bool) -> None:

@@ -1,4 +1,4 @@
-"""Runs, follows, detaches from and removes one serving container of docker or podman."""
+"""Labels, runs, follows, detaches from and removes one serving container of docker or podman."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trtspec.base.child import ChildProcess
 from trtspec.base.errors import UnavailableError
+from trtspec.deployment.deployment import Deployment
+from trtspec.deployment.server_kind import TRITON, kind_of
+from trtspec.gateway.openai.settings import ModelCard
+from trtspec.gateway.ports import Ports
 from trtspec.pipeline.containers.container import Container
 from trtspec.pipeline.containers.engine import ContainerEngine
 from trtspec.pipeline.containers.program import Program
@@ -19,6 +23,8 @@ from trtspec.pipeline.containers.state import find_state, remove
 LABEL = "trtspec.deployment"
 """The label of every container that serves; others begin with it."""
 
+# The label that only containers of another engine's server have: the backend.
+_VENDOR = f"{LABEL}.vendor"
 _RESTART = "on-failure:5"
 _LOOK_S = 5.0
 _LAST_WORDS_S = 2.0
@@ -35,10 +41,47 @@ def words(made: Container, engine: ContainerEngine, *, detach: bool) -> tuple[st
     return made.run(engine, "--detach", *(("--restart", _RESTART) if restart else ()))
 
 
-def published(host: str, ports: tuple[int, ...]) -> tuple[str, ...]:
-    """Returns the values of `--publish` for ports of a numeric address, each the same in the container."""
-    host = f"[{host}]" if ":" in host else host
-    return tuple(f"{host}:{port}:{port}" for port in ports)
+def labels_of(deployment: Deployment) -> dict[str, str]:
+    """Returns the labels that describe a deployment; pure."""
+    ports = deployment.ports
+    labels = {
+        LABEL: deployment.name,
+        f"{LABEL}.build": str(deployment.build),
+        f"{LABEL}.model": deployment.model_name,
+        f"{LABEL}.host": deployment.host,
+    }
+    if deployment.is_triton:
+        labels[f"{LABEL}.ports"] = f"{ports.http},{ports.grpc},{ports.metrics}"
+    labels[f"{LABEL}.grace"] = f"{deployment.grace_s:g}"
+    if ports.openai:
+        labels[f"{LABEL}.openai"] = str(ports.openai)
+    if not deployment.is_triton:
+        return {**labels, _VENDOR: deployment.kind.name}
+    if deployment.api_keys:
+        labels[f"{LABEL}.api_keys"] = str(deployment.api_keys.resolve())
+    if ports.openai:
+        labels[f"{LABEL}.card"] = deployment.card.to_json()
+    # The key is among the server's options too, and those who may read them may do anything.
+    return {**labels, f"{LABEL}.key": deployment.key}
+
+
+def deployment_of(labels: Mapping[str, str]) -> Deployment:
+    """Returns the deployment that `labels_of` describes."""
+    found = {name.removeprefix(f"{LABEL}."): value for name, value in labels.items()}
+    openai = int(found["openai"]) if "openai" in found else None
+    own = map(int, found["ports"].split(",")) if "ports" in found else ()
+    return Deployment(
+        name=labels[LABEL],
+        build=Path(found["build"]),
+        model_name=found["model"],
+        kind=kind_of(labels[_VENDOR]) if _VENDOR in labels else TRITON,
+        host=found["host"],
+        ports=replace(Ports(*own), openai=openai),
+        grace_s=float(found["grace"]),
+        api_keys=Path(found["api_keys"]) if "api_keys" in found else None,
+        card=ModelCard.from_json(found["card"]) if "card" in found else ModelCard(),
+        key=found.get("key", ""),
+    )
 
 
 def remove_last(program: Program, name: str, build: Path) -> None:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from trtspec.base.errors import StuckError
 from trtspec.base.progress import Progress, no_progress
-from trtspec.deployment.build import find_build
+from trtspec.deployment.build import DeployedBuild, find_build
 from trtspec.deployment.deployment import Deployment
-from trtspec.deployment.here import here
+from trtspec.deployment.here import on_this_machine
 from trtspec.deployment.in_container import in_container
 from trtspec.deployment.options import DeployOptions
 from trtspec.deployment.server import RunningServer
+from trtspec.deployment.server_kind import TRITON, kind_of
 from trtspec.deployment.site import Site
+from trtspec.deployment.triton_launch import TritonLaunch
+from trtspec.deployment.vendor_launch import VendorLaunch, vendor_launch
+from trtspec.gateway.openai.settings import ModelCard
 
 _LOOK_S = 0.1
 
@@ -42,13 +47,72 @@ def deploy(
     build = find_build(recipe, output)
     if stale := build.staleness:
         warn(f"{stale}; trtspec serves the build as it is")
-    wanted = options or DeployOptions()
-    site = in_container(build, wanted, detach=False) if container else here(build, wanted)
+    site = site_of(build, options or DeployOptions(), container=container)
     site.prepare(progress)
     for warning in filter(None, (site.warning, site.deployment.exposure)):
         warn(warning)
     with running(site):
         yield site.deployment
+
+
+def site_of(
+    build: DeployedBuild, options: DeployOptions, *, container: bool = False, detach: bool = False
+) -> Site:
+    """Returns the place to serve a build: this machine, or a container, which `detach` leaves running.
+
+    Raises `UnavailableError` if nothing there could serve it, or its server does not take such keys.
+    """
+    deployment, launch = _deployment_of(build, options)
+    if not container:
+        return on_this_machine(build, deployment, launch, options.python)
+    return in_container(build, deployment, launch, detach=detach)
+
+
+def _deployment_of(
+    build: DeployedBuild, options: DeployOptions
+) -> tuple[Deployment, TritonLaunch | VendorLaunch]:
+    """Returns the deployment of a build and how its server is started."""
+    server = build.find_launch()
+    models = None
+    if server:
+        models = vendor_launch(build, server, plain=options.plain, api_keys=options.api_keys)
+    serving = build.recipe.serving
+    kind, name, ports = TRITON, serving.triton_name, options.ports
+    launch: TritonLaunch | VendorLaunch
+    if models and not build.is_for_triton:
+        launch, kind, name = models, kind_of(models.launch.backend), models.launch.served_model_name
+    else:
+        # What vLLM loads in Triton has no API of OpenAI's in front of it.
+        ports = replace(ports, openai=None) if models else ports
+        launch = TritonLaunch(
+            ranks=build.ranks,
+            loads_one_by_one=build.shares_a_server,
+            trace_config=options.trace_config,
+            rollout=options.rollout,
+            models=models,
+        )
+    names = tuple(dict.fromkeys((serving.model_name, *serving.aliases)))
+    deployment = Deployment(
+        name=build.recipe.name,
+        build=build.folder.resolve(),
+        model_name=name,
+        card=ModelCard(
+            names=() if names == (serving.triton_name,) else names,
+            reasoning_parser=serving.reasoning_parser,
+            has_own_sampling=serving.generation_config == "auto",
+            max_model_len=build.max_model_len,
+        ),
+        kind=kind,
+        host=options.host,
+        ports=ports,
+        start_s=options.start_s or build.patience.seconds,
+        grace_s=options.grace_s,
+        is_plain=options.plain and kind is not TRITON,
+        json_logs=options.json_logs,
+        api_keys=options.api_keys,
+        logs=options.logs,
+    )
+    return deployment, launch
 
 
 @contextmanager

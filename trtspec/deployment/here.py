@@ -9,7 +9,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,6 @@ from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.installed_triton import TritonInstall, find_triton
 from trtspec.deployment.logs import begin_log
 from trtspec.deployment.openai import OpenAi
-from trtspec.deployment.options import DeployOptions, deployment_of
 from trtspec.deployment.server import RunningServer
 from trtspec.deployment.shared_memory import Regions, is_any_abandoned, remove_abandoned
 from trtspec.deployment.site import HIDDEN, LaunchCommand, Site
@@ -43,38 +42,35 @@ from trtspec.serving.triton.stopping import STOPPING
 _END_S = 5.0
 
 
-def here(build: DeployedBuild, options: DeployOptions) -> Site:
+def on_this_machine(
+    build: DeployedBuild, deployment: Deployment, launch: TritonLaunch | VendorLaunch, python: Path | None
+) -> Site:
     """Returns this machine as the place to serve a build.
 
     Triton is that of NVIDIA's image, if this is one, or the installed one. Another engine's server is that of
-    a Python, or of PATH. Raises `UnavailableError` if there is none.
+    `python`, or of PATH. Raises `UnavailableError` if there is none.
     """
-    deployment, launch = deployment_of(build, options)
+    serve: Callable[[], AbstractContextManager[Callable[[], RunningServer]]]
     if isinstance(launch, VendorLaunch):
-        command = launch.here(deployment, options.python)
-        return Site(
-            deployment,
-            command.shown(deployment.build),
-            lambda _: launch.prepare(deployment.build),
-            partial(serve_vendor, deployment, command, launch.hub_variables),
-            difference(launch.launch, command.argv),
-        )
-    if launch.models:
+        command = launch.installed(deployment, python)
+        serve = partial(serve_vendor, deployment, command, launch.hub_variables)
+        warning = difference(launch.launch, command.argv)
+    elif launch.models:
         raise UnavailableError(build.folder, "needs NVIDIA's image of Triton with vLLM", "--container")
-    triton, gpus = find_triton(), len(find_gpus())
-    command = launch.here(replace(deployment, key=HIDDEN), triton, gpus)
+    else:
+        triton, gpus = find_triton(), len(find_gpus())
+        command = launch.here(replace(deployment, key=HIDDEN), triton, gpus)
+        serve = partial(serve_triton, deployment, launch, triton, gpus)
+        warning = triton.problem if deployment.is_public else None
 
     def prepare(watch: Progress) -> None:
-        build.check(this_runtime())
-        wait_for_ports(deployment, watch)
+        if isinstance(launch, VendorLaunch):
+            launch.prepare(deployment.build)
+        else:
+            build.check(this_runtime())
+            wait_for_ports(deployment, watch)
 
-    return Site(
-        deployment,
-        command.shown(deployment.build),
-        prepare,
-        partial(serve_triton, deployment, launch, triton, gpus),
-        triton.problem if deployment.is_public else None,
-    )
+    return Site(deployment, command.shown(deployment.build), prepare, serve, warning)
 
 
 def wait_for_ports(deployment: Deployment, watch: Progress) -> None:

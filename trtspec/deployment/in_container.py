@@ -5,23 +5,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 
 from trtspec.base.progress import Progress
 from trtspec.deployment.build import DeployedBuild
-from trtspec.deployment.container import (
-    OneContainer,
-    published,
-    remove_last,
-    words,
-)
-from trtspec.deployment.deployed import labels_of, running_in
+from trtspec.deployment.container import OneContainer, labels_of, remove_last, words
+from trtspec.deployment.deployed import running_in
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.here import check_path
 from trtspec.deployment.logs import begin_log
 from trtspec.deployment.openai import OpenAi
-from trtspec.deployment.options import DeployOptions, deployment_of
 from trtspec.deployment.server import RunningServer
 from trtspec.deployment.site import HIDDEN, Launch, Site
 from trtspec.gateway.ports import address_of, check_free
@@ -35,18 +28,17 @@ from trtspec.pipeline.machine.devices import container_gpus, find_gpus
 _READY = "python3 -c 'import urllib.request as u; u.urlopen(\"http://127.0.0.1:{}{}\", timeout=4)'"
 
 
-def in_container(build: DeployedBuild, options: DeployOptions, *, detach: bool) -> Site:
+def in_container(build: DeployedBuild, deployment: Deployment, launch: Launch, *, detach: bool) -> Site:
     """Returns a container with the recipe's GPUs as the place to serve a build; `detach` leaves it running.
 
     Raises `UnavailableError` if neither docker nor podman answers.
     """
-    deployment, launch = deployment_of(build, options)
     engine, image, hardware = find_engine(), build.image, build.recipe.hardware
     gpus: tuple[str, ...] = ()
     if hardware.gpu != "none":
         gpus = container_gpus(find_gpus(), hardware.count, engine.devices)
     made = container(deployment, launch, image, gpus)
-    hidden = container(replace(deployment, key=HIDDEN), launch, image, gpus)
+    line = words(made, engine, detach=detach)
     ends = logout(engine) if detach and engine.ends_at_logout else None
 
     def prepare(watch: Progress) -> None:
@@ -57,7 +49,7 @@ def in_container(build: DeployedBuild, options: DeployOptions, *, detach: bool) 
 
     return Site(
         deployment,
-        shlex.join(words(hidden, engine, detach=detach)),
+        shlex.join(word.replace(deployment.key, HIDDEN) for word in line),
         prepare,
         partial(serve, deployment, launch, made, engine, detach=detach),
         f"{ends.problem}; {ends.repair} keeps them running" if ends else None,
@@ -72,6 +64,8 @@ def container(deployment: Deployment, launch: Launch, image: str, gpus: tuple[st
     serve`, and others have none.
     """
     command, build = launch.in_container(deployment, len(gpus)), deployment.build
+    address = address_of(deployment.host)
+    outside = f"[{address}]" if ":" in address else address
     first, *rest = command.argv
     made = Container(
         image=image,
@@ -85,7 +79,7 @@ def container(deployment: Deployment, launch: Launch, image: str, gpus: tuple[st
         secrets=tuple(command.secrets),
         labels=labels_of(deployment),
         # The server listens on every address of the container's network; this limits the addresses outside.
-        publish=published(address_of(deployment.host), tuple(deployment.own_ports.values())),
+        publish=tuple(f"{outside}:{port}:{port}" for port in deployment.own_ports.values()),
         health=Health(_READY.format(deployment.asked_port, deployment.kind.ready[0]), deployment.start_s),
     )
     return launch.mounted(made)

@@ -1,20 +1,16 @@
-"""Makes a deployment from a build and the options of a command line or a caller."""
+"""Defines the options of a deployment: those of a command line or a caller, or those of a measurement."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtspec.deployment.build import DeployedBuild
-from trtspec.deployment.deployment import GRACE_S, Deployment, rollout_file
+from trtspec.deployment.deployment import GRACE_S, rollout_file
 from trtspec.deployment.logs import logs_of_measurement
-from trtspec.deployment.server_kind import TRITON, kind_of
-from trtspec.deployment.triton_launch import TritonLaunch
-from trtspec.deployment.vendor_launch import VendorLaunch, vendor_launch
 from trtspec.gateway.addresses import LOOPBACK
-from trtspec.gateway.openai.settings import ModelCard
 from trtspec.gateway.ports import OPENAI, Ports, reserved_ports
 
 
@@ -54,57 +50,3 @@ def for_measurement(
             python=python,
             plain=plain,
         )
-
-
-def deployment_of(
-    build: DeployedBuild, options: DeployOptions
-) -> tuple[Deployment, TritonLaunch | VendorLaunch]:
-    """Returns the deployment of a build and how its server is started.
-
-    Raises `UnavailableError` for keys that the server does not take.
-    """
-    server = build.find_launch()
-    models = None
-    if server:
-        models = vendor_launch(build, server, plain=options.plain, api_keys=options.api_keys)
-    kind, name, ports = TRITON, build.recipe.serving.triton_name, options.ports
-    launch: TritonLaunch | VendorLaunch
-    if models and not build.is_for_triton:
-        launch, kind, name = models, kind_of(models.launch.backend), models.launch.served_model_name
-    else:
-        # What vLLM loads in Triton has no API of OpenAI's in front of it.
-        ports = replace(ports, openai=None) if models else ports
-        launch = TritonLaunch(
-            ranks=build.ranks,
-            loads_one_by_one=build.shares_a_server,
-            trace_config=options.trace_config,
-            rollout=options.rollout,
-            models=models,
-        )
-    deployment = Deployment(
-        name=build.recipe.name,
-        build=build.folder.resolve(),
-        model_name=name,
-        card=_card(build),
-        kind=kind,
-        host=options.host,
-        ports=ports,
-        start_s=options.start_s or build.patience.seconds,
-        grace_s=options.grace_s,
-        is_plain=options.plain and kind is not TRITON,
-        json_logs=options.json_logs,
-        api_keys=options.api_keys,
-        logs=options.logs,
-    )
-    return deployment, launch
-
-
-def _card(build: DeployedBuild) -> ModelCard:
-    serving = build.recipe.serving
-    names = tuple(dict.fromkeys((serving.model_name, *serving.aliases)))
-    return ModelCard(
-        names=() if names == (serving.triton_name,) else names,
-        reasoning_parser=serving.reasoning_parser,
-        has_own_sampling=serving.generation_config == "auto",
-        max_model_len=build.max_model_len,
-    )

@@ -31,7 +31,7 @@ class VendorLaunch:
     key: str | None = field(default=None, repr=False)
     """Opens the server's API. Without a key the API is open."""
 
-    def here(self, deployment: Deployment, python: Path | None) -> LaunchCommand:
+    def installed(self, deployment: Deployment, python: Path | None) -> LaunchCommand:
         """Returns the command for this machine, with a Python or a program of PATH.
 
         Raises `UnavailableError` where neither is there.

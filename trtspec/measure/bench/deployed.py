@@ -10,9 +10,7 @@ from pathlib import Path
 from trtspec.base.errors import UnavailableError
 from trtspec.base.progress import no_progress
 from trtspec.deployment.build import DeployedBuild
-from trtspec.deployment.deploy import running
-from trtspec.deployment.here import here
-from trtspec.deployment.in_container import in_container as contained
+from trtspec.deployment.deploy import running, site_of
 from trtspec.deployment.options import for_measurement
 from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.openai.template import ChatTemplate
@@ -51,8 +49,7 @@ def served(
         repair = "trtspec deploy RECIPE --container, and measure that: --url http://127.0.0.1:8000"
         raise UnavailableError(folder, "needs NVIDIA's image of Triton with vLLM", repair)
     with for_measurement(build, has_api=has_chats, python=python, plain=plain) as asked:
-        is_contained = in_container and not build.is_of_server
-        site = contained(build, asked, detach=False) if is_contained else here(build, asked)
+        site = site_of(build, asked, container=in_container and not build.is_of_server)
         deployment = site.deployment
         url = deployment.api_url or f"http://{LOOPBACK}:{deployment.ports.http}"
         target = BenchTarget(url, deployment.metrics_url, deployment.model_name, has_chats)

@@ -14,7 +14,7 @@ from pathlib import Path
 from trtspec.base.errors import UnavailableError
 from trtspec.base.progress import no_progress
 from trtspec.deployment.build import DeployedBuild
-from trtspec.deployment.here import here
+from trtspec.deployment.deploy import site_of
 from trtspec.deployment.options import for_measurement
 from trtspec.deployment.site import Site
 from trtspec.measure.verify.opening import ServerAddress, deployed
@@ -100,7 +100,7 @@ async def in_turns(
         for_measurement(build, python=python, plain=True) as without,
         for_measurement(build, python=python) as drafting,
     ):
-        plain, speculative = (ServedSide(here(build, asked), turns) for asked in (without, drafting))
+        plain, speculative = (ServedSide(site_of(build, asked), turns) for asked in (without, drafting))
         try:
             await turns.subject(plain)
             yield Sides(plain, speculative, plain_k=None)
