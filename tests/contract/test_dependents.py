@@ -28,8 +28,7 @@ from trtspec.serving.executor import SamplingConfig
 from trtspec.serving.executors.torch import pair as torch_pair
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.pace import Policy
-from trtspec.serving.rollout.file import RolloutReading
-from trtspec.serving.rollout.state import RolloutState
+from trtspec.serving.rollout.state import RolloutReading, RolloutState
 from trtspec.serving.triton.engines import EnginePair, load
 
 K = 6

@@ -21,7 +21,7 @@ import tritonclient.grpc as grpc
 from tests.e2e.conftest import ENDLESS, IN_PROCESS, Deploy, wait_until
 from tests.processes import numbers_of
 from trtspec.base.errors import ServerError
-from trtspec.serving.triton.request_id import NOT_UNICODE
+from trtspec.serving.triton.agreement import NOT_UNICODE
 
 pytestmark = IN_PROCESS
 

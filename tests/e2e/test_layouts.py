@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.conftest import BLS, TINY, TRTSPEC, Deploy, Deployer, Until, at_work
 from trtspec.client.scrape import parse
-from trtspec.serving.triton.request_id import NOT_UNICODE
+from trtspec.serving.triton.agreement import NOT_UNICODE
 
 LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 FILES = [LIBRARY / line for line in (TINY / "heldout.txt").read_text().split()]

@@ -16,8 +16,7 @@ from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executor import Executor
 from trtspec.serving.executors.bls.tensors import Arrays, Outputs
 from trtspec.serving.triton.engine_service import EngineService
-from trtspec.serving.triton.engine_tensors import INPUTS, OUTPUTS
-from trtspec.serving.triton.tensors import Datatype
+from trtspec.serving.triton.tensors import ENGINE_INPUTS, ENGINE_OUTPUTS, Datatype
 
 _DTYPES = {
     Datatype.INT32: np.int32,
@@ -38,10 +37,10 @@ class QueueClient:
         self.left = False
 
     def send(self, arrays: Arrays, is_final: bool) -> None:
-        for output in OUTPUTS:
+        for output in ENGINE_OUTPUTS:
             if (array := arrays.get(output.name)) is not None:
                 _check(output.name, array, output.datatype, (1, *output.dims))
-        assert arrays.keys() <= {output.name for output in OUTPUTS}
+        assert arrays.keys() <= {output.name for output in ENGINE_OUTPUTS}
         self.heard.put((arrays, is_final, None))
 
     def fail(self, message: str) -> None:
@@ -73,12 +72,12 @@ class BlsModel:
 def as_received(inputs: Arrays) -> Arrays:
     """What Triton would hand to the model: checked, and single numbers without their own dimension."""
     received = {}
-    known = {tensor.name: tensor for tensor in INPUTS}
+    known = {tensor.name: tensor for tensor in ENGINE_INPUTS}
     for name, array in inputs.items():
         tensor = known[name]
         _check(name, array, tensor.datatype, (1, *(tensor.dims or (1,))))
         received[name] = array.reshape(1) if tensor.dims is None else array
-    assert {tensor.name for tensor in INPUTS if tensor.is_required} <= received.keys()
+    assert {tensor.name for tensor in ENGINE_INPUTS if tensor.is_required} <= received.keys()
     return received
 
 

@@ -36,7 +36,7 @@ from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.ports import GRPC, HTTP, METRICS, OPENAI, Ports
 from trtspec.pipeline.containers.dialect import DOCKER
 from trtspec.pipeline.containers.program import find_program
-from trtspec.serving.rollout.file import ROLLOUT
+from trtspec.serving.rollout.state import ROLLOUT
 
 if TYPE_CHECKING:
     from trtspec.deployment.build import DeployedBuild

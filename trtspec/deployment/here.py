@@ -37,7 +37,7 @@ from trtspec.gateway.ports import Ports, are_free, check_free, reserved_ports
 from trtspec.gateway.triton.front import Front
 from trtspec.pipeline.machine.devices import find_gpus
 from trtspec.pipeline.machine.installed import this_runtime
-from trtspec.serving.triton.stopping import STOPPING
+from trtspec.serving.triton.agreement import STOPPING
 
 _END_S = 5.0
 

@@ -27,10 +27,9 @@ from trtspec.gateway.client_bounds import MAX_BODY
 from trtspec.pipeline.containers.container import Container, name_for
 from trtspec.pipeline.machine.installed import image_runtime
 from trtspec.recipe.releases import release_of
-from trtspec.serving.rollout.file import ROLLOUT
+from trtspec.serving.rollout.state import ROLLOUT
+from trtspec.serving.triton.agreement import HEADER_PATTERN, STOPPING
 from trtspec.serving.triton.logs import LOG_FORMAT
-from trtspec.serving.triton.request_id import HEADER_PATTERN
-from trtspec.serving.triton.stopping import STOPPING
 
 KEY_HEADER = "trtspec-key"
 """The header of HTTP and gRPC requests to the APIs that change the server; it carries the key."""

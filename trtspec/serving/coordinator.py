@@ -15,15 +15,13 @@ from trtspec.serving.awaiting import interleave, within
 from trtspec.serving.completion import CompletionRequest, Delta
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting, DraftSource
 from trtspec.serving.drafters.sources import SourceInputs, make_source
-from trtspec.serving.drafters.translated import draw_alike
-from trtspec.serving.drafters.translation import Dictionary
+from trtspec.serving.drafters.translation import Dictionary, draw_alike
 from trtspec.serving.errors import Cancelled, EngineFailure, GuideError, Overdue, RequestError, TimedOut
 from trtspec.serving.executor import GUIDE_REFUSED, Executor, Guide, GuideType, Request
 from trtspec.serving.guides.guides import Guides
 from trtspec.serving.intake import begin, is_long
 from trtspec.serving.pace import Pace, Policy
-from trtspec.serving.rollout.rollout import Rollout
-from trtspec.serving.rollout.shadow import Shadow
+from trtspec.serving.rollout.rollout import Rollout, Shadow
 from trtspec.serving.rollout.state import SHADOW, SPECULATE
 from trtspec.serving.rounds import Rounds
 from trtspec.serving.seeds import of_sequence

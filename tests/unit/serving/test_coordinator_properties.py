@@ -23,7 +23,7 @@ from trtspec.serving.completion import Completion, CompletionRequest, Delta, End
 from trtspec.serving.coordinator import CHECK_S, Coordinator
 from trtspec.serving.errors import Busy, EngineFailure, ServingError, TimedOut
 from trtspec.serving.executor import Request
-from trtspec.serving.rollout.file import RolloutReading
+from trtspec.serving.rollout.state import RolloutReading
 from trtspec.serving.stats import SpeculationCounts, Stats
 from trtspec.serving.tokenizer import Tokenizer
 

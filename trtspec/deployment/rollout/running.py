@@ -19,8 +19,7 @@ from trtspec.deployment.rollout.bounds import BoundState, Check, check, overall
 from trtspec.deployment.rollout.evidence import RolloutEvidence, between, counted
 from trtspec.deployment.rollout.standing import RolloutRecord
 from trtspec.deployment.rollout.steps import RolloutStep
-from trtspec.serving.rollout.file import LOOK_S
-from trtspec.serving.rollout.state import RolloutState
+from trtspec.serving.rollout.state import LOOK_S, RolloutState
 
 _FOLLOWS_S, _PAUSE_S = 3 * LOOK_S, 0.1
 

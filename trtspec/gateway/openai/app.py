@@ -47,7 +47,7 @@ from trtspec.gateway.openai.template import ChatTemplate
 from trtspec.gateway.openai.upstream import Upstream
 from trtspec.gateway.refusals import OF_BODIES, Refusal, Refusals
 from trtspec.serving.tokenizer import Tokenizer
-from trtspec.serving.triton.request_id import ID
+from trtspec.serving.triton.agreement import ID
 
 _NO_TEMPLATE = (
     "this model has no chat template, so it takes no messages; send a prompt to /v1/completions, or serve a "

@@ -9,9 +9,9 @@ from typing import Any
 from trtspec.gateway.openai.errors import ApiError
 from trtspec.serving.executor import LogProb
 from trtspec.serving.stats import SpeculationCounts
-from trtspec.serving.triton.stub_messages import ENDED, tells_end
+from trtspec.serving.triton.agreement import ENDED, tells_end
 
-# The model's own errors begin with their status: see `trtspec.serving.triton.departures`.
+# The model's own errors begin with their status: see `trtspec.serving.triton.agreement`.
 _STATUS = re.compile(r"(\d{3}) ")
 # More of them than the model can read; OpenAI's clients look for the code.
 _LONG = re.compile(r"is \d+ (tokens|characters);")

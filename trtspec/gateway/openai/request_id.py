@@ -10,7 +10,7 @@ import uuid
 
 from starlette.types import Scope
 
-from trtspec.serving.triton.request_id import HEADER, LONGEST
+from trtspec.serving.triton.agreement import HEADER, LONGEST
 
 _KEY = "trtspec.request_id"
 _HEADER = HEADER.encode()

@@ -19,8 +19,7 @@ from trtspec.gateway.openai.pieces import failure
 from trtspec.gateway.openai.wire import Wire, WireError, Wires
 from trtspec.gateway.refusals import Refusal, Refusals, while_shut
 from trtspec.serving.awaiting import within
-from trtspec.serving.triton.departures import LEFT, REQUEST
-from trtspec.serving.triton.stub_messages import ENDED
+from trtspec.serving.triton.agreement import ENDED, LEFT, REQUEST
 
 _ANSWER_S = 5.0
 _EVENT, _END = b"data:", b"\n\n"

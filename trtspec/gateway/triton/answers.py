@@ -10,11 +10,10 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from trtspec.gateway.client_bounds import RETRY_S
-from trtspec.serving.triton.request_id import NOT_UNICODE
-from trtspec.serving.triton.stub_messages import ENDED, tells_end
+from trtspec.serving.triton.agreement import ENDED, NOT_UNICODE, tells_end
 
 _IN_PARTS = b"generate expects model to produce exactly 1 response"
-# Errors of the model begin with their status: see `trtspec.serving.triton.departures`.
+# Errors of the model begin with their status: see `trtspec.serving.triton.agreement`.
 _STATUS = re.compile(rb'((?:data: )?\{)"error":"(\d{3}) ')
 # Triton reports an internal error for a body that is not JSON, or has values of another type. Each such
 # message of its parser has one of these words (`triton/common/triton_json.h`).

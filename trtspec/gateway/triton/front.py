@@ -40,8 +40,7 @@ from trtspec.gateway.triton.connection import FrontConnection, Server
 from trtspec.gateway.triton.grpc_port import GrpcPort
 from trtspec.gateway.triton.metrics_port import PATH as METRICS
 from trtspec.gateway.triton.metrics_port import MetricsPort
-from trtspec.serving.triton.departures import LEFT, REQUEST
-from trtspec.serving.triton.request_id import HEADER, ID
+from trtspec.serving.triton.agreement import HEADER, ID, LEFT, REQUEST
 
 _CLOSED = re.compile(r"/v2/(\w*sharedmemory|repository|logging|trace)\b|/v2/models/.*/trace/")
 _ALIVE = "/v2/health/live"

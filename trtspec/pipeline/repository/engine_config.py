@@ -11,7 +11,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from trtspec.backends.table import backend_named
 from trtspec.pipeline.repository.spec import EngineModel
-from trtspec.serving.triton.engine_tensors import INPUTS, OUTPUTS
+from trtspec.serving.triton.tensors import ENGINE_INPUTS, ENGINE_OUTPUTS
 
 _KV_FRACTION = "0.9"
 _WORKER = "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker"
@@ -27,7 +27,7 @@ def engine_config(model: EngineModel) -> pb.ModelConfig:
     config = pb.ModelConfig(name=model.name, backend=backend, max_batch_size=model.max_batch_size)
     config.model_transaction_policy.decoupled = False
     config.dynamic_batching.preferred_batch_size.append(model.max_batch_size)
-    for tensor in INPUTS:
+    for tensor in ENGINE_INPUTS:
         added = config.input.add(
             name=tensor.name,
             data_type=pb.DataType.Value(f"TYPE_{tensor.datatype.value}"),
@@ -37,7 +37,7 @@ def engine_config(model: EngineModel) -> pb.ModelConfig:
         )
         if tensor.dims is None:
             added.reshape.SetInParent()
-    for output in OUTPUTS:
+    for output in ENGINE_OUTPUTS:
         data_type = pb.DataType.Value(f"TYPE_{output.datatype.value}")
         config.output.add(name=output.name, data_type=data_type, dims=output.dims)
     config.instance_group.add(count=1, kind=pb.ModelInstanceGroup.KIND_CPU)

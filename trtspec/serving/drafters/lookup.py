@@ -11,7 +11,7 @@ from array import array
 from collections import deque
 from dataclasses import dataclass
 
-from trtspec.serving.drafters.source import EARLIER, LOOKUP, Offer
+from trtspec.serving.drafters.source import EARLIER, LOOKUP, DraftSource, Offer
 from trtspec.serving.executor import Request
 from trtspec.serving.text import Text
 
@@ -27,7 +27,7 @@ Match = tuple[list[int], int]
 """An answer, and the number of its tokens up to the end of a match."""
 
 
-class LookupSource:
+class LookupSource(DraftSource):
     """Looks up the last `prompt_lookup_max` tokens of a sequence, or fewer, at least `prompt_lookup_min`.
 
     It keeps `earlier_answers` tokens of earlier answers, in which all `prompt_lookup_max` tokens must match.
@@ -39,9 +39,6 @@ class LookupSource:
 
     def drafter(self, text: Text, tenant: str = "") -> LookupDrafter:
         return LookupDrafter(SequenceIndex(text, self._least), self._most, self._earlier, tenant)
-
-    def reap(self, now: float) -> None:
-        """Does nothing: a lookup never waits."""
 
 
 class LookupDrafter:

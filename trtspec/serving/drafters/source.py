@@ -62,8 +62,8 @@ class Drafter(Protocol):
         ...
 
     def end(self) -> None:
-        """Notes that the completion has ended."""
-        ...
+        """Notes that the completion has ended. An engine has its own cache, so this does nothing."""
+        return
 
 
 class DraftSource(Protocol):
@@ -74,5 +74,8 @@ class DraftSource(Protocol):
         ...
 
     def reap(self, now: float) -> None:
-        """Ends the proposals whose deadline has passed. It must be called periodically."""
-        ...
+        """Ends the proposals whose deadline has passed. It must be called periodically.
+
+        A lookup never waits, so this does nothing.
+        """
+        return

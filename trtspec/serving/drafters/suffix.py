@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from trtspec.serving.drafters.source import EARLIER, LOOKUP, Offer
+from trtspec.serving.drafters.source import EARLIER, LOOKUP, DraftSource, Offer
 from trtspec.serving.executor import Request
 from trtspec.serving.text import Text
 
@@ -181,7 +181,7 @@ class KeptAnswers:
         return best
 
 
-class SuffixSource:
+class SuffixSource(DraftSource):
     """Proposes from the sequence and from earlier answers. The options are vLLM's `SpeculativeConfig`'s."""
 
     def __init__(
@@ -198,9 +198,6 @@ class SuffixSource:
 
     def drafter(self, text: Text, tenant: str = "") -> SuffixDrafter:
         return SuffixDrafter(text, self._answers, tenant, self._rules)
-
-    def reap(self, now: float) -> None:
-        """Does nothing: a lookup never waits."""
 
 
 class SuffixDrafter:

@@ -1,14 +1,21 @@
-"""The roll-out of one coordinator: its state, and the arm of each request."""
+"""The roll-out of one coordinator: its state, the arm of each request, and the drafts of a shadow."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from dataclasses import replace
 
-from trtspec.serving.completion import CompletionRequest
-from trtspec.serving.rollout.file import RolloutReading
-from trtspec.serving.rollout.state import RolloutState, position_of
-from trtspec.serving.state import CompletionState
-from trtspec.serving.stats import ArmStats, RolloutStats
+from trtspec.serving.completion import CompletionRequest, Delta, EndReason
+from trtspec.serving.drafters.source import Drafter, DraftSource
+from trtspec.serving.errors import Overdue
+from trtspec.serving.executor import Limits
+from trtspec.serving.rollout.state import RolloutReading, RolloutState, position_of
+from trtspec.serving.state import CompletionState, draft_length
+from trtspec.serving.stats import ArmStats, RolloutStats, SpeculationCounts
+from trtspec.serving.text import Text, common_prefix
 
 log = logging.getLogger(__name__)
 
@@ -57,3 +64,101 @@ class Rollout:
         self.state = state
         self._stats.speculation_share = state.share_of("speculate")
         self._stats.shadow_share = state.share_of("shadow")
+
+
+class Shadow:
+    """The rounds that a completion would have had. `state` is its state before K is set to 0.
+
+    Its drafts are scored beside plain decoding, whose output they never change. A draft token is accepted if
+    the target itself chooses it at its position (rule 4 of `trtspec.serving.executor`). So the plain output
+    shows what a verification would have accepted, and where the next round would have begun.
+
+    The shadow has its own sequence, which is the prefix of the real one that the next draft continues. There
+    is at most one request for a draft at a time. Nothing waits for it, and the end of the completion cancels
+    it.
+    """
+
+    def __init__(
+        self, state: CompletionState, source: DraftSource, tenant: str, target: Limits, stats: RolloutStats
+    ) -> None:
+        self._real, self._target, self._stats = state, target, stats
+        text = Text(state.text)
+        self._own = replace(state, text=text, speculation=SpeculationCounts())
+        self._drafter: Drafter = source.drafter(text, tenant)
+        self._needed = len(text)
+        self._asked: asyncio.Task[None] | None = None
+        self._draft: list[int] = []
+        self._is_over = False
+
+    async def beside(
+        self, deltas: AsyncGenerator[Delta, None], deadline: float
+    ) -> AsyncGenerator[Delta, None]:
+        """Yields the deltas as they come, and asks for drafts meanwhile."""
+        try:
+            self._go_on(deadline)
+            async with aclosing(deltas):
+                async for delta in deltas:
+                    self._go_on(deadline)
+                    yield delta
+        finally:
+            self._is_over = True
+            if self._asked is not None:
+                self._asked.cancel()
+                with suppress(asyncio.CancelledError):
+                    await self._asked
+
+    def _go_on(self, deadline: float) -> None:
+        """Scores the draft if the real sequence is long enough, and asks for the next one."""
+        own, real = self._own.text, self._real
+        while self._asked is None and not self._is_over:
+            if self._draft and not self._score():
+                return
+            if real.end_reason is not None:
+                self._is_over = True
+                own.extend(real.text[len(own) :])
+                self._drafter.end()
+            elif len(real.text) < self._needed:
+                return
+            else:
+                own.extend(real.text[len(own) : self._needed])
+                self._ask(deadline)
+
+    def _ask(self, deadline: float) -> None:
+        """Asks for a draft, or notes how long the real sequence must be before the next one."""
+        own = self._own
+        if (endless := own.num_endless) > 0:
+            self._needed += endless
+        elif (offer := self._drafter.offer()) is None:
+            self._stats.shadow_fallbacks[self._drafter.silence] += 1
+            self._needed += self._drafter.pause
+        elif not (length := draft_length(own, self._target, offer.room)):
+            self._needed += own.num_remaining
+        else:
+            self._asked = asyncio.get_running_loop().create_task(self._propose(length, deadline))
+
+    async def _propose(self, length: int, deadline: float) -> None:
+        self._needed += 1  # Without a proposal a round gives one token.
+        try:
+            self._draft = await self._drafter.propose(self._own.request(length), deadline)
+        except Overdue:
+            self._is_over = True
+        except Exception:
+            log.exception("a draft beside plain decoding failed")
+            self._is_over = True
+        self._asked = None
+        self._go_on(deadline)
+
+    def _score(self) -> bool:
+        """Counts the draft once the real sequence shows how much of it is accepted; False until then."""
+        real, begin, draft = self._real, len(self._own.text), self._draft
+        known = real.text[begin : begin + len(draft)]
+        accepted = common_prefix(draft, known, len(known))
+        is_open = accepted == len(known) < len(draft)
+        if is_open and real.end_reason is None:
+            return False
+        # After a stop string, or an end token that the engine does not know, the target's next tokens are
+        # unknown. After the end token that it knows there are none.
+        if not is_open or (real.end_reason is EndReason.END_ID and draft[accepted] not in real.end_ids[1:]):
+            self._stats.shadow.record(len(draft), accepted)
+        self._draft, self._needed = [], begin + accepted + 1
+        return True

@@ -18,10 +18,10 @@ from trtspec.serving.guides.guides import Guides
 from trtspec.serving.metrics import FAMILIES, KV_FRACTION, MetricSample
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton import logs
+from trtspec.serving.triton.agreement import NOT_UNICODE
 from trtspec.serving.triton.engine_requests import Arrays
 from trtspec.serving.triton.engine_service import EngineService
 from trtspec.serving.triton.metrics import Series
-from trtspec.serving.triton.request_id import NOT_UNICODE
 from trtspec.serving.triton.watchdog import Watchdog
 
 _NOT_DECOUPLED = "Streaming is only supported if model is deployed using decoupled mode."

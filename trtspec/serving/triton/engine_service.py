@@ -13,16 +13,16 @@ from typing import Protocol
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import Executor, Request, Response
-from trtspec.serving.triton.departures import DepartureTurns
+from trtspec.serving.triton.agreement import DepartureTurns
 from trtspec.serving.triton.engine_requests import (
     Arrays,
     EngineRequest,
+    StopWords,
     is_stop,
     read_engine_request,
     response_arrays,
 )
 from trtspec.serving.triton.loop import LoopThread
-from trtspec.serving.triton.stop_words import StopWords
 from trtspec.serving.triton.watchdog import BEAT_S, Watchdog
 
 log = logging.getLogger(__name__)

@@ -13,15 +13,13 @@ from typing import Any
 import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 
 from trtspec.serving.errors import RequestError, ServingError
-from trtspec.serving.rollout.file import ROLLOUT, RolloutFile
+from trtspec.serving.rollout.state import ROLLOUT, RolloutFile
 from trtspec.serving.triton import engines, logs
-from trtspec.serving.triton.departures import Departures
+from trtspec.serving.triton.agreement import LOOK_S, NOT_UNICODE, Departures, Stopping, take_request_id
 from trtspec.serving.triton.metrics import TritonMetrics
-from trtspec.serving.triton.request_id import NOT_UNICODE, take_request_id
 from trtspec.serving.triton.requests import ResponseOptions, explain, read
 from trtspec.serving.triton.responses import Code, Failure, TextChunk, arrays
 from trtspec.serving.triton.service import CoordinatorService
-from trtspec.serving.triton.stopping import LOOK_S, Stopping
 from trtspec.serving.triton.watchdog import Watchdog
 
 

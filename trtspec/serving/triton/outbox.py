@@ -21,7 +21,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Protocol
 
-from trtspec.serving.triton.departures import DepartureTurns
+from trtspec.serving.triton.agreement import DepartureTurns
 from trtspec.serving.triton.responses import Code, Failure, TextChunk
 
 log = logging.getLogger(__name__)

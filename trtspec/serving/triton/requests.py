@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.errors import RequestError, ServingError
-from trtspec.serving.executor import SamplingConfig
-from trtspec.serving.triton.guides import read_guide
+from trtspec.serving.executor import Guide, GuideType, SamplingConfig
 from trtspec.serving.triton.tensors import INPUTS, InputTensor
 
 Values = dict[str, Any]
@@ -196,3 +195,20 @@ def _said(value: object) -> str:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST_FOUND else text[: _LONGEST_FOUND - 3] + "..."
+
+
+def read_guide(guide_type: str, guide: str) -> Guide | None:
+    """Returns the guide; None if both are empty, as some clients send them. Raises `RequestError`.
+
+    The types are those of NVIDIA's `getGuidedDecodingParamsFromTensors`, which silently ignores an unknown
+    one (`inflight_batcher_llm/src/utils.cc`).
+    """
+    if not guide_type:
+        if guide:
+            allowed = "left out without guided_decoding_guide_type"
+            raise RequestError("guided_decoding_guide", "given without a type", allowed)
+        return None
+    types = [known.value for known in GuideType]
+    if guide_type not in types:
+        raise RequestError("guided_decoding_guide_type", f'"{guide_type}"', f"one of {', '.join(types)}")
+    return Guide(GuideType(guide_type), guide)

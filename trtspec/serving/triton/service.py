@@ -14,15 +14,15 @@ from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import Busy, Cancelled, EngineLoadError, RequestError, ServingError, TimedOut
 from trtspec.serving.executor import Request
-from trtspec.serving.rollout.file import LOOK_S, RolloutFile, RolloutReading
+from trtspec.serving.rollout.state import LOOK_S, RolloutFile, RolloutReading
 from trtspec.serving.stats import Stats
+from trtspec.serving.triton.agreement import tells_end
 from trtspec.serving.triton.engines import EnginePair
+from trtspec.serving.triton.logs import RequestLog, kind_of
 from trtspec.serving.triton.loop import LoopThread
 from trtspec.serving.triton.outbox import Outbox, RequestClient, Sender
-from trtspec.serving.triton.request_log import RequestLog, kind_of
 from trtspec.serving.triton.requests import ResponseOptions, explain
 from trtspec.serving.triton.responses import Code, Failure, TextChunk
-from trtspec.serving.triton.stub_messages import tells_end
 from trtspec.serving.triton.watchdog import BEAT_S, Watchdog
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ import pytest
 
 from tests.command_line import trtspec
 from tests.unit.deployment.rollout.metrics import text_of, told
-from trtspec.serving.rollout.file import RolloutFile
 from trtspec.serving.rollout.rollout import Rollout
+from trtspec.serving.rollout.state import RolloutFile
 from trtspec.serving.stats import Stats
 
 RECIPE = "name: pair\ntarget: {model: ./t}\ndraft: {model: ./d}\nhardware: {gpu: none}\n"

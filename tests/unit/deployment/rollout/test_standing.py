@@ -16,8 +16,7 @@ import pytest
 from trtspec.base.errors import UnavailableError
 from trtspec.deployment.rollout import standing
 from trtspec.deployment.rollout.standing import RolloutRecord
-from trtspec.serving.rollout.file import RolloutFile, RolloutReading
-from trtspec.serving.rollout.state import RolloutState
+from trtspec.serving.rollout.state import RolloutFile, RolloutReading, RolloutState
 
 OLD = RolloutRecord(RolloutState("shadow", 0.5), "2026-01-01T00:00:00Z", {"a": 1.5, "b{plain}": 2.0})
 NEW = RolloutRecord(

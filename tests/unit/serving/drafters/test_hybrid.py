@@ -11,10 +11,9 @@ import pytest
 from tests.fakes.clock import Clock
 from tests.fakes.scripted_executor import ScriptedExecutor
 from trtspec.serving.drafters.engine import FIRST_REST_S, MAX_FAILURES
-from trtspec.serving.drafters.hybrid import HybridDrafter, HybridSource
 from trtspec.serving.drafters.lookup import LONGEST_PAUSE
 from trtspec.serving.drafters.source import Drafting, Offer
-from trtspec.serving.drafters.sources import SourceInputs, make_source
+from trtspec.serving.drafters.sources import HybridDrafter, HybridSource, SourceInputs, make_source
 from trtspec.serving.executor import Limits, Request
 from trtspec.serving.stats import Stats
 from trtspec.serving.text import Text

@@ -18,7 +18,7 @@ from tests.fakes.scripted_executor import ScriptedExecutor, agreeing, babble, ec
 from trtspec.serving.completion import CompletionRequest, Delta
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
-from trtspec.serving.drafters.translated import LONG
+from trtspec.serving.drafters.translation import LONG
 from trtspec.serving.executor import Limits, Request, SamplingConfig
 from trtspec.serving.tokenizer import Tokenizer
 

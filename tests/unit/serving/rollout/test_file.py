@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.serving.rollout.file import RolloutFile, RolloutReading
 from trtspec.serving.rollout.rollout import Rollout
-from trtspec.serving.rollout.state import RolloutState
+from trtspec.serving.rollout.state import RolloutFile, RolloutReading, RolloutState
 from trtspec.serving.stats import RolloutStats
 
 HALF = '{"version": 1, "mode": "speculate", "share": 0.5}'

@@ -17,8 +17,7 @@ from trtspec.serving.completion import CompletionRequest, Delta
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.executor import SamplingConfig
-from trtspec.serving.rollout.file import RolloutReading
-from trtspec.serving.rollout.state import RolloutState
+from trtspec.serving.rollout.state import RolloutReading, RolloutState
 from trtspec.serving.stats import SpeculationCounts
 from trtspec.serving.tokenizer import Tokenizer
 

@@ -18,7 +18,7 @@ from tests.fakes.bls_model import QueueClient, as_received
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
 from trtspec.serving.errors import EngineFailure, EngineLoadError
 from trtspec.serving.executor import Limits, Request
-from trtspec.serving.triton.departures import ASKING_S
+from trtspec.serving.triton.agreement import ASKING_S
 from trtspec.serving.triton.engine_requests import Arrays
 from trtspec.serving.triton.engine_service import EngineService
 from trtspec.serving.triton.watchdog import Watchdog

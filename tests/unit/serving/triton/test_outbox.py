@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes.hearer import DONE, SECONDS, TROUBLE, FakeClient
 from trtspec.serving.executor import LogProb
-from trtspec.serving.triton.departures import ASKING_S
+from trtspec.serving.triton.agreement import ASKING_S
 from trtspec.serving.triton.outbox import Sender
 from trtspec.serving.triton.responses import Code, Failure, TextChunk
 

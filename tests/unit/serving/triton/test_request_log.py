@@ -11,8 +11,8 @@ import pytest
 from tests.unit.serving.triton.conftest import ENDLESS, SECONDS, ListeningClient, Serve, ask
 from trtspec.serving.admission import ServingBounds
 from trtspec.serving.stats import Stats
+from trtspec.serving.triton.agreement import take_request_id
 from trtspec.serving.triton.logs import JsonLines
-from trtspec.serving.triton.request_id import take_request_id
 from trtspec.serving.triton.requests import ResponseOptions
 from trtspec.serving.triton.responses import Code, Failure
 

@@ -21,7 +21,7 @@ from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Request, SamplingConfig
 from trtspec.serving.metrics import counters, histograms
-from trtspec.serving.rollout.file import RolloutFile
+from trtspec.serving.rollout.state import RolloutFile
 from trtspec.serving.stats import Stats
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.engines import EnginePair

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trtspec.serving.errors import RequestError
-from trtspec.serving.triton.stop_words import StopWords, read_words
+from trtspec.serving.triton.engine_requests import StopWords, read_words
 
 
 @pytest.mark.parametrize(
