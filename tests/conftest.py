@@ -22,11 +22,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Threads of OpenMP wait for each other at every product: with fewer free cores than threads, which is usual
 # where servers run beside the tests, that costs a hundred times what the second thread gains.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Those of the tests that have more sleep while they wait.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # What Python compiles is kept, of the tests too, where the environment says otherwise: each worker and each
 # process that a test starts would compile the same files again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Of a package for formats of IRIs, which no schema here has, jsonschema would make 38 parsers at its import.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 # Commands that name no server ask what deploy tells of: never one of the user, nor of another worker's tests.
 _STATE = tempfile.TemporaryDirectory(prefix="trtspec-tests-")

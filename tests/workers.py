@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ _LAYOUT = re.compile(r"tests/e2e/.*[\[-](in_process|bls)[-\]]")
 class FilesAndServers(LoadScopeScheduling):  # type: ignore[misc]
     """The tests of a file run in one process, and those that share the server of a layout, in any file.
 
+    So do the files of ModelOpt, whose import takes seconds.
+
     The order is that of the files, which has the slow ones first, so that the processes end together.
     """
 
@@ -24,4 +28,10 @@ class FilesAndServers(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         if layout := _LAYOUT.match(nodeid):
             return layout[1]
-        return nodeid.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        return "modelopt" if _needs_modelopt(self.config.rootpath / file) else file
+
+
+@cache
+def _needs_modelopt(file: Path) -> bool:
+    return "tests.fakes.modelopt" in file.read_text(encoding="utf-8")

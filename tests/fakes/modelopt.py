@@ -1,13 +1,18 @@
-"""NVIDIA ModelOpt's exporter of TensorRT-LLM checkpoints, for every family."""
+"""NVIDIA ModelOpt's calibration and its exporter of TensorRT-LLM checkpoints, for every family.
+
+Its import takes seconds: it is imported where it is used, and `tests.workers` has one process for all that.
+"""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from modelopt.torch.export import export_tensorrt_llm_checkpoint, model_config_export
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
@@ -18,6 +23,21 @@ DECODERS = {
 }  # fmt: skip
 
 
+def calibrate(
+    model: PreTrainedModel, run: Callable[[PreTrainedModel], Any], *, kv_cache: bool = False, but: str = ""
+) -> None:
+    """Makes an FP8 model of it, calibrated by what `run` has it read; quantizers named like `but` are off."""
+    import modelopt.torch.quantization as mtq
+
+    recipe = copy.deepcopy(mtq.FP8_DEFAULT_CFG)
+    if kv_cache:
+        recipe["quant_cfg"] += mtq.FP8_KV_CFG["quant_cfg"]
+    if but:
+        recipe["quant_cfg"].append({"quantizer_name": but, "enable": False})
+    with torch.inference_mode():
+        mtq.quantize(model, recipe, run)
+
+
 def export(
     model: PreTrainedModel, dtype: torch.dtype, folder: Path, tensor: int = 1, pipeline: int = 1
 ) -> None:
@@ -26,8 +46,11 @@ def export(
     Of Phi-3 and Gemma it makes all tensors, but no `config.json` unless TensorRT-LLM is installed: that is
     made as for `AS_IF`. And it cuts `mlp.fc` across, though each rank needs its share of both halves.
     """
-    family = DECODERS[model.config.model_type]
-    with torch.inference_mode(), patch.object(model_config_export, "convert_to_tensorrt_llm_config", _config):
+    from modelopt.torch.export import export_tensorrt_llm_checkpoint, model_config_export
+
+    family, name = DECODERS[model.config.model_type], "convert_to_tensorrt_llm_config"
+    config = partial(_config, getattr(model_config_export, name))
+    with torch.inference_mode(), patch.object(model_config_export, name, config):
         export_tensorrt_llm_checkpoint(
             model,
             family,
@@ -41,15 +64,21 @@ def export(
             _cut_again([folder / f"rank{stage * tensor + rank}.safetensors" for rank in range(tensor)])
 
 
+def export_hugging_face(model: PreTrainedModel, folder: Path) -> None:
+    from modelopt.torch.export import export_hf_checkpoint
+
+    with torch.inference_mode():
+        export_hf_checkpoint(model, export_dir=folder)
+
+
 AS_IF = {"phi3": "llama", "gemma2": "gemma", "gemma3": "gemma"}
-_original = model_config_export.convert_to_tensorrt_llm_config
 
 
-def _config(model_config: Any, *others: Any, **more: Any) -> Any:
+def _config(original: Callable[..., Any], model_config: Any, *others: Any, **more: Any) -> Any:
     layers, decoder = model_config.layers, model_config.layers[0].decoder_type
     for layer in layers:
         layer.decoder_type = AS_IF.get(decoder, decoder)
-    config = _original(model_config, *others, **more)
+    config: dict[str, Any] = original(model_config, *others, **more)
     for layer in layers:
         layer.decoder_type = decoder
     return config | {"decoder": decoder}

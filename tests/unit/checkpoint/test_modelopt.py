@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import modelopt.torch.quantization as mtq
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -19,7 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tests.fakes.engine_dir import case as case_of
 from tests.fakes.engine_dir import tiny_model
-from tests.fakes.modelopt import export
+from tests.fakes.modelopt import calibrate, export
 from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
 from trtspec.checkpoint.calibrate.model import load_model
 from trtspec.checkpoint.calibration import CalibratedRanges
@@ -61,10 +60,7 @@ class Case:
         self.ids = torch.randint(0, 97, (4, 32), generator=torch.Generator().manual_seed(5))
         self.theirs: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
         if self.fp8:
-            recipe = copy.deepcopy(mtq.FP8_DEFAULT_CFG)
-            recipe["quant_cfg"] += mtq.FP8_KV_CFG["quant_cfg"] if self.kv_cache else []
-            with torch.inference_mode():
-                mtq.quantize(self.theirs, recipe, self.run)
+            calibrate(self.theirs, self.run, kv_cache=self.kv_cache)
 
     def run(self, model: PreTrainedModel) -> None:
         for row in self.ids:

@@ -7,15 +7,13 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 
-import modelopt.torch.quantization as mtq
 import pytest
 import torch
-from modelopt.torch.export import export_hf_checkpoint
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from tests.fakes.engine_dir import case, tiny_model
-from tests.fakes.modelopt import export
+from tests.fakes.modelopt import calibrate, export, export_hugging_face
 from trtspec.base.errors import ModelError
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
@@ -50,14 +48,10 @@ def exported(tmp_path: Path) -> Callable[..., Exported]:
 
     def make(family: str, *, kv_cache: bool) -> Exported:
         model = saved_model(family)
-        recipe = copy.deepcopy(mtq.FP8_DEFAULT_CFG)
-        if kv_cache:
-            recipe["quant_cfg"] += mtq.FP8_KV_CFG["quant_cfg"]
         ids = torch.randint(0, 96, (4, 64))
-        with torch.inference_mode():
-            mtq.quantize(model, recipe, lambda model: model(ids))
-            export(copy.deepcopy(model), torch.bfloat16, tmp_path / "tensorrt_llm", tensor=2)
-            export_hf_checkpoint(model, export_dir=tmp_path / "hugging_face")
+        calibrate(model, lambda model: model(ids), kv_cache=kv_cache)
+        export(copy.deepcopy(model), torch.bfloat16, tmp_path / "tensorrt_llm", tensor=2)
+        export_hugging_face(model, tmp_path / "hugging_face")
         return tmp_path / "hugging_face", tmp_path / "tensorrt_llm"
 
     return make
@@ -139,10 +133,7 @@ def test_the_file_beside_the_config_is_enough(exported: Callable[..., Exported])
 
 def test_a_layer_that_was_left_as_it_is(tmp_path: Path) -> None:
     model = saved_model("llama")
-    recipe = copy.deepcopy(mtq.FP8_DEFAULT_CFG)
-    recipe["quant_cfg"].append({"quantizer_name": "*layers.0.mlp.down_proj*", "enable": False})
-    with torch.inference_mode():
-        mtq.quantize(model, recipe, lambda model: model(torch.randint(0, 96, (4, 64))))
-        export_hf_checkpoint(model, export_dir=tmp_path / "partly")
+    calibrate(model, lambda model: model(torch.randint(0, 96, (4, 64))), but="*layers.0.mlp.down_proj*")
+    export_hugging_face(model, tmp_path / "partly")
     with pytest.raises(ModelError, match=r"layers\.0\.mlp\.down_proj\.weight: is BF16; the config says FP8"):
         read_prequantized(read_source(tmp_path / "partly"))

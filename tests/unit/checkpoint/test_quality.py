@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from modelopt.torch.export import export_tensorrt_llm_checkpoint
 from torch.nn.functional import kl_div
 from transformers import AutoModelForCausalLM
 
+from tests.fakes.modelopt import export
 from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
 from trtspec.checkpoint.calibrate.model import load_model
 from trtspec.checkpoint.calibrate.quality import cost, measure, worries
@@ -92,10 +92,7 @@ def test_the_scales_are_the_shared_ones(llama_folder: Callable[..., Path], tmp_p
     source = read_source(llama_folder())
     quantized, found = quantize(source, kv_cache=True)
     exported = copy.deepcopy(quantized.model)
-    with torch.inference_mode():
-        export_tensorrt_llm_checkpoint(
-            exported, "llama", torch.bfloat16, export_dir=tmp_path / "export", inference_tensor_parallel=1
-        )
+    export(exported, torch.bfloat16, tmp_path / "export")
     changed = 0
     quantized.apply(family_of(source).weights(source), found)
     for name, amax in found.linears.items():

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import modelopt.torch.quantization as mtq
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from tests.fakes.engine_dir import tiny_model
-from tests.fakes.modelopt import export
+from tests.fakes.modelopt import calibrate, export
 from tests.unit.checkpoint.fp8_folders import AUTO_FP8, quantize
 from tests.unit.pipeline.inspection.reports import Save, edit, only, said
 from trtspec.base.errors import ModelError
@@ -64,10 +63,9 @@ def test_modelopts_checkpoints_have_its_known_gaps_and_no_other(
     """Of Phi-3 it counts the rows of both halves of `mlp.fc`."""
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16}
     model = tiny_model(family, dtype=torch.bfloat16, **sizes)
-    with torch.inference_mode():
-        if fp8:
-            mtq.quantize(model, mtq.FP8_DEFAULT_CFG, lambda model: model(torch.randint(0, 96, (2, 64))))
-        export(model, torch.bfloat16, tmp_path, tensor=2, pipeline=1 if family == "phi3" else 2)
+    if fp8:
+        calibrate(model, lambda model: model(torch.randint(0, 96, (2, 64))))
+    export(model, torch.bfloat16, tmp_path, tensor=2, pipeline=1 if family == "phi3" else 2)
     report = inspect(str(tmp_path))
     gaps = {"logits_dtype", *(["KV cache"] if fp8 else [])}
     if "qwen" in family:

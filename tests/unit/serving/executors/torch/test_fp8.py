@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import modelopt.torch.quantization as mtq
 import pytest
 import torch
-from modelopt.torch.quantization.tensor_quant import scaled_e4m3_impl
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
@@ -24,7 +21,7 @@ from tests.fakes.engine_dir import (
     tiny_model,
     write_directory,
 )
-from tests.fakes.modelopt import export
+from tests.fakes.modelopt import calibrate, export
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.engine import TorchEngineConfig, read_config
@@ -42,6 +39,8 @@ HALVES = [torch.bfloat16, torch.float16]
 @pytest.mark.parametrize("dtype", HALVES)
 def test_rounding_is_that_of_modelopt(dtype: torch.dtype) -> None:
     """Over many scales, with numbers that lie between two of float8 and some beyond amax."""
+    from modelopt.torch.quantization.tensor_quant import scaled_e4m3_impl
+
     generator = torch.Generator().manual_seed(0)
     for _ in range(300):
         x = (torch.randn(1000, generator=generator) * torch.rand(1, generator=generator).exp()).to(dtype)
@@ -96,12 +95,8 @@ def quantized(tmp_path: Path) -> Callable[..., Quantized]:
         family: str, dtype: torch.dtype, compute: torch.dtype | None = None, *, kv_cache: bool = False
     ) -> Quantized:
         model, compute = tiny_model(family, dtype=dtype), compute or dtype
-        recipe = copy.deepcopy(mtq.FP8_DEFAULT_CFG)
-        if kv_cache:
-            recipe["quant_cfg"] += mtq.FP8_KV_CFG["quant_cfg"]
         ids = torch.randint(0, 96, (4, 64))
-        with torch.inference_mode():
-            mtq.quantize(model, recipe, lambda model: model(ids))
+        calibrate(model, lambda model: model(ids), kv_cache=kv_cache)
         export(model, dtype, tmp_path / "export")
         theirs = json.loads((tmp_path / "export/config.json").read_text())
         tensors = load_file(tmp_path / "export/rank0.safetensors")
