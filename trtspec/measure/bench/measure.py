@@ -38,19 +38,15 @@ class BlockListener(Protocol):
 
     def began(self, load: OfferedLoad, measured: list[LoadSamples]) -> None:
         """Called before each load, with the list of samples, which grows during the load."""
-        ...
 
     def warm(self) -> None:
         """Called when the warm-up of a load is over."""
-        ...
 
     def heard(self, arm: ArmName, sample: RequestSample, question: EndpointRequest, text: str) -> None:
         """Called after each measured request."""
-        ...
 
     def paired(self, measured: list[LoadSamples]) -> None:
         """Called after each pair of blocks, with all samples so far."""
-        ...
 
 
 async def measure(
@@ -73,22 +69,17 @@ async def measure(
     return measured
 
 
+@dataclass(frozen=True, slots=True)
 class _Level:
     """Measures one load."""
 
-    def __init__(
-        self,
-        plan: BenchPlan,
-        arms: Mapping[ArmName, BenchArm],
-        traffic: Traffic,
-        metrics_url: str | None,
-        listener: BlockListener,
-        meter: GpuMeter,
-        number: int,
-    ) -> None:
-        self._plan, self._arms, self._listener, self._meter = plan, arms, listener, meter
-        self._traffic, self._metrics_url, self._number = traffic, metrics_url, number
-        self._spans: dict[ArmName, list[tuple[float, float]]] = {name: [] for name in plan.arms}
+    _plan: BenchPlan
+    _arms: Mapping[ArmName, BenchArm]
+    _traffic: Traffic
+    _metrics_url: str | None
+    _listener: BlockListener
+    _meter: GpuMeter
+    _number: int
 
     async def run(self, level: LoadSamples, prompts: Iterator[Prompt], measured: list[LoadSamples]) -> None:
         plan, load = self._plan, level.load
@@ -98,6 +89,7 @@ class _Level:
                 manner = self._manner(name, -1, _unheard)
                 await closed_loop(self._arms[name].endpoint, warm_up, streams, manner)
         self._listener.warm()
+        spans: dict[ArmName, list[tuple[float, float]]] = {name: [] for name in plan.arms}
         before = seen = await self._look()
         for number in range(plan.pairs):
             asked = list(islice(prompts, plan.prompts_per_block(load)))
@@ -106,7 +98,7 @@ class _Level:
             for name in plan.order(number):
                 begin = perf_counter()
                 pair[name] = await self._block(level, name, number, asked)
-                self._spans[name].append((begin, perf_counter()))
+                spans[name].append((begin, perf_counter()))
                 if before:
                     last, seen = seen, await self._look()
                     if last and seen:
@@ -114,7 +106,7 @@ class _Level:
                         level.kv_reuse[name] = level.kv_reuse.get(name, KvReuseShare()) + reuse
             level.broken_off.clear()
             level.pairs.append(pair)
-            level.gpu_use = {name: self._meter.use(spans) for name, spans in self._spans.items()}
+            level.gpu_use = {name: self._meter.use(own) for name, own in spans.items()}
             if before and seen:
                 level.meanwhile = Meanwhile(before, seen)
             self._listener.paired(measured)
@@ -137,12 +129,9 @@ class _Level:
     def _manner(self, name: ArmName, pair: int, heard: Heard) -> Manner:
         """Returns the request options of a block; each block has its own tenant, so it finds no answers of
         another."""
-        plan = self._plan
-        tenant = f"bench-{self._number}-{pair}-{name}"
-        draft_tokens = self._arms[name].num_draft_tokens
-        return Manner(
-            plan.max_tokens, plan.temperature, plan.seed, plan.ignore_eos, draft_tokens, tenant, heard
-        )
+        of, tenant = self._plan, f"bench-{self._number}-{pair}-{name}"
+        k = self._arms[name].num_draft_tokens
+        return Manner(of.max_tokens, of.temperature, of.seed, of.ignore_eos, k, tenant, heard)
 
     async def _look(self) -> Scrape | None:
         """Returns the server's metrics once no request is running; None if it has no metrics."""

@@ -86,9 +86,9 @@ class Block:
         """
         window = self.full_until or self.seconds
         tokens = sum(
-            sample.output_tokens * _share_before(sample.pieces, window)
+            sample.output_tokens * (sum(piece <= window for piece in sample.pieces) / len(sample.pieces))
             for sample in self.samples
-            if sample.error is None
+            if sample.error is None and sample.pieces
         )
         return tokens / window if window > 0 else 0.0
 
@@ -165,19 +165,10 @@ def write_samples(measured: Sequence[LoadSamples], folder: Path, *, as_csv: bool
 
 
 def _rows(measured: Sequence[LoadSamples]) -> Iterator[tuple[object, ...]]:
+    """Yields a request's row: the columns of its block, and its own."""
     for level in measured:
-        for number, pair in enumerate(level.pairs):
-            for arm, block in pair.items():
-                for sample in block.samples:
-                    yield _row(level, number, arm, sample)
-        for arm, sample in level.broken_off:
-            yield _row(level, len(level.pairs), arm, sample)
-
-
-def _row(level: LoadSamples, pair: int, arm: ArmName, sample: RequestSample) -> tuple[object, ...]:
-    """Returns a request's row: the columns of its block, and its own."""
-    return level.load.value, level.load.kind, pair, arm, *(of(sample) for of in COLUMNS.values())
-
-
-def _share_before(pieces: tuple[float, ...], moment: float) -> float:
-    return sum(piece <= moment for piece in pieces) / len(pieces) if pieces else 0.0
+        pairs = [[(arm, one) for arm, block in pair.items() for one in block.samples] for pair in level.pairs]
+        for number, told in enumerate([*pairs, level.broken_off]):
+            for arm, sample in told:
+                own = (of(sample) for of in COLUMNS.values())
+                yield level.load.value, level.load.kind, number, arm, *own

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
-from typing import Protocol
+from typing import Literal, Protocol
 
 from trtspec.base.atomic import remove
 from trtspec.client.endpoint import Endpoint, EndpointRequest
@@ -19,10 +19,19 @@ from trtspec.client.finding import find, metrics_beside, shown
 from trtspec.measure.bench.machine import this_machine
 from trtspec.measure.bench.measure import BenchArm, measure
 from trtspec.measure.bench.plan import BenchPlan
-from trtspec.measure.bench.result import BenchedModel, BenchedServer, BenchResult, OfferedLoad, write
+from trtspec.measure.bench.result import (
+    BenchedModel,
+    BenchedServer,
+    BenchResult,
+    BenchSettings,
+    OfferedLoad,
+    WorkloadSummary,
+    write,
+)
 from trtspec.measure.bench.sample import ArmName, LoadSamples, RequestSample, write_samples
-from trtspec.measure.bench.summary import Circumstances, summary
+from trtspec.measure.bench.summary import summary
 from trtspec.measure.bench.traffic import Traffic
+from trtspec.measure.bench.verdict import verdict
 from trtspec.measure.workloads.recorded import Recorded, append_recorded
 
 ANSWERS = "answers.jsonl"
@@ -63,19 +72,15 @@ class Watcher(Protocol):
 
     def began(self, load: OfferedLoad, prompts: int) -> None:
         """Called before each load, with its number of prompts without the warm-up."""
-        ...
 
     def warm(self) -> None:
         """Called when the warm-up of a load is over."""
-        ...
 
     def heard(self, arm: ArmName, sample: RequestSample) -> None:
         """Called after each measured request."""
-        ...
 
     def paired(self, result: BenchResult) -> None:
         """Called after a pair of blocks with the result so far; not after every one if there are many."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,7 @@ class BenchOutcome:
 async def run(
     plan: BenchPlan,
     asked: BenchTargets,
-    watcher: Callable[[Circumstances, BenchPlan], Watcher],
+    watcher: Callable[[BenchResult, BenchPlan], Watcher],
     traffic: Traffic,
 ) -> BenchOutcome:
     """Measures until the end, or until Ctrl-C or SIGTERM; sets `plan.paired` by the servers it finds.
@@ -108,7 +113,7 @@ async def run(
 
         endpoint, software = await reach(asked.url, asked.model_name, asked.key)
         arms: dict[ArmName, BenchArm] = {"speculative": BenchArm(endpoint, plan.num_draft_tokens)}
-        plain_by = "none"
+        plain_by: Literal["request", "baseline", "none"] = "none"
         if asked.baseline is not None:
             other, _ = await reach(asked.baseline, None, asked.baseline_key)
             arms["plain"] = BenchArm(other, 0 if other.plain_per_request else None)
@@ -116,23 +121,10 @@ async def run(
         elif endpoint.plain_per_request:
             arms["plain"], plain_by = BenchArm(endpoint, 0), "request"
         plan = replace(plan, paired="plain" in arms, chat=plan.chat and endpoint.api == "openai")
-        of = Circumstances(
-            server=BenchedServer(
-                shown(endpoint.url),
-                endpoint.api,
-                plain_by,  # type: ignore[arg-type]
-                shown(asked.baseline) if asked.baseline else None,
-                software,
-            ),
-            model=replace(asked.model, name=endpoint.model) if asked.model else BenchedModel(endpoint.model),
-            machine=this_machine(),
-            started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            version=version("trtspec"),
-            load_generator=traffic.name,
-            command=asked.command,
-            # OpenAI's API has no tenants: trtspec's server makes one of each key.
-            is_one_tenant=plain_by == "request" and endpoint.api == "openai" and asked.key is not None,
-        )
+        baseline = shown(asked.baseline) if asked.baseline else None
+        server = BenchedServer(shown(endpoint.url), endpoint.api, plain_by, baseline, software)
+        model = replace(asked.model or BenchedModel(""), name=endpoint.model)
+        of = _begun(plan, server, model, traffic.name, asked.command)
         keeper = _Keeper(plan, of, asked, watcher(of, plan))
         metrics_url = asked.metrics_url or metrics_beside(endpoint)
         work = asyncio.ensure_future(measure(plan, arms, traffic, metrics_url, keeper))
@@ -141,10 +133,35 @@ async def run(
         return keeper.outcome(is_interrupted=work.cancelled())
 
 
+def _begun(
+    plan: BenchPlan, server: BenchedServer, model: BenchedModel, load_generator: str, command: str
+) -> BenchResult:
+    """Returns the result of a run that has measured nothing yet."""
+    of = plan.workload
+    workload = WorkloadSummary(of.name, of.source, len(of.prompts), of.categories, of.digest)
+    settings = BenchSettings(
+        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        version=version("trtspec"),
+        pairs=plan.pairs,
+        block_requests=max(map(plan.prompts_per_block, plan.loads)),
+        warm_up=max(map(plan.warm_up_of, plan.loads)),
+        max_tokens=plan.max_tokens,
+        temperature=plan.temperature,
+        seed=plan.seed,
+        chat=plan.chat,
+        confidence=plan.confidence,
+        targets=plan.targets,
+        load_generator=load_generator,
+        num_draft_tokens=plan.num_draft_tokens,
+        command=command,
+    )
+    return BenchResult(server, model, this_machine(), workload, settings, (), verdict(()))
+
+
 class _Keeper:
     """Writes the result whenever there is more, and forwards all calls to a watcher."""
 
-    def __init__(self, plan: BenchPlan, of: Circumstances, asked: BenchTargets, watcher: Watcher) -> None:
+    def __init__(self, plan: BenchPlan, of: BenchResult, asked: BenchTargets, watcher: Watcher) -> None:
         self._plan, self._of, self._asked, self._watcher = plan, of, asked, watcher
         self._measured: list[LoadSamples] = []
         self._answers: list[Recorded] = []
@@ -180,7 +197,11 @@ class _Keeper:
         return BenchOutcome(result, tuple(files), is_interrupted)
 
     def _write(self, *, is_partial: bool) -> BenchResult:
-        result = summary(self._plan, self._of, self._measured, is_partial=is_partial)
+        server, key = self._of.server, self._asked.key
+        # OpenAI's API has no tenants: trtspec's server makes one of each key.
+        is_one = server.plain_by == "request" and server.api == "openai" and key is not None
+        told = self._plan, self._of, self._measured
+        result = summary(*told, is_partial=is_partial, is_one_tenant=is_one)
         write(result, self._asked.folder)
         if self._answers:
             file = self._asked.folder / ANSWERS

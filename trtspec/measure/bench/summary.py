@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import pairwise
 
 from trtspec.client.endpoint import DraftCounts
@@ -13,11 +13,7 @@ from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import (
     ArmFigures,
     Arms,
-    BenchedModel,
-    BenchedServer,
-    BenchMachine,
     BenchResult,
-    BenchSettings,
     DraftAcceptance,
     DraftFigures,
     Goodput,
@@ -25,66 +21,28 @@ from trtspec.measure.bench.result import (
     Interval,
     LoadResult,
     Targets,
-    WorkloadSummary,
 )
 from trtspec.measure.bench.sample import ArmName, Block, LoadSamples, RequestSample
 from trtspec.measure.bench.statistics import mean, percentiles, ratio
 from trtspec.measure.bench.verdict import fails_often, notes, notes_of_order, verdict
 
 
-@dataclass(frozen=True, slots=True)
-class Circumstances:
-    """The facts about a run that are known before its first request."""
-
-    server: BenchedServer
-    model: BenchedModel
-    machine: BenchMachine
-    started: str
-    version: str
-    load_generator: str = "trtspec"
-    command: str = ""
-    is_one_tenant: bool = False
-    """True if both arms ask one server as the same tenant."""
-
-
 def summary(
-    plan: BenchPlan, of: Circumstances, measured: Sequence[LoadSamples], *, is_partial: bool
+    plan: BenchPlan,
+    begun: BenchResult,
+    measured: Sequence[LoadSamples],
+    *,
+    is_partial: bool,
+    is_one_tenant: bool = False,
 ) -> BenchResult:
-    """Returns the result, without loads that have no complete pair of blocks."""
+    """Returns the result of a run that has begun, without loads that have no complete pair of blocks.
+
+    `is_one_tenant` says that both arms asked one server as the same tenant.
+    """
     whole = [level for level in measured if level.pairs]
     levels = tuple(_level(plan, level) for level in whole)
-    said = notes(plan, whole, is_one_tenant=of.is_one_tenant)
-    return BenchResult(
-        server=of.server,
-        model=of.model,
-        machine=of.machine,
-        workload=WorkloadSummary(
-            plan.workload.name,
-            plan.workload.source,
-            len(plan.workload.prompts),
-            plan.workload.categories,
-            plan.workload.digest,
-        ),
-        settings=BenchSettings(
-            started=of.started,
-            version=of.version,
-            pairs=plan.pairs,
-            block_requests=max(map(plan.prompts_per_block, plan.loads)),
-            warm_up=max(map(plan.warm_up_of, plan.loads)),
-            max_tokens=plan.max_tokens,
-            temperature=plan.temperature,
-            seed=plan.seed,
-            chat=plan.chat,
-            confidence=plan.confidence,
-            targets=plan.targets,
-            load_generator=of.load_generator,
-            num_draft_tokens=plan.num_draft_tokens,
-            command=of.command,
-        ),
-        levels=levels,
-        verdict=verdict(levels, (*said, *notes_of_order(levels, plan.confidence))),
-        is_partial=is_partial,
-    )
+    said = (*notes(plan, whole, is_one_tenant), *notes_of_order(levels, plan.confidence))
+    return replace(begun, levels=levels, verdict=verdict(levels, said), is_partial=is_partial)
 
 
 def _level(plan: BenchPlan, level: LoadSamples) -> LoadResult:
@@ -128,6 +86,8 @@ def figures(
     seconds = sum(block.seconds for block in blocks)
     rates = [block.tokens_per_second for block in blocks]
     middle = sum(rates) / len(rates)
+    kept = sum(keeps(sample, targets) for sample in samples)
+    goodput = Goodput(kept / seconds if seconds else 0.0, kept / len(samples) if samples else 0.0)
     gaps = [later - now for sample in whole for now, later in pairwise(sample.pieces)]
     return ArmFigures(
         requests=len(samples),
@@ -141,7 +101,7 @@ def figures(
         inter_token=percentiles(_known(sample.inter_token for sample in whole)),
         between_pieces=percentiles(gaps),
         end_to_end=percentiles([sample.end_to_end for sample in whole]),
-        goodput=_goodput(samples, targets, seconds),
+        goodput=None if targets == Targets() else goodput,
         drafts=_drafts(whole) or drafts,
         inside=inside,
         blocks=tuple(rates),
@@ -167,17 +127,8 @@ def _drafts(samples: Iterable[RequestSample]) -> DraftFigures | None:
     by_category: dict[str, list[DraftCounts]] = defaultdict(list)
     for category, counts in told:
         by_category[category].append(counts)
-    categories = {
-        category: acceptance(counts) for category, counts in sorted(by_category.items()) if category
-    }
+    categories = {name: acceptance(counts) for name, counts in sorted(by_category.items()) if name}
     return DraftFigures("answers", acceptance(counts for _, counts in told), categories)
-
-
-def _goodput(samples: Sequence[RequestSample], targets: Targets, seconds: float) -> Goodput | None:
-    if targets == Targets():
-        return None
-    kept = sum(keeps(sample, targets) for sample in samples)
-    return Goodput(kept / seconds if seconds else 0.0, kept / len(samples) if samples else 0.0)
 
 
 def keeps(sample: RequestSample, targets: Targets) -> bool:

@@ -57,7 +57,6 @@ class Traffic(Protocol):
         manner: Manner,
     ) -> Block:
         """Returns the block of a load; at a rate, `times` has the time of each prompt."""
-        ...
 
 
 class OwnTraffic:

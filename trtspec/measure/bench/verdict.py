@@ -29,20 +29,15 @@ def verdict(levels: Sequence[LoadResult], notes: tuple[str, ...] = ()) -> BenchV
     A level gains if its whole interval is above 1, loses if it is below, and decides nothing if 1 lies
     within.
     """
-    notes += tuple(
-        f"{level.load}: no speed-up is stated, since {_why_none(level)}"
-        for level in levels
-        if level.arms.plain and level.speedup is None
-    )
-    known = sorted(
-        ((level, level.speedup) for level in levels if level.speedup), key=lambda each: each[0].load.value
-    )
+    notes += tuple(_why_none(level) for level in levels if level.arms.plain and level.speedup is None)
+    found = [(level, level.speedup) for level in levels if level.speedup]
+    known = sorted(found, key=lambda each: each[0].load.value)
     if not known:
         if not levels:
             return BenchVerdict("nothing was measured", "unmeasured", notes=notes)
         has_plain = any(level.arms.plain for level in levels)
         return BenchVerdict(_NO_PAIRS if has_plain else _NO_PLAIN, "unmeasured", notes=notes)
-    states = [_state(speedup) for _, speedup in known]
+    states = ["gain" if one.low > 1 else "loss" if one.high < 1 else "open" for _, one in known]
     told = [f"{_factor(speedup)} at {level.load}" for level, speedup in known]
     if all(state == "gain" for state in states):
         shown = told[0] if len(told) == 1 else f"{told[0]}, {told[-1]}"
@@ -64,7 +59,8 @@ def verdict(levels: Sequence[LoadResult], notes: tuple[str, ...] = ()) -> BenchV
     (last, before), (first, after) = known[past - 1], known[past]
     even = _break_even(last.load.value, before.value, first.load.value, after.value)
     unit = "" if last.load.kind == "streams" else " requests/s"
-    words = f"{told[0]}, break-even at {_number(even)}{unit}, switch off above"
+    shown = f"{even:.0f}" if even >= 10 else f"{even:.1f}".removesuffix(".0")
+    words = f"{told[0]}, break-even at {shown}{unit}, switch off above"
     return BenchVerdict(words, "up_to", even, even, notes)
 
 
@@ -78,13 +74,10 @@ def fails_often(load: OfferedLoad, arms: Arms) -> bool:
 
 
 def _why_none(level: LoadResult) -> str:
+    why = "too few pairs of blocks have answers"
     if fails_often(level.load, level.arms):
-        return f"more than {_MOST_FAILED:.0%} of the requests of an arm failed; a lower --rate avoids that"
-    return "too few pairs of blocks have answers"
-
-
-def _state(speedup: Interval) -> str:
-    return "gain" if speedup.low > 1 else "loss" if speedup.high < 1 else "open"
+        why = f"more than {_MOST_FAILED:.0%} of the requests of an arm failed; a lower --rate avoids that"
+    return f"{level.load}: no speed-up is stated, since {why}"
 
 
 def _break_even(low: float, before: float, high: float, after: float) -> float:
@@ -105,17 +98,6 @@ def _at_all(known: Sequence[tuple[LoadResult, Interval]], levels: Sequence[LoadR
     return f", at each of the {len(known)} loads that were measured" if len(known) > 2 else ""
 
 
-def _number(load: float) -> str:
-    return f"{load:.0f}" if load >= 10 else f"{load:.1f}".removesuffix(".0")
-
-
-def notes(
-    plan: BenchPlan, measured: Sequence[LoadSamples], *, is_one_tenant: bool = False
-) -> tuple[str, ...]:
-    """Returns the notes; `is_one_tenant` says that both arms asked one server as the same tenant."""
-    return (*_notes(plan, measured), *(_of_tenant(measured) if is_one_tenant else ()))
-
-
 def notes_of_order(levels: Sequence[LoadResult], confidence: float) -> Iterator[str]:
     """Yields the notes on loads at which the second block of a pair was faster because it came second."""
     for level in levels:
@@ -130,7 +112,8 @@ def notes_of_order(levels: Sequence[LoadResult], confidence: float) -> Iterator[
             )
 
 
-def _notes(plan: BenchPlan, measured: Sequence[LoadSamples]) -> Iterator[str]:
+def notes(plan: BenchPlan, measured: Sequence[LoadSamples], is_one_tenant: bool = False) -> Iterator[str]:
+    """Yields the notes; `is_one_tenant` says that both arms asked one server as the same tenant."""
     for level in measured:
         for arm in plan.arms:
             yield from _of_requests(level, arm)
@@ -161,11 +144,8 @@ def _notes(plan: BenchPlan, measured: Sequence[LoadSamples]) -> Iterator[str]:
         yield "the prompts are random words: drafts do better or worse on your users' prompts"
     if any(not sample.tokens_told for level in measured for sample in _samples(level, "speculative")):
         yield "the server does not count its tokens; pieces of text were counted instead"
-
-
-def _of_tenant(measured: Sequence[LoadSamples]) -> Iterator[str]:
     looks = [level.meanwhile for level in measured]
-    if not all(look and look.is_without_earlier_answers for look in looks):
+    if is_one_tenant and not all(look and look.is_without_earlier_answers for look in looks):
         yield (
             "all blocks had one API key, which is one tenant: a server that keeps answers (suffix, "
             "earlier_answers) may have drafted from the other arm's answers to the same prompts, and then "

@@ -59,9 +59,7 @@ class BenchCommandOptions:
     recipe: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[RECIPE]",
-            help="A built recipe; bench serves it while it measures.",
-            show_default=False,
+            metavar="[RECIPE]", help="A built recipe; bench serves it while it measures.", show_default=False
         ),
     ] = None
     url: ServerUrlOption = None
@@ -90,8 +88,7 @@ class BenchCommandOptions:
         ),
     ] = 1.0
     pairs: Annotated[
-        int,
-        typer.Option(min=6, help="Measure this many pairs of blocks at each load; an even number."),
+        int, typer.Option(min=6, help="Measure this many pairs of blocks at each load; an even number.")
     ] = 6
     block_prompts: Annotated[
         int | None,
@@ -192,16 +189,25 @@ def bench(options: BenchCommandOptions) -> None:
             serving = _served(options.recipe, options.build, options.python, asked, plan)
             asked, plan, tokenizer_folder = stack.enter_context(serving)
             tokenizer = tokenizer or tokenizer_folder
-        traffic = _traffic(plan, asked, tokenizer if options.with_ else None)
+        traffic: Traffic = OwnTraffic()
+        if options.with_ and tokenizer is not None:
+            how, timeout_s = plan.burstiness, asked.timeout_s
+            traffic = AiperfTraffic(tokenizer, chat=plan.chat, burstiness=how, timeout_s=timeout_s)
         outcome = asyncio.run(run(plan, asked, stack.enter_context(Measuring()), traffic))
-    _show(outcome.result, as_json=options.json)
-    for file in (*outcome.files, *_report(outcome.result, asked.folder)):
+    result = outcome.result
+    if options.json:
+        out.data(to_json(result))
+    else:
+        results.print_result(result)
+    for note in result.verdict.notes:
+        out.warning(note)
+    for file in (*outcome.files, *_report(result, asked.folder)):
         out.status(f"wrote {file}")
     if outcome.is_interrupted:
         out.warning("stopped early: the result has the measurements so far")
         raise typer.Exit(INTERRUPTED)
-    if outcome.result.is_unanswered:
-        raise MeasureError(outcome.result.server.url, "every request failed", "the warnings above say why")
+    if result.is_unanswered:
+        raise MeasureError(result.server.url, "every request failed", "the warnings above say why")
 
 
 def _check_usage(options: BenchCommandOptions) -> None:
@@ -322,23 +328,7 @@ def _served(
         yield found, replace(plan, chat=server.has_chats), str(build.folder.resolve() / "tokenizer")
 
 
-def _traffic(plan: BenchPlan, asked: BenchTargets, tokenizer: str | None) -> Traffic:
-    """Returns the load generator: AIPerf if it has a tokenizer, else this program."""
-    if tokenizer is None:
-        return OwnTraffic()
-    return AiperfTraffic(tokenizer, chat=plan.chat, burstiness=plan.burstiness, timeout_s=asked.timeout_s)
-
-
 def _report(result: BenchResult, folder: Path) -> Iterator[Path]:
     """Writes the report and yields its file, if anything was measured."""
     if result.levels:
         yield write_report(page(result), folder / "report.html")
-
-
-def _show(result: BenchResult, *, as_json: bool) -> None:
-    if as_json:
-        out.data(to_json(result))
-    else:
-        results.print_result(result)
-    for note in result.verdict.notes:
-        out.warning(note)

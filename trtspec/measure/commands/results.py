@@ -8,14 +8,8 @@ from trtspec.base.progress import Advance
 from trtspec.cli.terminal.output import out
 from trtspec.measure.bench.compare import BenchComparison
 from trtspec.measure.bench.plan import BenchPlan
-from trtspec.measure.bench.result import (
-    ArmFigures,
-    BenchResult,
-    LoadResult,
-    OfferedLoad,
-)
+from trtspec.measure.bench.result import ArmFigures, BenchResult, LoadResult, OfferedLoad
 from trtspec.measure.bench.sample import ArmName, RequestSample
-from trtspec.measure.bench.summary import Circumstances
 from trtspec.measure.report.drafts import per_token
 from trtspec.measure.report.measured import MeasuredArms, load_header, of_comparison, of_result
 from trtspec.measure.report.numbers import NOTHING, duration, interval, percent, plain, times
@@ -29,7 +23,7 @@ class Measuring(ExitStack):
         self._advance: Advance | None = None
         self._failed, self._said = 0, ""
 
-    def __call__(self, of: Circumstances, plan: BenchPlan) -> Measuring:
+    def __call__(self, of: BenchResult, plan: BenchPlan) -> Measuring:
         """Called with the servers found, before anything is measured."""
         server = of.server
         how = {

@@ -82,10 +82,7 @@ class ServedSide:
 
 @asynccontextmanager
 async def in_turns(
-    build: DeployedBuild,
-    python: Path | None,
-    end_ids: Collection[int],
-    say: Callable[[str], None],
+    build: DeployedBuild, python: Path | None, end_ids: Collection[int], say: Callable[[str], None]
 ) -> AsyncIterator[Sides]:
     """Yields both sides of a build; the one without drafts has been started.
 

@@ -113,11 +113,9 @@ class Subject(Protocol):
     @property
     def top_log_probs(self) -> int:
         """The number of likeliest tokens that it reports at a position; 0 without log-probabilities."""
-        ...
 
     async def ask(self, question: SubjectRequest) -> SubjectAnswer:
         """Returns the whole answer; raises `TrtspecError` if there is none."""
-        ...
 
     async def close(self) -> None: ...
 

@@ -48,22 +48,18 @@ class DistillCommandOptions:
     recipe: RecipeArgument
     method: Annotated[
         Literal["draft_model", "eagle3", "medusa"],
-        typer.Option("--method", help="Train the recipe's draft, or a new head for its target."),
+        typer.Option(help="Train the recipe's draft, or a new head for its target."),
     ] = "draft_model"
     workload: Annotated[
-        str | None,
-        typer.Option("--workload", metavar="NAME", help="Ask the target the prompts of this file."),
+        str | None, typer.Option(metavar="NAME", help="Ask the target the prompts of this file.")
     ] = None
     answers: Annotated[
-        Path | None,
-        typer.Option("--answers", metavar="FILE", help="Learn these recorded answers of the target."),
+        Path | None, typer.Option(metavar="FILE", help="Learn these recorded answers of the target.")
     ] = None
     held_out: Annotated[
         str | None,
         typer.Option(
-            "--held-out",
-            metavar="FILE",
-            help="Measure on these prompts or answers; if left out, on a tenth of the others.",
+            metavar="FILE", help="Measure on these prompts or answers; if left out, on a tenth of the others."
         ),
     ] = None
     url: ServerUrlOption = None
@@ -113,15 +109,10 @@ class DistillCommandOptions:
     ] = 3
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", metavar="DIR", help="Write everything into this folder; distilled/<name> if left out."
-        ),
+        typer.Option(metavar="DIR", help="Write everything into this folder; distilled/<name> if left out."),
     ] = None
     recipe_out: Annotated[
-        Path | None,
-        typer.Option(
-            "--recipe-out", metavar="FILE", help="Write the recipe with the new draft into this file."
-        ),
+        Path | None, typer.Option(metavar="FILE", help="Write the recipe with the new draft into this file.")
     ] = None
     json: JsonOption = False
 
@@ -139,15 +130,18 @@ def distill(options: DistillCommandOptions) -> None:
 
     wanted = _wanted(options, loaded)
     recipe_out = options.recipe_out
-    changes = _changes(loaded, wanted, options.recipe.parent)
-    new_recipe = _edited(loaded, wanted, recipe_out.parent) if recipe_out else ""
+    changes, new_recipe = _changes(loaded, wanted, options.recipe.parent), ""
+    if recipe_out:
+        # A recipe that cannot be changed is reported before the training.
+        told = {**places(loaded, recipe_out.parent), **_changes(loaded, wanted, recipe_out.parent)}
+        new_recipe = edit(loaded.path.read_text(encoding="utf-8-sig"), told, loaded.path)
     result = distillation.distill(wanted, out.progress, out.watch)
     if recipe_out:
         write_atomically(recipe_out, new_recipe)
     if options.json:
         folders = {"folder": str(result.folder), "training": str(result.training)}
-        told = distillation.as_json(result, wanted)
-        out.json({"recipe": str(options.recipe), **folders, **told, "changes": changes})
+        found = distillation.as_json(result, wanted)
+        out.json({"recipe": str(options.recipe), **folders, **found, "changes": changes})
         return
     _print(result)
     _advise(result, changes, recipe_out)
@@ -200,12 +194,6 @@ def _changes(loaded: LoadedRecipe, wanted: DistillationOptions, folder: Path) ->
     return changes | {f"draft.{key}": None for key in gone if f"draft.{key}" in loaded.lines}
 
 
-def _edited(loaded: LoadedRecipe, wanted: DistillationOptions, folder: Path) -> str:
-    """Returns the recipe with the new draft, for `folder`; raises RecipeError if it cannot be changed."""
-    changes = {**places(loaded, folder), **_changes(loaded, wanted, folder)}
-    return edit(loaded.path.read_text(encoding="utf-8-sig"), changes, loaded.path)
-
-
 def _print(result: Distilled) -> None:
     learned, kept = result.answers.learned, result.answers.held_out
     tokens = sum(len(answer.tokens) for answer in learned)
@@ -218,27 +206,18 @@ def _print(result: Distilled) -> None:
     if not (result.before and result.after):
         out.warning("the draft proposes nothing for the held-out answers, so its acceptance is unknown")
         return
-    before, after, length = result.before, result.after, result.num_draft_tokens
+    sides = result.before, result.after
+    first, then = (side.acceptance.tokens_per_round for side in sides)
+    per_token, of_drafted = (side.per_token for side in sides), (side.of_drafted for side in sides)
     rows = [
+        ("a token, if all before it were", *map(_share, per_token), _ratio(result.per_token_ratio)),
         (
-            "a token, if all before it were",
-            _share(before.per_token),
-            _share(after.per_token),
-            _ratio(result.per_token_ratio),
-        ),
-        (
-            f"of all drafted, with K = {length}",
-            _share(before.of_drafted),
-            _share(after.of_drafted),
+            f"of all drafted, with K = {result.num_draft_tokens}",
+            *map(_share, of_drafted),
             _ratio(result.of_drafted_ratio),
         ),
-        ("by position", _positions(before), _positions(after), ""),
-        (
-            "tokens a round",
-            f"{before.acceptance.tokens_per_round:.2f}",
-            f"{after.acceptance.tokens_per_round:.2f}",
-            f"x{after.acceptance.tokens_per_round / before.acceptance.tokens_per_round:.2f}",
-        ),
+        ("by position", *map(_positions, sides), ""),
+        ("tokens a round", f"{first:.2f}", f"{then:.2f}", f"x{then / first:.2f}"),
     ]
     out.table(rows, header=("accepted, held out", "before", "after", "change"))
 

@@ -51,38 +51,29 @@ class TuneCommandOptions:
     recipe: RecipeArgument
     workload: Annotated[
         str | None,
-        typer.Option(
-            "--workload",
-            metavar="NAME",
-            help="The prompts that the target answers here: a file, or synthetic:…",
-        ),
+        typer.Option(metavar="NAME", help="The prompts that the target answers here: a file, or synthetic:…"),
     ] = None
     answers: Annotated[
-        Path | None,
-        typer.Option("--answers", metavar="FILE", help="Use these recorded answers of the target."),
+        Path | None, typer.Option(metavar="FILE", help="Use these recorded answers of the target.")
     ] = None
     draft: Annotated[
         list[str] | None,
-        typer.Option(
-            "--draft", metavar="MODEL", help="Try this draft: a folder or a Hub id; may be repeated."
-        ),
+        typer.Option(metavar="MODEL", help="Try this draft: a folder or a Hub id; may be repeated."),
     ] = None
     layers: Annotated[
         list[str] | None,
         typer.Option(
-            "--layers",
             callback=_layers,
             metavar="N",
             help="Try a draft of N layers of the target, or of these layers: 0,1,31; may be repeated.",
         ),
     ] = None
     precision: Annotated[
-        list[Precision] | None,
-        typer.Option("--precision", help="Try each draft in this precision; may be repeated."),
+        list[Precision] | None, typer.Option(help="Try each draft in this precision; may be repeated.")
     ] = None
     method: Annotated[
         list[TunedMethod] | None,
-        typer.Option("--method", help="Try this method; may be repeated. All are tried if left out."),
+        typer.Option(help="Try this method; may be repeated. All are tried if left out."),
     ] = None
     longest: Annotated[
         int | None, typer.Option(min=1, max=64, help="The largest K.", show_default="the recipe's, or 8")
@@ -111,16 +102,12 @@ class TuneCommandOptions:
     chat: Annotated[bool, typer.Option("--chat", help="Wrap prompts in the model's chat template.")] = False
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", metavar="FILE", help="Write the tuned recipe here; RECIPE.tuned.yaml if left out."
-        ),
+        typer.Option(metavar="FILE", help="Write the tuned recipe here; RECIPE.tuned.yaml if left out."),
     ] = None
     work: Annotated[
         Path | None,
         typer.Option(
-            "--work",
-            metavar="DIR",
-            help="Keep the measurements in this folder; build/<name>.tune if left out.",
+            metavar="DIR", help="Keep the measurements in this folder; build/<name>.tune if left out."
         ),
     ] = None
     json: JsonOption = False

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from trtspec.measure.bench.result import Interval
     from trtspec.train.tune.outcome import TuneOutcome
     from trtspec.train.tune.race import Run
+    from trtspec.train.tune.score import CategoryScore, Score
 
 
 def print_outcome(found: TuneOutcome, recipe: Path | None) -> None:
@@ -23,7 +24,7 @@ def print_outcome(found: TuneOutcome, recipe: Path | None) -> None:
     out.sentence(f"{found.answers} answers, {at_once}, {speed}; speed-up over the target alone")
     rows = []
     for standing in found.standings:
-        cells = _cells(standing.run) if standing.run else ("",) * 5
+        cells = _cells(standing.run.best) if standing.run else ("",) * 5
         rows.append((standing.candidate.name, *cells, why(standing, found)))
     out.table(rows, header=("candidate", "K", "speed-up", "accepted", "of drafted", "tokens a round", ""))
     out.result()
@@ -37,55 +38,28 @@ def print_outcome(found: TuneOutcome, recipe: Path | None) -> None:
         out.status(f"written: {recipe}")
 
 
-def _cells(run: Run) -> tuple[str, ...]:
-    score, acceptance = run.best, run.best.acceptance
-    return (
-        str(score.length),
-        _interval(score.speedup),
-        _percent(acceptance.per_token),
-        _percent(acceptance.of_drafted),
-        f"{acceptance.tokens_per_round:.2f}",
-    )
+def _cells(score: Score) -> tuple[str, ...]:
+    tokens = f"{score.acceptance.tokens_per_round:.2f}"
+    return (str(score.length), *_accepted(score), tokens)
+
+
+def _accepted(score: Score | CategoryScore) -> tuple[str, str, str]:
+    accepted = score.acceptance
+    return _interval(score.speedup), _percent(accepted.per_token), _percent(accepted.of_drafted)
 
 
 def _print_lengths(name: str, run: Run) -> None:
     scores = sorted(run.scores, key=lambda score: score.length)
     out.sentence(f"{name} by K; `accepted` is the share of tokens whose predecessors were accepted")
-    out.table(
-        [
-            (
-                score.length,
-                _interval(score.speedup),
-                _percent(score.acceptance.per_token),
-                _percent(score.acceptance.of_drafted),
-                f"{score.acceptance.tokens_per_round:.2f}",
-                f"{score.speedup.value / run.costs.plain_s:.0f}",
-            )
-            for score in scores
-        ],
-        header=("K", "speed-up", "accepted", "of drafted", "tokens a round", "tokens/s of a text"),
-    )
+    rows = [(*_cells(score), f"{score.speedup.value / run.costs.plain_s:.0f}") for score in scores]
+    out.table(rows, ("K", "speed-up", "accepted", "of drafted", "tokens a round", "tokens/s of a text"))
     out.result()
-    _print_categories(run)
-
-
-def _print_categories(run: Run) -> None:
     if len(run.best.by_category) < 2:
         return
     out.result(f"by category, with K = {run.best.length}")
-    out.table(
-        [
-            (
-                category,
-                found.answers,
-                _interval(found.speedup),
-                _percent(found.acceptance.per_token),
-                _percent(found.acceptance.of_drafted),
-            )
-            for category, found in sorted(run.best.by_category.items())
-        ],
-        header=("category", "answers", "speed-up", "accepted", "of drafted"),
-    )
+    found = sorted(run.best.by_category.items())
+    told = [(category, score.answers, *_accepted(score)) for category, score in found]
+    out.table(told, ("category", "answers", "speed-up", "accepted", "of drafted"))
     out.result()
 
 

@@ -61,11 +61,7 @@ def _read(file: Path) -> list[Recorded]:
 
 
 async def _ask_all(
-    jobs: Sequence[Prompt],
-    asking: Asking,
-    connect: Connect,
-    streams: int,
-    keep: Callable[[Recorded], None],
+    jobs: Sequence[Prompt], asking: Asking, connect: Connect, streams: int, keep: Callable[[Recorded], None]
 ) -> None:
     endpoint, left = await connect(), iter(jobs)
 

@@ -82,7 +82,7 @@ def test_one_tenant_may_have_drafts_from_the_other_arms_answers(drafts: str, is_
     )
     plan = BenchPlan(MANY, (ONE,), paired=False)
     assert any("which is one tenant" in note for note in notes(plan, [level], is_one_tenant=True)) == is_told
-    assert notes(plan, [level]) == ()
+    assert list(notes(plan, [level])) == []
 
 
 def test_a_roll_out_is_told() -> None:

@@ -21,7 +21,6 @@ from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import BenchResult, OfferedLoad, read
 from trtspec.measure.bench.sample import ArmName, RequestSample
 from trtspec.measure.bench.session import BenchOutcome, BenchTargets, run
-from trtspec.measure.bench.summary import Circumstances
 from trtspec.measure.bench.traffic import OwnTraffic
 from trtspec.measure.workloads.recorded import read_recorded
 from trtspec.measure.workloads.workload import Prompt, Workload
@@ -102,7 +101,7 @@ class Watcher:
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def __call__(self, of: Circumstances, plan: BenchPlan) -> Watcher:
+    def __call__(self, of: BenchResult, plan: BenchPlan) -> Watcher:
         return self
 
     def began(self, load: OfferedLoad, prompts: int) -> None:

@@ -10,7 +10,7 @@ from tests.unit.measure.bench.results import figures, result
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import Arms, BenchResult, Interval, LoadResult, OfferedLoad
 from trtspec.measure.bench.sample import Block, LoadSamples, RequestSample
-from trtspec.measure.bench.summary import Circumstances, summary
+from trtspec.measure.bench.summary import summary
 from trtspec.measure.bench.verdict import verdict
 from trtspec.measure.workloads.workload import Prompt, Workload
 
@@ -104,11 +104,9 @@ def summed_up(load: OfferedLoad, refused: int) -> BenchResult:
     refusal = replace(answer, ended=0.01, pieces=(), error="refused", problem="503")
     with_drafts = Block((answer,) * 100, 3.0, 3.0)
     plain = Block((refusal,) * refused + (quick,) * (100 - refused), 3.0, 3.0)
-    of = result()
-    circumstances = Circumstances(of.server, of.model, of.machine, of.settings.started, of.settings.version)
     plan = BenchPlan(Workload("w", "w", (Prompt("p", ("x",)),)), (load,), paired=True)
     measured = LoadSamples(load, [{"speculative": with_drafts, "plain": plain} for _ in range(6)])
-    return summary(plan, circumstances, [measured], is_partial=False)
+    return summary(plan, result(), [measured], is_partial=False)
 
 
 def test_at_a_rate_who_refuses_many_is_not_called_faster() -> None:
