@@ -44,8 +44,8 @@ def drops_the_bonus_token(patch: pytest.MonkeyPatch, pair: EnginePair) -> Engine
     """The client does not get the target's own token behind a draft that was accepted whole."""
     run_round = Rounds._round
 
-    async def without(self: Rounds, drafter: Any, origin: str, length: int, deadline: float) -> Any:
-        delta = await run_round(self, drafter, origin, length, deadline)
+    async def without(self: Rounds, drafter: Any, origin: str, length: int, *times: float) -> Any:
+        delta = await run_round(self, drafter, origin, length, *times)
         if len(delta.token_ids) <= length or delta.completion is not None:
             return delta
         lost = pair.tokenizer.detokenizer().push(delta.token_ids[-1])

@@ -29,20 +29,18 @@ class AsyncExecutor:
 
     async def answer(self, request: Request, until: float) -> Response:
         """Returns the one response of a request that does not stream."""
-        heard: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        heard: asyncio.Future[Response | EngineFailure] = asyncio.get_running_loop().create_future()
 
-        def listen(response: Response) -> None:
+        def listen(response: Response | EngineFailure) -> None:
             if not heard.done():
                 heard.set_result(response)
 
-        def end(failure: EngineFailure) -> None:
-            if not heard.done():
-                heard.set_exception(failure)
-
         request_id = self.executor.enqueue_request(request, listen)
-        self._pending[request_id] = until, end
+        self._pending[request_id] = until, listen
         try:
             response = await heard
+            if isinstance(response, EngineFailure):
+                raise response
         except (asyncio.CancelledError, EngineFailure):
             self.executor.cancel_request(request_id)
             raise

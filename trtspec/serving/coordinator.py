@@ -247,7 +247,7 @@ class Coordinator:
         drafter = self._source.drafter(state.text, request.tenant) if self._source else None
         is_adaptive = request.num_draft_tokens is None and "rollout" not in state.undrafted_for
         pace = self._policy.pace() if self._policy and is_adaptive else Pace()
-        return Rounds(state, self._target, drafter, pace, self.stats, lambda: self._queue.running)
+        return Rounds(state, self._target, drafter, pace, self.stats)
 
     async def _send_probe(self, until: float) -> None:
         """Sends the target a request that no target refuses. If it fails too, the target is lost."""

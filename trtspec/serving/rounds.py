@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from trtspec.serving.async_executor import AsyncExecutor
@@ -17,10 +17,7 @@ from trtspec.serving.verification import has_ended, read_verification
 
 
 class Rounds:
-    """Runs the rounds of `state`. Without a `drafter` the target decodes alone.
-
-    `load` returns the number of running completions.
-    """
+    """Runs the rounds of `state`. Without a `drafter` the target decodes alone."""
 
     def __init__(
         self,
@@ -29,42 +26,39 @@ class Rounds:
         drafter: Drafter | None,
         pace: Pace,
         stats: Stats,
-        load: Callable[[], int],
     ) -> None:
         self._state, self._target, self._drafter, self._pace = state, target, drafter, pace
-        self._stats, self._load = stats, load
+        self._stats = stats
+        # Drafts of one kind have similar acceptance and times: sending logits takes longer.
+        sends_logits = not (target.limits.matches_samples or state.sampling.is_greedy)
+        self._kind = " with logits" if sends_logits else ""
         self._clock = asyncio.get_running_loop().time
         self._verified_at = 0.0
 
     async def run(self, deadline: float) -> AsyncGenerator[Delta, None]:
         """Yields what each round or burst adds, until the completion has ended."""
-        state, times = self._state, self._stats.round_times
+        state, stats, drafter = self._state, self._stats, self._drafter
         while state.end_reason is None:
+            begin = self._clock()
             if self._verified_at:
-                times.overhead += self._clock() - self._verified_at
+                stats.round_times.overhead += begin - self._verified_at
                 self._verified_at = 0.0
-            why, length, num_alone = self._next()
-            self._stats.rounds[length] += 1
-            if length and self._drafter:
-                yield self._noted(await self._round(self._drafter, why, length, deadline))
+            why, length, num_alone = self._next(begin)
+            stats.rounds[length] += 1
+            if length and drafter:
+                yield await self._round(drafter, why, length, begin, deadline)
                 continue
-            if self._drafter:
-                self._stats.fallbacks[why] += 1
+            if drafter:
+                stats.fallbacks[why] += 1
             if (endless := state.num_endless) > 0:
                 alone = state.endless_request(endless)
             else:
                 alone = state.request(min(num_alone, state.num_remaining), streaming=True)
             async with aclosing(self._burst(alone, deadline)) as deltas:
                 async for delta in deltas:
-                    yield self._noted(delta)
+                    yield delta
 
-    def _noted(self, delta: Delta) -> Delta:
-        """Returns the delta, after noting the end of the completion for the drafter."""
-        if delta.completion is not None and self._drafter:
-            self._drafter.end()
-        return delta
-
-    def _next(self) -> tuple[str, int, int]:
+    def _next(self, now: float) -> tuple[str, int, int]:
         """Returns the origin and length of the next draft, and the length of the burst if there is none.
 
         With the length 0 the origin is the reason, one of `FALLBACKS`.
@@ -79,22 +73,19 @@ class Rounds:
         longest = draft_length(state, self._target.limits, offer.room)
         if not longest:
             return "no_room" if state.num_remaining > 1 else "last_token", 0, state.num_remaining
-        length = self._pace.choose(self._kind(offer.origin), longest, self._load(), self._clock())
+        length = self._pace.choose(offer.origin + self._kind, longest, self._stats.running, now)
         return offer.origin if length else "policy", length, min(self._pace.burst, drafter.pause)
 
-    def _kind(self, origin: str) -> str:
-        """Returns the name of drafts with similar acceptance and times: sending logits takes longer."""
-        sends_logits = not (self._target.limits.matches_samples or self._state.sampling.is_greedy)
-        return f"{origin} with logits" if sends_logits else origin
-
-    async def _round(self, drafter: Drafter, origin: str, length: int, deadline: float) -> Delta:
+    async def _round(
+        self, drafter: Drafter, origin: str, length: int, begin: float, deadline: float
+    ) -> Delta:
         """Asks the drafter for a proposal, and the target for its verification.
 
         If the proposal is empty, the target decodes one token.
         """
-        state, begin = self._state, self._clock()
+        state, stats, pace = self._state, self._stats, self._pace
         request = state.request(length)
-        self._pace.begin(length, begin)
+        pace.begin(length, begin)
         try:
             draft = await drafter.propose(request, deadline)
             drafted_at = self._clock()
@@ -103,15 +94,14 @@ class Rounds:
             ended = has_ended(draft, response)
             counts = read_verification(draft, response.token_ids, ended, response.num_verified)
             now = self._clock()
-            self._pace.verified(self._kind(origin), counts, self._load(), now)
+            pace.verified(origin + self._kind, counts, stats.running, now)
         finally:
-            self._pace.end(length, self._clock())
+            pace.end(length, self._clock())
         if counts.num_verified:
             state.speculation.record(counts.num_verified, counts.num_accepted)
-            self._stats.record(origin, counts.num_verified, counts.num_accepted)
-            times = self._stats.round_times
-            times.draft += drafted_at - begin
-            times.verification += now - drafted_at
+            stats.by_origin[origin].record(counts.num_verified, counts.num_accepted)
+            stats.round_times.draft += drafted_at - begin
+            stats.round_times.verification += now - drafted_at
             self._verified_at = now
         return self._take(response, EndReason.END_ID if ended else None)
 
@@ -125,11 +115,11 @@ class Rounds:
                     yield self._take(response, _end_reason(response))
                     if state.end_reason is not None:
                         break
-            pace.decoded(len(state.text) - before, self._load())
+            pace.decoded(len(state.text) - before, self._stats.running)
         finally:
             pace.end(0, self._clock())
         if state.end_reason is None and len(state.text) == before:
-            yield state.take((), EndReason.END_ID)
+            yield self._take(Response(0, [], True), EndReason.END_ID)
 
     def _take(self, response: Response, end_reason: EndReason | None) -> Delta:
         state, reused = self._state, response.num_reused
@@ -137,7 +127,10 @@ class Rounds:
         if reused is not None and state.num_cached_tokens is None and not state.num_output_tokens:
             # A paused request counts its blocks again, and the last token is always computed.
             state.num_cached_tokens = min(reused, state.num_input_tokens - 1)
-        return state.take(response.token_ids, end_reason, response.log_probs)
+        delta = state.take(response.token_ids, end_reason, response.log_probs)
+        if delta.completion is not None and self._drafter:
+            self._drafter.end()
+        return delta
 
 
 def _end_reason(response: Response) -> EndReason | None:

@@ -47,12 +47,7 @@ class CompletionState:
 
     @property
     def num_remaining(self) -> int:
-        return self.max_tokens - self.num_output_tokens
-
-    @property
-    def num_guided(self) -> int:
-        """The number of tokens that were generated under the guide."""
-        return self.num_output_tokens if self.guide else 0
+        return self.num_input_tokens + self.max_tokens - len(self.text)
 
     @property
     def num_endless(self) -> int:
@@ -60,7 +55,7 @@ class CompletionState:
 
         It is 0 or less if enough came, if there is no end token, or if the engine gets `min_tokens` itself.
         """
-        if not self.end_ids or self.sampling.min_tokens:
+        if not self.min_tokens or not self.end_ids or self.sampling.min_tokens:
             return 0
         return min(self.min_tokens, self.max_tokens) - self.num_output_tokens
 
@@ -87,7 +82,7 @@ class CompletionState:
             return_log_probs=self.return_log_probs,
             top_log_probs=self.top_log_probs,
             guide=self.guide,
-            num_guided=self.num_guided,
+            num_guided=self.num_output_tokens if self.guide else 0,
         )
 
     def endless_request(self, max_tokens: int) -> Request:
@@ -95,17 +90,11 @@ class CompletionState:
 
         An engine's own `min_tokens` bans only one end token.
         """
-        return Request(
-            input_token_ids=self.text,
-            max_tokens=max_tokens,
+        return replace(
+            self.request(max_tokens, streaming=True),
+            end_id=None,
             bad_words=[*self.bad_words, *([end_id] for end_id in self.end_ids)],
-            sampling=at_token(self.sampling, self.num_output_tokens),
-            streaming=True,
-            embedding_bias=self.embedding_bias,
-            return_log_probs=self.return_log_probs,
-            top_log_probs=self.top_log_probs,
             guide=self.guide and replace(self.guide, end_ids=()),
-            num_guided=self.num_guided,
         )
 
     def take(
@@ -118,25 +107,26 @@ class CompletionState:
 
         `end_reason` is the engine's own.
         """
-        taken, text = len(self.text), ""
+        text, taken, before = "", list(new), self.num_output_tokens
         # The engine's output has no end token.
         ended_by = self.end_ids[0] if end_reason is EndReason.END_ID and self.end_ids else None
-        for token_id in new:
-            if token_id in self.end_ids and self.num_output_tokens >= self.min_tokens:
+        for index, token_id in enumerate(new):
+            if token_id in self.end_ids and before + index >= self.min_tokens:
                 end_reason, ended_by = EndReason.END_ID, token_id
+                del taken[index:]
                 break
-            self.text.append(token_id)
             text += self.stop.push(self.detokenizer.push(token_id))
             if self.stop.found:
                 end_reason = EndReason.STOP
+                del taken[index + 1 :]
                 break
         else:
-            if self.num_remaining == 0:
+            if before + len(new) == self.max_tokens:
                 end_reason = EndReason.LENGTH
-        token_ids = self.text[taken:]
-        kept = None if log_probs is None else list(log_probs[: len(token_ids)])
+        self.text.extend(taken)
+        kept = None if log_probs is None else list(log_probs[: len(taken)])
         if end_reason is None:
-            return Delta(text, token_ids, log_probs=kept)
+            return Delta(text, taken, log_probs=kept)
 
         if ended_by is not None and self.stop.is_included:
             text += self.stop.push(self.detokenizer.push(ended_by))
@@ -152,7 +142,7 @@ class CompletionState:
             self.num_draft_tokens,
             self.num_cached_tokens,
         )
-        return Delta(text, token_ids, completion, kept)
+        return Delta(text, taken, completion, kept)
 
 
 def unsplittable_options(

@@ -194,12 +194,10 @@ class Stats:
     """The largest number of running completions."""
     queue_size: int = 0
     """The largest number of waiting completions."""
-    speculation: SpeculationCounts = field(default_factory=SpeculationCounts)
-    """The sum of `by_origin`."""
     by_origin: dict[str, SpeculationCounts] = field(
         default_factory=lambda: {origin: SpeculationCounts() for origin in ORIGINS}
     )
-    """Its keys are `ORIGINS`."""
+    """The counts of the drafts of each of `ORIGINS`."""
     draft_available: bool = True
     """False while the draft engine rests after failures."""
     running: int = 0
@@ -233,8 +231,3 @@ class Stats:
     def draft_failures(self) -> int:
         """The number of drafts that failed or timed out."""
         return self.fallbacks["draft_failed"] + self.fallbacks["draft_timed_out"]
-
-    def record(self, origin: str, num_draft: int, num_accepted: int) -> None:
-        """Adds one verification of a draft of that origin."""
-        self.speculation.record(num_draft, num_accepted)
-        self.by_origin[origin].record(num_draft, num_accepted)

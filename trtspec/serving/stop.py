@@ -21,6 +21,7 @@ class StopMatcher:
         self._node = 0
         # One entry for each node. Node 0 is the empty string.
         self._children: list[dict[str, int]] = [{}]
+        self._firsts = self._children[0].keys()
         self._depth = [0]
         self._shorter = [0]  # the node of the longest proper suffix that begins a stop string
         self._match = [0]  # the length of the longest stop string that ends here, 0 for none
@@ -30,7 +31,7 @@ class StopMatcher:
 
     def push(self, text: str) -> str:
         """Returns the text that can be sent now. It must not be called once `found` is true."""
-        if len(self._depth) == 1:
+        if not self._node and self._firsts.isdisjoint(text):
             return text
         for position, char in enumerate(text, 1):
             self._node = self._step(self._node, char)

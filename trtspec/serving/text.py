@@ -24,13 +24,12 @@ class Text(list[int]):
         self._packed, self._num_packed = array("i"), 0
 
     def append(self, token_id: int) -> None:
-        super().append(token_id)
-        if token_id > self.largest:
-            self.largest = token_id
+        self.extend((token_id,))
 
     def extend(self, token_ids: Iterable[int]) -> None:
-        for token_id in token_ids:
-            self.append(token_id)
+        before = len(self)
+        super().extend(token_ids)
+        self.largest = max(self[before:], default=self.largest)
 
     def beginning(self, length: int) -> Text:
         """Returns a copy of the first `length` tokens, which may grow differently."""

@@ -116,18 +116,22 @@ class Detokenizer:
 
     def __init__(self, token_bytes: TokenBytes, name_of: Callable[[int], str] | None = None) -> None:
         self._bytes, self._name_of = token_bytes, name_of
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._incomplete = b""
 
     def push(self, token_id: int) -> str:
         """Takes the next token, and returns the text that is complete with it."""
         own = self._bytes[token_id]
         if not own and self._name_of:
             own = self._name_of(token_id).encode()
-        return self._decode(own)
+        held = self._incomplete + own
+        text, done = codecs.utf_8_decode(held, "replace", False)
+        self._incomplete = held[done:]
+        return text
 
     def flush(self) -> str:
         """Returns the text of an incomplete character at the end."""
-        return self._decode(b"", True)
+        held, self._incomplete = self._incomplete, b""
+        return held.decode(errors="replace")
 
 
 class TokenBytes(dict[int, bytes]):

@@ -45,7 +45,7 @@ def busy() -> Stats:
         stats.rounds[4] += 1
         stats.inter_token_latency.observe(0.03)
     for accepted in (2, 3, 2, 2, 3) * 20:
-        stats.record("engine", 4, accepted)
+        stats.by_origin["engine"].record(4, accepted)
     stats.generation_tokens, stats.prompt_tokens = 400, 40
     stats.time_to_first_token.observe(0.2)
     stats.ended["stop"], stats.failures["timed_out"], stats.fallbacks["policy"] = 8, 4, 2

@@ -36,7 +36,7 @@ def test_many_at_once_say_what_the_target_alone_says(
         completions = [delta.completion for delta in deltas if delta.completion is not None]
         assert {completion.end_reason for completion in completions} == set(EndReason)
 
-        total = coordinator.stats.speculation
+        total = coordinator.stats.by_origin["engine"]
         each = [completion.speculation for completion in completions]
         assert total.num_spec_steps == sum(counts.num_spec_steps for counts in each) > 100
         assert total.num_draft_tokens == sum(counts.num_draft_tokens for counts in each)

@@ -189,7 +189,7 @@ def check_ends(deployment: Deployment, told: list[Told]) -> None:
 def check_counts(deployment: Deployment, told: list[Told]) -> None:
     world, stats = deployment.world, deployment.coordinator.stats
     own = [each.speculation for each in completions(told)]
-    for counts in (stats.speculation, *stats.by_origin.values(), *own, stats.rollout.shadow):
+    for counts in (*stats.by_origin.values(), *own, stats.rollout.shadow):
         positions = counts.accepted_per_position
         assert sum(positions) == counts.num_accepted_draft_tokens <= counts.num_draft_tokens
         assert positions == sorted(positions, reverse=True)
@@ -198,11 +198,10 @@ def check_counts(deployment: Deployment, told: list[Told]) -> None:
         if each.end_reason is EndReason.LENGTH:
             accepted, rounds = each.speculation.num_accepted_draft_tokens, each.speculation.num_spec_steps
             assert accepted + rounds <= each.num_output_tokens
-    assert total(list(stats.by_origin.values())) == total([stats.speculation])
-    known = total(own)
-    assert all(part <= whole for part, whole in zip(known, total([stats.speculation]), strict=True))
+    known, counted = total(own), total(list(stats.by_origin.values()))
+    assert all(part <= whole for part, whole in zip(known, counted, strict=True))
     if all(end.is_whole for end in told):
-        assert known == total([stats.speculation])
+        assert known == counted
     for origin, kind in (("engine", "ngram"), ("lookup", "draft_model")):
         assert stats.by_origin[origin].num_spec_steps == 0 or world.drafting.kind != kind
 
@@ -229,8 +228,9 @@ def check_times(stats: Stats, told: list[Completion], *, are_all: bool) -> None:
     assert firsts + between <= stats.generation_tokens
     assert stats.generation_tokens >= sum(each.num_output_tokens for each in told)
     rounds = stats.rounds.items()
-    assert stats.speculation.num_spec_steps <= sum(number for length, number in rounds if length)
-    assert stats.speculation.num_draft_tokens <= sum(length * number for length, number in rounds)
+    num_steps, num_draft_tokens, _ = total(list(stats.by_origin.values()))
+    assert num_steps <= sum(number for length, number in rounds if length)
+    assert num_draft_tokens <= sum(length * number for length, number in rounds)
     if are_all:
         assert ends == len(told)
         assert stats.generation_tokens == sum(each.num_output_tokens for each in told)

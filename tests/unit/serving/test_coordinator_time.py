@@ -89,7 +89,8 @@ def test_rounds_say_where_their_time_goes(run: Run, tokenizer: Tokenizer, clock:
         request = CompletionRequest(prompt_token_ids=[1], num_draft_tokens=4)
         async for _ in coordinator.stream(request):
             clock.seconds += 0.5
-        times, verified = coordinator.stats.round_times, coordinator.stats.speculation.num_spec_steps
+        times = coordinator.stats.round_times
+        verified = coordinator.stats.by_origin["engine"].num_spec_steps
         assert verified == 3
         assert times.draft == pytest.approx(verified * 1.0, abs=0.1)
         assert times.verification == pytest.approx(verified * 3.0, abs=0.1)

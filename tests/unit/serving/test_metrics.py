@@ -70,7 +70,7 @@ def test_a_quantile_of_milliseconds_is_near_the_truth(milliseconds: float) -> No
 
 def test_every_value_is_of_a_family_and_no_two_are_the_same() -> None:
     stats = Stats(kv_use={"target": 0.5, "draft": 0.25})
-    stats.record("engine", 4, 2)
+    stats.by_origin["engine"].record(4, 2)
     stats.rounds[4] += 1
     stats.rollout.shadow.record(4, 2)
     stats.rollout.shadow_fallbacks["nothing_found"] += 1

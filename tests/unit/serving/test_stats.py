@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from trtspec.serving.stats import SpeculationCounts, Stats
+from trtspec.serving.stats import SpeculationCounts
 
 
 def test_counts_are_vllms() -> None:
@@ -20,20 +20,3 @@ def test_nothing_drafted() -> None:
         0.0,
         0.0,
     )
-
-
-def test_what_is_counted_in_all_is_the_sum_of_the_origins() -> None:
-    stats = Stats()
-    verified = [("engine", 4, 1), ("lookup", 8, 8), ("engine", 2, 2), ("earlier_answers", 3, 0)]
-    for origin, num_draft, num_accepted in verified:
-        stats.record(origin, num_draft, num_accepted)
-    counts = {
-        origin: (each.num_spec_steps, each.num_draft_tokens, each.num_accepted_draft_tokens)
-        for origin, each in {"all": stats.speculation, **stats.by_origin}.items()
-    }
-    assert counts == {
-        "all": (4, 17, 11),
-        "engine": (2, 6, 3),
-        "lookup": (1, 8, 8),
-        "earlier_answers": (1, 3, 0),
-    }

@@ -48,20 +48,21 @@ class EngineSource:
         self._engine.reap(now)
 
     def is_at_rest(self) -> bool:
-        return self._breaker.is_resting(asyncio.get_running_loop().time())
+        return not self._breaker.is_closed() and self._breaker.is_resting(asyncio.get_running_loop().time())
 
     async def propose(self, request: Request, deadline: float) -> list[int]:
         """Returns the proposal, which is empty if the draft engine fails or proposes the end.
 
         The proposal ends before a token that the target lacks: vocabularies may be padded differently.
         """
-        loop = asyncio.get_running_loop()
-        if not self._breaker.may_try(loop.time()):
+        clock = asyncio.get_running_loop().time
+        now = clock()
+        if not self._breaker.may_try(now):
             return self._nothing("draft_at_rest")
         asked = draft_request(request, self.limits)
         if not (self._draws_alike or asked.sampling.is_greedy):
             asked = replace(asked, sampling=SamplingConfig())
-        until = min(deadline, loop.time() + self._timeout_s)
+        until = min(deadline, now + self._timeout_s)
         try:
             response = await self._engine.answer(asked, until)
         except (EngineFailure, Cancelled) as failure:
@@ -72,7 +73,7 @@ class EngineSource:
                 # A guide that allows no token fails its own request; others must keep their drafts.
                 self._breaker.left()
                 return self._nothing("draft_ended")
-            self._fail(failure, loop.time())
+            self._fail(failure, clock())
             return self._nothing("draft_timed_out" if isinstance(failure, Overdue) else "draft_failed")
         except asyncio.CancelledError:
             self._breaker.left()
@@ -175,9 +176,11 @@ class CircuitBreaker:
 
     def may_try(self, now: float) -> bool:
         """Says whether to ask the draft engine now. The caller then reports the result by a method below."""
+        if self.is_closed():
+            return True
         if self.is_resting(now):
             return False
-        self._is_trying = not self.is_closed()
+        self._is_trying = True
         return True
 
     def succeeded(self) -> None:

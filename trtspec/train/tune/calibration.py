@@ -131,7 +131,7 @@ class _Measurement:
             )
             state = begin(request, bench.target.limits, bench.tokenizer)
             drafter = drafting(state.text) if drafting else None
-            rounds = Rounds(state, self._target, drafter, Pace(), self._stats, lambda: bench.streams)
+            rounds = Rounds(state, self._target, drafter, Pace(), self._stats)
             async with aclosing(rounds.run(math.inf)) as deltas:
                 async for _ in deltas:
                     times[index].append(clock())

@@ -70,7 +70,7 @@ class Cli:
                 stats.time_to_first_token.observe(value)
                 for _ in range(10):
                     stats.inter_token_latency.observe(value)
-                    stats.record("engine", 4, accepted)
+                    stats.by_origin["engine"].record(4, accepted)
 
     def tell(self, pod: dict[str, Any]) -> str:
         stats = self.stats.setdefault(pod["metadata"]["name"], Stats())

@@ -64,8 +64,8 @@ def test_a_server_without_a_start_time_is_told_by_how_long_it_counts() -> None:
 
 def test_production_and_shadow_are_told_apart() -> None:
     stats = Stats()
-    stats.record("engine", 4, 3)
-    stats.record("lookup", 2, 2)
+    stats.by_origin["engine"].record(4, 3)
+    stats.by_origin["lookup"].record(2, 2)
     stats.rollout.shadow.record(5, 1)
     found = between({}, look(stats, 1.0))
     assert isinstance(found, RolloutEvidence)

@@ -43,7 +43,7 @@ class Server:
             if arm == "shadow":
                 self.stats.rollout.shadow.record(4, 3)
             elif arm == "speculate":
-                self.stats.record("engine", 4, 3)
+                self.stats.by_origin["engine"].record(4, 3)
 
 
 @pytest.fixture

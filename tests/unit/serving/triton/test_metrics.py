@@ -121,7 +121,7 @@ def test_a_client_that_leaves_leaves_its_rounds_counted(triton: Triton) -> None:
     stats = Stats(running=1)
     metrics.update(stats)
     stats.rounds[4] += 3
-    stats.record("engine", 4, 2)
+    stats.by_origin["engine"].record(4, 2)
     stats.running = 0
     metrics.update(stats)
     drafts = ("trtspec:spec_decode_num_drafts", "model=pair", "origin=engine")
