@@ -109,7 +109,7 @@ class Completion:
     """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Delta:
     """The part of a completion that one round added."""
 

@@ -65,7 +65,7 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
     if not unsplittable:
         sampling = replace(sampling, min_tokens=None)  # See `CompletionState.endless_request`.
     return CompletionState(
-        text=Text(prompt),
+        text=prompt,
         num_input_tokens=len(prompt),
         max_tokens=min(request.max_tokens, _max_total_len(limits) - len(prompt)),
         min_tokens=request.sampling.min_tokens or 0,
@@ -248,7 +248,7 @@ def _stop_token_ids(given: tuple[int, ...], limits: Limits) -> tuple[int, ...]:
     return given
 
 
-def _prompt(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> list[int]:
+def _prompt(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> Text:
     """Returns the prompt's token ids; raises `RequestError` where no token could follow them."""
     longest = min(limits.max_input_len, _max_total_len(limits) - 1)
     if (request.prompt is None) == (request.prompt_token_ids is None):
@@ -260,12 +260,13 @@ def _prompt(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) ->
         if len(request.prompt) > longest * tokenizer.longest_token:
             raise RequestError("prompt", f"{len(request.prompt)} characters", allowed)
         try:
-            prompt = tokenizer.encode(request.prompt, request.add_special_tokens) if request.prompt else []
+            ids = tokenizer.encode(request.prompt, request.add_special_tokens) if request.prompt else ()
         except UnicodeEncodeError:
             raise RequestError("prompt", "not valid Unicode", "text that UTF-8 can hold") from None
+        prompt = Text(ids)
     else:
-        prompt = list(request.prompt_token_ids or ())
-        if prompt and not (min(prompt) >= 0 and max(prompt) < limits.vocab_size):
+        prompt = Text(request.prompt_token_ids or ())
+        if prompt and not (min(prompt) >= 0 and prompt.largest < limits.vocab_size):
             wrong = next(token_id for token_id in prompt if not 0 <= token_id < limits.vocab_size)
             raise RequestError("prompt_token_ids", wrong, f"token ids from 0 to {limits.vocab_size - 1}")
     field = "prompt_token_ids" if request.prompt is None else "prompt"

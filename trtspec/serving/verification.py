@@ -11,7 +11,7 @@ from trtspec.serving.executor import FinishReason, Response
 from trtspec.serving.text import common_prefix
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class VerificationCounts:
     """The numbers of draft tokens that one verification verified and accepted."""
 

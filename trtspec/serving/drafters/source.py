@@ -27,7 +27,7 @@ DRAFT_MODEL = Drafting("draft_model", {})
 """The default method: the draft engine proposes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Offer:
     """The offer of a drafter to propose tokens now."""
 
