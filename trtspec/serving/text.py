@@ -29,7 +29,7 @@ class Text(list[int]):
     def extend(self, token_ids: Iterable[int]) -> None:
         before = len(self)
         super().extend(token_ids)
-        self.largest = max(self[before:], default=self.largest)
+        self.largest = max((self.largest, *self[before:]))
 
     def beginning(self, length: int) -> Text:
         """Returns a copy of the first `length` tokens, which may grow differently."""
