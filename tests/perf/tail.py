@@ -211,8 +211,8 @@ class CutPace(AdaptivePace):
 
 
 class CutPolicy(AdaptivePolicy):
-    def pace(self) -> AdaptivePace:
-        return CutPace(self)
+    def pace(self, kind: int = 0) -> AdaptivePace:
+        return CutPace(self, kind)
 
 
 def speeds(build: Path, options: argparse.Namespace) -> dict[str, object]:

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 
+from trtspec.serving.adaptive.acceptance import kind_of
 from trtspec.serving.adaptive.policy import AdaptivePolicy
 from trtspec.serving.admission import AdmissionQueue, ServingBounds
 from trtspec.serving.async_executor import AsyncExecutor, Liveness
@@ -246,7 +247,7 @@ class Coordinator:
     def _rounds(self, request: CompletionRequest, state: CompletionState) -> Rounds:
         drafter = self._source.drafter(state.text, request.tenant) if self._source else None
         is_adaptive = request.num_draft_tokens is None and "rollout" not in state.undrafted_for
-        pace = self._policy.pace() if self._policy and is_adaptive else Pace()
+        pace = self._policy.pace(kind_of(state.sampling)) if self._policy and is_adaptive else Pace()
         return Rounds(state, self._target, drafter, pace, self.stats)
 
     async def _send_probe(self, until: float) -> None:

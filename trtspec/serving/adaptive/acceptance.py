@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from trtspec.serving.executor import SamplingConfig
+
 FIRST_RATE = 0.7
 """The rate of a position without observations at it or before it."""
 OWN_PRIOR = 6.0
 """The weight of the rate of all sequences in a sequence's own rate, in observations."""
 OVERALL_PRIOR = 2.0
 """The weight of the rate of the previous position in a position's rate, in observations."""
+HALF_LIFE_S = 2.0
+"""The seconds after which an acceptance counts half, since sequences drift."""
+FADING_S = 0.05
+"""The seconds between two updates of these weights."""
+HOTTEST = 2.0
+"""The temperature from which on all sequences are of one kind."""
+ANY_KIND = -1
+"""The kind of sequences of several kinds that run at once."""
+
+
+def kind_of(sampling: SamplingConfig) -> int:
+    """Returns the kind of sequences with similar acceptance: 0 is greedy, then one for each half degree.
+
+    A draft guesses less of a sequence, the higher its temperature is.
+    """
+    if sampling.is_greedy:
+        return 0
+    return 1 + round(2 * min(1.0 if sampling.temperature is None else sampling.temperature, HOTTEST))
 
 
 class AcceptanceCounter:
@@ -32,6 +52,31 @@ class AcceptanceCounter:
         """Makes all earlier observations count `share` times as much."""
         self.reached = [count * share for count in self.reached]
         self.accepted = [count * share for count in self.accepted]
+
+
+class RecentAcceptance(AcceptanceCounter):
+    """An `AcceptanceCounter` that forgets, while it is in use."""
+
+    __slots__ = ("_since",)
+
+    def __init__(self, longest: int) -> None:
+        super().__init__(longest)
+        self._since = 0.0
+
+    def resume(self, now: float) -> None:
+        """Notes the begin of its use."""
+        self._since += now
+
+    def rest(self, now: float) -> None:
+        """Notes the end of its use."""
+        self._since -= now
+
+    def add(self, num_verified: int, num_accepted: int, keep: float, now: float) -> None:
+        """Records one verification, after it has forgotten some of the earlier ones."""
+        if now - self._since > FADING_S:
+            self.fade(0.5 ** ((now - self._since) / HALF_LIFE_S))
+            self._since = now
+        self.record(num_verified, num_accepted, keep)
 
 
 def expected_tokens(

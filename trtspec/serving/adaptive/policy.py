@@ -12,7 +12,12 @@ from functools import partial
 from operator import truediv
 
 from trtspec.serving.adaptive import probes
-from trtspec.serving.adaptive.acceptance import AcceptanceCounter, expected_tokens
+from trtspec.serving.adaptive.acceptance import (
+    ANY_KIND,
+    AcceptanceCounter,
+    RecentAcceptance,
+    expected_tokens,
+)
 from trtspec.serving.adaptive.costs import RoundCostModel
 from trtspec.serving.adaptive.ensemble import Ensemble
 from trtspec.serving.adaptive.probes import FIRST, LoadOutlook, ProbePolicy
@@ -29,10 +34,6 @@ FIRST_OF_MANY = 2
 """The first K if six or more completions run: steps are longer, and a draft gains less."""
 OWN_KEEP, OVERALL_KEEP = 0.95, 0.99
 """The weight of the observations before a verification, for one sequence and for all."""
-HALF_LIFE_S = 2.0
-"""The seconds after which an acceptance counts half, since sequences drift."""
-FADING_S = 0.05
-"""The seconds between two updates of these weights."""
 
 
 def size_of(load: int) -> int:
@@ -51,11 +52,24 @@ class Origin:
 
     def __init__(self, longest: int) -> None:
         self.longest = longest
-        self.acceptance, self._since = AcceptanceCounter(longest), 0.0
+        self._kind, self._acceptances = ANY_KIND, {ANY_KIND: RecentAcceptance(longest)}
         self._probes: dict[int, ProbePolicy] = {}
         self._used: dict[int, int] = {}
         self._stays: dict[int, int] = {}
         self._pays = True
+
+    def acceptance(self, kind: int, load: int, now: float) -> RecentAcceptance:
+        """Returns the acceptance of sequences of this kind, or of all kinds if others run too.
+
+        Where sequences of another kind begin, the K of the last ones is not kept.
+        """
+        present = kind if load == 1 else ANY_KIND
+        if present != self._kind:
+            self._acceptances[self._kind].rest(now)
+            self._acceptances.setdefault(present, RecentAcceptance(self.longest)).resume(now)
+            self._kind = present
+            self._stays.clear()
+        return self._acceptances[present]
 
     def probes(self, size: int) -> ProbePolicy:
         if size not in self._probes:
@@ -83,13 +97,6 @@ class Origin:
         """Returns the first K at a load without measurements: 0 if 0 was the best K at the last load."""
         return self._first(size) if self._pays else 0
 
-    def record(self, counts: VerificationCounts, load: int, now: float) -> None:
-        """Adds a verification. At a high load there are more of them, so each counts less."""
-        if now - self._since > FADING_S:
-            self.acceptance.fade(0.5 ** ((now - self._since) / HALF_LIFE_S))
-            self._since = now
-        self.acceptance.record(counts.num_verified, counts.num_accepted, OVERALL_KEEP ** (1 / load))
-
     def _first(self, size: int) -> int:
         return min(FIRST_OF_MANY if size >= MANY else FIRST, self.longest)
 
@@ -106,9 +113,9 @@ class AdaptivePolicy:
         self._origins: dict[str, Origin] = {}
         self.ensemble = Ensemble()
 
-    def pace(self) -> AdaptivePace:
-        """Returns the pace of one completion."""
-        return AdaptivePace(self)
+    def pace(self, kind: int = 0) -> AdaptivePace:
+        """Returns the pace of one completion; `kind` is what `kind_of` says of its sampling."""
+        return AdaptivePace(self, kind)
 
     def origin(self, name: str) -> Origin:
         if name not in self._origins:
@@ -126,8 +133,8 @@ class AdaptivePolicy:
 class AdaptivePace(Pace):
     """Chooses the lengths of one completion's drafts; `now` is in seconds of any one clock."""
 
-    def __init__(self, policy: AdaptivePolicy) -> None:
-        self._policy, self._ensemble = policy, policy.ensemble
+    def __init__(self, policy: AdaptivePolicy, kind: int) -> None:
+        self._policy, self._ensemble, self._kind = policy, policy.ensemble, kind
         self._own: dict[str, AcceptanceCounter] = {}
         self._length, self._before = 0, 0
         self._is_first, self._size = True, 0
@@ -144,8 +151,8 @@ class AdaptivePace(Pace):
         self._costs = costs = self._policy.costs(load)
         self._probes = trials = known.probes(size)
         own, longest_of_all = self._acceptance(origin), self._policy.longest
-        share = self._ensemble.share(load)
-        tokens = partial(expected_tokens, own, known.acceptance, longest_of_all, load, share)
+        share, of_all = self._ensemble.share(load), known.acceptance(self._kind, load, now)
+        tokens = partial(expected_tokens, own, of_all, longest_of_all, load, share)
         seconds = costs.seconds(origin)
         length = known.best(load, tokens, seconds) if seconds else known.first(size)
         costs.use(origin, length)
@@ -179,7 +186,9 @@ class AdaptivePace(Pace):
         known = self._policy.origin(origin)
         if counts.num_verified:
             self._acceptance(origin).record(counts.num_verified, counts.num_accepted, OWN_KEEP)
-            known.record(counts, load, now)
+            # At a high load there are more verifications, so each counts less.
+            of_all, keep = known.acceptance(self._kind, load, now), OVERALL_KEEP ** (1 / load)
+            of_all.add(counts.num_verified, counts.num_accepted, keep, now)
         self._ensemble.stepped(1, True, load)
         is_alike = self._ensemble.has_had(self._length, self._begin)
         if self._costs and is_alike and self._length == self._before and self._size == size_of(load):

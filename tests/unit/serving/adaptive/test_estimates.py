@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from trtspec.serving.adaptive.acceptance import AcceptanceCounter, expected_tokens
+from trtspec.serving.adaptive.acceptance import AcceptanceCounter, expected_tokens, kind_of
 from trtspec.serving.adaptive.costs import NEVER, WINDOW, RoundCostModel
+from trtspec.serving.executor import SamplingConfig
 
 
 def test_expected_tokens_are_those_of_the_observed_rates() -> None:
@@ -165,3 +166,20 @@ def test_a_length_that_is_chosen_and_never_comes_tells_no_speed() -> None:
     for _ in range(WINDOW):
         costs.record("lookup", 3, 0.012)
     assert costs.seconds("lookup")[3] / costs.seconds("lookup")[0] == pytest.approx(2.4, rel=0.1)
+
+
+def test_kinds_of_texts_are_half_degrees() -> None:
+    heats = (None, 0.0, 0.3, 0.7, 1.0, 1.1, 2.0, 9.0)
+    kinds = [kind_of(SamplingConfig(temperature=heat)) for heat in heats]
+    assert kinds == [0, 0, 2, 2, 3, 3, 5, 5]
+    assert kind_of(SamplingConfig(top_p=0.9)) == kind_of(SamplingConfig(temperature=1.0))
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.0625])
+def test_the_expected_tokens_are_those_of_all_texts(share: float) -> None:
+    overall = AcceptanceCounter(8)
+    for _ in range(50):
+        overall.record(4, 3, 0.99)
+    of_drafted = expected_tokens(overall, overall, 8, 16)
+    of_all = expected_tokens(overall, overall, 8, 16, share)
+    assert of_all == pytest.approx([share * tokens + (1 - share) for tokens in of_drafted])

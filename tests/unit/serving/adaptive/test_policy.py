@@ -8,10 +8,11 @@ from functools import partial
 
 import pytest
 
-from trtspec.serving.adaptive.acceptance import AcceptanceCounter, expected_tokens
+from trtspec.serving.adaptive.acceptance import kind_of
 from trtspec.serving.adaptive.costs import WINDOW, RoundCostModel
 from trtspec.serving.adaptive.policy import BURST, STAYS, AdaptivePolicy, Origin, size_of
 from trtspec.serving.adaptive.probes import LoadOutlook
+from trtspec.serving.executor import SamplingConfig
 from trtspec.serving.verification import VerificationCounts
 
 LONGEST, TOKENS, PREFILL_S, NOISE = 8, 128, 0.02, 0.1
@@ -67,11 +68,13 @@ def adaptive(
     now: float,
     machine: Machine,
     dice: random.Random,
+    kind: int = 0,
+    seconds: float = 60,
 ) -> float:
-    """Tokens per second of work during a minute of one completion after the other, without their prefill."""
-    tokens, work, until = 0, 0.0, now + 60
+    """Tokens per second of work during so long of one completion after the other, without their prefill."""
+    tokens, work, until = 0, 0.0, now + seconds
     while now < until:
-        pace, done, is_first = policy.pace(), 0, True
+        pace, done, is_first = policy.pace(kind), 0, True
         while done < TOKENS:
             longest = min(LONGEST, TOKENS - done - 1)
             length = pace.choose("engine", longest, 1, now) if longest else 0
@@ -82,8 +85,7 @@ def adaptive(
             else:
                 new = min(pace.burst, TOKENS - done)
                 needed = pair.trip_s + new * pair.token_s * dice.uniform(1 - NOISE / 4, 1 + NOISE / 4)
-            seconds = machine.seconds(needed + PREFILL_S * is_first)
-            now, work = now + seconds, work + needed
+            now, work = now + machine.seconds(needed + PREFILL_S * is_first), work + needed
             if length:
                 pace.verified("engine", VerificationCounts(length, accepted), 1, now)
             else:
@@ -139,6 +141,20 @@ def runs(pair: Pair, acceptances: tuple[float, ...], machine: Machine, dice: ran
         shares.append(adaptive(policy, pair, acceptance, now, machine, dice) / best)
         now += 100
     return shares
+
+
+def test_texts_by_turns_greedy_and_hot_have_the_length_of_their_kind() -> None:
+    """What a kind has shown is known when its next text begins, whatever came between them."""
+    pair, kinds = Pair(0.0006), {0: 0.75, kind_of(SamplingConfig(temperature=2.0)): 0.1}
+    policy, machine, dice = AdaptivePolicy(LONGEST), Machine(0, *QUIET), random.Random(0)
+    took = dict.fromkeys(kinds, 0.0)
+    for turn in range(100):
+        for kind, acceptance in kinds.items():
+            now = 10.0 * (2 * turn + bool(kind))
+            took[kind] += 0.01 / adaptive(policy, pair, acceptance, now, machine, dice, kind, 0.001)
+    for kind, acceptance in kinds.items():
+        best = max(fixed(pair, acceptance, length) for length in range(LONGEST + 1))
+        assert 1 / took[kind] >= BAR * best
 
 
 def test_a_text_may_differ_from_the_others() -> None:
@@ -280,16 +296,6 @@ def test_the_share_of_texts_with_a_draft_is_that_of_their_steps() -> None:
         ensemble.stepped(3, False, 16)
     assert ensemble.share(16) == pytest.approx((1 + 15 * 0.25) / 16, abs=0.02)
     assert ensemble.share(1) == 1
-
-
-@pytest.mark.parametrize("share", [1.0, 0.5, 0.0625])
-def test_the_expected_tokens_are_those_of_all_texts(share: float) -> None:
-    overall = AcceptanceCounter(LONGEST)
-    for _ in range(50):
-        overall.record(4, 3, 0.99)
-    of_drafted = expected_tokens(overall, overall, LONGEST, 16)
-    of_all = expected_tokens(overall, overall, LONGEST, 16, share)
-    assert of_all == pytest.approx([share * tokens + (1 - share) for tokens in of_drafted])
 
 
 def test_a_probe_that_waited_for_drafts_has_lost_nothing_by_that() -> None:
