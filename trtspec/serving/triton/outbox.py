@@ -4,9 +4,9 @@ A send goes through shared memory and waits for the server: about 0.1 ms, most o
 thread it overlaps with the next round. Text that arrives during a send goes out in one response.
 
 Each response costs CPU time here, in Triton, in its front and at the client, which may share processors with
-the engines, and it needs Python's lock, as the coordinator does. So with many streams each one rests after a
-response, and text that arrives meanwhile goes out in one response too. A stream's first text, its end and a
-failure never wait.
+the engines, and it needs Python's lock, as the coordinator does. So each stream rests after a response, the
+longer the more streams there are, and text that arrives meanwhile goes out in one response too. A stream's
+first text, its end and a failure never wait.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ log = logging.getLogger(__name__)
 
 REST_S, LONGEST_REST_S = 0.002, 0.03
 """The rest of a stream after a response, in seconds: for each other stream, and at most (33 a second)."""
+SHORTEST_REST_S = 0.0005
+"""The rest of a stream alone: shorter than any step of a model, so only responses that cost more than their
+rounds become fewer.
+"""
 
 _UNSENT = TextChunk(failure=Failure("a response could not be sent", Code.INTERNAL))
 
@@ -157,7 +161,7 @@ class Sender:
             self._rests.pop(outbox, None)
             return
         self._rests[outbox] = number = next(self._numbers)
-        rest = min(REST_S * (len(self._rests) - 1), LONGEST_REST_S)
+        rest = max(SHORTEST_REST_S, min(REST_S * (len(self._rests) - 1), LONGEST_REST_S))
         heappush(self._resting, (time.monotonic() + rest, number, outbox))
 
     def _check_clients(self) -> None:

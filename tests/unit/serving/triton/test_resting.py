@@ -44,7 +44,7 @@ def long_rests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("long_rests")
-def test_one_stream_alone_never_rests(sender: Sender) -> None:
+def test_one_stream_alone_rests_for_less_than_a_step(sender: Sender) -> None:
     streams = Streams(sender, 1)
 
     for text in "abc":
@@ -83,6 +83,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
     monkeypatch.setattr(module, "REST_S", 100.0)
     monkeypatch.setattr(module, "LONGEST_REST_S", 100.0)
     return clock
+
+
+def test_one_stream_alone_gets_what_came_within_half_a_millisecond_in_one_response(
+    clock: HandClock, sender: Sender
+) -> None:
+    streams = Streams(sender, 1)
+    for text in "abc":
+        streams.outboxes[0].put(TextChunk(text))
+    streams.pass_by()
+    assert streams.said(0) == ["first "]
+    clock.now += module.SHORTEST_REST_S
+    assert streams.clients[0].responses.acquire(timeout=SECONDS)
+    assert streams.said(0) == ["first ", "abc"]
 
 
 def test_sequences_that_have_ended_leave_the_rests_of_the_others_as_long(
@@ -130,7 +143,7 @@ def test_what_comes_during_a_rest_goes_out_behind_it_and_what_comes_later_at_onc
     assert streams.said(1) == ["first ", "ab", "c"]
 
 
-def test_the_last_of_many_streams_rests_no_more(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_of_many_streams_rests_as_one_alone(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LONGEST_REST_S", 3600.0)
     streams = Streams(sender, 2)
     streams.outboxes[0].put(TextChunk("", DONE))
