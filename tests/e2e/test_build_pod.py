@@ -20,7 +20,7 @@ from trtspec.cli.app import app
 from trtspec.cluster.kubernetes import job_object as rendering
 from trtspec.cluster.kubernetes import visible
 from trtspec.pipeline.store.store import Store
-from trtspec.pipeline.store.verify import verify
+from trtspec.pipeline.store.upkeep import verify
 
 pytestmark = pytest.mark.sweep
 

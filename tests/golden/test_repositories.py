@@ -25,9 +25,8 @@ from trtspec.deployment.triton_launch import by_ranks
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.plan.layout import repository_spec
 from trtspec.pipeline.plan.resolved import Resolved
-from trtspec.pipeline.repository.config import config_text
 from trtspec.pipeline.repository.engine_config import engine_config_text
-from trtspec.pipeline.repository.writer import write_repository
+from trtspec.pipeline.repository.writer import config_text, write_repository
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 GOLDEN = Path(__file__).with_name("repository")

@@ -18,13 +18,12 @@ from trtspec.cli.terminal.options import DryRunOption, JsonOption, OutputOption,
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.signals import ended_by_sigterm
 from trtspec.pipeline.machine.installed import this_runtime
-from trtspec.pipeline.store import verify as check
+from trtspec.pipeline.store import upkeep
 from trtspec.pipeline.store.kept import keep, remembered
 from trtspec.pipeline.store.lease import builders
-from trtspec.pipeline.store.lookup import find_entry
-from trtspec.pipeline.store.prune import PruneRules
-from trtspec.pipeline.store.prune import prune as clean
 from trtspec.pipeline.store.sbom import cyclonedx
+from trtspec.pipeline.store.store import find_entry
+from trtspec.pipeline.store.upkeep import PruneRules
 
 HELP = "Keep engines in a folder, S3, GCS or elsewhere."
 EXAMPLES = (
@@ -177,7 +176,7 @@ def prune(
     store.require()
     days = None if older_than is None else timedelta(days=older_than)
     with out.watch("prune", None) as advance:
-        gone = clean(store, PruneRules(days, keep, timedelta(hours=grace)), advance, dry_run=dry_run)
+        gone = upkeep.prune(store, PruneRules(days, keep, timedelta(hours=grace)), advance, dry_run=dry_run)
     if json:
         entries = [entry_as_json(entry) for entry in gone.entries]
         out.json({"entries": entries, "files": len(gone.names), "size": gone.size, "dry_run": dry_run})
@@ -199,9 +198,9 @@ def verify(
     """
     store = trtspec.Store(url)
     store.require()
-    found = check.verify(store, out.watch)
+    found = upkeep.verify(store, out.watch)
     if remove and found.findings:
-        check.drop(store, found)
+        upkeep.drop(store, found)
     if json:
         damaged = [entry.digest for entry in found.damaged()]
         content = {"entries": len(found.entries), "size": found.size, "damaged": damaged}

@@ -15,12 +15,11 @@ from trtspec.deployment.patience import Patience, with_build, with_models
 from trtspec.deployment.server_kind import kind_of
 from trtspec.models.tokenizer import read_tokenizer
 from trtspec.pipeline.engine.directory import read_engine
-from trtspec.pipeline.engine.integrity import check_unchanged
 from trtspec.pipeline.engine.loading import PlacedEngine, Runtime, built_with, check_loading
-from trtspec.pipeline.engine.manifest import backend_of, recipe_of
+from trtspec.pipeline.engine.manifest import backend_of, check_unchanged, recipe_of
 from trtspec.pipeline.machine.devices import find_gpus, settings_obstacle
 from trtspec.pipeline.plan.choices import build_folder
-from trtspec.pipeline.repository.placement import place
+from trtspec.pipeline.repository.spec import place
 from trtspec.recipe.loader import LoadedRecipe, load, parse
 from trtspec.recipe.schema import Recipe
 

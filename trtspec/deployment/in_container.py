@@ -20,8 +20,8 @@ from trtspec.deployment.site import HIDDEN, Launch, Site
 from trtspec.gateway.ports import address_of, check_free
 from trtspec.pipeline.containers.container import Container, Health, Mount, name_for
 from trtspec.pipeline.containers.engine import ContainerEngine, find_engine
-from trtspec.pipeline.containers.images import ensure_image
 from trtspec.pipeline.containers.oddities import logout
+from trtspec.pipeline.containers.state import ensure_image
 from trtspec.pipeline.machine.devices import container_gpus, find_gpus
 
 # The check runs in Python, which all images have.

@@ -333,7 +333,7 @@ def test_a_full_disk(doctor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
     import shutil
 
     usage = shutil.disk_usage("/")._replace(free=10)
-    monkeypatch.setattr("trtspec.pipeline.machine.disk.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("trtspec.pipeline.machine.host.shutil.disk_usage", lambda _: usage)
     findings = doctor()
     assert missing(findings) == ["disk"]
     assert "0.0 GB are free" in findings["disk"]["problem"]

@@ -14,9 +14,8 @@ from trtspec.base.errors import StoreError, UnavailableError
 from trtspec.base.progress import no_progress
 from trtspec.cli.app import app
 from trtspec.pipeline.engine.loading import Runtime
-from trtspec.pipeline.store.entry import Entry
+from trtspec.pipeline.store.entry import Entry, Platform
 from trtspec.pipeline.store.lease import leased
-from trtspec.pipeline.store.platform import Platform
 from trtspec.pipeline.store.push import describe, push
 from trtspec.pipeline.store.store import Store
 

@@ -8,8 +8,7 @@ import pytest
 
 from trtspec.deployment import pod
 from trtspec.deployment.patience import with_engines
-from trtspec.pipeline.store.entry import Chunk, Entry, StoredFile
-from trtspec.pipeline.store.platform import Platform
+from trtspec.pipeline.store.entry import Chunk, Entry, Platform, StoredFile
 
 
 def entry(size: int) -> Entry:

@@ -17,7 +17,7 @@ from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.base.tail import Tail
 from trtspec.pipeline.containers.container import name_for
-from trtspec.pipeline.containers.images import ensure_image
+from trtspec.pipeline.containers.state import ensure_image
 from trtspec.pipeline.engine import directory
 from trtspec.pipeline.engine.directory import EXTERNAL
 from trtspec.pipeline.engine.engine_options import BuildOptions
@@ -133,15 +133,16 @@ def engine_step(resolved: Resolved, facts: PlanFacts, role: Role, gpus: tuple[st
     launcher = _launcher(release, host, role, folders, gpus, resolved.loaded.recipe.hardware.count)
     checkpoint = folder / convert.checkpoint(role)
     argv = build_argv(str(checkpoint), str(folder / build.engine(role)), plan.options, plan.mode)
-    portable = _portable_argv(role, plan)
+    portable, options, mode = _portable_argv(role, plan), plan.options, plan.mode
+
+    def run(output: Path, advance: Advance) -> None:
+        # The command runs in the folder of its log, so its paths must be absolute.
+        argv = build_argv(str(checkpoint.absolute()), str(output.absolute()), options, mode)
+        run_builder(argv, launcher, cache, log.absolute(), advance)
+        directory.check_engine(output, options.max_draft_len, cache.release, mode)
+
     return replace(
-        build.step(
-            resolved,
-            role,
-            gpus,
-            digest_of([release.version, gpu, portable]),
-            partial(run, checkpoint, plan.options, plan.mode, launcher, cache, log),
-        ),
+        build.step(resolved, role, gpus, digest_of([release.version, gpu, portable]), run),
         command=launcher.command(argv, log.parent),
         portable=portable,
         obstacle=build_obstacle(host, release, gpu, plan.checkpoint.mapping.world_size),
@@ -193,19 +194,3 @@ def _shape(plan: EnginePlan) -> str:
     source, options = plan.model.source, plan.checkpoint
     precision = "fp8" if options.fp8 else options.dtype
     return f"{source.hidden_size}x{source.intermediate_size}-{precision}-tp{options.mapping.tp_size}"
-
-
-def run(
-    checkpoint: Path,
-    options: BuildOptions,
-    mode: str,
-    launcher: Launcher,
-    cache: TimingCache,
-    log: Path,
-    output: Path,
-    advance: Advance,
-) -> None:
-    # The command runs in the folder of its log, so its paths must be absolute.
-    argv = build_argv(str(checkpoint.absolute()), str(output.absolute()), options, mode)
-    run_builder(argv, launcher, cache, log.absolute(), advance)
-    directory.check_engine(output, options.max_draft_len, cache.release, mode)

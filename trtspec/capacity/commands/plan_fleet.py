@@ -21,8 +21,7 @@ from trtspec.measure.workloads.lengths import read_lengths
 from trtspec.measure.workloads.synthetic import NAME, read_shape
 from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.plan.speed import pair_of, unforeseeable
-from trtspec.pipeline.store.lookup import find_entry
-from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.store import Store, find_entry
 from trtspec.serving.tokenizer import Tokenizer
 
 PLACES = 0.8

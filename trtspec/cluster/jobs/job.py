@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtspec.base.units import GIB
-from trtspec.pipeline.store.platform import Platform
+from trtspec.pipeline.store.entry import Platform
 from trtspec.recipe.schema import Recipe
 
 SHARED_MEMORY = 2 * GIB

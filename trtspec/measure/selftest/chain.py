@@ -32,7 +32,7 @@ from trtspec.pipeline.build.build import build as build_recipe
 from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.containers.container import name_for
 from trtspec.pipeline.containers.engine import find_engine
-from trtspec.pipeline.containers.images import ensure_image
+from trtspec.pipeline.containers.state import ensure_image
 from trtspec.pipeline.machine.devices import container_gpus, find_gpus
 from trtspec.pipeline.plan.memory import KV_FRACTION, budget
 from trtspec.pipeline.run.container_launcher import ContainerLauncher

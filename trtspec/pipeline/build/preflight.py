@@ -13,8 +13,7 @@ from trtspec.base.roles import Role
 from trtspec.models.download import cache_of
 from trtspec.models.headers_only import is_headers_only
 from trtspec.pipeline.build.plan import BuildPlan, PlanRequest, draw_plan, read_request
-from trtspec.pipeline.machine.disk import find_disk
-from trtspec.pipeline.machine.host import Host, find_host
+from trtspec.pipeline.machine.host import Host, find_disk, find_host
 from trtspec.pipeline.plan.choices import build_folder
 from trtspec.pipeline.plan.obstacles import disk_obstacle, recipe_obstacle
 from trtspec.pipeline.run.records import has_records, unrecorded

@@ -18,8 +18,7 @@ from trtspec.pipeline.run.step import Step, name_of
 from trtspec.pipeline.steps import build, copy_tokenizer, write_manifest, write_repository
 from trtspec.pipeline.steps.pull import StoredEngine, engine_key
 from trtspec.pipeline.store import push as store_push
-from trtspec.pipeline.store.entry import Content, Entry
-from trtspec.pipeline.store.platform import Platform, platform_of
+from trtspec.pipeline.store.entry import Content, Entry, Platform, platform_of
 from trtspec.pipeline.store.store import Store
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trtspec.pipeline.containers.cdi import KIND
-from trtspec.pipeline.containers.engine import ContainerEngine
+from trtspec.pipeline.containers.engine import KIND, ContainerEngine
 
 SHARED_MEMORY = "8g"
 """The size of /dev/shm, which NCCL and Triton's Python backend use; the usual 64 MB are too little."""

@@ -8,15 +8,38 @@ import pwd
 import resource
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trtspec.base import yaml11
 from trtspec.base.errors import UnavailableError
-from trtspec.pipeline.containers.cdi import find_devices
 from trtspec.pipeline.containers.dialect import NO_SUBORDINATES
 from trtspec.pipeline.containers.program import CHOICE, Program, find_program
+
+KIND = "nvidia.com/gpu"
+FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
+"""Where podman looks, unless containers.conf says otherwise."""
+
+
+def find_devices(folders: Sequence[Path] = FOLDERS) -> frozenset[str]:
+    """Returns the names of NVIDIA's devices; a file that cannot be read has none, as podman sees it."""
+    names: set[str] = set()
+    for folder in folders:
+        for file in sorted(folder.glob("*")) if folder.is_dir() else ():
+            if file.suffix in (".yaml", ".json"):
+                names |= _names(file)
+    return frozenset(names)
+
+
+def _names(file: Path) -> set[str]:
+    try:
+        content = yaml11.load(file.read_text(encoding="utf-8"))
+        return {str(device["name"]) for device in content["devices"]} if content["kind"] == KIND else set()
+    except (OSError, ValueError, KeyError, TypeError, yaml11.YAMLError):
+        return set()
+
 
 # A daemon answers at once; podman reads its images first, which may be on a slow disk.
 _DAEMON_S, _PODMAN_S = 5, 20

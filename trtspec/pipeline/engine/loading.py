@@ -10,9 +10,27 @@ from typing import Any
 
 from trtspec.base.errors import EngineError
 from trtspec.base.roles import Role
-from trtspec.pipeline.engine.compatibility import fits_sm, fits_tensorrt
 from trtspec.pipeline.engine.directory import EXTERNAL, EngineConfig, check_engine, read_engine
 from trtspec.recipe.releases import RELEASES
+
+
+def fits_sm(built_for: int | None, sm: int) -> bool:
+    """Returns True if an engine that was built for one SM runs on a GPU of another; also if the first is
+    unknown.
+    """
+    return built_for in (None, sm)
+
+
+def fits_tensorrt(built_by: str | None, found: str | None) -> bool:
+    """Returns True if an engine that one TensorRT built loads in another; also if either version is
+    unknown.
+    """
+    return not built_by or not found or base_version(built_by) == base_version(found)
+
+
+def base_version(tensorrt: str) -> str:
+    """A version without what a package adds to it: 10.14.1.48.post1 is TensorRT 10.14.1.48."""
+    return ".".join(tensorrt.split(".")[:4])
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +100,15 @@ def check_loading(
     for role, engine in engines.items():
         drafts = target.max_draft_len if role is Role.TARGET else 0
         check_engine(engine.folder, drafts, mode=target.mode or EXTERNAL)
-        _check_vocabulary(engine.folder, configs[role], tokenizer_sizes[role])
+        size, known = configs[role].vocab_size, tokenizer_sizes[role]
+        if known > size:
+            problem = f"has a vocabulary of {size}, but the tokenizer has ids up to {known - 1}"
+            raise EngineError(engine.folder, problem, "build the engines and the tokenizer from one recipe")
     for role, engine in engines.items():
-        _check_length(engine.folder, configs[role], target)
+        # Each engine reads the whole sequence.
+        if (longest := configs[role].max_seq_len) < target.longest:
+            problem = f"reads sequences of {longest} tokens, but the target's may have {target.longest}"
+            raise EngineError(engine.folder, problem, "build both engines from one recipe")
 
 
 def _check_versions(folder: Path, config: EngineConfig, built: BuiltWith, runtime: Runtime) -> None:
@@ -139,21 +163,3 @@ def _check_mode(folder: Path, config: EngineConfig, num_draft_tokens: int) -> No
             f"write num_draft_tokens: {config.max_draft_len}, or build it again with a larger max_draft_len"
         )
         raise EngineError(folder, problem, repair)
-
-
-def _check_vocabulary(folder: Path, config: EngineConfig, tokenizer_size: int) -> None:
-    if tokenizer_size > config.vocab_size:
-        problem = (
-            f"has a vocabulary of {config.vocab_size}, but the tokenizer has ids up to {tokenizer_size - 1}"
-        )
-        raise EngineError(folder, problem, "build the engines and the tokenizer from one recipe")
-
-
-def _check_length(folder: Path, config: EngineConfig, target: EngineConfig) -> None:
-    """Raises EngineError if an engine cannot read the target's longest sequence: each reads the whole
-    sequence."""
-    if config.max_seq_len < target.longest:
-        problem = (
-            f"reads sequences of {config.max_seq_len} tokens, but the target's may have {target.longest}"
-        )
-        raise EngineError(folder, problem, "build both engines from one recipe")

@@ -11,7 +11,7 @@ from trtspec.base.errors import EngineError
 from trtspec.base.findings import Finding, Severity, note
 from trtspec.pipeline.engine.directory import MODES, maker_of, read_engine
 from trtspec.pipeline.inspection import pretrained
-from trtspec.pipeline.inspection.model import mapping_of, section
+from trtspec.pipeline.inspection.pretrained import mapping_of, section
 from trtspec.pipeline.inspection.ranks import compare, missing_ranks, rank_files, read_ranks
 from trtspec.pipeline.inspection.report import Report, finding, stored
 
@@ -33,9 +33,8 @@ def inspect_engine(folder: Path, config: Mapping[str, Any]) -> Report:
     """The report of an engine directory; `config` is the content of its `config.json`."""
     model, build = section(config, "pretrained_config"), section(config, "build_config")
     backend = maker_of(str(config.get("version")))
-    draft = section(model, "draft").get(
-        "method"
-    )  # of one that lives in its target, and is no model by itself
+    # A draft that lives in its target is no model by itself.
+    draft = section(model, "draft").get("method")
     findings = [] if draft else list(pretrained.oddities(model))
     try:
         read_engine(folder)
@@ -49,7 +48,11 @@ def inspect_engine(folder: Path, config: Mapping[str, Any]) -> Report:
         files = [folder / f"rank{rank}.safetensors" for rank in ranks]
         tensors = [tensor for rank in ranks.values() for tensor in rank.values()]
     else:
-        files, tensors = _engine_files(folder, mapping_of(model).world_size, findings), []
+        world_size = mapping_of(model).world_size
+        of_ranks = rank_files(folder, ".engine", world_size)
+        files, tensors = list(of_ranks.values()), []
+        findings += missing_ranks(of_ranks, ".engine", world_size, "engine", _AGAIN)
+        findings += [Finding(file.name, "is empty", _AGAIN) for file in files if not file.stat().st_size]
     return Report(
         folder=folder,
         kind="engine",
@@ -65,13 +68,6 @@ def inspect_engine(folder: Path, config: Mapping[str, Any]) -> Report:
         files=(folder / "config.json", *files),
         findings=tuple(findings),
     )
-
-
-def _engine_files(folder: Path, world_size: int, findings: list[Finding]) -> list[Path]:
-    files = rank_files(folder, ".engine", world_size)
-    findings += missing_ranks(files, ".engine", world_size, "engine", _AGAIN)
-    findings += [Finding(file.name, "is empty", _AGAIN) for file in files.values() if not file.stat().st_size]
-    return list(files.values())
 
 
 def _oddities(build: Mapping[str, Any]) -> Iterator[Finding]:

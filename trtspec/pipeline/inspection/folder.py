@@ -5,7 +5,8 @@ A build has parts, and is inspected here: its inputs by the manifest, and whethe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from trtspec.pipeline.inspection.report import Report
 
 MANIFEST = "manifest.json"
 _FEW = 5
+_PART = re.compile(r"(target|draft)/(checkpoint|engine)/config\.json")
 _AGAIN = "trtspec build RECIPE makes it again"
 
 
@@ -90,10 +92,11 @@ def inspect_build(folder: Path, manifest: Manifest, look: Callable[[Path], Repor
     """
     paths = {name: folder / name for name in manifest.outputs}
     missing = [name for name, file in paths.items() if not file.is_file()]
-    findings = list(_missing(missing))
-    parts = sorted(
-        {Path(name).parent for name in paths if _is_part(name)} - {Path(name).parent for name in missing}
-    )
+    findings = [Finding(name, "is missing", _AGAIN) for name in missing[:_FEW]]
+    if more := missing[_FEW:]:
+        findings.append(Finding("", f"{len(more)} more files are missing", _AGAIN))
+    made = {Path(name).parent for name in paths if _PART.fullmatch(name)}
+    parts = sorted(made - {Path(name).parent for name in missing})
     for part in parts:
         for found in look(folder / part).findings:
             subject = f"{part}: {found.subject}" if found.subject else str(part)
@@ -106,12 +109,6 @@ def inspect_build(folder: Path, manifest: Manifest, look: Callable[[Path], Repor
         files=(folder / MANIFEST, *(file for name, file in paths.items() if name not in missing)),
         findings=tuple(findings),
     )
-
-
-def _is_part(name: str) -> bool:
-    """Says whether a file is the configuration of a model's checkpoint or engine."""
-    role, _, rest = name.partition("/")
-    return role in ("target", "draft") and rest in ("checkpoint/config.json", "engine/config.json")
 
 
 def _facts(manifest: Manifest, parts: list[str]) -> Mapping[str, Any]:
@@ -128,10 +125,3 @@ def _facts(manifest: Manifest, parts: list[str]) -> Mapping[str, Any]:
         "recipe": manifest.recipe,
         "parts": ", ".join(parts) or None,
     }
-
-
-def _missing(names: list[str]) -> Iterator[Finding]:
-    for name in names[:_FEW]:
-        yield Finding(name, "is missing", _AGAIN)
-    if more := names[_FEW:]:
-        yield Finding("", f"{len(more)} more files are missing", _AGAIN)

@@ -64,7 +64,11 @@ def inspect_model(folder: Path, config: Mapping[str, Any]) -> Report:
         findings.append(finding(error, folder, Severity.ERROR))
     else:
         source, is_convertible, prequantized = _convertible(folder, findings)
-    tokenizer_size = _tokenizer_size(folder, findings)
+    tokenizer_size = None
+    try:
+        tokenizer_size = read_tokenizer(folder).size
+    except ModelError as error:
+        findings.append(finding(error, folder, Severity.NOTE))
     findings += [found for found in _impossible(folder, config) if found not in findings]
     findings += _oddities(folder, config, tensors, tokenizer_size)
     if prequantized and not prequantized.has_kv_scales:
@@ -116,14 +120,6 @@ def _impossible(folder: Path, config: Mapping[str, Any]) -> Iterator[Finding]:
                 sizes.size(key)
             except ModelError as error:
                 yield finding(error, folder, Severity.NOTE)
-
-
-def _tokenizer_size(folder: Path, findings: list[Finding]) -> int | None:
-    try:
-        return read_tokenizer(folder).size
-    except ModelError as error:
-        findings.append(finding(error, folder, Severity.NOTE))
-        return None
 
 
 def _oddities(
@@ -199,14 +195,8 @@ def inspect_head(folder: Path) -> Report:
         return Report(folder, "head", facts, {}, (config,), (finding(error, folder, Severity.ERROR),))
     tensors = head.tensors.values()
     files = {config, *(tensor.file for tensor in tensors)}
-    return Report(
-        folder,
-        "head",
-        _facts_of_head(head),
-        stored(tensors),
-        tuple(sorted(files)),
-        tuple(_oddities_of_head(head)),
-    )
+    oddities = tuple(_oddities_of_head(head))
+    return Report(folder, "head", _facts_of_head(head), stored(tensors), tuple(sorted(files)), oddities)
 
 
 def _facts_of_head(head: HeadDescription) -> dict[str, Any]:

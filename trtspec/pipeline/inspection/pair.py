@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from trtspec.base.errors import ModelError
@@ -70,7 +70,11 @@ def inspect_pair(loaded: LoadedRecipe) -> PairReport:
     if Role.TARGET in sides:
         findings += backend.misfits(loaded.recipe, sides[Role.TARGET].source)
     if not unseen and head:
-        findings += [*_method(head, method.kind), *check_head(head, sides[Role.TARGET].source)]
+        if head.method != method.kind:
+            problem = f"is {method.kind}, but the draft is a head of method {head.method}"
+            repair, effect = f"speculation.method: {head.method}", "the head cannot draft by this method"
+            findings.append(Finding("speculation.method", problem, repair, effect=effect))
+        findings += check_head(head, sides[Role.TARGET].source)
     elif not unseen and Role.DRAFT in sides:
         recipe = loaded.recipe
         findings += compare(
@@ -79,10 +83,3 @@ def inspect_pair(loaded: LoadedRecipe) -> PairReport:
         if method.is_at_once:
             findings += check_parallel(sides[Role.DRAFT].source)
     return PairReport(loaded, sides, unseen, findings, head)
-
-
-def _method(head: HeadDescription, method: str) -> Iterator[Finding]:
-    if head.method != method:
-        problem = f"is {method}, but the draft is a head of method {head.method}"
-        repair = f"speculation.method: {head.method}"
-        yield Finding("speculation.method", problem, repair, effect="the head cannot draft by this method")

@@ -15,7 +15,7 @@ from trtspec.checkpoint.placement import EMBEDDING, Placed, place
 from trtspec.checkpoint.prequantized import FP8
 from trtspec.models.families import FAMILIES
 from trtspec.models.tensors import Tensor, read_header
-from trtspec.pipeline.inspection.model import mapping_of, section, sizes_of
+from trtspec.pipeline.inspection.pretrained import mapping_of, section, sizes_of
 from trtspec.pipeline.inspection.report import finding
 
 _AGAIN = "convert the model again"

@@ -9,14 +9,13 @@ from trtspec.base.extras import how_to_install
 from trtspec.base.findings import Finding, Severity, note, ok
 from trtspec.base.roles import Role
 from trtspec.base.units import GIB, gb, gib
-from trtspec.pipeline.containers.cdi import KIND
-from trtspec.pipeline.containers.engine import ContainerEngine
+from trtspec.pipeline.containers.engine import KIND, ContainerEngine
 from trtspec.pipeline.containers.oddities import describe, oddities
-from trtspec.pipeline.engine.compatibility import fits_sm
+from trtspec.pipeline.engine.loading import fits_sm
 from trtspec.pipeline.machine.devices import settings
 from trtspec.pipeline.machine.survey import Machine, ModelState
 from trtspec.pipeline.plan.obstacles import disk_obstacle
-from trtspec.pipeline.repository.placement import place
+from trtspec.pipeline.repository.spec import place
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.schema import Recipe
 

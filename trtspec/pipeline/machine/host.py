@@ -1,10 +1,11 @@
-"""Describes the software of this machine, or of a container on it, that builds and loads engines."""
+"""Describes the machine that builds and loads engines, or a container on it: its software and its disks."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from trtspec.checkpoint.calibrate.calibrate import PACKAGES as CALIBRATE_PACKAGES
 from trtspec.pipeline.containers.engine import ContainerEngine, find_engine
@@ -45,3 +46,21 @@ def find_host(recipe: Recipe, *, container: bool) -> Host:
         gpus=find_gpus() if container or trtllm_build else (),
         container_engine=find_engine() if container else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The disk under a folder."""
+
+    folder: Path
+    """The folder, or the nearest one above it that is there."""
+    device: int
+    """The number that the system knows the disk by."""
+    free: int
+    """In bytes."""
+
+
+def find_disk(folder: Path) -> Disk:
+    """Looks at the disk that `folder`, which need not be there, is on or would be on."""
+    found = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.is_dir())
+    return Disk(found, found.stat().st_dev, shutil.disk_usage(found).free)

@@ -19,7 +19,7 @@ from trtspec.models.hub import check_access, check_connection
 from trtspec.models.source import read_source
 from trtspec.pipeline.containers.engine import ContainerEngine, find_engine
 from trtspec.pipeline.machine.devices import Gpu, find_gpus
-from trtspec.pipeline.machine.disk import Disk, find_disk
+from trtspec.pipeline.machine.host import Disk, find_disk
 from trtspec.pipeline.machine.installed import COMMAND, engine_versions, installed
 from trtspec.recipe.loader import LoadedRecipe
 
@@ -76,25 +76,15 @@ def look(loaded: LoadedRecipe | None, output: Path, wheel: TrtspecError | None) 
     `wheel` becomes part of the result.
     """
     roles = loaded.recipe.models if loaded else {}
+    servers = chain.from_iterable(backend.packages for backend in backends())
     with ThreadPoolExecutor(8) as pool:
         models = {role: pool.submit(_model, loaded, role) for role in roles if loaded}
-        gpus, containers, versions = (
-            pool.submit(find_gpus),
-            pool.submit(find_engine),
-            pool.submit(engine_versions),
-        )
+        gpus, containers = pool.submit(find_gpus), pool.submit(find_engine)
+        versions = pool.submit(engine_versions)
         hub = pool.submit(_hub) if loaded is None else None
         return Machine(
             python=platform.python_version(),
-            versions=installed(
-                (
-                    "trtspec",
-                    "torch",
-                    "numba",
-                    *chain.from_iterable(backend.packages for backend in backends()),
-                )
-            )
-            | versions.result(),
+            versions=installed(("trtspec", "torch", "numba", *servers)) | versions.result(),
             gpus=gpus.result(),
             trtllm_build=shutil.which(COMMAND),
             triton=_triton(_TRITON),

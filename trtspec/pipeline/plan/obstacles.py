@@ -10,10 +10,9 @@ from trtspec.base.units import gb
 from trtspec.checkpoint.calibrate import calibrate
 from trtspec.checkpoint.calibration import FILE as CALIBRATION
 from trtspec.checkpoint.layers import choose
-from trtspec.pipeline.engine.compatibility import fits_sm
+from trtspec.pipeline.engine.loading import fits_sm
 from trtspec.pipeline.machine.devices import settings_obstacle
-from trtspec.pipeline.machine.disk import Disk
-from trtspec.pipeline.machine.host import Host
+from trtspec.pipeline.machine.host import Disk, Host
 from trtspec.pipeline.machine.installed import COMMAND
 from trtspec.recipe import gpus
 from trtspec.recipe.releases import Release, release_of

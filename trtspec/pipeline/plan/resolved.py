@@ -20,8 +20,7 @@ from trtspec.pipeline.engine.directory import EXTERNAL
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.choices import Choice, Chooser, choose_output
 from trtspec.pipeline.plan.facts import DatasetFacts, ModelFacts, PlanFacts
-from trtspec.pipeline.repository.placement import Placement, place
-from trtspec.pipeline.repository.spec import AdmissionParameters
+from trtspec.pipeline.repository.spec import AdmissionParameters, Placement, place
 from trtspec.recipe import devices, gpus, releases
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.serving.drafters.source import Drafting

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import ModelError
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
-from trtspec.checkpoint.calibrate.calibrate import FORMAT, CalibrateOptions, calibrate
+from trtspec.checkpoint.calibrate.calibrate import FORMAT, calibrate
 from trtspec.checkpoint.calibration import FILE, of_layers, read_calibration, write_calibration
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.layers.chosen import with_layers
@@ -34,6 +33,7 @@ def step(resolved: Resolved, facts: PlanFacts, role: Role, plan: CalibrationPlan
     dataset, options, weights = plan.dataset.dataset, plan.options, digest_of_files(is_safetensors, model)
     layers, after = choose_layers.chosen(resolved, role)
     own = choose_layers.written(resolved, role)
+    action: Callable[[Path, Advance], None]
     if dataset.is_ready:
         summary = f"the FP8 scales of the {role}, from {dataset.file.name}"
         digest = weights and digest_of([weights, plan.dataset.digest, options.kv_cache])
@@ -51,7 +51,13 @@ def step(resolved: Resolved, facts: PlanFacts, role: Role, plan: CalibrationPlan
             "dataset_revision": dataset.revision,
             "dataset_digest": plan.dataset.digest,
         }
-        action = partial(run, model.source, layers, dataset.file, options, origin)
+
+        def run(output: Path, advance: Advance) -> None:
+            check_weights(model.source)
+            chosen = with_layers(model.source, layers)
+            write_calibration(output, calibrate(chosen, dataset.file, options, origin, advance))
+
+        action = run
     return Step(
         kind=KIND,
         role=role,
@@ -80,19 +86,6 @@ def scales(resolved: Resolved, role: Role) -> tuple[Path | None, tuple[str, ...]
 def with_scales(options: ConvertOptions, file: Path | None) -> ConvertOptions:
     """Returns the options with the scales in `file`, if there is one; raises ModelError for another file."""
     return replace(options, calibration=read_calibration(file)) if file else options
-
-
-def run(
-    source: Source,
-    layers: Path | None,
-    dataset: Path,
-    options: CalibrateOptions,
-    origin: Mapping[str, Any],
-    output: Path,
-    advance: Advance,
-) -> None:
-    check_weights(source)
-    write_calibration(output, calibrate(with_layers(source, layers), dataset, options, origin, advance))
 
 
 def _reuse(

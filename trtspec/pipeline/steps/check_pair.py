@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from trtspec.backends.table import backend_named
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
-from trtspec.models.source import Source
 from trtspec.pipeline.plan.facts import HeadFacts, PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps.reads import digest_of_files, is_config
-from trtspec.recipe.loader import LoadedRecipe
 
 KIND, HEAD_KIND = "check pair", "check head"
 
@@ -25,6 +20,15 @@ def step(resolved: Resolved, facts: PlanFacts) -> Step:
     translates, backend = resolved.translates, resolved.backend
     version, recipe = facts.host.versions.get("trtspec"), resolved.loaded.path
     overrides = backend_named(backend).overrides(resolved.loaded.recipe)
+
+    def check(_: Path, advance: Advance) -> None:
+        from trtspec.models.pair import compare, read_member, refuse
+
+        is_built = backend_named(backend).builds_engines
+        one = read_member(target.source.folder, for_engines=is_built, overrides=overrides)
+        other = read_member(draft.source.folder, for_engines=is_built, overrides=None)
+        refuse(str(recipe), compare(one, other, longest, translates=translates), backend)
+
     return Step(
         kind=KIND,
         summary="target and draft fit together",
@@ -40,33 +44,20 @@ def step(resolved: Resolved, facts: PlanFacts) -> Step:
             translates=translates,
             overrides=overrides,
         ),
-        action=partial(run, recipe, (target.source, draft.source), overrides, longest, translates, backend),
+        action=check,
     )
-
-
-def run(
-    recipe: Path,
-    models: tuple[Source, Source],
-    overrides: Mapping[str, Any],
-    max_seq_len: int,
-    translates: bool,
-    backend: str,
-    _: Path,
-    advance: Advance,
-) -> None:
-    from trtspec.models.pair import compare, read_member, refuse
-
-    is_built = backend_named(backend).builds_engines
-    target, draft = (
-        read_member(source.folder, for_engines=is_built, overrides=own)
-        for source, own in zip(models, (overrides, None), strict=True)
-    )
-    refuse(str(recipe), compare(target, draft, max_seq_len, translates=translates), backend)
 
 
 def head_step(resolved: Resolved, facts: PlanFacts, head: HeadFacts) -> Step:
     loaded, version = resolved.loaded, facts.host.versions.get("trtspec")
     method = loaded.recipe.speculation.method.kind
+
+    def check(_: Path, advance: Advance) -> None:
+        from trtspec.models.pair import refuse
+        from trtspec.pipeline.inspection.pair import inspect_pair
+
+        refuse(str(loaded.path), inspect_pair(loaded).findings, loaded.recipe.backend)
+
     return Step(
         kind=HEAD_KIND,
         summary=f"the head is of method {method}, and fits the target",
@@ -76,12 +67,5 @@ def head_step(resolved: Resolved, facts: PlanFacts, head: HeadFacts) -> Step:
         digest=digest_of_files(
             is_config, facts.target, head=dict(head.digests or {}), method=method, version=version
         ),
-        action=partial(run_head, loaded),
+        action=check,
     )
-
-
-def run_head(loaded: LoadedRecipe, _: Path, advance: Advance) -> None:
-    from trtspec.models.pair import refuse
-    from trtspec.pipeline.inspection.pair import inspect_pair
-
-    refuse(str(loaded.path), inspect_pair(loaded).findings, loaded.recipe.backend)

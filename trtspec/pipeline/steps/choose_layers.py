@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
-from trtspec.checkpoint.layers.choose import FORMAT, SearchOptions, choose_layers
+from trtspec.checkpoint.layers.choose import FORMAT, choose_layers
 from trtspec.checkpoint.layers.chosen import FILE, write_layers
 from trtspec.models.headers_only import check_weights
 from trtspec.models.source import Source, read_source
@@ -37,6 +35,13 @@ def step(facts: PlanFacts, role: Role, layers: LayersPlan) -> Step | None:
         "dataset_digest": texts.digest if texts else None,
     }
     values = {"format": FORMAT, "options": asdict(options), "dataset": texts and texts.digest}
+
+    def choose(output: Path, advance: Advance) -> None:
+        source: Source = read_source(model.source.folder)
+        check_weights(source)
+        dataset = texts.dataset.file if texts else None
+        write_layers(output, choose_layers(source, dataset, options, origin, advance))
+
     return Step(
         kind=KIND,
         role=role,
@@ -46,7 +51,7 @@ def step(facts: PlanFacts, role: Role, layers: LayersPlan) -> Step | None:
         output=f"{role}/{FILE}",
         command=(),
         digest=digest_of_files(is_weight_or_tokenizer, model, **values),
-        action=partial(run, model.source.folder, texts.dataset.file if texts else None, options, origin),
+        action=choose,
         obstacle=search_obstacle(facts.host),
     )
 
@@ -66,16 +71,3 @@ def written(resolved: Resolved, role: Role) -> dict[str, Any]:
     """Returns what is to be in the digest of a step for layers that the recipe names; nothing for others."""
     layers = resolved.engines[role].layers
     return {"layers": layers.chosen} if layers and layers.chosen else {}
-
-
-def run(
-    folder: Path,
-    dataset: Path | None,
-    options: SearchOptions,
-    origin: Mapping[str, Any],
-    output: Path,
-    advance: Advance,
-) -> None:
-    source: Source = read_source(folder)
-    check_weights(source)
-    write_layers(output, choose_layers(source, dataset, options, origin, advance))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 from trtspec.base.progress import Advance
@@ -10,7 +9,6 @@ from trtspec.base.roles import Role
 from trtspec.checkpoint.layers.chosen import with_layers
 from trtspec.checkpoint.layers.folder import write_model
 from trtspec.models.headers_only import check_weights
-from trtspec.models.source import Source
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import choose_layers
@@ -25,6 +23,11 @@ def step(resolved: Resolved, role: Role) -> Step:
     model = resolved.engines[role].model
     layers, before = choose_layers.chosen(resolved, role)
     count = model.source.num_hidden_layers
+
+    def write(output: Path, _: Advance) -> None:
+        check_weights(model.source)
+        write_model(with_layers(model.source, layers), output)
+
     return Step(
         kind=KIND,
         role=role,
@@ -34,11 +37,6 @@ def step(resolved: Resolved, role: Role) -> Step:
         output=OUTPUT,
         command=(),
         digest=digest_of_files(is_weight_or_tokenizer, model, **choose_layers.written(resolved, role)),
-        action=partial(run, model.source, layers),
+        action=write,
         after=before,
     )
-
-
-def run(source: Source, layers: Path | None, output: Path, advance: Advance) -> None:
-    check_weights(source)
-    write_model(with_layers(source, layers), output)

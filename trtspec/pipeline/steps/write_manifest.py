@@ -12,11 +12,9 @@ from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.checkpoint.calibration import read_calibration
 from trtspec.checkpoint.layers.chosen import read_layers
-from trtspec.pipeline.containers.images import image_digest
-from trtspec.pipeline.containers.program import Program
+from trtspec.pipeline.containers.state import image_digest
 from trtspec.pipeline.engine import manifest
 from trtspec.pipeline.machine.installed import all_packages
-from trtspec.pipeline.plan.choices import Choice
 from trtspec.pipeline.plan.facts import PlanFacts, portable_name
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.records import read_records
@@ -39,7 +37,11 @@ def step(
         name=resolved.loaded.recipe.name,
         recipe=resolved.loaded.digest,
         backend=resolved.backend,
-        values={choice.key: _value(choice) for choice in resolved.choices if choice.key != "output"},
+        values={
+            choice.key: portable_name(str(choice.value)) if choice.key.endswith(".dataset") else choice.value
+            for choice in resolved.choices
+            if choice.key != "output"
+        },
         models={
             role: {
                 "model": portable_name(model.name),
@@ -58,7 +60,8 @@ def step(
     )
     image: Callable[[], str] | None = None
     if resolved.release and host.container_engine:
-        image = partial(_image, host.container_engine.program, resolved.release.image)
+        program, name = host.container_engine.program, resolved.release.image
+        image = lambda: image_digest(program, name) or name  # noqa: E731
     return Step(
         kind=KIND,
         summary="the inputs and tools of the build",
@@ -76,11 +79,6 @@ def _files_of(kind: str, steps: Sequence[Step], build: Path) -> dict[Role, Path]
     return {
         step.role: build / step.output for step in steps if step.kind == kind and step.role and step.output
     }
-
-
-def _value(choice: Choice) -> bool | int | float | str:
-    value = choice.value
-    return portable_name(value) if choice.key.endswith(".dataset") and isinstance(value, str) else value
 
 
 def _commands(resolved: Resolved, steps: Sequence[Step]) -> dict[str, list[str]]:
@@ -129,8 +127,3 @@ def run(
         times=times,
     )
     output.write_text(complete.to_json(), encoding="utf-8")
-
-
-def _image(program: Program, image: str) -> str:
-    """Returns the digest of an image, or its name where no registry knows it."""
-    return image_digest(program, image) or image

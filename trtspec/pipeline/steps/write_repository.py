@@ -11,7 +11,7 @@ from trtspec.base.progress import Advance
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.layout import repository_spec
 from trtspec.pipeline.plan.resolved import Resolved
-from trtspec.pipeline.repository.guided_vocabulary import vocabularies
+from trtspec.pipeline.repository.guided_vocabulary import vocabularies, write_vocabularies
 from trtspec.pipeline.repository.spec import RepositorySpec
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import build, copy_tokenizer
@@ -36,7 +36,6 @@ def step(resolved: Resolved, facts: PlanFacts) -> Step:
 
 
 def run(spec: RepositorySpec, output: Path, advance: Advance) -> None:
-    from trtspec.pipeline.repository.guided_vocabulary import write_vocabularies
     from trtspec.pipeline.repository.writer import write_repository
 
     write_repository(output, spec)

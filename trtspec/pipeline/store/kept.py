@@ -47,7 +47,9 @@ def keep(
             if remembers:
                 # A folder of a disk that is full by now is served without it.
                 with suppress(OSError):
-                    _remember(entry, folder)
+                    # A pull that was killed may have made the folder without it.
+                    if remembered(folder, entry.digest) is None:
+                        write_atomically(_document_of(folder), to_bytes(entry).decode())
     except OSError as error:
         if error.errno not in _READ_ONLY:
             raise
@@ -100,7 +102,9 @@ def _make(store: Store, entry: Entry, folder: Path, watch: Progress, say: Callab
         say(f"{folder} {problem}; it is pulled again")
     made = temporary(folder)
     try:
-        _check_room(entry, made)
+        there = sum(path.stat().st_blocks * 512 for path in made.rglob("*") if path.is_file())
+        if entry.size - there > shutil.disk_usage(made.parent).free:
+            raise _no_room(entry, made.parent / entry.digest)
         with watch(f"pull {entry.name}", entry.size) as advance:
             pull(store, entry, made, advance)
         publish(made, folder)
@@ -110,18 +114,6 @@ def _make(store: Store, entry: Entry, folder: Path, watch: Progress, say: Callab
         # The disk may be the node's, which others need.
         remove(made)
         raise _no_room(entry, folder) from None
-
-
-def _remember(entry: Entry, folder: Path) -> None:
-    """Writes the document of the entry; a pull that was killed may have made the folder without it."""
-    if remembered(folder, entry.digest) is None:
-        write_atomically(_document_of(folder), to_bytes(entry).decode())
-
-
-def _check_room(entry: Entry, made: Path) -> None:
-    there = sum(path.stat().st_blocks * 512 for path in made.rglob("*") if path.is_file())
-    if entry.size - there > shutil.disk_usage(made.parent).free:
-        raise _no_room(entry, made.parent / entry.digest)
 
 
 def _no_room(entry: Entry, folder: Path) -> UnavailableError:

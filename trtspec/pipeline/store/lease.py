@@ -32,8 +32,8 @@ from typing import Any
 
 from trtspec.base.errors import StoreError
 from trtspec.base.progress import Advance, Progress
+from trtspec.pipeline.store.entry import Platform
 from trtspec.pipeline.store.files import Stat
-from trtspec.pipeline.store.platform import Platform
 from trtspec.pipeline.store.store import BUILDING, Store
 
 EXPIRY_S = 120.0  # NFS may hold back for 60 s what others have written

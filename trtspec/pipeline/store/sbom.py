@@ -60,20 +60,13 @@ def _models(manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _packages(manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yields the packages of this build, and of those builds whose engines it pulled."""
-    packages = {_canonical(name): version for name, version in _named(manifest)}
-    for name, version in sorted(packages.items()):
-        yield _package(name, version)
-
-
-def _named(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    packages: dict[str, str] = {}
     for made in (*(manifest.get("pulled") or {}).values(), manifest):
         for key in ("packages", "tools"):
-            yield from (made.get(key) or {}).items()
-
-
-def _canonical(name: str) -> str:
-    """The normalized name of a package (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+            for name, version in (made.get(key) or {}).items():
+                packages[re.sub(r"[-_.]+", "-", name).lower()] = version  # as PEP 503 normalizes names
+    for name, version in sorted(packages.items()):
+        yield _package(name, version)
 
 
 def _package(name: str, version: str) -> dict[str, Any]:

@@ -17,9 +17,8 @@ from pathlib import PurePosixPath
 from trtspec.base.errors import CorruptedError, StoreError
 from trtspec.base.threads import in_threads
 from trtspec.pipeline.store.address import StoreAddress
-from trtspec.pipeline.store.entry import Chunk, Entry, entries_of, from_bytes
+from trtspec.pipeline.store.entry import Chunk, Entry, Platform, entries_of, from_bytes
 from trtspec.pipeline.store.files import Files
-from trtspec.pipeline.store.platform import Platform
 
 ENTRIES, OBJECTS, PUSHING, PRUNING = "entries", "objects", "pushing", "pruning"
 BUILDING = "building"
@@ -28,7 +27,7 @@ _OTHER = "its content does not match its name"
 
 
 class Store:
-    """A store for readers; `push.py` and `prune.py` write.
+    """A store for readers; `push.py` and `upkeep.py` write.
 
     Every method raises StoreError if the store cannot be read.
     """
@@ -97,3 +96,21 @@ class Store:
     def _corrupted(self, name: str, problem: str) -> CorruptedError:
         repair = f"trtspec store verify {self} --remove, then push or build what needs it again"
         return CorruptedError(str(self), f"{name} is corrupted: {problem}", repair)
+
+
+_SHORTEST = 6
+
+
+def find_entry(store: Store, name: str) -> Entry:
+    """The newest build of the recipe `name`, or the entry whose digest begins with it; raises StoreError."""
+    entries = store.entries()
+    pairs = [entry for entry in entries if entry.role == "pair" and entry.name == name]
+    if pairs:
+        return pairs[0]
+    found = [entry for entry in entries if len(name) >= _SHORTEST and entry.digest.startswith(name)]
+    if len(found) > 1:
+        raise StoreError(str(store), f"{len(found)} digests begin with {name}", "give more digits of it")
+    if not found:
+        problem = f"has no build {name!r:.80}, and no entry whose digest begins with it"
+        raise StoreError(str(store), problem, "trtspec store list URL shows what is there")
+    return found[0]

@@ -9,8 +9,7 @@ from typer.testing import CliRunner, Result
 
 from trtspec.base.errors import RecipeError, TrtspecError
 from trtspec.cli.app import app
-from trtspec.pipeline.store.entry import Entry
-from trtspec.pipeline.store.platform import platform_of
+from trtspec.pipeline.store.entry import Entry, platform_of
 from trtspec.pipeline.store.push import push
 from trtspec.pipeline.store.store import Store
 from trtspec.recipe.loader import load

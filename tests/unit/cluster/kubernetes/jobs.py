@@ -12,7 +12,7 @@ from trtspec.cluster.jobs.following import JobStatus, follow
 from trtspec.cluster.jobs.job import ClusterJob, Product
 from trtspec.cluster.jobs.scheduler import JobState
 from trtspec.cluster.kubernetes.jobs import KubernetesJobs
-from trtspec.pipeline.store.platform import Platform
+from trtspec.pipeline.store.entry import Platform
 from trtspec.pipeline.store.store import Store
 from trtspec.recipe.loader import load
 

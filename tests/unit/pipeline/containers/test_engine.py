@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.fakes import infos
-from trtspec.pipeline.containers.cdi import find_devices
 from trtspec.pipeline.containers.dialect import DOCKER, PODMAN, Dialect
 from trtspec.pipeline.containers.engine import (
     ContainerEngine,
     ContainerHost,
+    find_devices,
     find_engine,
     find_surroundings,
     read_info,

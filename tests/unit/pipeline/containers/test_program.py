@@ -10,8 +10,8 @@ from trtspec.base.causes import find_cause
 from trtspec.base.errors import UnavailableError
 from trtspec.deployment.server import how_ended
 from trtspec.pipeline.containers.dialect import DOCKER, PODMAN, Dialect
-from trtspec.pipeline.containers.images import ensure_image
 from trtspec.pipeline.containers.program import CHOICE, find_program, signalled
+from trtspec.pipeline.containers.state import ensure_image
 
 VERSIONS = {
     "docker": "Docker version 28.2.2, build e6534b4",

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from trtspec.base.errors import EngineError
 from trtspec.cli.app import app
-from trtspec.pipeline.engine.integrity import check_unchanged
+from trtspec.pipeline.engine.manifest import check_unchanged
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
 from trtspec.pipeline.plan.memory import budget
 from trtspec.pipeline.plan.outlook import advice
 from trtspec.pipeline.plan.resolved import Resolved, resolve
-from trtspec.pipeline.repository.placement import Placement
+from trtspec.pipeline.repository.spec import Placement
 from trtspec.recipe.loader import load
 
 Resolve = Callable[..., Resolved]

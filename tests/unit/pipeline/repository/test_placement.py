@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trtspec.base.roles import Role
-from trtspec.pipeline.repository.placement import Placement, place
+from trtspec.pipeline.repository.spec import Placement, place
 
 
 @pytest.mark.parametrize(

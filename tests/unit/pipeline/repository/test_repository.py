@@ -18,9 +18,8 @@ from trtspec.base.roles import Role
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.plan.layout import repository_spec
 from trtspec.pipeline.repository import RepositorySpec, write_repository
-from trtspec.pipeline.repository.config import config_text
-from trtspec.pipeline.repository.placement import place
-from trtspec.pipeline.repository.spec import AdmissionParameters, TensorRtLlm
+from trtspec.pipeline.repository.spec import AdmissionParameters, TensorRtLlm, place
+from trtspec.pipeline.repository.writer import config_text
 from trtspec.serving.triton.parameters import Parameters
 
 ROOT = Path(__file__).parents[4]

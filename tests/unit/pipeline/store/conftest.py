@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import s3
-from trtspec.pipeline.store.entry import Content, Entry
-from trtspec.pipeline.store.platform import Platform
+from trtspec.pipeline.store.entry import Content, Entry, Platform
 from trtspec.pipeline.store.push import describe
 from trtspec.pipeline.store.store import Store
 

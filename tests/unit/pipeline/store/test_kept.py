@@ -29,7 +29,7 @@ import sys
 from pathlib import Path
 from trtspec.base.progress import no_progress
 from trtspec.pipeline.store import kept, store
-from trtspec.pipeline.store.lookup import find_entry
+from trtspec.pipeline.store.store import find_entry
 
 url, digest, folder, stops_at = sys.argv[1:]
 read, number = store.Store.read_chunk, 0

@@ -21,10 +21,9 @@ from trtspec.base.progress import Advance, no_progress
 from trtspec.pipeline.store import lease as room
 from trtspec.pipeline.store.files import Files, Stat
 from trtspec.pipeline.store.lease import Builder, from_bytes, leased, to_bytes
-from trtspec.pipeline.store.prune import PruneRules, prune
 from trtspec.pipeline.store.push import push
 from trtspec.pipeline.store.store import Store
-from trtspec.pipeline.store.verify import verify
+from trtspec.pipeline.store.upkeep import PruneRules, prune, verify
 
 KEY = "1" * 64
 FOLDER = f"building/{H200.folder}/{KEY}"

@@ -20,13 +20,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tests.unit.pipeline.store.conftest import H200, entry_of
 from trtspec.base.errors import StoreError
 from trtspec.base.progress import no_progress
-from trtspec.pipeline.store import prune as room
+from trtspec.pipeline.store import upkeep as room
 from trtspec.pipeline.store.entry import Entry, to_bytes
 from trtspec.pipeline.store.files import Files, Stat
-from trtspec.pipeline.store.prune import Prune, PruneRules, choose, exclusively, prune
 from trtspec.pipeline.store.push import push
 from trtspec.pipeline.store.store import Store
-from trtspec.pipeline.store.verify import verify
+from trtspec.pipeline.store.upkeep import Prune, PruneRules, choose, exclusively, prune, verify
 
 DAY = timedelta(days=1)
 NOTHING = PruneRules(None, None, DAY)

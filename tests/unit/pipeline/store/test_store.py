@@ -13,12 +13,11 @@ import pytest
 from tests.unit.pipeline.store.conftest import H200, entry_of, tree
 from trtspec.base.errors import CorruptedError, StoreError
 from trtspec.base.progress import no_progress
-from trtspec.pipeline.store.entry import from_bytes, to_bytes
-from trtspec.pipeline.store.platform import Platform
+from trtspec.pipeline.store.entry import Platform, from_bytes, to_bytes
 from trtspec.pipeline.store.pull import pull
 from trtspec.pipeline.store.push import push
 from trtspec.pipeline.store.store import Store
-from trtspec.pipeline.store.verify import drop, verify
+from trtspec.pipeline.store.upkeep import drop, verify
 
 
 def silent(*_: object) -> None: ...
