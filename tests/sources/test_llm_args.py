@@ -16,8 +16,7 @@ from tests.fakes.heads import write_head
 from tests.fakes.mtp import DEEPSEEK, make_mtp
 from tests.sources.checkout import MARKS, ROOT, ask
 from tests.unit.pipeline.inspection.test_heads import TARGET
-from trtspec.backends.tensorrt_llm_pytorch.backend import BACKEND
-from trtspec.backends.tensorrt_llm_pytorch.launch import FILE
+from trtspec.backends.tensorrt_llm_pytorch.backend import BACKEND, FILE
 from trtspec.pipeline.build.plan import make_plan
 
 pytestmark = MARKS

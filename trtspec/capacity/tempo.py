@@ -99,7 +99,7 @@ _BLOCK = 64
 
 
 class Planned:
-    """The engines of a pair.
+    """The engines of a pair before they are built; their times are by the roofline of `trtspec.forecast`.
 
     `acceptance` has the probability of each draft position; it is empty without drafts. With `length` all
     drafts have this length. Without it each iteration uses the length with the largest goodput at its load,

@@ -16,8 +16,8 @@ from trtspec.cli.app import app
 from trtspec.pipeline.engine.loading import Runtime
 from trtspec.pipeline.store.entry import Entry, Platform
 from trtspec.pipeline.store.lease import leased
-from trtspec.pipeline.store.push import describe, push
 from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.transfer import describe, push
 
 H200 = Platform("tensorrt_llm", 90, "10.14.1.48", "1.2.1")
 MANIFEST = {

@@ -101,7 +101,9 @@ _OTHER_PRECISION = {
 def build_contradictions(model: RecipeModel, recipe: Recipe) -> Iterator[Finding]:
     """Finds build options that another option of the engine, or the rest of the recipe, does not allow.
 
-    The subject of each finding is the option.
+    `trtllm-build` switches some options off without a word, and fails on others after minutes of loading
+    (`commands/build.py`, `builder.py`, `plugin/plugin.py` of TensorRT-LLM 1.0 to 1.2). The subject of each
+    finding is the option.
     """
     yield from _precision(model)
     yield from _gpu(model, recipe)

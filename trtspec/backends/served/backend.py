@@ -131,7 +131,7 @@ class ServerBackend(Backend):
         return longest
 
     @abstractmethod
-    def launch(self, inputs: LaunchInputs) -> ServerLaunch:
+    def launch(self, wanted: LaunchInputs) -> ServerLaunch:
         """Returns how the server is started; pure."""
 
 

@@ -11,7 +11,7 @@ from trtspec.methods.method import Method
 
 @dataclass(frozen=True, slots=True)
 class ServerRelease:
-    """One release of a server."""
+    """A release of a server that is on PyPI, and whose own configuration classes were read or asked."""
 
     version: str
     image: str

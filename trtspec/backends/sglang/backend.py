@@ -37,6 +37,7 @@ MTP = MtpSupport(
     "Step3p7ForConditionalGeneration",
     "SGLang 0.5.23, sglang/srt/configs/model_config.py: ModelConfig._config_draft_model",
 )
+"""The targets with whose own layers it can draft."""
 
 
 class SglangBackend(ServerBackend):
@@ -102,8 +103,8 @@ class SglangBackend(ServerBackend):
         tree.check(choose, longest)
         return tree.num_nodes(longest)
 
-    def launch(self, inputs: LaunchInputs) -> ServerLaunch:
-        return launch(inputs)
+    def launch(self, wanted: LaunchInputs) -> ServerLaunch:
+        return launch(wanted)
 
     def tools(self) -> tuple[MigrationTool, ...]:
         return (TOOL,)

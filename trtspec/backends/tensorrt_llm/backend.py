@@ -8,7 +8,6 @@ from typing import ClassVar
 from trtspec.backends.backend import Unsupported
 from trtspec.backends.built.backend import EngineBackend
 from trtspec.backends.tensorrt_llm import flags
-from trtspec.backends.tensorrt_llm.defaults import defaults
 from trtspec.backends.tensorrt_llm.eagle import EagleInside
 from trtspec.backends.tensorrt_llm.engine_step import engine_step
 from trtspec.backends.tensorrt_llm.lookahead import LookaheadInside
@@ -16,14 +15,15 @@ from trtspec.backends.tensorrt_llm.medusa import MedusaInside
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.checkpoint.inside import DraftInside
-from trtspec.models.families import family_of
+from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.source import Source
 from trtspec.pipeline.engine.engine_options import Default, EngineKind
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
 from trtspec.recipe import devices
-from trtspec.recipe.build_options import SIZES, Value
+from trtspec.recipe.build_options import FIXED, SIZES, Value, is_on
+from trtspec.recipe.gpus import HOPPER
 from trtspec.recipe.migration.tool import MigrationTool
 from trtspec.recipe.schema import Recipe
 
@@ -113,9 +113,6 @@ class TensorRtLlmBackend(EngineBackend):
         return flags.tools()
 
 
-BACKEND = TensorRtLlmBackend()
-
-
 def _overlap(recipe: Recipe) -> Iterator[Finding]:
     """Finds two engines of several ranks on the same GPUs, which wait for each other forever.
 
@@ -158,3 +155,54 @@ def _inside(recipe: Recipe) -> Iterator[Finding]:
     if recipe.target.parallel.pipeline > 1:
         problem = f"an engine of TensorRT-LLM with {speculation.method.kind} inside has no pipeline ranks"
         yield Finding("target.parallel.pipeline", problem, "write tensor ranks instead")
+
+
+def defaults(kind: EngineKind, written: Mapping[str, Value]) -> Iterator[Default]:
+    """Yields every default beside the sizes; `written` are the options that the recipe itself sets.
+
+    The reasons are from TensorRT-LLM's performance tuning guide (useful-build-time-flags.md,
+    fp8-quantization.md) and from `tensorrt_llm/builder.py`, releases 1.0 to 1.2.
+    """
+    for option, (value, reason) in FIXED.items():
+        yield Default(option, value, reason)
+    yield from _attention(kind)
+    yield from _products(kind, written)
+    if "opt_num_tokens" not in written:
+        reason = "kernels for a few draft tokens and for long prompts alike; the build takes longer"
+        yield Default("multiple_profiles", "enable", reason)
+    yield from _ranks(kind)
+
+
+def _attention(kind: EngineKind) -> Iterator[Default]:
+    fp8 = kind.fp8_weights and kind.fp8_kv_cache
+    reason = "paged attention reads an FP8 KV cache in FP8 only" if fp8 else "it needs an FP8 KV cache"
+    yield Default("use_fp8_context_fmha", "enable" if fp8 else "disable", reason)
+
+
+def _products(kind: EngineKind, written: Mapping[str, Value]) -> Iterator[Default]:
+    """Yields options for matrix products, which have few rows in a round: one for each token of a draft."""
+    if not kind.fp8_weights:
+        yield Default("gemm_plugin", "auto", "cuBLASLt: faster in float16 and bfloat16, and less memory")
+        return
+    yield Default("gemm_plugin", "disable", "NVIDIA advises against it for FP8")
+    if kind.sm != HOPPER:
+        return
+    yield Default("low_latency_gemm_plugin", "fp8", "Hopper's FP8 kernels for the few rows of a round")
+    if not FAMILIES[kind.architecture].swiglu or FAMILIES[kind.architecture].fused_gate:
+        return
+    if not is_on(written.get("gemm_swiglu_plugin")) and is_on(written.get("use_fused_mlp", "enable")):
+        reason = "one kernel for gate, up and SwiGLU; they share a scale, so nothing is lost"
+        yield Default("low_latency_gemm_swiglu_plugin", "fp8", reason)
+
+
+def _ranks(kind: EngineKind) -> Iterator[Default]:
+    fuses = kind.reduce_fusion and FAMILIES[kind.architecture].reduce_fusion
+    if fuses and kind.tensor > 1 and kind.pipeline == 1:
+        yield Default(
+            "reduce_fusion", "enable", "one kernel for the sum over the ranks and the norm after it"
+        )
+    if ranks := kind.tensor * kind.pipeline - 1:
+        yield Default("workers", ranks + 1, "every rank is built at once, each on a GPU of its own")
+
+
+BACKEND = TensorRtLlmBackend()

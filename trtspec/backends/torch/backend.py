@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import ClassVar
 
 from trtspec.backends.backend import Unsupported
 from trtspec.backends.built.backend import EngineBackend
-from trtspec.backends.torch.engine_step import engine_step
+from trtspec.backends.torch.dependent_builder import build_head, build_layers
+from trtspec.base.digest import digest_of
+from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
+from trtspec.checkpoint.layers.chosen import with_layers
+from trtspec.pipeline.engine import torch_builder
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
-from trtspec.pipeline.run.step import Step
+from trtspec.pipeline.run.step import Step, name_of
+from trtspec.pipeline.steps import build, choose_layers, convert
+from trtspec.pipeline.steps.reads import digest_of_files, is_weight
+
+_NO_BLOCKS = Unsupported(
+    "its heads propose a token a step, or a token each", "trtspec/serving/executors/torch/dependents"
+)
 
 
 class TorchBackend(EngineBackend):
@@ -29,12 +41,8 @@ class TorchBackend(EngineBackend):
         "eagle": None,
         "medusa": None,
         "mtp": Unsupported("no family that it runs has layers for it", "trtspec/models/families"),
-        "dflash": Unsupported(
-            "its heads propose a token a step, or a token each", "trtspec/serving/executors/torch/dependents"
-        ),
-        "dspark": Unsupported(
-            "its heads propose a token a step, or a token each", "trtspec/serving/executors/torch/dependents"
-        ),
+        "dflash": _NO_BLOCKS,
+        "dspark": _NO_BLOCKS,
         "ngram_gpu": Unsupported(
             "trtspec looks n-grams up on the CPU while the engine works: method ngram",
             "trtspec/serving/drafters/lookup.py",
@@ -46,7 +54,43 @@ class TorchBackend(EngineBackend):
     }
 
     def engine_step(self, resolved: Resolved, facts: PlanFacts, role: Role, gpus: tuple[str, ...]) -> Step:
-        return engine_step(resolved, facts, role, gpus)
+        """Returns the step that makes a model's engine, or that of a draft that lives in its target."""
+        plan, options = resolved.engines[role], resolved.engines[role].options
+        checkpoint = resolved.output / convert.checkpoint(role)
+        digest = digest_of([torch_builder.FORMAT, facts.host.versions.get("trtspec"), asdict(options)])
+        own = build.step(
+            resolved, role, gpus, digest, lambda output, _: torch_builder.build(checkpoint, options, output)
+        )
+        return _dependent(own, resolved, role) if plan.is_dependent else own
+
+
+def _dependent(step: Step, resolved: Resolved, role: Role) -> Step:
+    """Returns the step for a draft that lives in the target's engine: a head, or layers of it."""
+    plan, target = resolved.engines[role], resolved.output / build.engine(Role.TARGET)
+    file, after = choose_layers.chosen(resolved, role)
+    head, source = plan.head, plan.model.source
+
+    def build_dependent(output: Path, _: Advance) -> None:
+        if head:
+            build_head(head, target, output)
+        else:
+            build_layers(with_layers(source, file).layers or (), target, output)
+
+    return replace(
+        step,
+        summary="the head on the target's engine" if head else "the layers of the target's engine",
+        inputs=(build.engine(Role.TARGET), *([plan.model.name] if head else [])),
+        digest=digest_of_files(
+            is_weight,
+            plan.model,
+            resolved.target.model,
+            step=step.digest,
+            target=asdict(resolved.target.checkpoint),
+            **choose_layers.written(resolved, role),
+        ),
+        action=build_dependent,
+        after=(*after, name_of(build.KIND, Role.TARGET)),
+    )
 
 
 BACKEND = TorchBackend()

@@ -6,19 +6,20 @@ Read in 0.32.0 and 0.33.0 (`vllm/config/speculative.py`, `entrypoints/launchers/
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from trtspec.backends.backend import Unsupported
 from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.backend import ONE_SOURCE, ServerBackend
-from trtspec.backends.served.inputs import LaunchInputs, ServerRelease
+from trtspec.backends.served.inputs import LaunchInputs, LaunchOption, ServerRelease, words
 from trtspec.backends.served.rules import MtpSupport
 from trtspec.backends.vllm import triton
 from trtspec.backends.vllm.flags import FLAGS, LONGER, TOOL
-from trtspec.backends.vllm.launch import launch
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
+from trtspec.methods.method import HETEROGENEOUS, PARALLEL
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
@@ -40,6 +41,7 @@ MTP = MtpSupport(
     "vLLM 0.32.0 and 0.33.0, vllm/config/speculative.py: SpeculativeConfig.hf_config_override",
     in_whole_turns=True,
 )
+"""The targets with whose own layers it can draft."""
 
 
 def _release(version: str) -> ServerRelease:
@@ -113,11 +115,59 @@ class VllmBackend(ServerBackend):
             steps.append(triton.write_repository_step(resolved.launch))
         return steps
 
-    def launch(self, inputs: LaunchInputs) -> ServerLaunch:
-        return launch(inputs)
+    def launch(self, wanted: LaunchInputs) -> ServerLaunch:
+        """Returns the arguments of `vllm serve`: those of `EngineArgs` and of `SpeculativeConfig`."""
+        target = wanted.target
+        options: dict[str, LaunchOption] = {
+            "--revision": target.revision,
+            "--tokenizer-revision": target.revision,
+            "--served-model-name": wanted.names,
+            "--load-format": "safetensors",
+            "--dtype": wanted.dtype,
+            "--quantization": "fp8" if target.quantize else None,
+            "--kv-cache-dtype": "fp8" if wanted.fp8_kv_cache else None,
+            "--kv-cache-memory-bytes": wanted.kv_bytes,
+            "--tensor-parallel-size": wanted.tensor,
+            "--pipeline-parallel-size": wanted.pipeline if wanted.pipeline > 1 else None,
+            "--max-num-seqs": wanted.max_batch_size,
+            "--max-model-len": wanted.max_seq_len,
+            "--max-num-batched-tokens": wanted.max_num_tokens,
+            "--no-enable-chunked-prefill": not wanted.enable_chunked_context,
+            "--speculative-config": json.dumps(speculation(wanted)),
+        }
+        return ServerLaunch(
+            backend="vllm",
+            release=wanted.release.version,
+            module="vllm.entrypoints.openai.api_server",
+            module_words=("--model",),
+            program=("vllm", "serve"),
+            arguments=(target.place, *words(options)),
+            image=wanted.image,
+            served_model_name=wanted.names[0],
+            models=wanted.folders,
+        )
 
     def tools(self) -> tuple[MigrationTool, ...]:
         return (TOOL,)
+
+
+def speculation(wanted: LaunchInputs) -> dict[str, Any]:
+    """Returns `--speculative-config`, which has the methods by the same names as a recipe.
+
+    A draft has the target's ranks, dtype and KV cache, which vLLM asks for or gives it by itself.
+    """
+    draft, method = wanted.draft, wanted.method
+    values: dict[str, Any] = {
+        "method": method.kind,
+        "num_speculative_tokens": wanted.num_draft_tokens,
+        "model": draft.place if draft else None,
+        "revision": draft.revision if draft else None,
+        "quantization": "fp8" if draft and draft.quantize else None,
+        HETEROGENEOUS: method.translates or None,
+        PARALLEL: method.is_at_once or None,
+        **method.options,
+    }
+    return {key: value for key, value in values.items() if value is not None}
 
 
 BACKEND = VllmBackend()

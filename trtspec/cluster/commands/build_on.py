@@ -26,7 +26,7 @@ from trtspec.cluster.jobs.following import JobStatus, cancel, follow
 from trtspec.cluster.jobs.planning import PendingBuild, look, plan_jobs
 from trtspec.cluster.jobs.scheduler import JobScheduler
 from trtspec.cluster.kubernetes.deriving import default_image
-from trtspec.cluster.kubernetes.visible import check_visible
+from trtspec.cluster.kubernetes.jobs import check_visible
 from trtspec.cluster.slurm.scheduler import SlurmScheduler
 from trtspec.pipeline.store.address import StoreAddress
 from trtspec.pipeline.store.store import Store

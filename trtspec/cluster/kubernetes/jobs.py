@@ -7,20 +7,24 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from trtspec.base.errors import ClusterError, JobError, UnavailableError
+from trtspec.base.errors import ClusterError, JobError, RecipeError, UnavailableError
+from trtspec.base.findings import Finding
 from trtspec.cluster.jobs.job import ClusterJob
 from trtspec.cluster.jobs.scheduler import JobState, Phase
 from trtspec.cluster.kubernetes import job_states, pods
 from trtspec.cluster.kubernetes.cluster import Cluster, Manifest, UnreachableError
-from trtspec.cluster.kubernetes.job_object import BUILDS, CONTAINER, job_object, network_policy
+from trtspec.cluster.kubernetes.job_object import BUILDS, CONTAINER, WORK, job_object, network_policy
 from trtspec.cluster.kubernetes.job_states import JobObject
 from trtspec.cluster.kubernetes.pods import Pod
 from trtspec.cluster.kubernetes.refusals import RefusedByCluster
 from trtspec.cluster.kubernetes.resources import JOB, POD, Ref
 from trtspec.cluster.kubernetes.troubles import Event
 from trtspec.cluster.kubernetes.yaml_text import to_yaml
+from trtspec.pipeline.store.address import StoreAddress
+from trtspec.recipe.kubernetes import EmptyDir
+from trtspec.recipe.loader import LoadedRecipe
 
 OWNER = "batch.kubernetes.io/controller-uid"
 """Kubernetes' label of a pod's job; a job that was created again has another value."""
@@ -179,3 +183,52 @@ class Logs:
                 stream.write(f"pod {pod.name}{f' on {pod.node}' if pod.node else ''}:\n")
             stream.writelines(f"{line.text}\n" for line in lines)
         self._read[pod.name] = lines[-1].time
+
+
+def check_visible(loaded: LoadedRecipe, store: str) -> None:
+    """Raises RecipeError for models, texts and a store that pods would not see, or a store with a secret.
+
+    Pods see the Hub, the store by its URL, and files below WORK on a volume that outlives them.
+    """
+    findings = [*_unseen(loaded), *_store(loaded, store)]
+    if findings:
+        raise RecipeError(loaded.path, findings)
+
+
+def _unseen(loaded: LoadedRecipe) -> Iterator[Finding]:
+    for role, location in loaded.locations.items():
+        model = loaded.recipe.models[role]
+        if isinstance(location, Path) and not _is_mounted(loaded, model.model):
+            yield _finding(loaded, f"{role}.model", location, "a model of the Hub")
+        calibration = loaded.recipe.calibration(model)
+        text = calibration.dataset if calibration else ""
+        if text and (loaded.path.parent / text).exists() and not _is_mounted(loaded, text):
+            key = f"{role}.quantization.calibration.dataset"
+            yield _finding(loaded, key, Path(text), "a dataset of the Hub")
+        lora = model.build.get("lora_dir")
+        if lora and not _is_mounted(loaded, str(lora)):
+            yield _finding(loaded, f"{role}.build.lora_dir", Path(str(lora)), "none")
+
+
+def _store(loaded: LoadedRecipe, store: str) -> Iterator[Finding]:
+    url = loaded.recipe.kubernetes.store
+    if url is None and "://" not in store:
+        problem = f"is missing: {store} is a folder of this machine, which pods do not see"
+        yield loaded.problem(
+            "kubernetes.store", problem, "write the URL by which pods reach the store, or use S3"
+        )
+    if url is not None and StoreAddress(url).has_secret:
+        problem = f"{StoreAddress(url)} contains a secret, which everybody who reads a Job would see"
+        repair = "put it into a Secret, and name that in kubernetes.build.secret or kubernetes.secrets.store"
+        yield loaded.problem("kubernetes.store", problem, repair)
+
+
+def _is_mounted(loaded: LoadedRecipe, name: str) -> bool:
+    lasts = not isinstance(loaded.recipe.kubernetes.build.volume, EmptyDir)
+    return lasts and PurePosixPath(WORK) in PurePosixPath(name).parents
+
+
+def _finding(loaded: LoadedRecipe, key: str, path: Path, other: str) -> Finding:
+    problem = f"{path} is on this machine, and pods do not see it"
+    repair = f"name {other}, or a path below {WORK} on a host_path or claim of kubernetes.build.volume"
+    return loaded.problem(key, problem, repair)

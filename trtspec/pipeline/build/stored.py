@@ -17,7 +17,7 @@ from trtspec.pipeline.run.build_lock import only_build
 from trtspec.pipeline.run.step import Step, name_of
 from trtspec.pipeline.steps import build, copy_tokenizer, write_manifest, write_repository
 from trtspec.pipeline.steps.pull import StoredEngine, engine_key
-from trtspec.pipeline.store import push as store_push
+from trtspec.pipeline.store import transfer
 from trtspec.pipeline.store.entry import Content, Entry, Platform, platform_of
 from trtspec.pipeline.store.store import Store
 
@@ -73,11 +73,11 @@ def _push_held(
         if key is None or store.find(platform, key):
             continue
         with watch(f"read {content}", None) as advance:
-            files, folders = store_push.describe(path, paths, advance)
+            files, folders = transfer.describe(path, paths, advance)
         created = datetime.now(timezone.utc).isoformat(timespec="seconds")
         entry = Entry(content, manifest["name"], platform, key, created, files, folders, manifest)
         with watch(f"push {content} to {store}", entry.size) as advance:
-            store_push.push(store, entry, path, advance)
+            transfer.push(store, entry, path, advance)
         pushed.append(entry)
     return pushed
 

@@ -24,7 +24,12 @@ FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 
 
 def find_devices(folders: Sequence[Path] = FOLDERS) -> frozenset[str]:
-    """Returns the names of NVIDIA's devices; a file that cannot be read has none, as podman sees it."""
+    """Returns the names of NVIDIA's devices; a file that cannot be read has none, as podman sees it.
+
+    The Container Device Interface is how podman gives devices to containers; `nvidia-ctk cdi generate` writes
+    the specifications (github.com/cncf-tags/container-device-interface, SPEC.md). A GPU's name there is its
+    number, its UUID, or in older ones `gpu` and its number.
+    """
     names: set[str] = set()
     for folder in folders:
         for file in sorted(folder.glob("*")) if folder.is_dir() else ():

@@ -11,7 +11,7 @@ from trtspec.base.digest import digest_of
 from trtspec.base.roles import Role
 from trtspec.pipeline.run.step import Step, name_of
 from trtspec.pipeline.steps import build, calibrate, choose_layers, convert
-from trtspec.pipeline.store import pull
+from trtspec.pipeline.store import transfer
 from trtspec.pipeline.store.entry import Entry
 from trtspec.pipeline.store.store import Store
 
@@ -37,7 +37,7 @@ def step(role: Role, stored: StoredEngine) -> Step:
         output=output,
         command=("trtspec", "store", "pull", str(store), entry.digest[:12], "--output", output),
         digest=digest_of(["pull", entry.digest]),
-        action=partial(pull.pull, store, entry),
+        action=partial(transfer.pull, store, entry),
         size=entry.size,
     )
 

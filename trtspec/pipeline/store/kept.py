@@ -17,8 +17,8 @@ from trtspec.base.progress import Progress
 from trtspec.base.threads import in_threads
 from trtspec.base.units import mb_or_gb
 from trtspec.pipeline.store.entry import Entry, from_bytes, to_bytes
-from trtspec.pipeline.store.pull import FileChunk, pieces_of, pull
 from trtspec.pipeline.store.store import THREADS, Store
+from trtspec.pipeline.store.transfer import FileChunk, pieces_of, pull
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)

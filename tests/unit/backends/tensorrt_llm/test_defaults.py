@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from trtspec.backends.tensorrt_llm.defaults import defaults
+from trtspec.backends.tensorrt_llm.backend import defaults
 from trtspec.pipeline.engine.engine_options import EngineKind
 from trtspec.recipe.build_options import FIXED, Value, option_problem
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.trtllm_build import parser
-from trtspec.backends.tensorrt_llm.defaults import defaults
+from trtspec.backends.tensorrt_llm.backend import defaults
 from trtspec.backends.tensorrt_llm.engine_step import TimingCache, build_argv, run_builder
 from trtspec.base.errors import StepError
 from trtspec.pipeline.engine.engine_options import BuildOptions, EngineKind

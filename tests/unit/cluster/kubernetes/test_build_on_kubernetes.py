@@ -15,7 +15,7 @@ from tests.policies import complaints
 from tests.unit.cluster.kubernetes.jobs import scripted
 from trtspec.base.errors import JobError, RecipeError
 from trtspec.cli.app import app
-from trtspec.cluster.kubernetes import visible
+from trtspec.cluster.kubernetes import jobs as scheduler
 from trtspec.cluster.kubernetes.jobs import KubernetesJobs
 
 IMAGE = "kubernetes:\n  image: registry.example.org/trtspec:0.1.0-torch\n"
@@ -27,7 +27,7 @@ def pair(pair_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A recipe whose models pods find on a claim, which is mounted here as well."""
     text = pair_recipe.read_text().replace("./", f"{pair_recipe.parent}/")
     pair_recipe.write_text(text + MOUNTED)
-    monkeypatch.setattr(visible, "WORK", str(pair_recipe.parent))
+    monkeypatch.setattr(scheduler, "WORK", str(pair_recipe.parent))
     monkeypatch.chdir(pair_recipe.parent)
     return pair_recipe
 

@@ -14,7 +14,7 @@ from trtspec.base.errors import StoreError, UnavailableError
 from trtspec.cli.app import app
 from trtspec.pipeline.build.build import BuildResult, run_steps
 from trtspec.pipeline.run.build_lock import only_build
-from trtspec.pipeline.store import push as store_push
+from trtspec.pipeline.store import transfer
 
 PUSHED = {"target", "draft", "pair"}
 
@@ -149,7 +149,7 @@ def test_what_another_build_has_replaced_is_not_pushed(
 def test_a_build_directory_is_held_while_it_is_pushed(
     pair_recipe: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output, push, refused = pair_recipe.parent / "build", store_push.push, list[str]()
+    output, push, refused = pair_recipe.parent / "build", transfer.push, list[str]()
 
     def push_and_look(*args: Any) -> None:
         with pytest.raises(UnavailableError, match="another build is running here"):
@@ -157,6 +157,6 @@ def test_a_build_directory_is_held_while_it_is_pushed(
         refused.append(args[1].role)
         push(*args)
 
-    monkeypatch.setattr(store_push, "push", push_and_look)
+    monkeypatch.setattr(transfer, "push", push_and_look)
     build(pair_recipe, "build", store)
     assert set(refused) == PUSHED

@@ -10,8 +10,8 @@ import pytest
 
 from tests import s3
 from trtspec.pipeline.store.entry import Content, Entry, Platform
-from trtspec.pipeline.store.push import describe
 from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.transfer import describe
 
 H200 = Platform("tensorrt_llm", 90, "10.14.1.48", "1.2.1")
 
@@ -70,7 +70,7 @@ def entry_of(
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trtspec.pipeline.store.push.CHUNK", 1024)
+    monkeypatch.setattr("trtspec.pipeline.store.transfer.CHUNK", 1024)
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:

@@ -19,8 +19,8 @@ from typing import Any
 from tests.unit.pipeline.store.conftest import H200, entry_of
 from trtspec.base.progress import no_progress
 from trtspec.pipeline.store import files, lease
-from trtspec.pipeline.store.push import push
 from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.transfer import push
 
 KEY = "1" * 64
 WORK_S = 0.3

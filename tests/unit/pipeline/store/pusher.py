@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from tests.unit.pipeline.store.conftest import entry_of
-from trtspec.pipeline.store import push as room
+from trtspec.pipeline.store import transfer as room
 from trtspec.pipeline.store.store import Store
 
 DEAD = 9

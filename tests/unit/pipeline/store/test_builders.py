@@ -13,8 +13,8 @@ import pytest
 from tests.unit.pipeline.store import pusher
 from tests.unit.pipeline.store.conftest import H200, entry_of, tree
 from trtspec.base.progress import no_progress
-from trtspec.pipeline.store.pull import pull
 from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.transfer import pull
 from trtspec.pipeline.store.upkeep import PruneRules, prune, verify
 
 START = "2026-01-01T00:00:00+00:00"

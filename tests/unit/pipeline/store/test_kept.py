@@ -21,8 +21,8 @@ from trtspec.base.progress import no_progress
 from trtspec.pipeline.store import kept
 from trtspec.pipeline.store.entry import Entry
 from trtspec.pipeline.store.kept import find_problem, keep, remembered
-from trtspec.pipeline.store.push import push
 from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.transfer import push
 
 _PULL = """
 import sys

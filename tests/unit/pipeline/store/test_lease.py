@@ -21,8 +21,8 @@ from trtspec.base.progress import Advance, no_progress
 from trtspec.pipeline.store import lease as room
 from trtspec.pipeline.store.files import Files, Stat
 from trtspec.pipeline.store.lease import Builder, from_bytes, leased, to_bytes
-from trtspec.pipeline.store.push import push
 from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.transfer import push
 from trtspec.pipeline.store.upkeep import PruneRules, prune, verify
 
 KEY = "1" * 64

@@ -23,8 +23,8 @@ from trtspec.base.progress import no_progress
 from trtspec.pipeline.store import upkeep as room
 from trtspec.pipeline.store.entry import Entry, to_bytes
 from trtspec.pipeline.store.files import Files, Stat
-from trtspec.pipeline.store.push import push
 from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.transfer import push
 from trtspec.pipeline.store.upkeep import Prune, PruneRules, choose, exclusively, prune, verify
 
 DAY = timedelta(days=1)
@@ -207,8 +207,8 @@ def test_a_push_that_takes_long_renews_its_mark(
         write(self, name, content)
         names.append(name)
 
-    monkeypatch.setattr("trtspec.pipeline.store.push.THREADS", 1)
-    monkeypatch.setattr("trtspec.pipeline.store.push._RENEWAL_S", -1)
+    monkeypatch.setattr("trtspec.pipeline.store.transfer.THREADS", 1)
+    monkeypatch.setattr("trtspec.pipeline.store.transfer._RENEWAL_S", -1)
     monkeypatch.setattr(Files, "write", note)
     push(store, entry, engine, silent)
     mark = f"pushing/{entry.digest}.json"
@@ -252,7 +252,7 @@ def test_a_push_waits_for_a_prune(store: Store, engine: Path, monkeypatch: pytes
     push(store, entry, engine, silent)
     store.files.remove([entry.document])
     waits, notes = threading.Event(), []
-    monkeypatch.setattr("trtspec.pipeline.store.push._POLL_S", 0.01)
+    monkeypatch.setattr("trtspec.pipeline.store.transfer._POLL_S", 0.01)
 
     def advance(amount: int, note: str = "") -> None:
         notes.append(note)

@@ -14,9 +14,8 @@ from tests.unit.pipeline.store.conftest import H200, entry_of, tree
 from trtspec.base.errors import CorruptedError, StoreError
 from trtspec.base.progress import no_progress
 from trtspec.pipeline.store.entry import Platform, from_bytes, to_bytes
-from trtspec.pipeline.store.pull import pull
-from trtspec.pipeline.store.push import push
 from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.transfer import pull, push
 from trtspec.pipeline.store.upkeep import drop, verify
 
 
@@ -178,7 +177,7 @@ class TestCorruption:
         assert pushed.files.size(chunk.name) == chunk.size
         assert pushed.entries() == [entry]
 
-        monkeypatch.setattr("trtspec.pipeline.store.push.LIMIT", timedelta(0))
+        monkeypatch.setattr("trtspec.pipeline.store.transfer.LIMIT", timedelta(0))
         drop(pushed, found)
         assert pushed.files.size(chunk.name) is None
         assert pushed.entries() == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from trtspec.client.scrape import Scrape
 from trtspec.cluster.kubernetes.pods import Pod, summary
@@ -105,23 +104,15 @@ def _times(counters: Counted, name: str) -> MeanTimes:
 _NAMES = ("new", "old")
 
 
-@dataclass(frozen=True, slots=True)
-class CanaryEvidence:
-    """The counters of both builds since the step began, and the pods of the new one."""
+def check(canary: Counted, stable: Counted, pods: Sequence[Pod], wanted: int, silent: int) -> list[Check]:
+    """Returns the bounds of a step at which both builds serve, by their counters since it began.
 
-    canary: Counted
-    stable: Counted
-    pods: Sequence[Pod]
-    wanted: int
-    silent: int = 0
-    """How many of these pods are ready but give no metrics."""
-
-
-def check(evidence: CanaryEvidence) -> list[Check]:
-    """Returns the bounds of a step at which both builds serve."""
-    new, old = arm(evidence.canary), arm(evidence.stable)
-    drafted, usual = drafts(evidence.canary), drafts(evidence.stable)
-    checks = [_pods(evidence), requests(new, old, _NAMES)]
+    They are those of a roll-out, with the old build in place of plain decoding. `pods` are the new one's, of
+    which `silent` are ready but give no metrics.
+    """
+    new, old = arm(canary), arm(stable)
+    drafted, usual = drafts(canary), drafts(stable)
+    checks = [_pods(pods, wanted, silent), requests(new, old, _NAMES)]
     if drafted.drafts or usual.drafts:
         # The new build is not to blame for texts on which the old one does worse.
         least = min(LEAST_ACCEPTANCE, usual.per_token) if usual.drafts else LEAST_ACCEPTANCE
@@ -132,15 +123,15 @@ def check(evidence: CanaryEvidence) -> list[Check]:
     return checks
 
 
-def _pods(evidence: CanaryEvidence) -> Check:
+def _pods(pods: Sequence[Pod], wanted: int, silent: int) -> Check:
     """Returns the check that no pod of the new build has restarted."""
-    restarts = sum(each.restarts for pod in evidence.pods for each in pod.containers if not each.is_init)
-    ready = sum(pod.is_ready for pod in evidence.pods)
+    restarts = sum(each.restarts for pod in pods for each in pod.containers if not each.is_init)
+    ready = sum(pod.is_ready for pod in pods)
     name, bound = "pods", "all ready, none restarted"
     if restarts:
         return Check(name, bound, f"{restarts} restarts", BoundState.BROKEN)
-    if evidence.silent:
-        return Check(name, bound, f"{evidence.silent} of {ready} ready ones give no metrics", BoundState.OPEN)
-    if ready < evidence.wanted:
-        return Check(name, bound, summary(list(evidence.pods)), BoundState.OPEN)
+    if silent:
+        return Check(name, bound, f"{silent} of {ready} ready ones give no metrics", BoundState.OPEN)
+    if ready < wanted:
+        return Check(name, bound, summary(list(pods)), BoundState.OPEN)
     return Check(name, bound, f"{ready} ready", BoundState.HOLDS)

@@ -9,7 +9,7 @@ from typing import Any
 
 from trtspec.base.errors import ClusterError, RefusedError, UnavailableError
 from trtspec.cluster.kubernetes.canary import standing as standings
-from trtspec.cluster.kubernetes.canary.evidence import CanaryEvidence, Counted, check, grown
+from trtspec.cluster.kubernetes.canary.evidence import Counted, check, grown
 from trtspec.cluster.kubernetes.canary.metrics import MOST_PODS, PodMetrics
 from trtspec.cluster.kubernetes.canary.pair import CanaryPair
 from trtspec.cluster.kubernetes.canary.standing import CanaryState
@@ -209,8 +209,7 @@ class Canary:
         new = self._pair.pods(CANARY)
         of_new, of_old = self._metrics.of(_ready(new)), self._metrics.of(_ready(self._pair.pods(STABLE)))
         before, silent = standing.counted, len(_ready(new)[:MOST_PODS]) - len(of_new)
-        evidence = CanaryEvidence(grown(before, of_new), grown(before, of_old), new, counts.canary, silent)
-        return check(evidence)
+        return check(grown(before, of_new), grown(before, of_old), new, counts.canary, silent)
 
     def _counted(self) -> dict[str, Counted]:
         """Returns what the pods have counted until now; empty if no metrics can be read, and the move goes
