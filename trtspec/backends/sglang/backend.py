@@ -38,6 +38,7 @@ MTP = MtpSupport(
     "SGLang 0.5.23, sglang/srt/configs/model_config.py: ModelConfig._config_draft_model",
 )
 """The targets with whose own layers it can draft."""
+_ALGORITHMS = "SGLang 0.5.23, sglang/srt/speculative/spec_info.py: SpeculativeAlgorithm"
 
 
 class SglangBackend(ServerBackend):
@@ -55,15 +56,10 @@ class SglangBackend(ServerBackend):
         "draft_model": None,
         "ngram": None,
         "hybrid": Unsupported(ONE_SOURCE, "SGLang 0.5.23, sglang/srt/arg_groups/fields/spec.py"),
-        "suffix": Unsupported(
-            "SGLang has no suffix decoding",
-            "SGLang 0.5.23, sglang/srt/speculative/spec_info.py: SpeculativeAlgorithm",
-        ),
+        "suffix": Unsupported("SGLang has no suffix decoding", _ALGORITHMS),
         "eagle3": None,
         "eagle": None,
-        "medusa": Unsupported(
-            "SGLang has no Medusa", "SGLang 0.5.23, sglang/srt/speculative/spec_info.py: SpeculativeAlgorithm"
-        ),
+        "medusa": Unsupported("SGLang has no Medusa", _ALGORITHMS),
         "mtp": None,
         "dflash": None,
         "dspark": None,
@@ -71,10 +67,7 @@ class SglangBackend(ServerBackend):
             "SGLang looks up n-grams only on the CPU: method ngram",
             "SGLang 0.5.23, sglang/srt/speculative/ngram_worker.py",
         ),
-        "lookahead": Unsupported(
-            "SGLang has no lookahead decoding",
-            "SGLang 0.5.23, sglang/srt/speculative/spec_info.py: SpeculativeAlgorithm",
-        ),
+        "lookahead": Unsupported("SGLang has no lookahead decoding", _ALGORITHMS),
     }
     mtp = MTP
     lacking: ClassVar[Mapping[str, str]] = {

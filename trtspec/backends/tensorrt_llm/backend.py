@@ -27,6 +27,8 @@ from trtspec.recipe.gpus import HOPPER
 from trtspec.recipe.migration.tool import MigrationTool
 from trtspec.recipe.schema import Recipe
 
+_MODES = "TensorRT-LLM 1.2, tensorrt_llm/models/modeling_utils.py: SpeculativeDecodingMode"
+
 
 class TensorRtLlmBackend(EngineBackend):
     """TensorRT-LLM's engines."""
@@ -59,14 +61,8 @@ class TensorRtLlmBackend(EngineBackend):
             "engines of TensorRT-LLM have no MTP; its PyTorch backend has: tensorrt_llm_pytorch",
             "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: MTPDecodingConfig.supports_backend",
         ),
-        "dflash": Unsupported(
-            "engines of TensorRT-LLM have no DFlash",
-            "TensorRT-LLM 1.2, tensorrt_llm/models/modeling_utils.py: SpeculativeDecodingMode",
-        ),
-        "dspark": Unsupported(
-            "engines of TensorRT-LLM have no DSpark",
-            "TensorRT-LLM 1.2, tensorrt_llm/models/modeling_utils.py: SpeculativeDecodingMode",
-        ),
+        "dflash": Unsupported("engines of TensorRT-LLM have no DFlash", _MODES),
+        "dspark": Unsupported("engines of TensorRT-LLM have no DSpark", _MODES),
         "ngram_gpu": Unsupported(
             "trtspec looks n-grams up on the CPU while the engine works: method ngram",
             "trtspec/serving/drafters/lookup.py",

@@ -68,6 +68,7 @@ MTP = MtpSupport(
 """
 
 
+_ARGS = "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py"
 _ONE_NAME = "up to 1.2 clients call a model by its Hub id, or by its folder's name"
 
 
@@ -93,36 +94,27 @@ class TensorRtLlmPyTorchBackend(ServerBackend):
     methods: ClassVar[Mapping[str, Unsupported | None]] = {
         "draft_model": None,
         "ngram": None,
-        "hybrid": Unsupported(ONE_SOURCE, "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py"),
-        "suffix": Unsupported(
-            "its PyTorch backend has no suffix decoding",
-            "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: SpeculativeConfig",
-        ),
+        "hybrid": Unsupported(ONE_SOURCE, _ARGS),
+        "suffix": Unsupported("its PyTorch backend has no suffix decoding", f"{_ARGS}: SpeculativeConfig"),
         "eagle3": None,
         "eagle": Unsupported(
             "its PyTorch backend reads only EAGLE-3 of EAGLE's heads",
-            "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: EagleDecodingConfig.spec_dec_mode",
+            f"{_ARGS}: EagleDecodingConfig.spec_dec_mode",
         ),
         "medusa": Unsupported(
             "engines of TensorRT-LLM have Medusa, its PyTorch backend does not",
-            "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: MedusaDecodingConfig.supports_backend",
+            f"{_ARGS}: MedusaDecodingConfig.supports_backend",
         ),
         "mtp": None,
-        "dflash": Unsupported(
-            "its PyTorch backend has DFlash from 1.3 on",
-            "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: SpeculativeConfig",
-        ),
-        "dspark": Unsupported(
-            "its PyTorch backend has no DSpark",
-            "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: SpeculativeConfig",
-        ),
+        "dflash": Unsupported("its PyTorch backend has DFlash from 1.3 on", f"{_ARGS}: SpeculativeConfig"),
+        "dspark": Unsupported("its PyTorch backend has no DSpark", f"{_ARGS}: SpeculativeConfig"),
         "ngram_gpu": Unsupported(
             "its PyTorch backend looks up n-grams only on the CPU: method ngram",
             "TensorRT-LLM 1.2, tensorrt_llm/_torch/speculative/ngram.py",
         ),
         "lookahead": Unsupported(
             "engines of TensorRT-LLM have lookahead decoding, its PyTorch backend does not",
-            "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: LookaheadDecodingConfig.supports_backend",
+            f"{_ARGS}: LookaheadDecodingConfig.supports_backend",
         ),
     }
     mtp = MTP

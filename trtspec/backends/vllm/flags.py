@@ -13,7 +13,7 @@ from trtspec.backends.vllm.speculators import read_speculator
 from trtspec.backends.vllm.switches import LISTS, SWITCHES
 from trtspec.methods.table import METHODS
 from trtspec.recipe.gpus import GpuProduct
-from trtspec.recipe.migration.command import OFF, Option, Syntax, options
+from trtspec.recipe.migration.command import OFF, Option, Syntax, flag_names, options
 from trtspec.recipe.migration.config_file import with_config
 from trtspec.recipe.migration.drafts import DraftFlags
 from trtspec.recipe.migration.flag_table import (
@@ -65,30 +65,17 @@ _SET_ELSEWHERE = {
     "--tokenizer-revision": "target.revision says it",
     "--data-parallel-size": REPLICAS,
 }
-_GONE = "vLLM 0.9 and later have no such flag"
+_BEFORE = flag_names(
+    "--num-lookahead-slots --speculative-disable-mqa-scorer --disable-logprobs-during-spec-decoding "
+    "--spec-decoding-acceptance-method --typical-acceptance-sampler-posterior-threshold "
+    "--typical-acceptance-sampler-posterior-alpha --speculative-max-model-len "
+    "--speculative-disable-by-batch-size --use-v2-block-manager --multi-step-stream-outputs "
+    "--disable-async-output-proc --disable-log-requests --enable-reasoning --max-seq-len-to-capture --device"
+)
 _LOST = {
     "--trust-remote-code": FOREIGN_CODE,
     "--hf-token": "the Hub's token comes from HF_TOKEN",
-    **dict.fromkeys(
-        (
-            "--num-lookahead-slots",
-            "--speculative-disable-mqa-scorer",
-            "--disable-logprobs-during-spec-decoding",
-            "--spec-decoding-acceptance-method",
-            "--typical-acceptance-sampler-posterior-threshold",
-            "--typical-acceptance-sampler-posterior-alpha",
-            "--speculative-max-model-len",
-            "--speculative-disable-by-batch-size",
-            "--use-v2-block-manager",
-            "--multi-step-stream-outputs",
-            "--disable-async-output-proc",
-            "--disable-log-requests",
-            "--enable-reasoning",
-            "--max-seq-len-to-capture",
-            "--device",
-        ),
-        _GONE,
-    ),
+    **dict.fromkeys(_BEFORE, "vLLM 0.9 and later have no such flag"),
 }
 # What the flags of before 0.9, and those of today, are among the keys of --speculative-config.
 _SPECULATIVE = {
@@ -190,13 +177,17 @@ def _drafts(speculative: dict[str, tuple[Any, str]], reading: FlagReading) -> No
     for key, (value, flag) in speculative.items():
         text = str(value)
         if key == "method" or (key == "model" and text in ("ngram", "[ngram]")):
-            drafts.method, drafts.method_flag = _method(text), flag
+            is_family = text not in METHODS and text.endswith(f"_{_MTP}")
+            drafts.method, drafts.method_flag = _MTP if is_family else _METHODS.get(text, text), flag
         elif key == "model":
             drafts.model, drafts.model_flag = text, flag
         elif key == "num_speculative_tokens" and is_whole(text):
             drafts.length, drafts.length_flag = int(text), flag
-        elif key in _OTHERS:
-            _other(drafts, Option(flag, key, text), _OTHERS[key])
+        elif ours := _OTHERS.get(key):
+            try:
+                drafts.others[ours.name] = ours.convert(text), flag
+            except ValueError as error:
+                reading.lose(flag, str(error))
         elif reason := _LOST_KEYS.get(key):
             (reading.miss if key == "num_speculative_tokens" else reading.lose)(flag, reason)
         else:
@@ -206,26 +197,12 @@ def _drafts(speculative: dict[str, tuple[Any, str]], reading: FlagReading) -> No
     drafts.carry()
 
 
-def _method(text: str) -> str:
-    """Returns a recipe's name of a method."""
-    if text in METHODS:
-        return text
-    return _MTP if text.endswith(f"_{_MTP}") else _METHODS.get(text, text)
-
-
 _LOST_KEYS = {
     "use_heterogeneous_vocab": "trtspec sets it where the vocabularies differ",
     "num_speculative_tokens": "it is no whole number",
     "disable_by_batch_size": "a recipe has no number of requests from which drafts stop",
     "max_model_len": "sequences beyond it would have no drafts; engine.max_seq_len counts for both models",
 }
-
-
-def _other(drafts: DraftFlags, option: Option, key: FlagKey) -> None:
-    try:
-        drafts.others[key.name] = key.convert(option.value or ""), option.written
-    except ValueError as error:
-        drafts.reading.lose(option.written, str(error))
 
 
 def _num_tokens(gpu: GpuProduct | None) -> int:

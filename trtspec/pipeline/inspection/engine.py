@@ -139,15 +139,8 @@ def _more(names: list[str]) -> str:
 
 
 _KEYS = (
-    "max_batch_size",
-    "max_input_len",
-    "max_seq_len",
-    "max_num_tokens",
-    "max_draft_len",
-    "speculative_decoding_mode",
-    "gather_context_logits",
-    "gather_generation_logits",
-    "kv_cache_type",
+    *("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_draft_len"),
+    *("speculative_decoding_mode", "gather_context_logits", "gather_generation_logits", "kv_cache_type"),
 )
 _AGAIN = "build the engine again"
 

@@ -23,33 +23,17 @@ from trtspec.models.tokenizer import read_tokenizer
 from trtspec.pipeline.inspection.report import Report, finding, stored
 
 _SIZES = (
-    "num_hidden_layers",
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "vocab_size",
-    "max_position_embeddings",
+    *("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings"),
 )
 _KEYS = (
     "model_type",
     *_SIZES,
-    "hidden_act",
-    "sliding_window",
-    "rope_theta",
-    "rope_scaling",
-    "tie_word_embeddings",
+    *("hidden_act", "sliding_window", "rope_theta", "rope_scaling", "tie_word_embeddings"),
 )
 _LAYER = (
-    "model_type",
-    "num_hidden_layers",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "rope_theta",
-    "rope_scaling",
+    *("model_type", "num_hidden_layers", "intermediate_size", "num_attention_heads", "num_key_value_heads"),
+    *("head_dim", "rope_theta", "rope_scaling"),
 )
 
 

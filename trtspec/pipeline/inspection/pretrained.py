@@ -85,36 +85,15 @@ def is_size(value: Any) -> bool:
 
 
 _KEYS = (
-    "architecture",
-    "dtype",
-    "logits_dtype",
-    "num_hidden_layers",
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_size",
-    "hidden_act",
-    "vocab_size",
-    "max_position_embeddings",
-    "sliding_window",
-    "rotary_base",
-    "rotary_scaling",
-    "qwen_type",
+    *("architecture", "dtype", "logits_dtype", "num_hidden_layers", "hidden_size", "intermediate_size"),
+    *("num_attention_heads", "num_key_value_heads", "head_size", "hidden_act", "vocab_size"),
+    *("max_position_embeddings", "sliding_window", "rotary_base", "rotary_scaling", "qwen_type"),
     "producer",
 )
 # The keywords of `QuantConfig`.
 _QUANTIZATION = {
-    "quant_algo",
-    "kv_cache_quant_algo",
-    "group_size",
-    "smoothquant_val",
-    "clamp_val",
-    "use_meta_recipe",
-    "has_zero_point",
-    "pre_quant_scale",
-    "exclude_modules",
-    "mamba_ssm_cache_dtype",
+    *("quant_algo", "kv_cache_quant_algo", "group_size", "smoothquant_val", "clamp_val", "use_meta_recipe"),
+    *("has_zero_point", "pre_quant_scale", "exclude_modules", "mamba_ssm_cache_dtype"),
 }
 # What TensorRT-LLM takes for a key that is missing. It is wrong for every family.
 _DEFAULTS = {

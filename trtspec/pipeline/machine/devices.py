@@ -12,15 +12,8 @@ from trtspec.base.errors import UnavailableError
 from trtspec.recipe.gpus import GPUS, GpuProduct
 
 _FIELDS = (
-    "index",
-    "uuid",
-    "name",
-    "compute_cap",
-    "driver_version",
-    "compute_mode",
-    "mig.mode.current",
-    "memory.total",
-    "memory.free",
+    *("index", "uuid", "name", "compute_cap", "driver_version", "compute_mode", "mig.mode.current"),
+    *("memory.total", "memory.free"),
 )
 _TIMEOUT_S = 20
 _MIB = 1 << 20
