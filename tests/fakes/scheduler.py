@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from trtspec.cluster.jobs.job import ClusterJob
-from trtspec.cluster.jobs.scheduler import JobState, Phase
+from trtspec.cluster.jobs.job import ClusterJob, JobState, Phase
 
 
 class FakeScheduler:

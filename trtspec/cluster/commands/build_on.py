@@ -23,8 +23,8 @@ from trtspec.cluster.commands.jobs import (
     scripts_as_json,
 )
 from trtspec.cluster.jobs.following import JobStatus, cancel, follow
+from trtspec.cluster.jobs.job import JobScheduler
 from trtspec.cluster.jobs.planning import PendingBuild, look, plan_jobs
-from trtspec.cluster.jobs.scheduler import JobScheduler
 from trtspec.cluster.kubernetes.deriving import default_image
 from trtspec.cluster.kubernetes.jobs import check_visible
 from trtspec.cluster.slurm.scheduler import SlurmScheduler

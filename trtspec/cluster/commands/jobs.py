@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from trtspec.base.errors import UnavailableError
     from trtspec.cluster.jobs.following import JobStatus
-    from trtspec.cluster.jobs.job import ClusterJob
-    from trtspec.cluster.jobs.scheduler import JobScheduler, JobState
+    from trtspec.cluster.jobs.job import ClusterJob, JobScheduler, JobState
     from trtspec.pipeline.store.entry import Entry
 
 _SILENCE_S = 300.0

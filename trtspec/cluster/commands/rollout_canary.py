@@ -17,7 +17,7 @@ from trtspec.cluster.commands.kubernetes import find_values
 from trtspec.cluster.kubernetes.canary.metrics import OfPods, OfPrometheus
 from trtspec.cluster.kubernetes.canary.pair import CanaryPair
 from trtspec.cluster.kubernetes.canary.rollout import Canary
-from trtspec.cluster.kubernetes.canary.steps import name_of
+from trtspec.cluster.kubernetes.canary.standing import name_of
 from trtspec.cluster.kubernetes.connection import connect
 from trtspec.cluster.kubernetes.deploying import PodTalk
 from trtspec.deployment.rollout.bounds import BoundState

@@ -8,8 +8,7 @@ from time import monotonic, sleep
 from typing import Protocol
 
 from trtspec.base.errors import UnavailableError
-from trtspec.cluster.jobs.job import ClusterJob
-from trtspec.cluster.jobs.scheduler import JobScheduler, JobState, Phase
+from trtspec.cluster.jobs.job import ClusterJob, JobScheduler, JobState, Phase
 from trtspec.pipeline.store.store import Store
 
 _NOT_SUBMITTED = JobState(Phase.WAITS, "is not submitted yet")
@@ -39,9 +38,11 @@ class JobStatus:
         changed = []
         for name, job in self.jobs.items():
             state = states.get(self.ids.get(name, ""), self.state(name))
-            if not self.state(name).phase.is_over and (broken := self._broken(job)):
-                was = self.state(broken.name).phase is Phase.CANCELLED
-                reason = f"needs {broken.title}, which {'was cancelled' if was else 'has failed'}"
+            ended = (other for other in job.after if self.state(other).phase.is_over)
+            broken = next((other for other in ended if self.state(other).phase is not Phase.DONE), None)
+            if broken and not self.state(name).phase.is_over:
+                was = self.state(broken).phase is Phase.CANCELLED
+                reason = f"needs {self.jobs[broken].title}, which {'was cancelled' if was else 'has failed'}"
                 state = JobState(Phase.CANCELLED, reason)
             if state != self.state(name):
                 self._states[name] = state
@@ -75,14 +76,6 @@ class JobStatus:
     def failed(self) -> list[ClusterJob]:
         """The jobs that have not succeeded."""
         return [job for name, job in self.jobs.items() if self.state(name).phase is not Phase.DONE]
-
-    def _broken(self, job: ClusterJob) -> ClusterJob | None:
-        """Returns the first job that this one needs and that did not succeed."""
-        for name in job.after:
-            phase = self.state(name).phase
-            if phase.is_over and phase is not Phase.DONE:
-                return self.jobs[name]
-        return None
 
 
 _SHORTEST_S, _LONGEST_S = 1.0, 10.0

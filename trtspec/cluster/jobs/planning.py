@@ -18,7 +18,7 @@ from trtspec.pipeline.run.digests import FileDigests
 from trtspec.pipeline.run.records import FOLDER, pending
 from trtspec.pipeline.run.step import name_of
 from trtspec.pipeline.steps import build, check_pair
-from trtspec.pipeline.steps.stages import Stage, needs_gpu, undone_stages
+from trtspec.pipeline.steps.steps import Stage, needs_gpu, undone_stages
 from trtspec.pipeline.store.entry import Entry
 from trtspec.pipeline.store.store import Store
 

@@ -104,9 +104,8 @@ def deploy(cluster: Cluster, values: Values, talk: ClusterTalk, patience_s: floa
     _check_kinds(cluster, values)
     before, found = helm.revision(values.name), cluster.find(workload)
     has_served = found is not None and workloads.look(cluster, found).is_done
-    for resource, is_wanted in zip(
-        MONITORS, (values.monitoring.pod_monitor, values.monitoring.rules), strict=True
-    ):
+    monitoring = values.monitoring
+    for resource, is_wanted in zip(MONITORS, (monitoring.pod_monitor, monitoring.rules), strict=True):
         if is_wanted and _unknown(cluster, resource, values.name):
             talk.left_out(Ref(resource, values.name))
     with talk.applying():

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trtspec.cluster.jobs.scheduler import JobState, Phase
+from trtspec.cluster.jobs.job import JobState, Phase
 from trtspec.cluster.kubernetes.job_object import CONTAINER, QUEUE
 from trtspec.cluster.kubernetes.pods import Pod
 from trtspec.cluster.kubernetes.refusals import one_line

@@ -11,8 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from trtspec.base.errors import ClusterError, JobError, RecipeError, UnavailableError
 from trtspec.base.findings import Finding
-from trtspec.cluster.jobs.job import ClusterJob
-from trtspec.cluster.jobs.scheduler import JobState, Phase
+from trtspec.cluster.jobs.job import ClusterJob, JobState, Phase
 from trtspec.cluster.kubernetes import job_states, pods
 from trtspec.cluster.kubernetes.cluster import Cluster, Manifest, UnreachableError
 from trtspec.cluster.kubernetes.job_object import BUILDS, CONTAINER, WORK, job_object, network_policy

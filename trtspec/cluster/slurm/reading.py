@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from trtspec.base.causes import signal_name
-from trtspec.cluster.jobs.scheduler import JobState, Phase
+from trtspec.cluster.jobs.job import JobState, Phase
 
 SQUEUE_FORMAT = "%A|%j|%T|%N|%r"
 SACCT_FORMAT = "State,ExitCode,NodeList"

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from trtspec.base.causes import Cause, find_cause
 from trtspec.base.errors import JobError, TrtspecError, UnavailableError
-from trtspec.cluster.jobs.job import ClusterJob
-from trtspec.cluster.jobs.scheduler import JobState, Phase
+from trtspec.cluster.jobs.job import ClusterJob, JobState, Phase
 from trtspec.cluster.slurm import reading, submission
 
 _SILENT = (

@@ -23,7 +23,7 @@ from trtspec.pipeline.run.runner import run
 from trtspec.pipeline.run.step import Step, name_of
 from trtspec.pipeline.steps.build import KIND as BUILD
 from trtspec.pipeline.steps.pull import engine_key
-from trtspec.pipeline.steps.stages import Stage, up_to
+from trtspec.pipeline.steps.steps import Stage, up_to
 from trtspec.pipeline.store.entry import Entry, Platform
 from trtspec.pipeline.store.lease import StoreLease, leased
 from trtspec.pipeline.store.store import Store

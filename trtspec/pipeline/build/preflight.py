@@ -20,7 +20,7 @@ from trtspec.pipeline.run.records import has_records, unrecorded
 from trtspec.pipeline.run.runner import check_ours, named, prepare
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import build, check_pair, convert
-from trtspec.pipeline.steps.stages import Stage, up_to
+from trtspec.pipeline.steps.steps import Stage, up_to
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe
 

@@ -126,14 +126,10 @@ def to_junit(report: BuildReport) -> str:
         if step.status == "not run":
             SubElement(case, "skipped", message="the build ended before it")
         if step.status == "failed" and failure:
-            _explain(SubElement(case, "error" if outside else "failure"), failure)
+            wrong = SubElement(case, "error" if outside else "failure", message=_xml(failure.problem))
+            wrong.text = _xml("\n".join(filter(None, (*failure.lines, failure.repair))))
     indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(root, encoding="unicode") + "\n"
-
-
-def _explain(element: Element, failure: BuildFailure) -> None:
-    element.set("message", _xml(failure.problem))
-    element.text = _xml("\n".join(filter(None, (*failure.lines, failure.repair))))
 
 
 def _xml(text: str) -> str:

@@ -179,6 +179,7 @@ class Files:
 def _open(address: StoreAddress) -> tuple[Any, str]:
     """The file system of an address and the path in it; raises UnavailableError or StoreError."""
     from fsspec import get_filesystem_class, url_to_fs
+    from fsspec.registry import known_implementations
 
     protocol = address.protocol
     try:
@@ -187,7 +188,9 @@ def _open(address: StoreAddress) -> tuple[Any, str]:
         known = "use a folder, or a URL such as s3://bucket/folder or gs://bucket/folder"
         raise UnavailableError(str(address), f"fsspec has no file system {protocol}", known) from None
     except ImportError:
-        package = _package(protocol)
+        package = str(known_implementations[protocol]["class"]).partition(".")[0]
+        if package == "fsspec":
+            package = _OTHERS.get(protocol, package)
         if package in EXTRAS:
             raise not_installed(package, f"{protocol}://", EXTRAS[package]) from None
         problem = f"is not installed, but {protocol}:// needs it"
@@ -239,13 +242,6 @@ def _found(system: Any, folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _raise_unless_gone(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):
         raise error
-
-
-def _package(protocol: str) -> str:
-    from fsspec.registry import known_implementations
-
-    package = str(known_implementations[protocol]["class"]).partition(".")[0]
-    return _OTHERS.get(protocol, package) if package == "fsspec" else package
 
 
 # The packages that fsspec's own implementations import, by protocol.

@@ -12,9 +12,8 @@ from tests.fakes.scheduler import FakeScheduler
 from tests.unit.cluster.jobs.conftest import Look
 from trtspec.base.errors import UnavailableError
 from trtspec.cluster.jobs.following import JobStatus, cancel, follow
-from trtspec.cluster.jobs.job import ClusterJob
+from trtspec.cluster.jobs.job import ClusterJob, JobState, Phase
 from trtspec.cluster.jobs.planning import plan_jobs
-from trtspec.cluster.jobs.scheduler import JobState, Phase
 from trtspec.pipeline.store.store import Store
 
 DONE = JobState(Phase.DONE)

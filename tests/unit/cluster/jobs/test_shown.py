@@ -12,8 +12,8 @@ from tests.unit.cluster.jobs.conftest import Look
 from trtspec.base.errors import UnavailableError
 from trtspec.cluster.commands.jobs import Lines, table, words
 from trtspec.cluster.jobs.following import JobStatus
+from trtspec.cluster.jobs.job import JobState, Phase
 from trtspec.cluster.jobs.planning import plan_jobs
-from trtspec.cluster.jobs.scheduler import JobState, Phase
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from tests.unit.deployment.rollout.metrics import text_of
 from trtspec.client import scrape
 from trtspec.cluster.kubernetes.canary.evidence import arm, counted, grown
-from trtspec.cluster.kubernetes.canary.steps import PodCounts, counts_of, moves, steps_for
+from trtspec.cluster.kubernetes.canary.standing import PodCounts, counts_of, moves, steps_for
 from trtspec.serving.stats import Stats
 
 

@@ -16,8 +16,7 @@ from tests.fakes.kubernetes.scripts import (
 )
 from tests.unit.cluster.kubernetes.jobs import Heard, job_of, pods, run, scripted, while_waiting
 from trtspec.base.errors import JobError
-from trtspec.cluster.jobs.job import ClusterJob
-from trtspec.cluster.jobs.scheduler import JobState, Phase
+from trtspec.cluster.jobs.job import ClusterJob, JobState, Phase
 from trtspec.cluster.kubernetes.cluster import Cluster
 from trtspec.cluster.kubernetes.jobs import KubernetesJobs
 

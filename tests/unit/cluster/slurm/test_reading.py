@@ -7,8 +7,7 @@ from typing import cast
 
 import pytest
 
-from trtspec.cluster.jobs.job import ClusterJob
-from trtspec.cluster.jobs.scheduler import JobState, Phase
+from trtspec.cluster.jobs.job import ClusterJob, JobState, Phase
 from trtspec.cluster.slurm.reading import ACTIVE, QueueRow, accounted, end, over, rows, waiting
 from trtspec.cluster.slurm.scheduler import _FORGOTTEN, SlurmScheduler
 

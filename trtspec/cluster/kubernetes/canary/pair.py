@@ -8,7 +8,7 @@ from typing import Any
 
 from trtspec.base.errors import ClusterError
 from trtspec.cluster.kubernetes import pods, workloads
-from trtspec.cluster.kubernetes.canary.steps import PodCounts, moves
+from trtspec.cluster.kubernetes.canary.standing import PodCounts, moves
 from trtspec.cluster.kubernetes.cluster import Cluster
 from trtspec.cluster.kubernetes.helm import Helm
 from trtspec.cluster.kubernetes.pods import Pod

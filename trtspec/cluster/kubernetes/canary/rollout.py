@@ -12,8 +12,7 @@ from trtspec.cluster.kubernetes.canary import standing as standings
 from trtspec.cluster.kubernetes.canary.evidence import Counted, check, grown
 from trtspec.cluster.kubernetes.canary.metrics import MOST_PODS, PodMetrics
 from trtspec.cluster.kubernetes.canary.pair import CanaryPair
-from trtspec.cluster.kubernetes.canary.standing import CanaryState
-from trtspec.cluster.kubernetes.canary.steps import PodCounts, counts_of, name_of, steps_for
+from trtspec.cluster.kubernetes.canary.standing import CanaryState, PodCounts, counts_of, name_of, steps_for
 from trtspec.cluster.kubernetes.pods import Pod
 from trtspec.cluster.kubernetes.resources import CANARY, STABLE
 from trtspec.deployment.rollout.bounds import BoundState, Check, overall
