@@ -24,6 +24,7 @@ from trtspec.pipeline.steps.steps import checks, choices
 from trtspec.pipeline.steps.write_layers import OUTPUT
 
 KIND = "write launch"
+_CONFIG = "config.json"
 
 
 def steps_before_the_manifest(resolved: Resolved, launch: ServerLaunch, facts: PlanFacts) -> Iterator[Step]:
@@ -66,13 +67,10 @@ def _write(text: str, output: Path, _: Advance) -> None:
     output.write_text(text, encoding="utf-8")
 
 
-_WRITE_HEAD = "write head"
-_CONFIG = "config.json"
-
-
 def _head_step(resolved: Resolved, found: HeadFacts) -> Step:
+    """Returns the step that writes Medusa's heads with all that vLLM reads of them."""
     return Step(
-        kind=_WRITE_HEAD,
+        kind="write head",
         summary=f"the head, with the keys that {resolved.backend} reads: {', '.join(found.head.unsaid)}",
         inputs=(found.name,),
         output=OUTPUT,

@@ -83,7 +83,7 @@ def run_builder(
 
 @dataclass(frozen=True, slots=True)
 class TimingCache:
-    """The cache of engines of one shape, built by one release for one kind of GPU.
+    """TensorRT's measured times of kernels, for engines of one shape, by one release for one kind of GPU.
 
     TensorRT refuses a cache of another version or of another GPU, an H100's on an H200 included.
     """
@@ -119,16 +119,14 @@ class TimingCache:
             made.unlink(missing_ok=True)
 
 
-_LOGS = f"{FOLDER}/logs"
-
-
 def engine_step(resolved: Resolved, facts: PlanFacts, role: Role, gpus: tuple[str, ...]) -> Step:
     plan, host, gpu = resolved.engines[role], facts.host, resolved.loaded.recipe.hardware.gpu
     release = resolved.release
     assert release is not None, "a recipe with engines of TensorRT-LLM has a release"
     # A container does not know the folder that trtspec runs in, so its paths must be absolute.
     folder = resolved.output.absolute() if host.container_engine else resolved.output
-    log, cache = folder / _LOGS / f"build-{role}.log", TimingCache(release.version, gpu, _shape(plan))
+    log = folder / FOLDER / "logs" / f"build-{role}.log"
+    cache = TimingCache(release.version, gpu, _shape(plan))
     folders = (resolved.output.absolute(), cache.file.parent, *_adapters(plan.options))
     launcher = _launcher(release, host, role, folders, gpus, resolved.loaded.recipe.hardware.count)
     checkpoint = folder / convert.checkpoint(role)
