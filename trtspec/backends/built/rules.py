@@ -13,6 +13,15 @@ from trtspec.recipe.schema import Recipe, RecipeModel
 from trtspec.recipe.serving import BLS_MODELS
 
 _DEVICE = "draft.device"
+_REMOVE = "remove this line"
+_FP8_PLUGINS = ("gemm_swiglu_plugin", "low_latency_gemm_plugin", "low_latency_gemm_swiglu_plugin")
+_SWIGLU = ("gemm_swiglu_plugin", "low_latency_gemm_swiglu_plugin")
+# Options that need a precision that trtspec's checkpoints do not have.
+_OTHER_PRECISION = {
+    "fp8_rowwise_gemm_plugin": "it is for FP8 with a scale for each row; these checkpoints have one a tensor",
+    "norm_quant_fusion": "it is for NVFP4",
+    "fuse_fp4_quant": "it is for NVFP4",
+}
 
 
 def contradictions(recipe: Recipe) -> Iterator[Finding]:
@@ -85,17 +94,6 @@ def _device(recipe: Recipe) -> Iterator[Finding]:
     if draft.parallel.ranks > 1:
         problem = f"{draft.parallel.ranks} ranks, and draft.device names one place for all, {draft.device}"
         yield Finding("draft.parallel", problem, "remove this line, or draft.device")
-
-
-_REMOVE = "remove this line"
-_FP8_PLUGINS = ("gemm_swiglu_plugin", "low_latency_gemm_plugin", "low_latency_gemm_swiglu_plugin")
-_SWIGLU = ("gemm_swiglu_plugin", "low_latency_gemm_swiglu_plugin")
-# Options that need a precision that trtspec's checkpoints do not have.
-_OTHER_PRECISION = {
-    "fp8_rowwise_gemm_plugin": "it is for FP8 with a scale for each row; these checkpoints have one a tensor",
-    "norm_quant_fusion": "it is for NVFP4",
-    "fuse_fp4_quant": "it is for NVFP4",
-}
 
 
 def build_contradictions(model: RecipeModel, recipe: Recipe) -> Iterator[Finding]:

@@ -22,6 +22,8 @@ from trtspec.pipeline.steps.steps import Stage, needs_gpu, undone_stages
 from trtspec.pipeline.store.entry import Entry
 from trtspec.pipeline.store.store import Store
 
+_DIGITS = 16
+
 
 @dataclass(frozen=True, slots=True)
 class PendingBuild:
@@ -80,9 +82,6 @@ def _stages(made: BuildPlan, role: Role) -> tuple[Stage, ...]:
     digests = FileDigests(folder / FOLDER / "digests.json", no_progress)
     undone = pending(steps, folder, digests)
     return tuple(undone_stages(made.resolved.engines[role], steps, undone))
-
-
-_DIGITS = 16
 
 
 def plan_jobs(wanted: Sequence[PendingBuild], store: str, *, shares_files: bool) -> list[ClusterJob]:

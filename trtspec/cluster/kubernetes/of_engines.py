@@ -29,6 +29,15 @@ from trtspec.recipe.schema import Recipe
 from trtspec.serving.executors.draft_logits import most_bytes
 from trtspec.serving.executors.limits import limits_of
 
+# Estimates, rather too large: first for Triton, the coordinator and OpenAI's API, then for the CUDA context,
+# NCCL and pinned memory of each rank.
+_BASE, _OF_A_RANK = 6 * GIB, 4 * GIB
+_CPUS, _CPUS_OF_A_RANK = 4, 2
+_TEMPORARY = GIB  # the disk for unpacked files and logs in /tmp
+# For a cache of the torch backend: slots take more than they hold, and the cache gets half of the free
+# memory.
+_AHEAD, _OF_FREE = 1.5, 2
+
 
 @dataclass(frozen=True, slots=True)
 class BuildEngine:
@@ -86,16 +95,6 @@ def _engine(store: Store, entry: Entry, role: Role) -> BuildEngine:
         max_seq_len=build["max_seq_len"],
         draft_logits=most_bytes(limits_of(config)),
     )
-
-
-# Estimates, rather too large: first for Triton, the coordinator and OpenAI's API, then for the CUDA context,
-# NCCL and pinned memory of each rank.
-_BASE, _OF_A_RANK = 6 * GIB, 4 * GIB
-_CPUS, _CPUS_OF_A_RANK = 4, 2
-_TEMPORARY = GIB  # the disk for unpacked files and logs in /tmp
-# For a cache of the torch backend: slots take more than they hold, and the cache gets half of the free
-# memory.
-_AHEAD, _OF_FREE = 1.5, 2
 
 
 def of_engines(recipe: Recipe, text: str, build: StoredBuild, store: str, version: str) -> ServedRecipe:

@@ -63,6 +63,7 @@ CAUSES = (
         "remove it from slurm.options of the recipe",
     ),
 )
+_FORGOTTEN = JobState(Phase.LOST, "Slurm no longer knows how it ended, and keeps no accounts")
 
 
 def run(command: str, *words: str, stdin: str = "") -> str:
@@ -114,9 +115,6 @@ def _run(command: str, words: tuple[str, ...], stdin: str) -> subprocess.Complet
     return subprocess.run(  # noqa: S603
         [executable, *words], input=stdin, capture_output=True, text=True, check=False, start_new_session=True
     )
-
-
-_FORGOTTEN = JobState(Phase.LOST, "Slurm no longer knows how it ended, and keeps no accounts")
 
 
 class SlurmScheduler:

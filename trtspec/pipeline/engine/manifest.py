@@ -14,6 +14,12 @@ from pydantic import TypeAdapter
 from trtspec.base.errors import EngineError
 
 SCHEMA = 1
+_SMALL = (
+    "tokenizer/tokenizer.json",
+    "draft/tokenizer/tokenizer.json",
+    "target/engine/config.json",
+    "draft/engine/config.json",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +84,6 @@ def backend_of(file: Path) -> str | None:
     """Returns the backend that a manifest names; None if there is no such manifest."""
     found = read_manifest(file)
     return found.backend if found else None
-
-
-_SMALL = (
-    "tokenizer/tokenizer.json",
-    "draft/tokenizer/tokenizer.json",
-    "target/engine/config.json",
-    "draft/engine/config.json",
-)
 
 
 def check_unchanged(build: Path) -> None:

@@ -31,6 +31,11 @@ _CACHE = "attention.kv_cache_scaling_factor"
 _HARMLESS = re.compile(
     r"(.*\.)?([kv]_cache_scaling_factor|kv_cache_rcp_scaling_factor|rotary_inv_freq|embed_positions\w*)"
 )
+_KEYS = (
+    *("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_draft_len"),
+    *("speculative_decoding_mode", "gather_context_logits", "gather_generation_logits", "kv_cache_type"),
+)
+_AGAIN = "build the engine again"
 
 
 def read_ranks(
@@ -136,13 +141,6 @@ def _demanded(config: Mapping[str, Any], placed: Placed) -> dict[str, tuple[str,
 
 def _more(names: list[str]) -> str:
     return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-
-
-_KEYS = (
-    *("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_draft_len"),
-    *("speculative_decoding_mode", "gather_context_logits", "gather_generation_logits", "kv_cache_type"),
-)
-_AGAIN = "build the engine again"
 
 
 def inspect_engine(folder: Path, config: Mapping[str, Any]) -> Report:

@@ -17,6 +17,8 @@ from trtspec.pipeline.repository.engine_config import engine_config_text
 from trtspec.pipeline.repository.spec import RepositorySpec
 from trtspec.serving.triton.tensors import INPUTS, OUTPUTS
 
+VERSION = "1"
+
 
 def model_config(spec: RepositorySpec) -> pb.ModelConfig:
     """Returns the config of the model that runs the coordinator, and in the in-process layout the engines.
@@ -90,9 +92,6 @@ def _parameters(spec: RepositorySpec) -> dict[str, str]:
 def config_text(spec: RepositorySpec) -> str:
     """Returns the text of `config.pbtxt`; it is the same for the same spec."""
     return text_format.MessageToString(model_config(spec), as_utf8=True)
-
-
-VERSION = "1"
 
 
 def write_repository(destination: Path, spec: RepositorySpec) -> None:

@@ -24,6 +24,7 @@ ENTRIES, OBJECTS, PUSHING, PRUNING = "entries", "objects", "pushing", "pruning"
 BUILDING = "building"
 THREADS = 8  # not limited by processors: a request mostly waits for the network
 _OTHER = "its content does not match its name"
+_SHORTEST = 6
 
 
 class Store:
@@ -96,9 +97,6 @@ class Store:
     def _corrupted(self, name: str, problem: str) -> CorruptedError:
         repair = f"trtspec store verify {self} --remove, then push or build what needs it again"
         return CorruptedError(str(self), f"{name} is corrupted: {problem}", repair)
-
-
-_SHORTEST = 6
 
 
 def find_entry(store: Store, name: str) -> Entry:
