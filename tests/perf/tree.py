@@ -46,7 +46,7 @@ from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.executors.torch.weights import read_rank, read_tensors
 from trtspec.train.distill.heads.eagle3 import Eagle3Student
 from trtspec.train.distill.heads.student import aux_layers, layer_of
-from trtspec.train.distill.heads.teacher import Teacher
+from trtspec.train.distill.model import Teacher
 
 DEPTH, WIDTH, CONTEXT = 8, 10, 192
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)

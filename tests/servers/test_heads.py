@@ -13,7 +13,7 @@ from trtspec.models.source import read_source
 from trtspec.train.distill.heads.eagle3 import Eagle3Student
 from trtspec.train.distill.heads.folder import write_eagle3
 from trtspec.train.distill.heads.student import aux_layers, layer_of
-from trtspec.train.distill.heads.teacher import Teacher
+from trtspec.train.distill.model import Teacher
 
 pytestmark = pytest.mark.vllm
 

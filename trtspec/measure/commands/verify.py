@@ -32,9 +32,8 @@ from trtspec.measure.verify.in_turns import in_turns
 from trtspec.measure.verify.opening import ServerAddress, in_this_process, on_servers
 from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary, asked, built_in
 from trtspec.measure.verify.result import VerifyResult
-from trtspec.measure.verify.second_opinion import SecondOpinion
 from trtspec.measure.verify.subject import Sides, VerificationSettings
-from trtspec.measure.verify.verification import num_requests, usual_lengths
+from trtspec.measure.verify.verification import SecondOpinion, num_requests, usual_lengths
 from trtspec.measure.verify.verification import verify as run
 from trtspec.measure.workloads.reading import read_workload
 from trtspec.pipeline.engine.directory import read_engine

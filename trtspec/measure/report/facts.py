@@ -20,11 +20,49 @@ _PLAIN_BY = {
 
 def facts(result: BenchResult) -> tuple[tuple[str, Facts], ...]:
     """Returns groups of names and values, without unknown values."""
-    groups = {
-        "Server and model": _server(result),
-        "Workload": _workload(result),
-        "Settings": _settings(result),
-        "Machine that measured": _machine(result),
+    server, model, workload = result.server, result.model, result.workload
+    settings, machine = result.settings, result.machine
+    without = _PLAIN_BY[server.plain_by]
+    groups: dict[str, dict[str, object]] = {
+        "Server and model": {
+            "address": server.url,
+            "API": {"triton": "Triton's", "openai": "OpenAI's"}[server.api],
+            "software": server.software,
+            "without drafts": f"{without}, {server.baseline_url}" if server.baseline_url else without,
+            "model": model.name,
+            "recipe": model.recipe,
+            "target": model.target,
+            "draft": model.draft,
+            "K of the server": model.num_draft_tokens,
+        },
+        "Workload": {
+            "workload": workload.name,
+            "source": workload.source,
+            "prompts": f"{workload.prompts:,}",
+            "categories": ", ".join(f"{name or '(none)'} {n}" for name, n in workload.categories.items()),
+            "digest": workload.digest,
+        },
+        "Settings": {
+            "started": when(settings.started),
+            "trtspec": settings.version,
+            "load by": settings.load_generator,
+            "pairs of blocks": f"{settings.pairs}, of {settings.block_requests} requests each",
+            "warm-up": f"{settings.warm_up} requests",
+            "longest answer": f"{settings.max_tokens} tokens",
+            "temperature": f"{settings.temperature:g}",
+            "seed": settings.seed,
+            "chat": "yes" if settings.chat else "no",
+            "K asked for": settings.num_draft_tokens,
+            "intervals": f"{percent(settings.confidence)} confidence",
+            "latency target": in_words(settings.targets),
+        },
+        "Machine that measured": {
+            "processor": f"{machine.processor}, {machine.cores} cores",
+            "memory": gib(machine.memory),
+            "GPUs": ", ".join(machine.gpus) or "none",
+            "system": machine.system,
+            "Python": machine.python,
+        },
     }
     return tuple(
         (name, tuple((fact, str(value)) for fact, value in group.items() if value not in (None, "")))
@@ -38,60 +76,3 @@ def when(started: str) -> str:
         return f"{datetime.fromisoformat(started).astimezone(timezone.utc):%Y-%m-%d %H:%M} UTC"
     except ValueError:
         return started
-
-
-def _server(result: BenchResult) -> dict[str, object]:
-    server, model = result.server, result.model
-    without = _PLAIN_BY[server.plain_by]
-    return {
-        "address": server.url,
-        "API": {"triton": "Triton's", "openai": "OpenAI's"}[server.api],
-        "software": server.software,
-        "without drafts": f"{without}, {server.baseline_url}" if server.baseline_url else without,
-        "model": model.name,
-        "recipe": model.recipe,
-        "target": model.target,
-        "draft": model.draft,
-        "K of the server": model.num_draft_tokens,
-    }
-
-
-def _workload(result: BenchResult) -> dict[str, object]:
-    workload = result.workload
-    kinds = ", ".join(f"{name or '(none)'} {count}" for name, count in workload.categories.items())
-    return {
-        "workload": workload.name,
-        "source": workload.source,
-        "prompts": f"{workload.prompts:,}",
-        "categories": kinds,
-        "digest": workload.digest,
-    }
-
-
-def _settings(result: BenchResult) -> dict[str, object]:
-    settings = result.settings
-    return {
-        "started": when(settings.started),
-        "trtspec": settings.version,
-        "load by": settings.load_generator,
-        "pairs of blocks": f"{settings.pairs}, of {settings.block_requests} requests each",
-        "warm-up": f"{settings.warm_up} requests",
-        "longest answer": f"{settings.max_tokens} tokens",
-        "temperature": f"{settings.temperature:g}",
-        "seed": settings.seed,
-        "chat": "yes" if settings.chat else "no",
-        "K asked for": settings.num_draft_tokens,
-        "intervals": f"{percent(settings.confidence)} confidence",
-        "latency target": in_words(settings.targets),
-    }
-
-
-def _machine(result: BenchResult) -> dict[str, object]:
-    machine = result.machine
-    return {
-        "processor": f"{machine.processor}, {machine.cores} cores",
-        "memory": gib(machine.memory),
-        "GPUs": ", ".join(machine.gpus) or "none",
-        "system": machine.system,
-        "Python": machine.python,
-    }

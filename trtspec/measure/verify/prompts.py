@@ -85,11 +85,11 @@ def asked(prompts: Sequence[Prompt], vocabulary: Vocabulary, names: Sequence[str
 
 def built_in(vocabulary: Vocabulary) -> list[Prompt]:
     """Returns trtspec's own prompts; one of them contains the begin token as text, if there is one."""
-    prompts = [Prompt(f"{kind}-{number}", (text,), kind) for kind, number, text in _numbered()]
+    prompts = [
+        Prompt(f"{kind}-{number}", (text,), kind)
+        for kind, texts in OWN.items()
+        for number, text in enumerate(texts, 1)
+    ]
     if beginning := vocabulary.beginning:
         prompts.append(Prompt("begun-1", (beginning + prompts[0].text,), "begun"))
     return prompts
-
-
-def _numbered() -> list[tuple[str, int, str]]:
-    return [(kind, number, text) for kind, texts in OWN.items() for number, text in enumerate(texts, 1)]

@@ -165,10 +165,11 @@ class VerifyResult:
             found.append(f"speculation changed the answer in {faults} place{'s' * (faults > 1)}")
         if self.sampling is not None and self.sampling.is_fault:
             found.append("sampled text has another distribution with drafts than without")
-        if silent := self._silent:
-            lengths = ", ".join(dict.fromkeys(map(_length, silent)))
-            found.append(f"nothing was drafted ({lengths}), so nothing is proved")
-        if sum(each.drafted or 0 for each in self.comparisons) and not self._accepted:
+        if lengths := dict.fromkeys(each.num_draft_tokens for each in self._silent):
+            told = ", ".join("K as deployed" if k is None else f"K={k}" for k in lengths)
+            found.append(f"nothing was drafted ({told}), so nothing is proved")
+        accepted = sum(each.accepted or 0 for each in self.comparisons)
+        if sum(each.drafted or 0 for each in self.comparisons) and not accepted:
             found.append("no draft token was accepted, so acceptance was not tested")
         if self.second_opinion is not None and self.second_opinion.faults:
             found.append(f"{self.second_opinion.by} contradicts plain decoding by more than rounding")
@@ -188,15 +189,7 @@ class VerifyResult:
         is_all = len(silent) == len(self.comparisons)
         return [each for each in silent if is_all or each.num_draft_tokens is not None]
 
-    @property
-    def _accepted(self) -> int:
-        return sum(each.accepted or 0 for each in self.comparisons)
-
     def as_dict(self) -> dict[str, Any]:
         """Returns all of it for JSON, with the verdict."""
         bound = {"reason": self.tolerance.reason} | asdict(self.tolerance)
         return {"lossless": self.is_lossless, "reasons": self.reasons, **asdict(self), "tolerance": bound}
-
-
-def _length(comparison: GreedyComparison) -> str:
-    return "K as deployed" if comparison.num_draft_tokens is None else f"K={comparison.num_draft_tokens}"

@@ -42,7 +42,8 @@ def record(
     Answers are appended to the file as they come, and those in the file are not requested again. `advance` is
     called with 1 for each. Raises what `connect` raises, and ServerError.
     """
-    known = {(answer.name, answer.prompt): answer for answer in _read(file)}
+    recorded = read_recorded(file) if file.is_file() else []
+    known = {(answer.name, answer.prompt): answer for answer in recorded}
     missing = [prompt for prompt in prompts if (prompt.name, prompt.text) not in known]
     advance(len(prompts) - len(missing))
 
@@ -54,10 +55,6 @@ def record(
     if missing:
         asyncio.run(_ask_all(missing, asking, connect, streams, keep))
     return [known[prompt.name, prompt.text] for prompt in prompts]
-
-
-def _read(file: Path) -> list[Recorded]:
-    return read_recorded(file) if file.is_file() else []
 
 
 async def _ask_all(

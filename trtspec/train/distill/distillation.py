@@ -26,14 +26,13 @@ from trtspec.pipeline.run.digests import FileDigests
 from trtspec.recipe.loader import load as load_recipe
 from trtspec.train.distill.acceptance import AcceptanceEstimate, Tally, change, measure
 from trtspec.train.distill.answers import Answers, Show, gather
-from trtspec.train.distill.checkpoints import Checkpoints
 from trtspec.train.distill.curve import LossPoint, as_svg
 from trtspec.train.distill.draft import TrainedDraft
-from trtspec.train.distill.examples import Example, examples_of
+from trtspec.train.distill.examples import examples_of
 from trtspec.train.distill.heads.student import HeadStudent
 from trtspec.train.distill.pair import TrainingPair, read_pair, read_target
 from trtspec.train.distill.settings import DistillationOptions
-from trtspec.train.distill.training import num_steps, train
+from trtspec.train.distill.training import Checkpoints, num_steps, train
 from trtspec.train.tune.answer import RecordedAnswer
 from trtspec.train.tune.replay import Choices
 
@@ -122,7 +121,12 @@ def distill(
     with only_build(wanted.output):
         answers = gather(wanted, pair, show, watch)
         examples = examples_of(answers.learned, pair.tokenizer, wanted.settings.max_length)
-        student = _student(wanted, pair, examples)
+        student: Student
+        if wanted.head:
+            student = HeadStudent(pair, wanted.head, examples, wanted.settings.seed)
+        else:
+            assert pair.draft
+            student = TrainedDraft(pair, pair.draft, temporary(wanted.output / "engine"))
         digests = FileDigests(wanted.output / ".trtspec" / "digests.json", watch)
         made_of = {file.name: digests.of(file) for file in student.files}
         digests.save()
@@ -131,7 +135,11 @@ def distill(
         before = _measured("acceptance before", student, None, answers, show)
         made = temporary(wanted.folder)
         remove(made)
-        points = _trained(student, examples, wanted, training, made, make_checkpoints(), show)
+        with show("training", num_steps(len(examples), wanted.settings), "steps") as advance:
+            model = student.module()
+            points = train(model, examples, wanted.settings, training, make_checkpoints(), advance)
+        write_atomically(training / "loss.svg", as_svg(points))
+        student.write(model, made)
         after = _measured("acceptance after", student, made, answers, show)
         result = Distilled(wanted.folder, training, pair, student.longest, answers, points, before, after)
         record = {
@@ -142,13 +150,6 @@ def distill(
         (made / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         publish(made, wanted.folder)
     return result
-
-
-def _student(wanted: DistillationOptions, pair: TrainingPair, examples: Sequence[Example]) -> Student:
-    if wanted.head:
-        return HeadStudent(pair, wanted.head, examples, wanted.settings.seed)
-    assert pair.draft
-    return TrainedDraft(pair, pair.draft, temporary(wanted.output / "engine"))
 
 
 def _settings(wanted: DistillationOptions) -> dict[str, Any]:
@@ -163,24 +164,6 @@ def _measured(
     return measure(answers.held_out, said, student.longest)
 
 
-def _trained(
-    student: Student,
-    examples: Sequence[Example],
-    wanted: DistillationOptions,
-    folder: Path,
-    made: Path,
-    checkpoints: Checkpoints,
-    show: Show,
-) -> list[LossPoint]:
-    """Trains the student and writes it into the folder `made`; returns the loss of each step."""
-    with show("training", num_steps(len(examples), wanted.settings), "steps") as advance:
-        model = student.module()
-        points = train(model, examples, wanted.settings, folder, checkpoints, advance)
-    write_atomically(folder / "loss.svg", as_svg(points))
-    student.write(model, made)
-    return points
-
-
 def as_json(result: Distilled, wanted: DistillationOptions) -> dict[str, Any]:
     """Returns the result as JSON: shares from 0 to 1, losses in nats per token."""
     recipe, answers, points = result.pair.loaded.recipe, result.answers, result.points
@@ -188,14 +171,8 @@ def as_json(result: Distilled, wanted: DistillationOptions) -> dict[str, Any]:
     return {
         "draft": None if wanted.head else trained,
         "target": {"model": recipe.target.model, "revision": recipe.target.revision},
-        "learned": {
-            "answers": len(answers.learned),
-            "tokens": sum(len(answer.tokens) for answer in answers.learned),
-        },
-        "held_out": {
-            "answers": len(answers.held_out),
-            "tokens": sum(len(answer.tokens) for answer in answers.held_out),
-        },
+        "learned": _counted(answers.learned),
+        "held_out": _counted(answers.held_out),
         "left_out": answers.left_out,
         "settings": _settings(wanted),
         "max_tokens": wanted.max_tokens,
@@ -209,6 +186,10 @@ def as_json(result: Distilled, wanted: DistillationOptions) -> dict[str, Any]:
             "of_drafted_ratio": _estimate(result.of_drafted_ratio),
         },
     }
+
+
+def _counted(answers: Sequence[RecordedAnswer]) -> dict[str, int]:
+    return {"answers": len(answers), "tokens": sum(len(answer.tokens) for answer in answers)}
 
 
 def _acceptance(measured: AcceptanceEstimate | None) -> dict[str, Any] | None:

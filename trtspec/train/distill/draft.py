@@ -44,34 +44,23 @@ class TrainedDraft:
     def choices(
         self, folder: Path | None, answers: Sequence[RecordedAnswer], advance: Advance
     ) -> list[Sequence[Choices]]:
-        draft = read_source(folder) if folder else self._draft
-        said = _choices(draft, self._pair, answers, self._scratch, advance)
-        return [[one] * self.longest for one in said]
+        """Runs the draft's engine; on a GPU it computes in its own dtype, on a CPU in float32."""
+        draft, pair = read_source(folder) if folder else self._draft, self._pair
+        checkpoint, engine = self._scratch / "checkpoint", self._scratch / "engine"
+        device = find_device(None)
+        longest = max(len(answer.prompt) + len(answer.tokens) for answer in answers) + 1
+        remove(self._scratch)
+        try:
+            convert(draft, ConvertOptions("float32" if device == CPU else draft.dtype), checkpoint)
+            build(checkpoint, BuildOptions(1, longest, longest, longest), engine)
+            forced = Forced(engine, device, pair.target.vocab_size, pair.tokenizer.end_ids)
+            said: list[Sequence[Choices]] = []
+            for answer in answers:
+                said.append([forced.choices(answer)] * self.longest)
+                advance(1)
+            return said
+        finally:
+            remove(self._scratch)
 
     def write(self, module: nn.Module, folder: Path) -> None:
         write(module, self._draft, folder)
-
-
-def _choices(
-    draft: Source, pair: TrainingPair, answers: Sequence[RecordedAnswer], scratch: Path, advance: Advance
-) -> list[Choices]:
-    """Returns the token that the draft would choose after each prefix of each answer.
-
-    Its engine is made in `scratch`, which is removed. On a GPU it computes in its own dtype, on a CPU in
-    float32. `advance` is called with 1 for each answer.
-    """
-    device = find_device(None)
-    longest = max(len(answer.prompt) + len(answer.tokens) for answer in answers) + 1
-    sizes = BuildOptions(1, longest, longest, longest)
-    remove(scratch)
-    try:
-        convert(draft, ConvertOptions("float32" if device == CPU else draft.dtype), scratch / "checkpoint")
-        build(scratch / "checkpoint", sizes, scratch / "engine")
-        forced = Forced(scratch / "engine", device, pair.target.vocab_size, pair.tokenizer.end_ids)
-        said = []
-        for answer in answers:
-            said.append(forced.choices(answer))
-            advance(1)
-        return said
-    finally:
-        remove(scratch)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
 
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.train.tune.answer import RecordedAnswer
-
-if TYPE_CHECKING:
-    import torch
 
 IGNORED = -100  # the label that the losses of PyTorch and transformers ignore
 
@@ -43,8 +41,6 @@ def collate(examples: Sequence[Example]) -> dict[str, torch.Tensor]:
 
     Rows are padded after their ends; padding is neither attended to nor learned.
     """
-    import torch
-
     shape = len(examples), max(len(example.token_ids) for example in examples)
     batch = {
         "input_ids": torch.zeros(shape, dtype=torch.int64),

@@ -1,22 +1,25 @@
-"""Loads a draft for training, and writes its new folder."""
+"""Loads models for a training: a draft, whose new folder it writes, and a target that teaches a head."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from jinja2 import TemplateError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import Module
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from trtspec.base.errors import ModelError
 from trtspec.checkpoint.calibrate.model import config_of
 from trtspec.models.source import DTYPES, Source
 from trtspec.models.tensors import INDEX
 from trtspec.models.tokenizer import TOKENIZER_FILES
-
-if TYPE_CHECKING:
-    import torch
-    from torch.nn import Module
-    from transformers import PreTrainedModel
 
 _CONFIGS = ("config.json", "generation_config.json", INDEX, *TOKENIZER_FILES)
 _LICENSES = ("LICENSE*", "NOTICE*", "USE_POLICY*")
@@ -33,15 +36,10 @@ def check_trainable(source: Source) -> None:
 
 def load(source: Source, dtype: torch.dtype) -> PreTrainedModel:
     """Loads the model in a dtype, only from safetensors and without running its code."""
-    from transformers import AutoModelForCausalLM
-
+    safe = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True}
+    config = config_of(source)
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        source.folder,
-        dtype=dtype,
-        use_safetensors=True,
-        trust_remote_code=False,
-        local_files_only=True,
-        config=config_of(source),
+        source.folder, dtype=dtype, config=config, **safe
     )
     return model
 
@@ -59,7 +57,14 @@ def write(model: Module, source: Source, folder: Path) -> None:
         for file in source.folder.glob(pattern):
             if file.is_file():
                 shutil.copyfile(file, folder / file.name)
-    _write_weights(model, source, folder)
+    trained = model.state_dict()
+    for file in sorted({tensor.file for tensor in source.tensors.values()}):
+        # Tensors that are no weights stay, such as the inverse frequencies of old Llamas.
+        after = {
+            name: trained[name].detach().to("cpu", value.dtype).contiguous() if name in trained else value
+            for name, value in load_file(file).items()
+        }
+        save_file(after, folder / file.name, metadata={"format": "pt"})
 
 
 def chat_template(source: Source) -> Callable[[str], str]:
@@ -68,9 +73,6 @@ def chat_template(source: Source) -> Callable[[str], str]:
     Raises ModelError for a model without a template; the function raises it for a text that the template
     refuses.
     """
-    from jinja2 import TemplateError
-    from transformers import PreTrainedTokenizerFast
-
     tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(source.folder, local_files_only=True)
     if not tokenizer.chat_template:
         problem = "the tokenizer has no chat template"
@@ -86,16 +88,54 @@ def chat_template(source: Source) -> Callable[[str], str]:
     return render
 
 
-def _write_weights(model: Module, source: Source, folder: Path) -> None:
-    from safetensors.torch import load_file, save_file
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """The target's outputs for token ids `[texts, length]`."""
 
-    trained = model.state_dict()
-    for file in sorted({tensor.file for tensor in source.tensors.values()}):
-        before = load_file(
-            file
-        )  # Tensors that are no weights stay, such as the inverse frequencies of old Llamas.
-        after = {
-            name: trained[name].detach().to("cpu", value.dtype).contiguous() if name in trained else value
-            for name, value in before.items()
-        }
-        save_file(after, folder / file.name, metadata={"format": "pt"})
+    states: tuple[Tensor, ...]
+    """The states after the embedding and after each layer, `[texts, length, hidden]`. The last one is after
+    the last norm.
+    """
+    logits: Tensor
+    """The logits of each next token, `[texts, length, vocabulary]`."""
+
+
+class Teacher:
+    """A target, in float32 on a CPU and in its own dtype on a GPU; raises ModelError for a quantized one."""
+
+    def __init__(self, source: Source) -> None:
+        if source.scheme is not None:
+            problem = f"is quantized by {source.scheme.method}, but a head learns from unquantized weights"
+            raise ModelError(source.folder, problem, "name the unquantized model as the target")
+        on_gpu = torch.cuda.is_available()
+        dtype = getattr(torch, source.dtype) if on_gpu else torch.float32
+        self._model: Any = load(source, dtype).requires_grad_(False)
+        self._model.train(False).to("cuda" if on_gpu else "cpu")
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self._model.device
+        return device
+
+    @property
+    def embedding(self) -> Tensor:
+        """Its token embeddings, `[vocabulary, hidden]`, on the CPU in float32."""
+        return _plain(self._model.get_input_embeddings())
+
+    @property
+    def head(self) -> Tensor:
+        """Its output matrix, which turns the last states into logits, `[vocabulary, hidden]`, on the CPU in
+        float32."""
+        return _plain(self._model.get_output_embeddings())
+
+    @torch.no_grad()
+    def teach(self, token_ids: Tensor, attention_mask: Tensor | None = None) -> Taught:
+        """Computes texts; shorter ones are padded after their ends."""
+        wanted = {"output_hidden_states": True, "use_cache": False}
+        said = self._model(token_ids, attention_mask=attention_mask, **wanted)
+        return Taught(tuple(state.float() for state in said.hidden_states), said.logits.float())
+
+
+def _plain(module: Any) -> Tensor:
+    weight: Tensor = module.weight
+    return weight.detach().to("cpu", torch.float32)

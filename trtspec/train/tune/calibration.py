@@ -13,7 +13,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -51,41 +51,38 @@ Drafting = Callable[[Text], Drafter] | None
 Way = tuple[Drafting, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """The engines to time, and their texts."""
-
-    target: Executor
-    draft: Executor | None
-    tokenizer: Tokenizer
-    texts: Sequence[Sequence[int]]
-    streams: int
-    """The number of sequences that run at once."""
-
-    def costs(self, longest: int, advance: Advance) -> DraftLengthCosts:
-        """Returns the costs of rounds with drafts of the engine, if there is one, and of the text itself."""
-        return asyncio.run(_Measurement(self, longest).costs(advance))
-
-
 def lengths_to_measure(longest: int) -> list[int]:
     """Returns the lengths to measure; the costs of others are interpolated."""
     return sorted({*(length for length in _SPARSE if length <= longest), longest})
 
 
-class _Measurement:
-    def __init__(self, bench: Bench, longest: int) -> None:
-        self._bench, self._longest, self._stats = bench, longest, Stats()
-        limits = bench.target.limits
+class CostMeasurement:
+    """Times the engines of a target and of its draft on texts, of which `streams` run at once."""
+
+    def __init__(
+        self,
+        target: Executor,
+        draft: Executor | None,
+        tokenizer: Tokenizer,
+        texts: Sequence[Sequence[int]],
+        streams: int,
+        longest: int,
+    ) -> None:
+        self._target, self._limits, self._tokenizer = AsyncExecutor(target), target.limits, tokenizer
+        self._streams, self._longest, self._stats = streams, longest, Stats()
+        limits = target.limits
         room = limits.max_draft_len + ROUNDS * (longest + 1)
         most = max(limits.max_seq_len - room, limits.max_seq_len // 2)
-        self._texts = [text[:most] for text in bench.texts]
-        self._target = AsyncExecutor(bench.target)
+        self._texts = [text[:most] for text in texts]
         self._engine: Drafting = None
-        if bench.draft is not None:
-            size = bench.target.limits.vocab_size
-            self._engine = EngineSource(bench.draft, size, math.inf, self._stats).drafter
+        if draft is not None:
+            self._engine = EngineSource(draft, limits.vocab_size, math.inf, self._stats).drafter
 
-    async def costs(self, advance: Advance) -> DraftLengthCosts:
+    def costs(self, advance: Advance) -> DraftLengthCosts:
+        """Returns the costs of rounds with drafts of the engine, if there is one, and of the text itself."""
+        return asyncio.run(self._costs(advance))
+
+    async def _costs(self, advance: Advance) -> DraftLengthCosts:
         longest, clock = self._longest, asyncio.get_running_loop().time
         ways: list[Way] = [(None, 0)]
         ways += [(_Guessing, length) for length in sorted({1, (longest + 1) // 2, longest})]
@@ -117,19 +114,19 @@ class _Measurement:
 
     async def _times(self, drafting: Drafting, length: int) -> list[float]:
         """Returns the seconds between the outputs of a text, while all streams are running."""
-        bench, clock = self._bench, asyncio.get_running_loop().time
-        times: list[list[float]] = [[] for _ in range(bench.streams)]
+        streams, limits, clock = self._streams, self._limits, asyncio.get_running_loop().time
+        times: list[list[float]] = [[] for _ in range(streams)]
         until = clock() + SECONDS
 
         async def one(index: int) -> None:
             prompt = self._texts[index % len(self._texts)]
             request = CompletionRequest(
                 prompt_token_ids=prompt,
-                max_tokens=bench.target.limits.max_seq_len,
+                max_tokens=limits.max_seq_len,
                 num_draft_tokens=length,
                 end_id=NO_END,
             )
-            state = begin(request, bench.target.limits, bench.tokenizer)
+            state = begin(request, limits, self._tokenizer)
             drafter = drafting(state.text) if drafting else None
             rounds = Rounds(state, self._target, drafter, Pace(), self._stats)
             async with aclosing(rounds.run(math.inf)) as deltas:
@@ -138,7 +135,7 @@ class _Measurement:
                     if clock() >= until and all(len(own) > FEWEST for own in times):
                         break
 
-        await asyncio.gather(*(one(index) for index in range(bench.streams)))
+        await asyncio.gather(*(one(index) for index in range(streams)))
         start, end = max(own[0] for own in times), min(own[-1] for own in times)
         # Two outputs may arrive together.
         stride = STREAMED if not length and min(map(len, times)) > 2 * STREAMED else 1

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from trtspec.base.roles import Role
 from trtspec.methods.table import METHODS
-from trtspec.recipe.loader import LoadedRecipe, model_location
+from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.places import written
 from trtspec.recipe.schema import Recipe
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting
@@ -117,15 +116,10 @@ def candidates(
         for method in wanted
         for model in (models if METHODS[method].has_model else (None,))
     ]
-    return sorted(found, key=partial(_place, recipe))
 
+    def place(candidate: Candidate) -> tuple[bool, bool]:
+        draft = candidate.draft
+        is_recipes = candidate.method == recipe.speculation.method.kind and (draft is None or draft.is_own)
+        return not is_recipes, draft is not None
 
-def named(model: str) -> CandidateDraft:
-    """Returns the draft that a command line names: a folder relative to the current one, or a Hub id."""
-    return CandidateDraft(model_location(model, Path.cwd()))
-
-
-def _place(recipe: Recipe, candidate: Candidate) -> tuple[bool, bool]:
-    draft = candidate.draft
-    is_recipes = candidate.method == recipe.speculation.method.kind and (draft is None or draft.is_own)
-    return not is_recipes, draft is not None
+    return sorted(found, key=place)

@@ -13,7 +13,7 @@ from trtspec.pipeline.plan.speed import pair_of, unforeseeable
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.train.tune.answer import RecordedAnswer
-from trtspec.train.tune.calibration import MOST, Bench
+from trtspec.train.tune.calibration import MOST, CostMeasurement
 from trtspec.train.tune.candidate import Candidate
 from trtspec.train.tune.kept import Kept
 from trtspec.train.tune.score import DraftLengthCosts, of_lengths
@@ -55,8 +55,8 @@ class MeasuredCosts:
                 try:
                     tokenizer = Tokenizer.load(target.folder / "tokenizer")
                     proposing = engines[1] if candidate.draft else None
-                    bench = Bench(engines[0], proposing, tokenizer, self._texts, self._streams)
-                    costs = bench.costs(self._longest, advance)
+                    how = self._texts, self._streams, self._longest
+                    costs = CostMeasurement(engines[0], proposing, tokenizer, *how).costs(advance)
                 finally:
                     for engine in engines:
                         engine.shutdown()

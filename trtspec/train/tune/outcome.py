@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from trtspec.recipe.edit import edit
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.places import places
 from trtspec.train.tune.race import CandidateResult, against, ranked, winner
-from trtspec.train.tune.score import CategoryScore, Score
+from trtspec.train.tune.score import CategoryScore
 
 LOW, POOR = 0.6, 0.5
 BETTER = 1.05
@@ -52,8 +52,8 @@ def outcome(
 ) -> TuneOutcome:
     """Returns the outcome of the standings."""
     best = winner(standings)
-    advice = advise(best, standings) if best else []
-    return TuneOutcome(tuple(ranked(standings)), best, tuple(advice), answers, streams, is_measured)
+    advice = tuple(advise(best, standings)) if best else ()
+    return TuneOutcome(tuple(ranked(standings)), best, advice, answers, streams, is_measured)
 
 
 def why(standing: CandidateResult, found: TuneOutcome) -> str:
@@ -172,8 +172,8 @@ class CategoryAdvice:
         return f"{where}: {found}, under {self.bound:.0%}; {self.speedup:.2f}x. {'; or '.join(self.repairs)}"
 
 
-def advise(best: CandidateResult, standings: Sequence[CandidateResult]) -> list[CategoryAdvice]:
-    """Returns the advice on the best candidate: for all answers first, then for each category."""
+def advise(best: CandidateResult, standings: Sequence[CandidateResult]) -> Iterator[CategoryAdvice]:
+    """Yields the advice on the best candidate: for all answers first, then for each category."""
     assert best.run is not None
     score = best.run.best
     answers = sum(of_category.answers for of_category in score.by_category.values())
@@ -181,21 +181,13 @@ def advise(best: CandidateResult, standings: Sequence[CandidateResult]) -> list[
     groups: dict[str, CategoryScore] = {"": whole}
     if len(score.by_category) > 1:
         groups |= score.by_category
-    return list(_advices(groups, best, standings))
-
-
-def _advices(
-    groups: Mapping[str, CategoryScore], best: CandidateResult, standings: Sequence[CandidateResult]
-) -> Iterator[CategoryAdvice]:
     for category, found in groups.items():
         per_token, of_drafted = found.acceptance.per_token, found.acceptance.of_drafted
         if per_token is None or of_drafted is None or per_token >= LOW:
             continue
         bound = POOR if per_token < POOR else LOW
-        repairs = tuple(_repairs(category, found, best, standings))
-        yield CategoryAdvice(
-            category, found.answers, per_token, of_drafted, bound, found.speedup.value, repairs
-        )
+        told = found.speedup.value, tuple(_repairs(category, found, best, standings))
+        yield CategoryAdvice(category, found.answers, per_token, of_drafted, bound, *told)
 
 
 def _repairs(
@@ -203,7 +195,11 @@ def _repairs(
 ) -> Iterator[str]:
     if category:
         others = [
-            (other, score) for other in standings for score in _scores(other) if category in score.by_category
+            (other, score)
+            for other in standings
+            if other.run and not other.was_stopped
+            for score in other.run.scores
+            if category in score.by_category
         ]
         if others:
             other, score = max(others, key=lambda pair: pair[1].by_category[category].speedup.value)
@@ -218,8 +214,3 @@ def _repairs(
     else:
         yield "`trtspec distill` teaches the draft the target's own answers"
         yield "try other drafts with --draft"
-
-
-def _scores(standing: CandidateResult) -> tuple[Score, ...]:
-    """Returns the scores of a candidate that was measured on all answers."""
-    return standing.run.scores if standing.run and not standing.was_stopped else ()

@@ -81,10 +81,8 @@ def record(
     advance(len(known))
 
     async def all_of_them() -> None:
-        coordinator, places = (
-            Coordinator(target, None, tokenizer),
-            asyncio.Semaphore(target.limits.max_batch_size),
-        )
+        coordinator = Coordinator(target, None, tokenizer)
+        places = asyncio.Semaphore(target.limits.max_batch_size)
 
         async def one(job: _Job) -> None:
             sampling = asking.sampling(job.prompt.text)

@@ -61,9 +61,7 @@ def replay(
     head continues with states of its own, so its entries differ.
     """
     text, said = Text(answer.prompt), [*answer.tokens, *([_END] if answer.stopped else [])]
-    begin = len(text)
-    source = make_source(drafting, lambda: _ToldSource(said, begin, choices or ()))
-    drafter = source.drafter(text, "")
+    drafter = make_source(drafting, lambda: _Told(said, text, choices or ())).drafter(text, "")
     found, done = Replay(), 0
     while done < len(said):
         offer = drafter.offer()
@@ -92,27 +90,23 @@ def at_once(proposal: Coroutine[Any, Any, list[int]]) -> list[int]:
     raise AssertionError("a drafter without an engine waits for something")
 
 
-class _ToldSource:
-    """Replaces the draft engine by its known choices."""
+class _Told:
+    """Replaces the draft engine, and its drafter for one text, by known choices.
 
-    def __init__(self, said: list[int], begin: int, choices: Sequence[Choices]) -> None:
-        self._said, self._begin, self._choices = said, begin, choices
-
-    def drafter(self, text: Text, tenant: str = "") -> _ToldDrafter:
-        return _ToldDrafter(self._said, text, self._begin, self._choices)
-
-    def reap(self, now: float) -> None:
-        """Does nothing: known choices need no request."""
-
-
-class _ToldDrafter:
-    """Proposes the draft's choices: correct ones as far as they equal the answer, and then wrong ones."""
+    It proposes correct ones as far as they equal the answer, and then wrong ones.
+    """
 
     pause = 32
     silence = "draft_at_rest"
 
-    def __init__(self, said: list[int], text: Text, begin: int, choices: Sequence[Choices]) -> None:
-        self._said, self._text, self._begin, self._choices = said, text, begin, choices
+    def __init__(self, said: list[int], text: Text, choices: Sequence[Choices]) -> None:
+        self._said, self._text, self._begin, self._choices = said, text, len(text), choices
+
+    def drafter(self, text: Text, tenant: str = "") -> _Told:
+        return self
+
+    def reap(self, now: float) -> None:
+        """Does nothing: known choices need no request."""
 
     def offer(self) -> Offer:
         is_known = len(self._text) - self._begin < len(self._choices[0])

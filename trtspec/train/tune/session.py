@@ -14,12 +14,12 @@ from trtspec.methods.method import TRANSLATES
 from trtspec.models.layers import spread
 from trtspec.models.source import read_source
 from trtspec.recipe import gpus
-from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.loader import LoadedRecipe, model_location
 from trtspec.serving.executors.torch.device import find_device
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.train.tune.answer import RecordedAnswer, in_tokens, mixed
-from trtspec.train.tune.candidate import CandidateDraft, Precision, candidates, named
+from trtspec.train.tune.candidate import CandidateDraft, Precision, candidates
 from trtspec.train.tune.costing import ForecastCosts, MeasuredCosts
 from trtspec.train.tune.kept import Kept
 from trtspec.train.tune.outcome import TuneOutcome, outcome
@@ -74,13 +74,13 @@ class Session:
             problem = "a head reads its target's states, so tune cannot measure it alone"
             finding = loaded.problem("speculation.method", problem, "trtspec bench measures it")
             raise RecipeError(loaded.path, [finding])
-        drafts = tuple(map(named, wanted.drafts))
-        for draft in drafts:
+        # A command line names folders relative to the current one.
+        self._drafts = [CandidateDraft(model_location(each, Path.cwd())) for each in wanted.drafts]
+        for draft in self._drafts:
             if isinstance(draft.location, Path):
                 read_source(draft.location)
         longest = wanted.longest or recipe.speculation.max_draft_len or LONGEST
         self._loaded, self._wanted, self._longest, self._count = loaded, wanted, longest, count
-        self._drafts = drafts
         self._kept, self._workshop = Kept(work), Workshop(loaded, work, longest, watch)
         self._work, self._source = work, self._workshop.source()
         self._tokenizer = Tokenizer.load(self._source.folder)
@@ -98,14 +98,10 @@ class Session:
         With `chat`, prompts without tokens are put into the chat template.
         """
         found = read_recorded(file)
-        if chat:
-            encode = self._encoder(chat)
-            found = [
-                recorded
-                if recorded.prompt_token_ids or recorded.prompt is None
-                else replace(recorded, prompt_token_ids=tuple(encode(recorded.prompt)))
-                for recorded in found
-            ]
+        encode = self._encoder(chat)
+        for number, one in enumerate(found if chat else ()):
+            if not one.prompt_token_ids and one.prompt is not None:
+                found[number] = replace(one, prompt_token_ids=tuple(encode(one.prompt)))
         answers = [in_tokens(answer, self._tokenizer, file) for answer in found]
         size = self._source.vocab_size
         for answer in answers:
@@ -139,14 +135,12 @@ class Session:
         standing = candidates(self._loaded, drafts, wanted.precisions, wanted.methods)
         costing: MeasuredCosts | ForecastCosts
         if is_measured:
-            costing = MeasuredCosts(
-                self._workshop, self._kept, answers, wanted.streams, self._longest, self._count
-            )
+            load = answers, wanted.streams, self._longest
+            costing = MeasuredCosts(self._workshop, self._kept, *load, self._count)
         else:
             costing = ForecastCosts(self._workshop, answers, wanted.streams, self._longest)
-        told = DraftOracle(
-            self._workshop, self._kept, find_device(None), self._source.vocab_size, self._source.end_ids
-        )
+        source = self._source
+        told = DraftOracle(self._workshop, self._kept, find_device(None), source.vocab_size, source.end_ids)
         tuner = Tuner(self._loaded.recipe, answers, self._longest, costing, told, self._count)
         found = tuner.standings(standing)
         return outcome(found, len(answers), wanted.streams, is_measured=is_measured)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.progress import Progress
@@ -54,20 +55,16 @@ class DraftOracle:
         self._draft = self._forced = self._known = None
 
 
+@dataclass(frozen=True, slots=True)
 class Tuner:
     """Measures candidates for a recipe on recorded answers, with every K up to `longest`."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        answers: Sequence[RecordedAnswer],
-        longest: int,
-        costing: Costing,
-        told: DraftOracle,
-        watch: Progress,
-    ) -> None:
-        self._recipe, self._answers, self._longest = recipe, answers, longest
-        self._costing, self._told, self._watch = costing, told, watch
+    recipe: Recipe
+    answers: Sequence[RecordedAnswer]
+    longest: int
+    costing: Costing
+    told: DraftOracle
+    watch: Progress
 
     def standings(self, candidates: Sequence[Candidate]) -> list[CandidateResult]:
         """Returns the result of each candidate, in the order of measurement.
@@ -87,27 +84,25 @@ class Tuner:
             found.append(standing)
             if standing.run and not standing.was_stopped:
                 lead = max(lead, standing.run.best.speedup.low)
-        self._told.forget()
+        self.told.forget()
         return found
 
     def _standing(self, candidate: Candidate, lead: float) -> CandidateResult:
-        self._told.forget()
-        costs, drafting = self._costing(candidate), candidate.drafting(self._recipe)
-        with self._watch(f"{candidate.name}: running the draft", len(self._answers)) as advance:
+        self.told.forget()
+        costs, drafting = self.costing(candidate), candidate.drafting(self.recipe)
+        with self.watch(f"{candidate.name}: running the draft", len(self.answers)) as advance:
 
             def measure(answers: Sequence[RecordedAnswer]) -> Replays:
                 told: Sequence[Choices | None] = [None] * len(answers)
                 if candidate.draft is not None:
-                    told = self._told.choices(candidate.draft, answers)
+                    told = self.told.choices(candidate.draft, answers)
                 advance(len(answers))
-                pairs = list(zip(answers, told, strict=True))
-                lengths = range(1, self._longest + 1)
                 return {
                     length: [
                         replay(answer, drafting, None if own is None else [own] * length, length)
-                        for answer, own in pairs
+                        for answer, own in zip(answers, told, strict=True)
                     ]
-                    for length in lengths
+                    for length in range(1, self.longest + 1)
                 }
 
-            return CandidateResult(candidate, run(self._answers, costs, lead, measure))
+            return CandidateResult(candidate, run(self.answers, costs, lead, measure))

@@ -12,9 +12,9 @@ import pytest
 
 from trtspec.base.progress import Advance, no_progress
 from trtspec.measure.workloads.recorded import Recorded, append_recorded
-from trtspec.train.distill.checkpoints import Checkpoints
 from trtspec.train.distill.distillation import Distilled, distill
 from trtspec.train.distill.settings import DistillationOptions, TrainingSettings
+from trtspec.train.distill.training import Checkpoints
 
 FIRST, LETTERS, PROMPT = 10, 89, 8
 SETTINGS = TrainingSettings(batch_size=8, epochs=6, learning_rate=2e-2, max_length=64)

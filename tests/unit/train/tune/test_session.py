@@ -34,10 +34,10 @@ def prompts(tmp_path: Path) -> Path:
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds of the engine for next to nothing, in place of times of this machine."""
 
-    def said(self: calibration.Bench, longest: int, advance: Any) -> Any:
+    def said(self: calibration.CostMeasurement, advance: Any) -> Any:
         return costs(0.05)
 
-    monkeypatch.setattr(calibration.Bench, "costs", said)
+    monkeypatch.setattr(calibration.CostMeasurement, "costs", said)
 
 
 def tune(recipe: Path, *words: object) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def test_a_second_run_measures_nothing_again(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("this was measured before")
 
-    monkeypatch.setattr(calibration.Bench, "costs", never)
+    monkeypatch.setattr(calibration.CostMeasurement, "costs", never)
     monkeypatch.setattr(forced.Forced, "__init__", never)
     monkeypatch.setattr(Coordinator, "complete", never)
     assert tune(pair_recipe, "--workload", prompts, "--longest", 4) == first

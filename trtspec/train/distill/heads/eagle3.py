@@ -21,7 +21,7 @@ from transformers import LlamaConfig
 from transformers.models.llama import modeling_llama
 
 from trtspec.train.distill.examples import IGNORED
-from trtspec.train.distill.heads.teacher import Taught
+from trtspec.train.distill.model import Taught
 from trtspec.train.distill.settings import DECAY
 
 llama: Any = modeling_llama  # transformers' functions have no types.

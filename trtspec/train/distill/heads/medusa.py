@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trtspec.train.distill.examples import IGNORED
-from trtspec.train.distill.heads.teacher import Taught
+from trtspec.train.distill.model import Taught
 from trtspec.train.distill.settings import DECAY
 
 

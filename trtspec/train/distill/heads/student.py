@@ -23,7 +23,7 @@ from trtspec.train.distill.examples import Example
 from trtspec.train.distill.heads.eagle3 import Eagle3Student
 from trtspec.train.distill.heads.folder import write_eagle3, write_medusa
 from trtspec.train.distill.heads.medusa import MedusaStudent
-from trtspec.train.distill.heads.teacher import Taught, Teacher
+from trtspec.train.distill.model import Taught, Teacher
 from trtspec.train.distill.pair import TrainingPair
 from trtspec.train.distill.settings import HeadSettings
 from trtspec.train.tune.answer import RecordedAnswer
