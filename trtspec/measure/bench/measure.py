@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import cycle, islice
 from time import perf_counter
 from typing import Protocol
 
@@ -58,7 +58,7 @@ async def measure(
 ) -> list[LoadSamples]:
     """Returns the samples of each load. If it is cancelled, `listener` has the samples so far."""
     measured: list[LoadSamples] = []
-    prompts = plan.stream_of_prompts()
+    prompts = cycle(plan.workload.prompts)  # Each load gets other prompts than the one before.
     async with GpuMeter() as meter:
         for number, load in enumerate(plan.loads):
             level = LoadSamples(load)

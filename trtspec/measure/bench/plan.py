@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from trtspec.measure.bench.result import OfferedLoad, Targets
 from trtspec.measure.bench.sample import ArmName
 from trtspec.measure.bench.statistics import FEWEST_PAIRS
-from trtspec.measure.workloads.workload import Prompt, Workload
+from trtspec.measure.workloads.workload import Workload
 
 BOTH: tuple[ArmName, ArmName] = ("speculative", "plain")
 _STREAM_PROMPTS, _FEWEST_PROMPTS, _RATE_S = 3, 4, 10
@@ -63,12 +62,6 @@ class BenchPlan:
         if self.warm_up is not None:
             return self.warm_up
         return math.ceil(load.value) if load.kind == "streams" else _FEWEST_PROMPTS
-
-    def stream_of_prompts(self) -> Iterator[Prompt]:
-        """Yields the prompts in an endless cycle, so that each load gets other prompts than the one
-        before."""
-        while True:
-            yield from self.workload.prompts
 
     @property
     def prompts_needed(self) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean, variance
 
 import numpy as np
@@ -30,8 +29,10 @@ def ratio(pairs: Sequence[tuple[float, float]], confidence: float) -> Interval |
     groups, and Student's t has two degrees of freedom less than there are pairs. None with fewer than
     `FEWEST_PAIRS`, or where a value is not positive.
     """
-    found = _crossover(pairs)
-    return None if found is None else _interval(fmean(found.means), found.error, found.freedom, confidence)
+    if (found := _crossover(pairs)) is None:
+        return None
+    means, error, freedom = found
+    return _interval(fmean(means), error, freedom, confidence)
 
 
 def gain_of_second(pairs: Sequence[tuple[float, float]], confidence: float) -> Interval | None:
@@ -41,26 +42,18 @@ def gain_of_second(pairs: Sequence[tuple[float, float]], confidence: float) -> I
     difference stays in `ratio`: its square contains the ratio of the two gains, which is at most this value
     if neither gain is below 1.
     """
-    found = _crossover(pairs)
-    if found is None:
+    if (found := _crossover(pairs)) is None:
         return None
-    first, second = found.means
-    return _interval((second - first) / 2, found.error, found.freedom, confidence)
+    (first, second), error, freedom = found
+    return _interval((second - first) / 2, error, freedom, confidence)
 
 
-@dataclass(frozen=True, slots=True)
-class _Crossover:
-    """The log ratios of two groups of pairs, one for each order of the arms."""
+def _crossover(pairs: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], float, int] | None:
+    """Returns the mean log ratios of two groups of pairs, one for each order of the arms, and their error.
 
-    means: tuple[float, float]
-    """The mean log ratio of each group."""
-    error: float
-    """The standard error of half the sum of the two means, which is also that of half their difference."""
-    freedom: int
-    """The degrees of freedom of the error."""
-
-
-def _crossover(pairs: Sequence[tuple[float, float]]) -> _Crossover | None:
+    It is the standard error of half the sum of the two means, which is also that of half their difference,
+    with its degrees of freedom.
+    """
     if len(pairs) < FEWEST_PAIRS or any(min(pair) <= 0 for pair in pairs):
         return None
     logs = [math.log(first / second) for first, second in pairs]
@@ -69,7 +62,7 @@ def _crossover(pairs: Sequence[tuple[float, float]]) -> _Crossover | None:
     squares = sum(variance(group) * (len(group) - 1) for group in groups)
     freedom = len(logs) - 2
     error = math.sqrt(squares / freedom * sum(1 / len(group) for group in groups)) / 2
-    return _Crossover((even, odd), error, freedom)
+    return (even, odd), error, freedom
 
 
 def mean(values: Sequence[float], confidence: float) -> Interval | None:
@@ -103,13 +96,9 @@ def percentiles(values: Sequence[float]) -> Percentiles | None:
 
 
 def _interval(effect: float, error: float, freedom: float, confidence: float) -> Interval:
-    half = _student(freedom, confidence) * error
-    return Interval(math.exp(effect), math.exp(effect - half), math.exp(effect + half))
-
-
-def _student(freedom: float, confidence: float) -> float:
-    """Returns the two-sided quantile of Student's t for this confidence."""
     require("a confidence interval", "scipy")
     from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, 0.5 + confidence / 2))
+    # The two-sided quantile of Student's t for this confidence.
+    half = float(stdtrit(freedom, 0.5 + confidence / 2)) * error
+    return Interval(math.exp(effect), math.exp(effect - half), math.exp(effect + half))

@@ -92,7 +92,7 @@ async def closed_loop(endpoint: Endpoint, prompts: Sequence[Prompt], streams: in
             samples.extend(await _converse(endpoint, prompt, number, begin, due, manner))
         ran_out.append(perf_counter() - begin)
 
-    async with _Tasks() as tasks:
+    async with Tasks() as tasks:
         for _ in range(min(streams, len(prompts))):
             tasks.start(stream())
     seconds = perf_counter() - begin
@@ -113,7 +113,7 @@ async def open_loop(
     async def ask(number: int, prompt: Prompt, due: float) -> None:
         samples.extend(await _converse(endpoint, prompt, number, begin, due, manner))
 
-    async with _Tasks() as tasks:
+    async with Tasks() as tasks:
         for number, (prompt, due) in enumerate(zip(prompts, times, strict=True)):
             await asyncio.sleep(max(0.0, begin + due - perf_counter()))
             tasks.start(ask(number, prompt, due))
@@ -121,7 +121,7 @@ async def open_loop(
     return Block(tuple(samples), perf_counter() - begin, last)
 
 
-class _Tasks:
+class Tasks:
     """A group of tasks: at the end of the block all have finished, or all are cancelled because one
     failed."""
 
@@ -131,7 +131,7 @@ class _Tasks:
     def start(self, work: Coroutine[None, None, None]) -> None:
         self._tasks.append(asyncio.ensure_future(work))
 
-    async def __aenter__(self) -> _Tasks:
+    async def __aenter__(self) -> Tasks:
         return self
 
     async def __aexit__(self, *failure: object) -> None:

@@ -57,7 +57,9 @@ def verdict(levels: Sequence[LoadResult], notes: tuple[str, ...] = ()) -> BenchV
     # The speed-up crosses 1 at a load whose interval contains 1, or at the first loss.
     past = next(place for place, (_, speedup) in enumerate(known) if speedup.value <= 1)
     (last, before), (first, after) = known[past - 1], known[past]
-    even = _break_even(last.load.value, before.value, first.load.value, after.value)
+    # It is between the two loads, by interpolating logarithms.
+    share = math.log(before.value) / (math.log(before.value) - math.log(after.value))
+    even = last.load.value * (first.load.value / last.load.value) ** share
     unit = "" if last.load.kind == "streams" else " requests/s"
     shown = f"{even:.0f}" if even >= 10 else f"{even:.1f}".removesuffix(".0")
     words = f"{told[0]}, break-even at {shown}{unit}, switch off above"
@@ -78,12 +80,6 @@ def _why_none(level: LoadResult) -> str:
     if fails_often(level.load, level.arms):
         why = f"more than {_MOST_FAILED:.0%} of the requests of an arm failed; a lower --rate avoids that"
     return f"{level.load}: no speed-up is stated, since {why}"
-
-
-def _break_even(low: float, before: float, high: float, after: float) -> float:
-    """Returns the load between two loads at which the speed-up crosses 1, by interpolating logarithms."""
-    share = math.log(before) / (math.log(before) - math.log(after))
-    return math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
 
 
 def _factor(speedup: Interval) -> str:

@@ -11,7 +11,7 @@ from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import ArmFigures, BenchResult, LoadResult, OfferedLoad
 from trtspec.measure.bench.sample import ArmName, RequestSample
 from trtspec.measure.report.drafts import per_token
-from trtspec.measure.report.measured import MeasuredArms, load_header, of_comparison, of_result
+from trtspec.measure.report.measured import MeasuredArms, of_comparison, of_result
 from trtspec.measure.report.numbers import NOTHING, duration, interval, percent, plain, times
 
 
@@ -71,7 +71,7 @@ def print_result(result: BenchResult) -> None:
     out.result()
     interval_of = f"{result.settings.confidence:.0%} interval"
     header = ("speed-up", interval_of, "tokens/s", "without", "accepted", "a round", "failed")
-    out.table(map(_gained, result.levels), (load_header(measured.loads), *header))
+    out.table(map(_gained, result.levels), (measured.header[0], *header))
     out.result()
     _print_waits(measured)
 
@@ -99,7 +99,7 @@ def print_comparison(comparison: BenchComparison) -> None:
     )
     interval_of = f"{comparison.first.settings.confidence:.0%} interval"
     header = ("tokens/s A", "B", "B / A", interval_of, "speed-up A", "B")
-    out.table(rows, (load_header(measured.loads), *header))
+    out.table(rows, (measured.header[0], *header))
     out.result()
     _print_waits(measured)
 

@@ -140,7 +140,7 @@ def verify(options: VerifyCommandOptions) -> None:
         _check_build(options, built)
     if options.draws:
         distributions()
-    vocabulary = Vocabulary.load(options.tokenizer or (built.folder / "tokenizer" if built else Path()))
+    vocabulary = Vocabulary.load(options.tokenizer or (built.build.folder / "tokenizer" if built else Path()))
     file = options.workload
     known = read_workload(file, options.seed, 1).prompts[: options.prompts] if file else built_in(vocabulary)
     questions = asked(known, vocabulary, options.prompt or ())
@@ -186,7 +186,7 @@ def _check_build(options: VerifyCommandOptions, built: _Built) -> None:
     if built.drafts_inside and options.url is None:
         problem = "drafts inside its engine, which cannot decode plainly on request and does not sample"
         repair = "name its server and one of the target alone: --url URL --baseline URL --draws 0"
-        raise UnavailableError(built.folder, problem, repair)
+        raise UnavailableError(built.build.folder, problem, repair)
 
 
 def _second_opinion(python: str | None, built: _Built | None, vocabulary: Vocabulary) -> SecondOpinion | None:
@@ -215,7 +215,7 @@ def _sides(
         return on_servers(server, plain, vocabulary)
     assert built is not None
     if not built.launch:
-        return in_this_process(built.folder, options.model_name or built.model_name)
+        return in_this_process(built.build.folder, options.model_name or built.model_name)
     doubt = built.build.doubt
     if doubt and options.draws:
         out.warning(f"{doubt}; --draws 0 leaves sampling out")
@@ -226,7 +226,6 @@ def _sides(
 class _Built:
     """Facts about a built recipe's target."""
 
-    folder: Path
     model_name: str
     model: str
     revision: str | None
@@ -247,17 +246,15 @@ class _Built:
 def _built(recipe: Path, output: str | None) -> _Built:
     build = find_build(recipe, output)
     loaded = build.loaded
-    folder, target = build.folder, loaded.recipe.models[Role.TARGET]
+    target = loaded.recipe.models[Role.TARGET]
     model, revision = str(loaded.locations[Role.TARGET]), target.revision
     if launch := build.find_launch():
         told = dict(zip(launch.arguments, launch.arguments[1:], strict=False))
         dtype = told.get("--dtype", "bfloat16")
         numbers = "fp8" if target.quantization.weights == "fp8" else dtype
-        name = launch.served_model_name
-        return _Built(folder, name, model, revision, dtype, numbers, None, build, launch)
-    engine = read_engine(folder / "target/engine")
+        return _Built(launch.served_model_name, model, revision, dtype, numbers, None, build, launch)
+    engine = read_engine(build.folder / "target/engine")
     return _Built(
-        folder,
         loaded.recipe.serving.triton_name,
         model,
         revision,

@@ -52,7 +52,7 @@ class MeasuredArms:
     @property
     def header(self) -> tuple[str, str]:
         """The headers of the columns of `cells`."""
-        return load_header(self.loads), self.label
+        return "streams" if self.loads[0].kind == "streams" else "asked/s", self.label
 
     @property
     def axis(self) -> tuple[str, Axis]:
@@ -96,10 +96,6 @@ def of_comparison(comparison: BenchComparison) -> MeasuredArms:
 def cells(load: OfferedLoad, arm: ReportArm) -> tuple[str, str]:
     """Returns the first two cells of a row of a table."""
     return f"{load.value:g}", arm.short
-
-
-def load_header(loads: Sequence[OfferedLoad]) -> str:
-    return "streams" if loads[0].kind == "streams" else "asked/s"
 
 
 def axis_of(loads: Sequence[OfferedLoad]) -> tuple[str, Axis]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtspec.measure.bench.result import BenchResult, LoadResult
+from trtspec.measure.bench.result import BenchResult
 from trtspec.measure.report import drafts, requests, speed
 from trtspec.measure.report.document import Page, Tile
 from trtspec.measure.report.drafts import by_category, per_token, whole
@@ -35,9 +35,11 @@ def page(result: BenchResult) -> Page:
         requests.counts(measured),
     )
     model, words = result.model, result.verdict.words
+    pair = f"{model.target} drafted by {model.draft}" if model.target and model.draft else model.target
+    subject = (pair, f"on {result.workload.name}", when(result.settings.started))
     return Page(
         title=model.recipe or model.name,
-        subject=_subject(result),
+        subject=" · ".join(part for part in subject if part),
         tone=TONES[result.verdict.decision],
         verdict=headline(result),
         because=words[:1].upper() + words[1:] + ("" if words.endswith((".", "!", "?")) else "."),
@@ -49,13 +51,6 @@ def page(result: BenchResult) -> Page:
         command=result.settings.command,
         warnings=warnings(result),
     )
-
-
-def _subject(result: BenchResult) -> str:
-    model = result.model
-    pair = f"{model.target} drafted by {model.draft}" if model.target and model.draft else model.target
-    parts = (pair, f"on {result.workload.name}", when(result.settings.started))
-    return " · ".join(part for part in parts if part)
 
 
 def _tiles(result: BenchResult) -> Iterator[Tile]:
@@ -83,71 +78,56 @@ def _tiles(result: BenchResult) -> Iterator[Tile]:
 
 def headline(result: BenchResult) -> str:
     """Returns the answer in a few words."""
-    verdict, loads = result.verdict, of_result(result).loads
-    if verdict.decision == "up_to" and verdict.switch_off_above is not None:
-        return f"Worth it, up to {at_most(loads, verdict.switch_off_above)}"
-    if verdict.decision == "undecided" and any(map(_is_sure, result.levels)):
-        return "It depends on the load"
-    known = sum(level.speedup is not None for level in result.levels)
-    if verdict.decision == "on" and known < len(loads):
-        return f"Worth it, at {known} of the {len(loads)} loads that were measured"
-    if verdict.decision == "unmeasured" and any(level.arms.plain for level in result.levels):
-        return "Not known: no speed-up can be stated"
-    return {
-        "on": "Worth it, at every load that was measured",
-        "up_to": "Worth it at low load",
-        "off": "Not worth it as it is",
-        "undecided": "Not clear yet",
-        "unmeasured": "Not known: nothing was measured without drafts",
-    }[verdict.decision]
+    return _answer(result)[0]
 
 
 def advice(result: BenchResult) -> tuple[str, ...]:
     """Returns what to do, the most important first."""
-    return (*_switch(result), *_drafts(of_result(result).arms[0]))
+    return (*filter(None, _answer(result)[1:]), *_drafts(of_result(result).arms[0]))
 
 
-def _switch(result: BenchResult) -> Iterator[str]:
+def _answer(result: BenchResult) -> tuple[str, str]:
+    """Returns the answer in a few words, and what to do about it."""
     verdict, loads = result.verdict, of_result(result).loads
+    known = [(level.load, level.speedup) for level in result.levels if level.speedup]
     if verdict.decision == "on":
-        known = (level.load for level in result.levels if level.speedup)
-        highest = max(known, key=lambda load: load.value, default=loads[-1])
-        yield (f"Leave drafts on. The highest measured load is {highest}; measure again if you expect more.")
-    elif verdict.decision == "up_to" and verdict.switch_off_above is not None:
+        highest = max((load for load, _ in known), key=lambda load: load.value, default=loads[-1])
+        what = f"Leave drafts on. The highest measured load is {highest}; measure again if you expect more."
+        if len(known) < len(loads):
+            return f"Worth it, at {len(known)} of the {len(loads)} loads that were measured", what
+        return "Worth it, at every load that was measured", what
+    if verdict.decision == "up_to":
+        if verdict.switch_off_above is None:
+            return "Worth it at low load", ""
         limit = at_most(loads, verdict.switch_off_above)
-        yield (
+        return f"Worth it, up to {limit}", (
             f"Use drafts up to {limit}, and plain decoding (num_draft_tokens: 0) above"
             + ("; " if verdict.break_even else ", where no difference was found; ")
             + "trtspec's adaptive policy (speculation.policy: adaptive) shortens drafts as load grows."
         )
-    elif verdict.decision == "off":
-        yield (
+    if verdict.decision == "off":
+        return "Not worth it as it is", (
             "Serve without drafts (num_draft_tokens: 0), until another draft or another K does better: "
             "trtspec tune searches for one."
         )
-    elif verdict.decision == "undecided" and any(map(_is_sure, result.levels)):
-        yield (
+    if verdict.decision == "undecided" and any(ratio.low > 1 or ratio.high < 1 for _, ratio in known):
+        return "It depends on the load", (
             "Use drafts at loads whose whole interval is above 1x, and plain decoding (num_draft_tokens: 0) "
             "at loads whose interval is below. Measure for longer (more pairs of blocks) if 1x is within "
             "the interval."
         )
-    elif verdict.decision == "undecided":
-        yield (
+    if verdict.decision == "undecided":
+        return "Not clear yet", (
             "Measure for longer (more pairs of blocks), or on an otherwise idle machine: the differences "
             "are within its noise."
         )
-    elif verdict.decision == "unmeasured" and any(level.arms.plain for level in result.levels):
-        yield "Measure again: the notes say why no load has a speed-up, and how to repair that."
-    elif verdict.decision == "unmeasured":
-        yield (
-            "Measure again with --baseline and the address of the same model without drafts: without it the "
-            "gain is unknown."
-        )
-
-
-def _is_sure(level: LoadResult) -> bool:
-    """Returns True if a load's whole interval is above or below 1."""
-    return level.speedup is not None and (level.speedup.low > 1 or level.speedup.high < 1)
+    if any(level.arms.plain for level in result.levels):
+        why = "Measure again: the notes say why no load has a speed-up, and how to repair that."
+        return "Not known: no speed-up can be stated", why
+    return "Not known: nothing was measured without drafts", (
+        "Measure again with --baseline and the address of the same model without drafts: without it the "
+        "gain is unknown."
+    )
 
 
 def _drafts(arm: ReportArm) -> Iterator[str]:

@@ -8,7 +8,7 @@ from math import sqrt
 
 from trtspec.measure.bench.result import ArmFigures, BenchResult, Interval, LoadResult, OfferedLoad
 from trtspec.measure.report.document import Figure, LegendKey, ReportSection, Table
-from trtspec.measure.report.measured import MeasuredArms, ReportArm, axis_of, load_header, short
+from trtspec.measure.report.measured import MeasuredArms, ReportArm, axis_of, short
 from trtspec.measure.report.numbers import interval, plain, times, with_interval
 from trtspec.measure.report.plot import Line, PlotPoint, amounts, draw, of_ratios
 
@@ -89,7 +89,7 @@ def throughput(measured: MeasuredArms, gain: Gain) -> ReportSection:
         speeds = (figures.tokens_per_second if figures else None for figures in known)
         told = (with_interval(plain(speed.value if speed else None), speed, plain) for speed in speeds)
         rows.append((f"{load.value:g}", *told, with_interval(times(ratio), ratio, "{:.2f}".format)))
-    header = (load_header(measured.loads), *(arm.name for arm in measured.arms), gain.title)
+    header = (measured.header[0], *(arm.name for arm in measured.arms), gain.title)
     caption = f"Tokens a second, all streams together, with intervals of {gain.confidence:.0%}"
     note = ""
     if measured.loads[0].kind == "rate":

@@ -75,12 +75,13 @@ class SelfTest:
         for build in self.pair.builds(texts):
             start = time.monotonic()
             if build.numbers == "fp8" and find_spec("modelopt") is None:
-                yield _outcome(
-                    build, "build", Ruling.NOT_TRIED, "calibration on this machine needs the extra fp8"
-                )
+                why = "calibration on this machine needs the extra fp8"
+                yield _outcome(build, "build", Ruling.NOT_TRIED, why)
                 continue
             try:
-                made = self._built(build)
+                recipe, output = build.write(self.folder), self.folder / build.name
+                in_container = self.in_container and build.numbers != "float32"
+                made = build_recipe(recipe, output=output, container=in_container, progress=self.watch).plan
             except StepError as error:
                 yield _outcome(build, "build", Ruling.DIFFERS, _words(error), start)
                 continue
@@ -91,18 +92,9 @@ class SelfTest:
                 yield from self._beside_the_engines(build, made)
             yield from self._served(build)
 
-    def _built(self, build: TinyBuild) -> BuildPlan:
-        recipe = build.write(self.folder)
-        in_container = self.in_container and build.numbers != "float32"
-        output = self._output(build)
-        return build_recipe(recipe, output=output, container=in_container, progress=self.watch).plan
-
-    def _output(self, build: TinyBuild) -> Path:
-        return self.folder / build.name
-
     def _beside_the_engines(self, build: TinyBuild, made: BuildPlan) -> Iterator[Outcome]:
         """Tries the engines in a process of their own, since an engine may end its process."""
-        output, results = self._output(build), self.folder / f"{build.name}.jsonl"
+        output, results = self.folder / build.name, self.folder / f"{build.name}.jsonl"
         model = load(self.folder / f"{build.name}.yaml").recipe.serving.triton_name
         plan = budget(made.resolved)
         draft = plan.engines.get(Role.DRAFT) if plan else None
@@ -165,17 +157,14 @@ class SelfTest:
 
     def _served(self, build: TinyBuild) -> Iterator[Outcome]:
         """Serves the build under Triton, and runs `verify` on it."""
-        start, folder = time.monotonic(), self._output(build)
+        start, folder, is_up = time.monotonic(), self.folder / build.name, False
         deployed = DeployedBuild(folder, load(self.folder / f"{build.name}.yaml"))
-        is_up = False
         try:
             with served(
                 deployed, chat=False, python=None, say=self.say, in_container=self.in_container
             ) as target:
-                is_up = True
-                yield _outcome(
-                    build, build.layout, Ruling.OK, f"ready in {time.monotonic() - start:.0f} s", start
-                )
+                is_up, ready = True, f"ready in {time.monotonic() - start:.0f} s"
+                yield _outcome(build, build.layout, Ruling.OK, ready, start)
                 yield self._verified(build, folder, target.url, target.model_name)
         except TrtspecError as error:
             yield _outcome(build, "lossless" if is_up else build.layout, Ruling.DIFFERS, _words(error), start)

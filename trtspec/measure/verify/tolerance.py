@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from trtspec.measure.verify.subject import END, Row, Subject, SubjectAnswer, SubjectRequest
+from trtspec.measure.verify.subject import END, Row, Subject, SubjectRequest
 
 FLOORS = {"float32": 2.0**-10, "float16": 2.0**-5, "bfloat16": 2.0**-2, "fp8": 2.0**-1}
 """The smallest bound in nats, by the type of the numbers.
@@ -156,11 +156,15 @@ async def _by_bias(
     target: Subject, one: SubjectRequest, tokens: Sequence[int], end_ids: Sequence[int], tolerance: Tolerance
 ) -> Margins:
     """Finds each margin by bisection, to one part in 2^8; the first request decides most of them."""
-    likeliest = _token(await target.ask(one))
+
+    async def first(bias: dict[int, float]) -> int:
+        return (await target.ask(replace(one, bias=bias))).token_ids[0]
 
     async def wins(token: int, bias: float) -> bool:
         ids = end_ids if token == END else (token,)
-        return _token(await target.ask(replace(one, bias=dict.fromkeys(ids, bias)))) in ids
+        return await first(dict.fromkeys(ids, bias)) in ids
+
+    likeliest = await first({})
 
     behind, is_at_least = {}, False
     for token in tokens:
@@ -176,7 +180,3 @@ async def _by_bias(
         is_at_least |= low >= LARGEST_BIAS * (1 - 2.0**-STEPS)
         behind[token] = high
     return Margins(likeliest, behind, is_at_least)
-
-
-def _token(answer: SubjectAnswer) -> int:
-    return answer.token_ids[0]

@@ -86,11 +86,8 @@ class SecondOpinion:
     def find(python: str) -> str:
         """Returns the path of an interpreter, by its path or on PATH; raises `UnavailableError`."""
         if (found := shutil.which(python)) is None:
-            problem, repair = (
-                "is no Python interpreter that can run",
-                "name one that has vLLM: --second-opinion PYTHON",
-            )
-            raise UnavailableError(python, problem, repair)
+            repair = "name one that has vLLM: --second-opinion PYTHON"
+            raise UnavailableError(python, "is no Python interpreter that can run", repair)
         return found
 
     async def ask(self, prompts: Sequence[VerifyPrompt], max_tokens: int) -> tuple[str, list[SubjectAnswer]]:

@@ -72,16 +72,11 @@ def append_recorded(path: Path, answers: Iterable[Recorded]) -> None:
 
 
 def _line(answer: Recorded) -> bytes:
-    values: dict[str, Any] = {"name": answer.name, "category": answer.category}
-    for key in ("prompt", "prompt_token_ids", "text", "answer_token_ids"):
-        if (value := getattr(answer, key)) is not None:
-            values[key] = value
-    values |= {
-        "finish_reason": answer.finish_reason,
-        "model": answer.model,
-        "sampling": dict(answer.sampling),
+    values = {name: getattr(answer, name) for name in Recorded.__slots__} | {
+        "sampling": dict(answer.sampling)
     }
-    return json.dumps(values, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+    known = {name: value for name, value in values.items() if value is not None}
+    return json.dumps(known, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
 
 
 def _read(place: str, line: bytes) -> Recorded:

@@ -11,6 +11,7 @@ from trtspec.base.errors import ServerError
 from trtspec.base.progress import Advance
 from trtspec.client.endpoint import AskError, ChatMessage, Endpoint, EndpointRequest
 from trtspec.client.finding import find
+from trtspec.measure.bench.traffic import Tasks
 from trtspec.measure.workloads.recorded import Recorded, append_recorded, read_recorded
 from trtspec.measure.workloads.workload import Prompt
 from trtspec.train.tune.recording import Asking
@@ -67,13 +68,11 @@ async def _ask_all(
             max_tokens, sampling = prompt.max_tokens or asking.max_tokens, asking.sampling(prompt.text)
             keep(await _ask(endpoint, prompt, max_tokens, sampling))
 
-    workers = [asyncio.create_task(work()) for _ in range(min(streams, len(jobs)))]
     try:
-        await asyncio.gather(*workers)
+        async with Tasks() as tasks:
+            for _ in range(min(streams, len(jobs))):
+                tasks.start(work())
     finally:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
         await endpoint.close()
 
 

@@ -27,9 +27,9 @@ from trtspec.recipe.loader import load as load_recipe
 from trtspec.train.distill.acceptance import AcceptanceEstimate, Tally, change, measure
 from trtspec.train.distill.answers import Answers, Show, gather
 from trtspec.train.distill.curve import LossPoint, as_svg
-from trtspec.train.distill.draft import TrainedDraft
 from trtspec.train.distill.examples import examples_of
 from trtspec.train.distill.heads.student import HeadStudent
+from trtspec.train.distill.model import TrainedDraft
 from trtspec.train.distill.pair import TrainingPair, read_pair, read_target
 from trtspec.train.distill.settings import DistillationOptions
 from trtspec.train.distill.training import Checkpoints, num_steps, train

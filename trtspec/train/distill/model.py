@@ -1,9 +1,9 @@
-"""Loads models for a training: a draft, whose new folder it writes, and a target that teaches a head."""
+"""Loads the models of a training: a draft that learns, and a target that teaches a head."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,27 +11,72 @@ from typing import Any
 import torch
 from jinja2 import TemplateError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Module
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from trtspec.base.atomic import remove
 from trtspec.base.errors import ModelError
+from trtspec.base.progress import Advance
 from trtspec.checkpoint.calibrate.model import config_of
-from trtspec.models.source import DTYPES, Source
+from trtspec.checkpoint.convert import convert
+from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.models.source import Source, read_source
 from trtspec.models.tensors import INDEX
 from trtspec.models.tokenizer import TOKENIZER_FILES
+from trtspec.pipeline.engine.engine_options import BuildOptions
+from trtspec.pipeline.engine.torch_builder import build
+from trtspec.serving.executors.torch.device import CPU, find_device
+from trtspec.train.distill.pair import TrainingPair
+from trtspec.train.tune.answer import RecordedAnswer
+from trtspec.train.tune.forced import Forced
+from trtspec.train.tune.replay import Choices
 
 _CONFIGS = ("config.json", "generation_config.json", INDEX, *TOKENIZER_FILES)
 _LICENSES = ("LICENSE*", "NOTICE*", "USE_POLICY*")
 
 
-def check_trainable(source: Source) -> None:
-    """Raises ModelError for a model whose weights are quantized: they have no gradients."""
-    other = sorted({tensor.dtype for tensor in source.tensors.values()} - set(DTYPES))
-    if source.scheme is not None or other:
-        found = f"is quantized by {source.scheme.method}" if source.scheme else f"has weights of {other[0]}"
-        repair = "train the unquantized model; a build quantizes the result"
-        raise ModelError(source.folder, f"{found}, and cannot be trained", repair)
+class TrainedDraft:
+    """The draft of a pair; engines are made in `scratch`."""
+
+    def __init__(self, pair: TrainingPair, draft: Source, scratch: Path) -> None:
+        self._pair, self._draft, self._scratch = pair, draft, scratch
+
+    @property
+    def files(self) -> Sequence[Path]:
+        return self._draft.files
+
+    @property
+    def longest(self) -> int:
+        return self._pair.num_draft_tokens
+
+    def module(self) -> nn.Module:
+        """Loads it in float32: in the weights' own dtype such small steps would be lost."""
+        return load(self._draft, torch.float32)
+
+    def choices(
+        self, folder: Path | None, answers: Sequence[RecordedAnswer], advance: Advance
+    ) -> list[Sequence[Choices]]:
+        """Runs the draft's engine; on a GPU it computes in its own dtype, on a CPU in float32."""
+        draft, pair = read_source(folder) if folder else self._draft, self._pair
+        checkpoint, engine = self._scratch / "checkpoint", self._scratch / "engine"
+        device = find_device(None)
+        longest = max(len(answer.prompt) + len(answer.tokens) for answer in answers) + 1
+        remove(self._scratch)
+        try:
+            convert(draft, ConvertOptions("float32" if device == CPU else draft.dtype), checkpoint)
+            build(checkpoint, BuildOptions(1, longest, longest, longest), engine)
+            forced = Forced(engine, device, pair.target.vocab_size, pair.tokenizer.end_ids)
+            said: list[Sequence[Choices]] = []
+            for answer in answers:
+                said.append([forced.choices(answer)] * self.longest)
+                advance(1)
+            return said
+        finally:
+            remove(self._scratch)
+
+    def write(self, module: nn.Module, folder: Path) -> None:
+        write(module, self._draft, folder)
 
 
 def load(source: Source, dtype: torch.dtype) -> PreTrainedModel:

@@ -10,12 +10,11 @@ from trtspec.base.roles import Role
 from trtspec.methods.method import TRANSLATES
 from trtspec.models.download import fetch
 from trtspec.models.pair import compare, read_member, refuse
-from trtspec.models.source import Source
+from trtspec.models.source import DTYPES, Source
 from trtspec.pipeline.plan.resolved import MAX_DRAFT_LEN
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.serving.errors import TokenizerError
 from trtspec.serving.tokenizer import Tokenizer
-from trtspec.train.distill.model import check_trainable
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +71,17 @@ def read_pair(loaded: LoadedRecipe, watch: Progress) -> TrainingPair:
     }
     target, draft = read_member(folders[Role.TARGET]), read_member(folders[Role.DRAFT])
     refuse(str(loaded.path), compare(target, draft, loaded.recipe.engine.max_seq_len), loaded.recipe.backend)
-    check_trainable(draft.source)
+    _check_trainable(draft.source)
     return _pair(loaded, target.source, draft.source)
+
+
+def _check_trainable(source: Source) -> None:
+    """Raises ModelError for a model whose weights are quantized: they have no gradients."""
+    other = sorted({tensor.dtype for tensor in source.tensors.values()} - set(DTYPES))
+    if source.scheme is not None or other:
+        found = f"is quantized by {source.scheme.method}" if source.scheme else f"has weights of {other[0]}"
+        repair = "train the unquantized model; a build quantizes the result"
+        raise ModelError(source.folder, f"{found}, and cannot be trained", repair)
 
 
 def _pair(loaded: LoadedRecipe, target: Source, draft: Source | None) -> TrainingPair:

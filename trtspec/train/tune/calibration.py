@@ -121,10 +121,7 @@ class CostMeasurement:
         async def one(index: int) -> None:
             prompt = self._texts[index % len(self._texts)]
             request = CompletionRequest(
-                prompt_token_ids=prompt,
-                max_tokens=limits.max_seq_len,
-                num_draft_tokens=length,
-                end_id=NO_END,
+                prompt_token_ids=prompt, max_tokens=limits.max_seq_len, num_draft_tokens=length, end_id=NO_END
             )
             state = begin(request, limits, self._tokenizer)
             drafter = drafting(state.text) if drafting else None

@@ -37,7 +37,11 @@ class MeasuredCosts:
     ) -> None:
         self._workshop, self._kept, self._watch = workshop, kept, watch
         self._streams, self._longest = streams, longest
-        self._texts = _middling(answers, streams)
+        # The first halves of answers of medium length.
+        by_length = sorted(answers, key=lambda answer: len(answer.prompt) + len(answer.tokens))
+        first = max(0, (len(by_length) - streams) // 2)
+        chosen = by_length[first : first + streams]
+        self._texts = [[*answer.prompt, *answer.tokens[: len(answer.tokens) // 2]] for answer in chosen]
         self._last: DraftLengthCosts | None = None
 
     def __call__(self, candidate: Candidate) -> DraftLengthCosts:
@@ -90,13 +94,3 @@ class ForecastCosts:
             of_lengths(lambda length: free.costs(self._load, length), self._longest),
             step(pair.target, pair.chip, self._load).seconds,
         )
-
-
-def _middling(answers: Sequence[RecordedAnswer], count: int) -> list[list[int]]:
-    """Returns the first halves of up to `count` answers of medium length."""
-    by_length = sorted(answers, key=lambda answer: len(answer.prompt) + len(answer.tokens))
-    first = max(0, (len(by_length) - count) // 2)
-    return [
-        [*answer.prompt, *answer.tokens[: len(answer.tokens) // 2]]
-        for answer in by_length[first : first + count]
-    ]
