@@ -32,11 +32,6 @@ class Interval:
     low: float
     high: float
 
-    @property
-    def half_width(self) -> float:
-        """The larger distance to an end, which is printed after ±."""
-        return max(self.high - self.value, self.value - self.low)
-
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:

@@ -111,7 +111,7 @@ class LoadSamples:
     meanwhile: Meanwhile | None = None
     """The growth of the server's metrics over all blocks."""
     kv_reuse: dict[ArmName, KvReuseShare] = field(default_factory=dict)
-    """The draft counts of each arm, from the server's metrics."""
+    """For each arm, the prompt tokens that the KV cache had."""
     gpu_use: dict[ArmName, float | None] = field(default_factory=dict)
     """For each arm, the share of time in which the GPUs were busy; None if unknown."""
 

@@ -83,26 +83,16 @@ class Watcher(Protocol):
         """Called after a pair of blocks with the result so far; not after every one if there are many."""
 
 
-@dataclass(frozen=True, slots=True)
-class BenchOutcome:
-    """The last result of a run, and the files it wrote."""
-
-    result: BenchResult
-    files: tuple[Path, ...]
-    is_interrupted: bool
-    """True after Ctrl-C or SIGTERM."""
-
-
 async def run(
     plan: BenchPlan,
     asked: BenchTargets,
     watcher: Callable[[BenchResult, BenchPlan], Watcher],
     traffic: Traffic,
-) -> BenchOutcome:
+) -> tuple[BenchResult, tuple[Path, ...]]:
     """Measures until the end, or until Ctrl-C or SIGTERM; sets `plan.paired` by the servers it finds.
 
-    Once these are found, `watcher` returns the listener. Raises `UnavailableError` if a server does not
-    answer.
+    Returns the last result, which is partial after Ctrl-C or SIGTERM, and the files that were written. Once
+    the servers are found, `watcher` returns the listener. Raises `UnavailableError` if one does not answer.
     """
     async with AsyncExitStack() as stack:
 
@@ -130,7 +120,7 @@ async def run(
         work = asyncio.ensure_future(measure(plan, arms, traffic, metrics_url, keeper))
         with _ends_on_signals(work), suppress(asyncio.CancelledError):
             await work
-        return keeper.outcome(is_interrupted=work.cancelled())
+        return keeper.end(is_partial=work.cancelled())
 
 
 def _begun(
@@ -188,13 +178,13 @@ class _Keeper:
         self._watcher.paired(self._write(is_partial=True))
         self._spent_s += perf_counter() - begin
 
-    def outcome(self, *, is_interrupted: bool) -> BenchOutcome:
-        result = self._write(is_partial=is_interrupted)
+    def end(self, *, is_partial: bool) -> tuple[BenchResult, tuple[Path, ...]]:
+        result = self._write(is_partial=is_partial)
         samples = write_samples(self._measured, self._asked.folder, as_csv=self._asked.as_csv)
         files = [self._asked.folder / "result.json", samples]
         if self._asked.keeps_answers:
             files.append(self._asked.folder / ANSWERS)
-        return BenchOutcome(result, tuple(files), is_interrupted)
+        return result, tuple(files)
 
     def _write(self, *, is_partial: bool) -> BenchResult:
         server, key = self._of.server, self._asked.key

@@ -83,7 +83,7 @@ def _why_none(level: LoadResult) -> str:
 
 
 def _factor(speedup: Interval) -> str:
-    half = speedup.half_width
+    half = max(speedup.high - speedup.value, speedup.value - speedup.low)
     digits = 1 if half >= 0.1 else 2
     return f"{speedup.value:.{digits}f}x ± {max(half, 0.01):.{digits}f}"
 

@@ -193,17 +193,16 @@ def bench(options: BenchCommandOptions) -> None:
         if options.with_ and tokenizer is not None:
             how, timeout_s = plan.burstiness, asked.timeout_s
             traffic = AiperfTraffic(tokenizer, chat=plan.chat, burstiness=how, timeout_s=timeout_s)
-        outcome = asyncio.run(run(plan, asked, stack.enter_context(Measuring()), traffic))
-    result = outcome.result
+        result, files = asyncio.run(run(plan, asked, stack.enter_context(Measuring()), traffic))
     if options.json:
         out.data(to_json(result))
     else:
         results.print_result(result)
     for note in result.verdict.notes:
         out.warning(note)
-    for file in (*outcome.files, *_report(result, asked.folder)):
+    for file in (*files, *_report(result, asked.folder)):
         out.status(f"wrote {file}")
-    if outcome.is_interrupted:
+    if result.is_partial:
         out.warning("stopped early: the result has the measurements so far")
         raise typer.Exit(INTERRUPTED)
     if result.is_unanswered:

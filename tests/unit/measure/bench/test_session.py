@@ -20,11 +20,12 @@ from trtspec.measure.bench.compare import compare
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import BenchResult, OfferedLoad, read
 from trtspec.measure.bench.sample import ArmName, RequestSample
-from trtspec.measure.bench.session import BenchOutcome, BenchTargets, run
+from trtspec.measure.bench.session import BenchTargets, run
 from trtspec.measure.bench.traffic import OwnTraffic
 from trtspec.measure.workloads.recorded import read_recorded
 from trtspec.measure.workloads.workload import Prompt, Workload
 
+Outcome = tuple[BenchResult, tuple[Path, ...]]
 KEY = "sk-a-secret-that-nobody-may-see"
 WORKLOAD = Workload("w", "w.jsonl", tuple(Prompt(str(n), (f"prompt {n}",), "c") for n in range(100)))
 PLAN = BenchPlan(WORKLOAD, (OfferedLoad("streams", 2),), paired=False, block_prompts=4, warm_up=0)
@@ -116,7 +117,7 @@ class Watcher:
         self.told.append(f"{len(result.levels[0].pairs)} pairs, partial: {result.is_partial}")
 
 
-def bench(url: str, folder: Path, *, as_csv: bool, plan: BenchPlan = PLAN) -> tuple[BenchOutcome, Watcher]:
+def bench(url: str, folder: Path, *, as_csv: bool, plan: BenchPlan = PLAN) -> tuple[Outcome, Watcher]:
     watcher = Watcher()
     asked = BenchTargets(url, None, None, None, 30.0, folder, as_csv, keeps_answers=True, key=KEY)
     return asyncio.run(run(plan, asked, watcher, OwnTraffic())), watcher
@@ -125,10 +126,10 @@ def bench(url: str, folder: Path, *, as_csv: bool, plan: BenchPlan = PLAN) -> tu
 @pytest.mark.parametrize("as_csv", [False, True])
 def test_everything_is_written_but_the_key(server: tuple[Server, str], tmp_path: Path, as_csv: bool) -> None:
     served, url = server
-    outcome, watcher = bench(url, tmp_path, as_csv=as_csv)
+    (found, files), watcher = bench(url, tmp_path, as_csv=as_csv)
     assert served.keys == {f"Bearer {KEY}"}
     names = {"result.json", "samples.csv" if as_csv else "samples.parquet", "answers.jsonl"}
-    assert {file.name for file in outcome.files} == names == {file.name for file in tmp_path.iterdir()}
+    assert {file.name for file in files} == names == {file.name for file in tmp_path.iterdir()}
     assert not any(KEY.encode() in file.read_bytes() for file in tmp_path.iterdir())
     assert watcher.told == [
         "2 streams: 48 prompts",
@@ -136,7 +137,7 @@ def test_everything_is_written_but_the_key(server: tuple[Server, str], tmp_path:
         *(f"{number} pairs, partial: True" for number in range(1, 7)),
     ]
     result = read(tmp_path)
-    assert result == outcome.result
+    assert result == found
     assert not result.is_partial
     (level,) = result.levels
     assert level.arms.plain is not None
@@ -177,17 +178,17 @@ def test_results_on_the_way_take_no_more_than_their_share(
     monkeypatch.setattr(session, "_FREE_S", 0.0)
     monkeypatch.setattr(session, "_MOST_SHARE", 0.0)
     _, url = server
-    outcome, watcher = bench(url, tmp_path, as_csv=True)
+    (found, _), watcher = bench(url, tmp_path, as_csv=True)
     assert watcher.told[2:] == ["1 pairs, partial: True"]
-    assert read(tmp_path) == outcome.result
-    assert len(outcome.result.levels[0].pairs) == 6
+    assert read(tmp_path) == found
+    assert len(found.levels[0].pairs) == 6
     assert len(read_recorded(tmp_path / "answers.jsonl")) == 44
 
 
 def test_each_arm_has_its_own_share_of_the_cache(server: tuple[Server, str], tmp_path: Path) -> None:
     _, url = server
-    outcome, _ = bench(url, tmp_path, as_csv=True)
-    (level,) = outcome.result.levels
+    (found, _), _ = bench(url, tmp_path, as_csv=True)
+    (level,) = found.levels
     assert level.arms.speculative.inside.kv_reuse == 0
     assert level.arms.plain is not None
     assert level.arms.plain.inside.kv_reuse == 1
@@ -205,10 +206,10 @@ def test_answers_are_those_of_the_run_that_the_result_is_of(
 
 def test_two_runs_are_compared(server: tuple[Server, str], tmp_path: Path) -> None:
     _, url = server
-    first, _ = bench(url, tmp_path / "a", as_csv=True)
+    (first, _), _ = bench(url, tmp_path / "a", as_csv=True)
     longer = replace(PLAN, max_tokens=256, loads=(*PLAN.loads, OfferedLoad("streams", 4)))
-    second, _ = bench(url, tmp_path / "b", as_csv=True, plan=longer)
-    found = compare(first.result, second.result)
+    (second, _), _ = bench(url, tmp_path / "b", as_csv=True, plan=longer)
+    found = compare(first, second)
     assert [row.load for row in found.rows] == [OfferedLoad("streams", 2)]
     (row,) = found.rows
     assert row.ratio is not None
