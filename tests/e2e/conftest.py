@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import pytest
 
+from tests.command_line import trtspec
 from tests.e2e.in_docker import Deploying, Docker
 from tests.ports import free_port, free_ports
 from tests.processes import command_lines
@@ -178,8 +179,7 @@ class Deployer:
         ports: tuple[int, int, int] | None = None,
     ) -> Deploy:
         ports = ports or free_ports()
-        names = ("--http-port", "--grpc-port", "--metrics-port")
-        flags = [str(word) for pair in zip(names, ports, strict=True) for word in pair]
+        flags = _port_flags(ports)
         api_port = free_port() if with_api else 0
         flags += ["--openai-port", str(api_port)] if with_api else ["--no-openai"]
         said = self._folder / f"deploy-{len(self._started)}.log"
@@ -203,6 +203,25 @@ class Deployer:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             wait_until(partial(_is_gone, deploy), "the end of a server")
+
+
+def refused(
+    build: Path,
+    *options: str,
+    recipe: Path = RECIPE,
+    environment: Mapping[str, str] = os.environ,
+    status: int = 1,
+) -> str:
+    """What `trtspec deploy` says where it starts no server; it runs in this process."""
+    words = ("deploy", recipe, "--output", build, *_port_flags(free_ports()), "--no-openai", *options)
+    done = trtspec(*words, environment=environment)
+    assert done.returncode == status, done.stderr
+    return done.stdout + done.stderr
+
+
+def _port_flags(ports: tuple[int, int, int]) -> list[str]:
+    names = ("--http-port", "--grpc-port", "--metrics-port")
+    return [str(word) for pair in zip(names, ports, strict=True) for word in pair]
 
 
 def _is_gone(deploy: Deploy) -> bool:

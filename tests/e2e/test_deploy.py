@@ -9,7 +9,7 @@ import subprocess
 from itertools import islice
 from pathlib import Path
 
-from tests.e2e.conftest import BLS, ENDLESS, IN_PROCESS, Deploy, Deployer, Until
+from tests.e2e.conftest import BLS, ENDLESS, IN_PROCESS, Deploy, Deployer, Until, refused
 
 
 @IN_PROCESS
@@ -110,36 +110,27 @@ def test_ctrl_c_before_it_is_ready_is_130(deployer: Deployer, build_copy: Path, 
 
 
 @IN_PROCESS
-def test_a_taken_port_is_an_error_before_anything_starts(deployer: Deployer, build_copy: Path) -> None:
+def test_a_taken_port_is_an_error_before_anything_starts(build_copy: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        deploy = deployer(build_copy, "--grpc-port", str(port))
+        said = refused(build_copy, "--grpc-port", str(port))
 
-        assert deploy.ended() == 1
-
-    said = deploy.said.read_text()
     assert f"error: 127.0.0.1:{port}: the port is in use" in said
     assert "--grpc-port" in said
     assert not (build_copy / "tritonserver.log").exists()
 
 
-def test_what_was_not_built_names_the_build(deployer: Deployer, tmp_path: Path) -> None:
-    deploy = deployer(tmp_path / "nothing")
+def test_what_was_not_built_names_the_build(tmp_path: Path) -> None:
+    said = refused(tmp_path / "nothing")
 
-    assert deploy.ended() == 1
-    said = deploy.said.read_text()
     assert "there is no build here" in said
     assert "trtspec build" in said
 
 
 @IN_PROCESS
-def test_a_path_that_the_python_backend_would_break_on_is_refused(
-    deployer: Deployer, build_copy: Path
-) -> None:
-    deploy = deployer(build_copy.rename(build_copy.with_name("my build")))
+def test_a_path_that_the_python_backend_would_break_on_is_refused(build_copy: Path) -> None:
+    said = refused(build_copy.rename(build_copy.with_name("my build")))
 
-    assert deploy.ended() == 1
-    said = deploy.said.read_text()
     assert "my build/model_repository: Triton cannot serve from a path with special" in said
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import IN_PROCESS, Until
+from tests.e2e.conftest import IN_PROCESS, Until, refused
 from tests.e2e.in_docker import Deploying, Docker
 from tests.e2e.openai_requests import complete
 from tests.e2e.test_deploy_death import target_process
@@ -77,28 +77,27 @@ def test_one_that_dies_while_it_starts_is_not_waited_for(
 
 @IN_PROCESS
 class TestRefusals:
-    def refused(self, deploy: Deploying, *options: str, status: int = 1) -> str:
-        deployed = deploy(*options)
-        assert deployed.ended() == status
-        return deployed.said.read_text()
-
-    def test_no_subordinate_ids(self, docker: Docker, deploy: Deploying) -> None:
+    def test_no_subordinate_ids(self, docker: Docker, build_copy: Path) -> None:
         docker.daemon.info(json.dumps(infos.PODMAN_WITHOUT_IDS))
-        said = self.refused(deploy)
+        said = refused(build_copy, "--container", environment=docker.environment)
         assert "error: podman: this user has no subordinate ids" in said
         assert "podman system migrate" in said
 
-    def test_podman_of_another_machine(self, docker: Docker, deploy: Deploying) -> None:
+    def test_podman_of_another_machine(self, docker: Docker, build_copy: Path) -> None:
         docker.daemon.info(json.dumps(infos.PODMAN_ELSEWHERE))
-        assert "its containers run on another machine" in self.refused(deploy)
+        assert "its containers run on another machine" in refused(
+            build_copy, "--container", environment=docker.environment
+        )
 
-    def test_an_image_that_cannot_be_pulled(self, docker: Docker, deploy: Deploying) -> None:
+    def test_an_image_that_cannot_be_pulled(self, docker: Docker, build_copy: Path) -> None:
         docker.daemon.images()
         (docker.daemon.folder / "unknown_image").touch()
-        said = self.refused(deploy)
+        said = refused(build_copy, "--container", environment=docker.environment)
         assert "cannot be pulled: initializing source docker://" in said
         assert "hint: run podman pull " in said
 
-    def test_the_older_word_means_docker(self, docker: Docker, deploy: Deploying) -> None:
-        assert "it is podman that runs containers here" in self.refused(deploy, "--docker", status=2)
+    def test_the_older_word_means_docker(self, docker: Docker, build_copy: Path) -> None:
+        assert "it is podman that runs containers here" in refused(
+            build_copy, "--container", "--docker", environment=docker.environment, status=2
+        )
         assert docker.daemon.calls("run") == []
