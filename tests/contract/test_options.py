@@ -139,9 +139,15 @@ SAMPLED = {
     ),
 }
 
+# "both penalties" has them.
+IN_BOTH = ("presence penalty", "frequency penalty")
+
 
 @pytest.mark.parametrize("drafted", [0, 2])
-@pytest.mark.parametrize("name", SAMPLED)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.sweep if name in IN_BOTH else ()) for name in SAMPLED],
+)
 def test_samples_have_the_exact_distribution(
     torch_subject: Torch, answers: Answers, name: str, drafted: int
 ) -> None:

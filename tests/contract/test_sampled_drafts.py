@@ -168,8 +168,9 @@ SAMPLINGS = [
 ]
 CASES = [("draft_model", sampling) for sampling in SAMPLINGS]
 CASES += [(method, WARM) for method in ("ngram", "hybrid", "suffix")]
-# Each takes 8 s of a processor: together these have both layouts, all drafters, and both bounds of sampling.
-OFTEN = {("in_process", 0), ("bls", 4), ("bls", 5), ("in_process", 6), ("bls", 7)}
+# Each takes 4 s of a processor: together these have both layouts, all drafters, and both bounds of sampling.
+# Of hybrid's drafts some are those of ngram.
+OFTEN = {("in_process", 0), ("bls", 4), ("in_process", 6), ("bls", 7)}
 
 
 @pytest.mark.parametrize(
@@ -187,6 +188,7 @@ def test_texts_with_drafts_are_the_targets(load: Load, method: str, sampling: Sa
     assert sum(each.num_draft_tokens for each in coordinator.stats.by_origin.values()) > DRAWS / 4
 
 
+@pytest.mark.parametrize("load", ["in_process", pytest.param("bls", marks=pytest.mark.sweep)], indirect=True)
 def test_a_trimmed_draft_changes_no_distribution(load: Load) -> None:
     likely, _ = chance(load, "draft_model", WARM, sometimes(3))
     assert likely > 1e-3

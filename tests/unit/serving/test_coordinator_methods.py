@@ -24,9 +24,16 @@ LOOKUP = {"prompt_lookup_min": 1, "prompt_lookup_max": 4}
 METHODS = (None, Drafting("ngram", LOOKUP), Drafting("hybrid", LOOKUP), SUFFIX)
 
 
-@pytest.mark.parametrize("policy", ["fixed", "adaptive"])
 @pytest.mark.parametrize("method", METHODS, ids=["draft_model", "ngram", "hybrid", "suffix"])
-@pytest.mark.parametrize("agreement", [0.0, 0.9])
+@pytest.mark.parametrize(
+    ("agreement", "policy"),
+    [
+        (0.9, "fixed"),
+        (0.0, "adaptive"),
+        pytest.param(0.0, "fixed", marks=pytest.mark.sweep),
+        pytest.param(0.9, "adaptive", marks=pytest.mark.sweep),
+    ],
+)
 def test_many_at_once_say_what_the_target_alone_says(
     run: Run,
     tokenizer: Tokenizer,

@@ -12,14 +12,23 @@ from trtspec.cluster.kubernetes.helm import template
 from trtspec.cluster.kubernetes.values import Values
 
 CHART = Path(__file__).parents[4] / "trtspec/cluster/kubernetes/chart"
+# By the values: many tests look at the same.
+_PRINTED: dict[str, str] = {}
 
 
 def rendered(found: Values) -> list[dict[str, Any]]:
     """What `trtspec deploy --kubernetes --dry-run` prints of values."""
+    key = found.model_dump_json()
+    if key not in _PRINTED:
+        _PRINTED[key] = _printed(found)
+    return helm.objects(_PRINTED[key])
+
+
+def _printed(found: Values) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", helm.path())
         patch.setenv("KUBECONFIG", "/nonexistent")
-        return helm.objects(template(found, None))
+        return template(found, None)
 
 
 def of_kind(found: Values, kind: str, name: str | None = None) -> dict[str, Any]:

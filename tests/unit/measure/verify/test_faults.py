@@ -30,7 +30,7 @@ def test_an_honest_pair_passes(float32_build: Path, verified: Verified) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        faults.accepts_one_too_many,
+        pytest.param(faults.accepts_one_too_many, marks=pytest.mark.sweep),
         faults.drops_the_bonus_token,
         faults.keeps_a_stale_block,
         faults.begins_verifications_twice,

@@ -8,7 +8,7 @@ import torch
 from trtspec.serving.executors.torch.kernels import kernel
 
 
-@pytest.fixture(params=[1, 2, 3])
+@pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.sweep), 3])
 def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """So many threads, each of which takes some of the tasks, however few these are."""
     monkeypatch.setattr(kernel, "_WORTH_SHARING", 0)
