@@ -14,8 +14,7 @@ import trtspec
 from tests.e2e.conftest import IN_PROCESS, Deploy
 from tests.ports import free_port, free_ports
 from trtspec.deployment.options import DeployOptions
-from trtspec.gateway.addresses import LOOPBACK
-from trtspec.gateway.ports import Ports, listens
+from trtspec.gateway.ports import LOOPBACK, Ports, listens
 
 ROOT = Path(__file__).parents[2]
 BUILDING, SERVING, ASKING = re.findall(

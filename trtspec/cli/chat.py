@@ -13,7 +13,6 @@ import typer
 import trtspec
 from trtspec.base.errors import ServerError
 from trtspec.cli.generate import summary
-from trtspec.cli.terminal.api_key import read_key
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.server_options import (
     AnswerTimeoutOption,
@@ -22,6 +21,7 @@ from trtspec.cli.terminal.server_options import (
     ServedModelOption,
     TemperatureOption,
     WaitOption,
+    read_key,
 )
 from trtspec.client.client import Client
 from trtspec.client.endpoint import ChatMessage

@@ -32,8 +32,7 @@ from trtspec.deployment.logs import LogFollower
 from trtspec.deployment.options import DeployOptions
 from trtspec.deployment.rollout.standing import read
 from trtspec.deployment.rollout.steps import ALL, name_of
-from trtspec.gateway.addresses import LOOPBACK
-from trtspec.gateway.ports import GRPC, HTTP, METRICS, OPENAI, Ports
+from trtspec.gateway.ports import GRPC, HTTP, LOOPBACK, METRICS, OPENAI, Ports
 from trtspec.pipeline.containers.dialect import DOCKER
 from trtspec.pipeline.containers.program import find_program
 from trtspec.serving.rollout.state import ROLLOUT
@@ -97,12 +96,12 @@ class DeployArguments:
         typer.Option("--container", help="Serve in NVIDIA's image of the release, with docker or podman."),
     ] = False
     docker: Annotated[bool, typer.Option("--docker", hidden=True)] = False
+    """The older name of --container."""
     detach: Annotated[
         bool, typer.Option("--detach", help="With --container: leave it running when it is ready.")
     ] = False
     kubernetes: Annotated[
-        bool,
-        typer.Option("--kubernetes", help="Serve on a cluster, with the engines that a store has."),
+        bool, typer.Option("--kubernetes", help="Serve on a cluster, with the engines that a store has.")
     ] = False
     store: Annotated[
         str | None,
@@ -220,6 +219,11 @@ def _recipe(arguments: DeployArguments) -> Path:
 def _asked(context: typer.Context, arguments: DeployArguments) -> DeployOptions:
     """Returns the options for the server from the command line."""
     api_port = arguments.openai_port if arguments.openai else None
+    logs = None
+    if arguments.log_to == "stdout":
+        # The folder exists until the command ends.
+        logs = Path(context.with_resource(TemporaryDirectory(prefix="trtspec-")))
+    named = None if arguments.in_container else os.environ.get(ROLLOUT)
     return DeployOptions(
         host=arguments.host,
         ports=Ports(arguments.http_port, arguments.grpc_port, arguments.metrics_port, api_port),
@@ -227,9 +231,9 @@ def _asked(context: typer.Context, arguments: DeployArguments) -> DeployOptions:
         grace_s=arguments.grace,
         api_keys=arguments.api_keys,
         json_logs=arguments.log_format == "json",
-        logs=_logs(context, arguments.log_to),
+        logs=logs,
         trace_config=tuple(arguments.trace_config or ()),
-        rollout=None if arguments.in_container else _rollout(),
+        rollout=Path(named) if named else None,
         python=arguments.python,
         plain=arguments.plain,
     )
@@ -277,8 +281,8 @@ def _stay(site: Site, *, restart: bool) -> None:
 
 def _check_together(arguments: DeployArguments) -> None:
     """Refuses options that have no effect without another one, or beside it."""
-    if arguments.docker:
-        _check_docker()
+    if arguments.docker and find_program().dialect is not DOCKER:
+        raise typer.BadParameter("it is podman that runs containers here: --container", param_hint="--docker")
     if arguments.detach and not arguments.in_container:
         raise typer.BadParameter("only a container can be left running: --container", param_hint="--detach")
     if arguments.detach and arguments.log_to == "stdout":
@@ -308,25 +312,6 @@ def _check_options(context: typer.Context, build: DeployedBuild) -> None:
         source = context.get_parameter_source(name)
         if source and source.name == "COMMANDLINE":
             raise typer.BadParameter(why, param_hint=f"--{name.replace('_', '-')}")
-
-
-def _logs(context: typer.Context, log_to: str) -> Path | None:
-    """Returns a folder for logs that go to stdout; it exists until the command ends."""
-    if log_to != "stdout":
-        return None
-    return Path(context.with_resource(TemporaryDirectory(prefix="trtspec-")))
-
-
-def _rollout() -> Path | None:
-    """Returns the roll-out's file that the environment names; None if it is the one in the build."""
-    named = os.environ.get(ROLLOUT)
-    return Path(named) if named else None
-
-
-def _check_docker() -> None:
-    """Refuses --docker, the older name of --container, if podman would run."""
-    if find_program().dialect is not DOCKER:
-        raise typer.BadParameter("it is podman that runs containers here: --container", param_hint="--docker")
 
 
 def _tell_rollout(recipe: Path, build: DeployedBuild, asked: DeployOptions) -> None:

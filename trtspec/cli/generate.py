@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 import trtspec
-from trtspec.cli.terminal.api_key import read_key
 from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.server_options import (
@@ -19,6 +18,7 @@ from trtspec.cli.terminal.server_options import (
     ServedModelOption,
     TemperatureOption,
     WaitOption,
+    read_key,
 )
 from trtspec.client.client import GeneratedText
 from trtspec.client.endpoint import ChatMessage, unheard
@@ -95,11 +95,7 @@ def generate(options: GenerateOptions) -> None:
     if key and options.url and "://" not in options.url:
         raise typer.BadParameter("Triton's gRPC asks for none", param_hint="--api-key-file, --api-key-env")
     client = trtspec.Client(
-        options.url,
-        options.model_name,
-        api_key=key,
-        wait_s=options.wait,
-        timeout_s=options.timeout,
+        options.url, options.model_name, api_key=key, wait_s=options.wait, timeout_s=options.timeout
     )
     is_shown = options.stream and not options.json
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt

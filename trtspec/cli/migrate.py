@@ -29,8 +29,7 @@ EXAMPLES = (
 def migrate(
     recipe: RecipeArgument,
     to: Annotated[
-        AnyBackend,
-        typer.Option("--to", help="The backend that is to serve the pair.", show_default=False),
+        AnyBackend, typer.Option("--to", help="The backend that is to serve the pair.", show_default=False)
     ],
     output: Annotated[
         Path | None,

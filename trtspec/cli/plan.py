@@ -170,9 +170,10 @@ def _print(made: BuildPlan, outlook: PlanOutlook) -> None:
     hardware = made.resolved.loaded.recipe.hardware
     print_outlook(outlook, hardware.gpu, made.resolved.target.options.max_batch_size)
     out.result()
-    rows = [
-        (choice.key, _as_yaml(choice.value), choice.origin, choice.reason) for choice in made.resolved.choices
-    ]
+    rows = []
+    for choice in made.resolved.choices:
+        value = str(choice.value).lower() if isinstance(choice.value, bool) else choice.value
+        rows.append((choice.key, value, choice.origin, choice.reason))
     out.table(rows, header=("value", "", "from", "because"))
     out.result()
     print_steps(made)
@@ -194,7 +195,3 @@ def _draw(made: BuildPlan, outlook: PlanOutlook, file: Path) -> None:
         raise UnavailableError("the picture", f"has nothing to show: {outlook.no_speed}")
     draw(outlook.speed, f"{recipe.name}: {recipe.hardware.count} x {recipe.hardware.gpu}", file)
     out.status(f"{file}: drawn")
-
-
-def _as_yaml(value: bool | int | float | str) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,17 +12,15 @@ import typer
 
 import trtspec
 from trtspec.base.errors import RefusedError, UnavailableError
-from trtspec.cli.terminal.bounds import print_checks
 from trtspec.cli.terminal.engines import require_coordinator
 from trtspec.cli.terminal.options import JsonOption, OutputOption, RecipeArgument
 from trtspec.cli.terminal.output import out
 from trtspec.client.local_server import one_address
 from trtspec.deployment.rollout import steps
-from trtspec.deployment.rollout.bounds import BoundState
+from trtspec.deployment.rollout.bounds import BoundState, Check
 from trtspec.deployment.rollout.running import RunningDeployment
 from trtspec.deployment.rollout.steps import name_of
-from trtspec.gateway.addresses import LOOPBACK
-from trtspec.gateway.ports import METRICS
+from trtspec.gateway.ports import LOOPBACK, METRICS
 from trtspec.pipeline.plan.choices import build_folder
 from trtspec.pipeline.plan.outlook import look_ahead
 from trtspec.serving.executors.torch.host import look
@@ -171,6 +170,15 @@ def _tell(moved: RolloutMove | None, nothing: str, *, as_json: bool) -> None:
         out.status(f"{name_of(moved.before)} -> {name_of(moved.after)}, for requests that begin from now on")
     if moved and not moved.is_followed:
         out.warning("the server has not followed yet; it does within a second if it runs and reads the file")
+
+
+def print_checks(checks: Sequence[Check]) -> None:
+    """Prints a blank line, then each bound with its value and whether it holds. Prints nothing without
+    bounds."""
+    if checks:
+        out.result()
+        rows = [(check.name, check.bound, check.found, check.verdict.value) for check in checks]
+        out.table(rows, header=("bound", "is", "found", ""))
 
 
 def _show(view: RolloutView, recipe: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 import typer
@@ -13,15 +13,10 @@ from trtspec.base.errors import ModelError, UnavailableError
 from trtspec.cli.terminal.options import ApiKeysOption
 from trtspec.cli.terminal.output import out
 from trtspec.client.scrape import read
-from trtspec.gateway.addresses import LOOPBACK, in_url, is_loopback
 from trtspec.gateway.openai.settings import ApiSettings, ModelCard
-from trtspec.gateway.ports import OPENAI, listen
+from trtspec.gateway.ports import LOOPBACK, OPENAI, in_url, is_loopback, listen
 from trtspec.recipe.section import ReasoningParser
 from trtspec.serving.errors import TokenizerError
-
-if TYPE_CHECKING:
-    from trtspec.gateway.openai.app import ModelText
-    from trtspec.gateway.openai.keys import Keys
 
 EXAMPLES = (
     "trtspec serve --url http://host:8000 --tokenizer build/llama/tokenizer",
@@ -69,8 +64,15 @@ def serve(options: ServeOptions) -> None:
     from trtspec.gateway.openai import server
 
     _check(options)
-    settings = _settings(options)
-    texts, loaded_keys = _load(settings)
+    names, has_defaults = tuple(options.served_model_name or ()), options.generation_config == "auto"
+    card = ModelCard(names, options.reasoning_parser, has_defaults)
+    settings = ApiSettings(
+        options.model_name, options.url, options.tokenizer, options.api_keys, options.max_requests, card
+    )
+    try:
+        texts, loaded_keys = server.load(settings)
+    except TokenizerError as error:
+        raise ModelError(error.path, error.problem, "name the folder tokenizer of a build") from None
     listener = listen(options.host, options.port)
     try:
         read(f"{options.url.rstrip('/')}/v2/models/{options.model_name}/ready")
@@ -92,27 +94,6 @@ def _check(options: ServeOptions) -> None:
         check_keys(options.api_keys)
     elif not is_loopback(options.host):
         out.warning("everybody who reaches OpenAI's API may use it; --api-keys FILE requires keys")
-
-
-def _settings(options: ServeOptions) -> ApiSettings:
-    names, has_defaults = tuple(options.served_model_name or ()), options.generation_config == "auto"
-    return ApiSettings(
-        options.model_name,
-        options.url,
-        str(options.tokenizer) if options.tokenizer else None,
-        str(options.api_keys) if options.api_keys else None,
-        options.max_requests,
-        ModelCard(names, options.reasoning_parser, has_defaults),
-    )
-
-
-def _load(settings: ApiSettings) -> tuple[ModelText, Keys]:
-    from trtspec.gateway.openai import server
-
-    try:
-        return server.load(settings)
-    except TokenizerError as error:
-        raise ModelError(error.path, error.problem, "name the folder tokenizer of a build") from None
 
 
 def _is_url(url: str) -> bool:

@@ -66,8 +66,7 @@ def pull(
         str, typer.Option("--output", metavar="DIR", help="Write the build into this new folder.")
     ],
     reuse: Annotated[
-        bool,
-        typer.Option("--reuse", help="Keep the folder if it is this entry to the last byte."),
+        bool, typer.Option("--reuse", help="Keep the folder if it is this entry to the last byte.")
     ] = False,
 ) -> None:
     """Fetch a build that is ready to be served, or one engine.

@@ -17,8 +17,7 @@ from trtspec.cli.terminal.output import out
 from trtspec.client.local_server import one_address
 from trtspec.client.scrape import parse, read
 from trtspec.deployment.figures import between, choose
-from trtspec.gateway.addresses import LOOPBACK
-from trtspec.gateway.ports import METRICS
+from trtspec.gateway.ports import LOOPBACK, METRICS
 
 if TYPE_CHECKING:
     from trtspec.deployment.figures import ServerFigures

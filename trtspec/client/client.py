@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from trtspec.base.errors import ServerError, UnavailableError
-from trtspec.client.counters import Growth
 from trtspec.client.endpoint import (
     AskError,
     ChatMessage,
@@ -26,10 +25,9 @@ from trtspec.client.endpoint import (
 from trtspec.client.finding import DEFAULT_MODEL, StreamingEndpoint, find, metrics_beside
 from trtspec.client.grpc import GrpcClient, overdue
 from trtspec.client.local_server import LocalServer, one_address
-from trtspec.client.scrape import Scrape, parse, read
+from trtspec.client.scrape import Growth, Scrape, parse, read
 from trtspec.client.triton import VLLM_INPUT
-from trtspec.gateway.addresses import LOOPBACK
-from trtspec.gateway.ports import GRPC, HTTP, OPENAI, listens
+from trtspec.gateway.ports import GRPC, HTTP, LOOPBACK, OPENAI, listens
 
 API = f"http://{LOOPBACK}:{OPENAI}/v1"
 """OpenAI's API of what `trtspec deploy` serves on this machine."""

@@ -68,9 +68,8 @@ async def _find(base: URL, model: str | None, streams: Streams, chat: bool) -> F
     if await streams.get(base / "v1/models"):
         return await _openai(base / "v1", model, streams, chat)
     problem = "has neither Triton's API (/v2) nor OpenAI's (/v1)"
-    raise UnavailableError(
-        shown(str(base)), problem, "name Triton's HTTP port, or a base URL that ends in /v1"
-    )
+    repair = "name Triton's HTTP port, or a base URL that ends in /v1"
+    raise UnavailableError(shown(str(base)), problem, repair)
 
 
 async def _triton(base: URL, model: str | None, streams: Streams, server: dict[str, Any]) -> FoundServer:

@@ -25,8 +25,6 @@ WIRE = {
 }
 BY_NAME = {tensor.name: tensor for tensor in INPUTS}
 LISTS = {tensor.name for tensor in OUTPUTS if -1 in tensor.dims}
-
-
 _LOOK_S = 10.0
 """The seconds that a server has to answer whether a model is there, and which inputs it takes."""
 
@@ -48,10 +46,8 @@ class GrpcClient:
             try:
                 if self._triton.is_model_ready(self._model_name, client_timeout=_LOOK_S):
                     return
-                problem, repair = (
-                    f"has no model {self._model_name} that is ready",
-                    "name one with --model-name",
-                )
+                problem = f"has no model {self._model_name} that is ready"
+                repair = "name one with --model-name"
             except InferenceServerException as error:
                 problem = f"no Triton server answers: {_first_line(error)}"
                 repair = (

@@ -17,6 +17,7 @@ from trtspec.client.endpoint import AskError, Hear, TimedAnswer
 _CONNECT_S = 10.0
 _MOST_WORDS = 300
 _BUSY = (429, 503)
+_JSON = {"Content-Type": "application/json"}
 
 Add = Callable[[TimedAnswer, dict[str, Any], float], None]
 """Adds an event, and the `perf_counter` at which it came, to the answer; raises `AskError`."""
@@ -59,12 +60,11 @@ class Streams:
 
         `sent` is when the request began, for errors.
         """
-        async with (
-            _told(sent),
-            self._session.post(url, data=orjson.dumps(body), headers=_JSON) as response,
-        ):
-            if response.status != 200:
-                raise _refusal(response.status, await response.text(errors="replace"), sent)
+        async with _told(sent), self._session.post(url, data=orjson.dumps(body), headers=_JSON) as response:
+            if (status := response.status) != 200:
+                kind = "refused" if status in _BUSY else "rejected" if status < 500 else "failed"
+                problem = f"{status}: {problem_of(await response.text(errors='replace'))}"
+                raise AskError(kind, problem, sent)
             tail = b""
             async for chunk in response.content.iter_any():
                 now = perf_counter()
@@ -93,9 +93,6 @@ class Streams:
         await self._session.close()
 
 
-_JSON = {"Content-Type": "application/json"}
-
-
 @asynccontextmanager
 async def _told(sent: float) -> AsyncIterator[None]:
     """Turns what aiohttp raises into `AskError`."""
@@ -121,11 +118,6 @@ def _parsed(data: bytes, sent: float) -> Any:
         return orjson.loads(data)
     except ValueError:
         raise AskError("unreadable", f"not JSON: {data[:60]!r}", sent) from None
-
-
-def _refusal(status: int, text: str, sent: float) -> AskError:
-    kind = "refused" if status in _BUSY else "rejected" if status < 500 else "failed"
-    return AskError(kind, f"{status}: {problem_of(text)}", sent)
 
 
 def problem_of(text: str) -> str:

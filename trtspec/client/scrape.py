@@ -1,15 +1,23 @@
-"""Reads the metrics of a server, in Prometheus's text format."""
+"""Reads the metrics of a server, in Prometheus's text format, and how they grow.
+
+Names of counters are trtspec's, and those of vLLM's server where it has the same thing.
+"""
 
 from __future__ import annotations
 
 import http.client
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit
 
 from trtspec.base.errors import UnavailableError
+from trtspec.client.endpoint import DraftCounts
+
+VERIFICATIONS = "spec_decode_num_drafts"
+_DRAFTED = "spec_decode_num_draft_tokens"
+_ACCEPTED = "spec_decode_num_accepted_tokens"
 
 Labels = dict[str, str]
 _LINE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
@@ -34,6 +42,40 @@ class Scrape:
     def total(self, name: str, **labels: str) -> float:
         """Returns the sum of the values of a metric that have these labels; 0.0 for none."""
         return sum(value for _, value in self.of(name, **labels))
+
+
+class Growth:
+    """The growth of counters between two scrapes of one server."""
+
+    def __init__(self, before: Scrape, after: Scrape) -> None:
+        self._before, self._after = before, after
+
+    def of(self, name: str, **labels: str) -> float:
+        """Returns the growth; a server that was started anew in between counts from its start."""
+        new, old = (
+            sum(scrape.total(each, **labels) for each in names(name))
+            for scrape in (self._after, self._before)
+        )
+        return new - old if new >= old else new
+
+    def has(self, name: str, **labels: str) -> bool:
+        """Says whether the server has such a counter."""
+        return any(True for each in names(name) for _ in self._after.of(each, **labels))
+
+    @property
+    def drafts(self) -> DraftCounts | None:
+        """Returns what all requests drafted in between, without a histogram.
+
+        It is None if nothing was drafted, or the server does not report it.
+        """
+        if not (verifications := self.of(VERIFICATIONS)):
+            return None
+        return DraftCounts(round(verifications), round(self.of(_DRAFTED)), round(self.of(_ACCEPTED)), ())
+
+
+def names(name: str) -> Iterable[str]:
+    """Returns the names of a metric, at trtspec's servers and at vLLM's."""
+    return (f"trtspec:{name}", f"vllm:{name}", f"vllm:{name}_total")
 
 
 def parse(text: str, at: float) -> Scrape:

@@ -15,9 +15,8 @@ from pathlib import Path
 from trtspec.client.local_server import LocalServer
 from trtspec.deployment.patience import with_engines
 from trtspec.deployment.server_kind import TRITON, ServerKind
-from trtspec.gateway.addresses import LOOPBACK, client_host, in_url, is_loopback
 from trtspec.gateway.openai.settings import ModelCard
-from trtspec.gateway.ports import Ports
+from trtspec.gateway.ports import LOOPBACK, Ports, client_host, in_url, is_loopback
 
 GRACE_S = 10.0
 """The seconds in which requests in flight must finish when the server is told to stop."""

@@ -151,7 +151,7 @@ class _Looks:
     def quantiles(self, name: str) -> tuple[float, float] | None:
         """Returns the median and the 95th percentile of a histogram; None for one without values."""
         bounds = {labels["le"] for labels, _ in self._now.of(f"{name}_bucket", model=self._model)}
-        buckets = sorted((_bound(bound), self.grown(f"{name}_bucket", le=bound)) for bound in bounds)
+        buckets = sorted((float(bound), self.grown(f"{name}_bucket", le=bound)) for bound in bounds)
         found = [quantile(share, buckets) for share in (0.5, 0.95)]
         return None if math.isnan(found[0]) else (found[0], found[1])
 
@@ -179,10 +179,6 @@ def _kv_use(now: Scrape, model: str) -> dict[str, float]:
     return told or {
         labels["model"]: use for labels, use in now.of(KV_FRACTION, kv_cache_block_type="fraction")
     }
-
-
-def _bound(text: str) -> float:
-    return float(text.replace("+Inf", "inf"))
 
 
 def _share(part: float, whole: float) -> float | None:

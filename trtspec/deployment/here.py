@@ -32,8 +32,7 @@ from trtspec.deployment.stubs import Stubs
 from trtspec.deployment.triton_launch import TritonLaunch
 from trtspec.deployment.triton_server import Door, TritonServer
 from trtspec.deployment.vendor_launch import VendorLaunch, difference
-from trtspec.gateway.addresses import LOOPBACK
-from trtspec.gateway.ports import Ports, are_free, check_free, reserved_ports
+from trtspec.gateway.ports import LOOPBACK, Ports, are_free, check_free, reserved_ports
 from trtspec.gateway.triton.front import Front
 from trtspec.pipeline.machine.devices import find_gpus
 from trtspec.pipeline.machine.installed import this_runtime

@@ -13,7 +13,6 @@ from trtspec.base.tail import Tail, last_bytes
 KEPT = 4 << 20
 """So many bytes at the end of a log stay, to say why a server has ended."""
 
-_OF_MEASUREMENTS = Path(".trtspec", "served")
 # The last lines come from this many bytes.
 _LAST = 1 << 16
 _LOOK_S = 0.2
@@ -27,16 +26,6 @@ def begin_log(log: Path) -> None:
     if log.exists():
         log.replace(log.with_suffix(".log.1"))
     log.touch()
-
-
-def logs_of_measurement(build: Path) -> Path:
-    """Creates and returns the folder for the logs of a server that only serves a measurement.
-
-    A deployment of the same build may run beside it, and writes its own into the build.
-    """
-    folder = build / _OF_MEASUREMENTS
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def last_lines(log: Path, count: int = 12) -> list[str]:

@@ -39,16 +39,12 @@ class OpenAi:
 
     def __init__(self, deployment: Deployment, url_host: str) -> None:
         """Takes the host on which the server's HTTP is; raises `UnavailableError` for a file without keys."""
-        tokenizer, keys = str(deployment.build / "tokenizer"), deployment.api_keys
+        keys = deployment.api_keys
         if keys is not None:
             check_keys(keys)
-        self._settings = ApiSettings(
-            deployment.model_name,
-            None,
-            tokenizer,
-            str(keys.resolve()) if keys else None,
-            card=deployment.card,
-        )
+            keys = keys.resolve()
+        tokenizer, card = deployment.build / "tokenizer", deployment.card
+        self._settings = ApiSettings(deployment.model_name, None, tokenizer, keys, card=card)
         self._host, self._port, self._log = deployment.host, deployment.ports.openai, deployment.api_log
         self._url_host = url_host
         self._lock, self._is_over = threading.Lock(), threading.Event()

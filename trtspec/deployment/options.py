@@ -9,9 +9,7 @@ from pathlib import Path
 
 from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.deployment import GRACE_S, rollout_file
-from trtspec.deployment.logs import logs_of_measurement
-from trtspec.gateway.addresses import LOOPBACK
-from trtspec.gateway.ports import OPENAI, Ports, reserved_ports
+from trtspec.gateway.ports import LOOPBACK, OPENAI, Ports, reserved_ports
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,9 @@ def for_measurement(
     build: DeployedBuild, *, has_api: bool = True, python: Path | None = None, plain: bool = False
 ) -> Iterator[DeployOptions]:
     """Yields options for a server that only serves a measurement, on reserved ports."""
-    logs = logs_of_measurement(build.folder.resolve())
+    # A deployment of the same build may run beside it, and writes its own logs into the build.
+    logs = build.folder.resolve() / ".trtspec/served"
+    logs.mkdir(parents=True, exist_ok=True)
     with reserved_ports(4) as (http, grpc, metrics, api):
         yield DeployOptions(
             ports=Ports(http, grpc, metrics, api if has_api or build.is_of_server else None),

@@ -11,12 +11,17 @@ from trtspec.base.tail import last_bytes
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.logs import KEPT
 
-CAUSES = (
+GPU_CAUSES = (
     gpu_memory(
         "end other programs on the GPU (nvidia-smi), or lower engine.max_batch_size or engine.max_seq_len"
     ),
     DRIVER,
     EXCLUSIVE,
+)
+"""Messages of any server that tell of trouble with its GPU."""
+
+CAUSES = (
+    *GPU_CAUSES,
     Cause(r"unrecognized arguments?: (.+)", "does not know {0}", "install the release of the build"),
     Cause(
         r"pip install (arctic-inference==[\d.]+)",

@@ -22,8 +22,8 @@ from trtspec.deployment.installed_triton import IN_IMAGE, TritonInstall
 from trtspec.deployment.shared_memory import PREFIX
 from trtspec.deployment.site import ANY, LaunchCommand
 from trtspec.deployment.vendor_launch import VendorLaunch
-from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.client_bounds import MAX_BODY
+from trtspec.gateway.ports import LOOPBACK
 from trtspec.pipeline.containers.container import Container, name_for
 from trtspec.pipeline.machine.installed import image_runtime
 from trtspec.recipe.releases import release_of

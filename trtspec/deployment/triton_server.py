@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from trtspec.base.causes import DRIVER, EXCLUSIVE, Cause, find_cause, gpu_memory
+from trtspec.base.causes import Cause, find_cause
 from trtspec.base.errors import ServerError, StuckError
 from trtspec.base.extras import how_to_install
 from trtspec.deployment.deployment import Deployment
-from trtspec.deployment.server import RunningServer, ServerProcess, how_ended
+from trtspec.deployment.server import GPU_CAUSES, RunningServer, ServerProcess, how_ended
 from trtspec.deployment.stubs import Stubs
 from trtspec.deployment.triton_launch import KEY_HEADER
 from trtspec.gateway.ports import Ports
@@ -69,11 +69,7 @@ _CAUSES = (
         "build and serve in the same image: trtspec build --container, trtspec deploy --container",
     ),
     Cause(r"No module named 'torch'", "the engines' Python has no PyTorch", how_to_install("torch")),
-    gpu_memory(
-        "end other programs on the GPU (nvidia-smi), or lower engine.max_batch_size or engine.max_seq_len"
-    ),
-    DRIVER,
-    EXCLUSIVE,
+    *GPU_CAUSES,
     Cause(
         r"triton_python_backend_stub: error while loading shared libraries: ([^\s:]+)",
         "Triton's Python backend lacks {0}",

@@ -1,4 +1,4 @@
-"""The ports of a Triton server, and of the API in front of it."""
+"""The addresses and ports of servers: who can reach them, which are free, how clients and URLs write them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtspec.base.errors import UnavailableError
-from trtspec.gateway.addresses import LOOPBACK
+
+LOOPBACK = "127.0.0.1"
 
 HTTP, GRPC, METRICS, OPENAI = 8000, 8001, 8002, 9000
 """The ports that are taken by default: Triton's own, and that of OpenAI's API."""
-
 
 # The range of ip(7)'s ip_local_port_range, both ends in it.
 _GIVEN_BY_KERNEL = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -83,6 +83,21 @@ def _reservation() -> socket.socket:
         else:
             return mark
     raise UnavailableError(LOOPBACK, "no port is free", "stop servers that are not needed")
+
+
+def in_url(host: str) -> str:
+    """Returns the host as URLs write it."""
+    return f"[{host}]" if ":" in host else host
+
+
+def is_loopback(host: str) -> bool:
+    """Says whether only this machine can reach a server that listens on the host."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def client_host(host: str) -> str:
+    """Returns the host at which a client on this machine finds a server that listens on `host`."""
+    return {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)  # noqa: S104
 
 
 def address_of(host: str) -> str:

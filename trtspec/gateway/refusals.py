@@ -22,11 +22,7 @@ class Refusal(Enum):
     INVALID_REQUEST = "invalid_request"
 
 
-OF_BODIES = {
-    408: Refusal.BODY_TOO_SLOW,
-    413: Refusal.BODY_TOO_LARGE,
-    503: Refusal.TOO_MANY_BODIES,
-}
+OF_BODIES = {408: Refusal.BODY_TOO_SLOW, 413: Refusal.BODY_TOO_LARGE, 503: Refusal.TOO_MANY_BODIES}
 """The refusals of bodies, by their HTTP status."""
 
 

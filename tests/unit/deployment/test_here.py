@@ -17,8 +17,7 @@ from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.here import serve_triton
 from trtspec.deployment.installed_triton import TritonInstall, find_triton
 from trtspec.deployment.triton_launch import TritonLaunch
-from trtspec.gateway.addresses import LOOPBACK
-from trtspec.gateway.ports import Ports, check_free
+from trtspec.gateway.ports import LOOPBACK, Ports, check_free
 
 TRITON = TritonInstall(Path("/opt/tritonserver/bin/tritonserver"))
 

@@ -18,8 +18,7 @@ from tests.processes import command_line, command_lines
 from trtspec.deployment import openai
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.openai import OpenAi
-from trtspec.gateway.addresses import LOOPBACK
-from trtspec.gateway.ports import Ports
+from trtspec.gateway.ports import LOOPBACK, Ports
 
 
 @pytest.fixture

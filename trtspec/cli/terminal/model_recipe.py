@@ -78,7 +78,8 @@ def write_recipe(model: Path | str, choices: ModelChoices) -> Path:
 
 
 def recipe_text(model: Path | str, choices: ModelChoices) -> str:
-    """Returns the recipe; without a draft or a method the drafts come from the text itself.
+    """Returns the recipe; without a draft or a method the drafts come from the text itself, and the
+    GPU is this machine's first one.
 
     Raises `OptionError` for an unknown method or GPU.
     """
@@ -98,17 +99,14 @@ def recipe_text(model: Path | str, choices: ModelChoices) -> str:
         lines.append(f"draft: {{model: {flow(draft)}}}")
     if method := choices.method or (None if choices.draft else _FROM_TEXT):
         lines.append(f"speculation: {{method: {flow(method)}}}")
-    return "\n".join([*lines, f"hardware: {{gpu: {flow(choices.gpu or _gpu())}}}", ""])
+    if not (gpu := choices.gpu):
+        found = find_gpus()
+        gpu = product_of(found[0]).name if found else NONE
+    return "\n".join([*lines, f"hardware: {{gpu: {flow(gpu)}}}", ""])
 
 
 def _resolved(model: Path | str) -> Path | str:
     return model.resolve() if isinstance(model, Path) else model
-
-
-def _gpu() -> str:
-    """Returns the recipes' name of this machine's first GPU, or `none`."""
-    found = find_gpus()
-    return product_of(found[0]).name if found else NONE
 
 
 def _name(model: Path | str) -> str:

@@ -23,8 +23,7 @@ OutputOption = Annotated[
     str | None, typer.Option("--output", metavar="DIR", help="The build directory; build/<name> if left out.")
 ]
 BackendOption = Annotated[
-    AnyBackend | None,
-    typer.Option("--backend", help="Use this backend instead of the recipe's."),
+    AnyBackend | None, typer.Option("--backend", help="Use this backend instead of the recipe's.")
 ]
 ApiKeysOption = Annotated[
     Path | None,

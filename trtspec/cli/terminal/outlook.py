@@ -11,7 +11,7 @@ from trtspec.cli.terminal.output import out
 from trtspec.pipeline.plan.speed import ACCEPTANCES
 
 if TYPE_CHECKING:
-    from trtspec.forecast.rules import Judgement, RuleAdvice
+    from trtspec.forecast.rules import Judgement
     from trtspec.pipeline.plan.alternatives import Alternative
     from trtspec.pipeline.plan.embedded import Embedded
     from trtspec.pipeline.plan.memory import Budget
@@ -39,11 +39,14 @@ def print_outlook(outlook: PlanOutlook, gpu: str, places: int) -> None:
     if outlook.speed:
         _print_speed(outlook.speed, gpu, places)
         out.result()
-    _print_advice(outlook.advice)
+    out.table(_rules(outlook.advice.rules), header=("", "rules of thumb"))
+    out.result()
+    out.table(_rules(outlook.advice.checklist), header=("", "before production"))
 
 
 def outlook_as_json(outlook: PlanOutlook) -> dict[str, Any]:
-    on_host = _embedded_as_json(outlook.on_cpu) if outlook.on_cpu else None
+    on_cpu = outlook.on_cpu
+    on_host = {**asdict(on_cpu), "problem": on_cpu.problem} if on_cpu else None
     memory: dict[str, Any] = {"memory": on_host}
     if outlook.memory:
         memory = {"memory": _memory_as_json(outlook.memory), "host_memory": on_host}
@@ -60,11 +63,7 @@ def _print_memory(budget: Budget) -> None:
     """Prints a GPU's memory: what the engines take of it, and what the rest is for."""
     engines = budget.engines.items()
     rows = [
-        (
-            "weights",
-            gib(budget.weights),
-            ", ".join(f"{role} {gib(engine.weights)}" for role, engine in engines),
-        ),
+        ("weights", gib(budget.weights), ", ".join(f"{role} {gib(one.weights)}" for role, one in engines)),
         ("workspace", gib(budget.workspace), "an estimate: activations, logits, CUDA, TensorRT"),
         (
             "KV cache",
@@ -111,10 +110,6 @@ def _print_embedded(embedded: Embedded) -> None:
         ("threads", str(embedded.threads), f"{embedded.because}; fewer while others are busy on them"),
     ]
     out.table(rows, header=("memory", gib(embedded.free), "free on this machine, for its CPU"))
-
-
-def _embedded_as_json(embedded: Embedded) -> dict[str, Any]:
-    return {**asdict(embedded), "problem": embedded.problem}
 
 
 def _print_speed(speed: Speed, gpu: str, places: int) -> None:
@@ -213,18 +208,8 @@ def _alternatives_as_json(found: Sequence[Alternative]) -> list[dict[str, Any]]:
     ]
 
 
-def _print_advice(advice: RuleAdvice) -> None:
-    """Prints each rule and each thing of the checklist with its verdict and number."""
-    out.table(_rules(advice.rules), header=("", "rules of thumb"))
-    out.result()
-    out.table(_rules(advice.checklist), header=("", "before production"))
-
-
-def _rules(judgements: Sequence[Judgement]) -> list[tuple[str, str]]:
-    return [(one.verdict, _rule(one)) for one in judgements]
-
-
-def _rule(one: Judgement) -> str:
-    """Returns a rule with its number and what follows, where there are any."""
-    found = "; ".join(part for part in (one.number, one.then) if part)
-    return f"{one.rule}: {found}" if found else one.rule
+def _rules(judgements: Sequence[Judgement]) -> Iterator[tuple[str, str]]:
+    """Yields each verdict, and its rule with its number and what follows, where there are any."""
+    for one in judgements:
+        found = "; ".join(part for part in (one.number, one.then) if part)
+        yield one.verdict, f"{one.rule}: {found}" if found else one.rule

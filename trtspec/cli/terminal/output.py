@@ -146,11 +146,7 @@ def _lines(before: str, last: str, columns: int | None) -> list[str]:
         return [before + last]
     if columns - len(before) >= _NARROWEST:
         return textwrap.wrap(
-            last,
-            columns,
-            initial_indent=before,
-            subsequent_indent=" " * len(before),
-            break_on_hyphens=False,
+            last, columns, initial_indent=before, subsequent_indent=" " * len(before), break_on_hyphens=False
         )
     return [before, *textwrap.wrap(last, columns, initial_indent=_INDENT, subsequent_indent=_INDENT)]
 

@@ -1,11 +1,20 @@
-"""Defines the options of the commands that ask a server: its address, its model and its key."""
+"""Defines the options of the commands that ask a server: its address, its model and its key.
+
+A key comes from a file or a variable, because every user of the machine can read a command line.
+"""
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from trtspec.base.errors import UnavailableError
 
 ServerUrlOption = Annotated[
     str | None,
@@ -21,8 +30,7 @@ WaitOption = Annotated[
     float, typer.Option("--wait", min=0, help="Seconds to wait for the server to be ready.")
 ]
 AnswerTimeoutOption = Annotated[
-    float,
-    typer.Option("--timeout", min=1, help="The most seconds that an answer may take."),
+    float, typer.Option("--timeout", min=1, help="The most seconds that an answer may take.")
 ]
 TemperatureOption = Annotated[
     float | None,
@@ -45,3 +53,43 @@ BaselineApiKeyFileOption = Annotated[
     Path | None,
     typer.Option("--baseline-api-key-file", metavar="FILE", help="A file with the API key of the baseline."),
 ]
+
+
+def read_key(file: Path | None, variable: str | None = None) -> str | None:
+    """Returns the key in the variable, or else in the file; None if neither is named.
+
+    Raises `UnavailableError` where there is none.
+    """
+    if variable is not None:
+        if not (found := os.environ.get(variable)):
+            raise UnavailableError(variable, "is not set in the environment", "export it, or --api-key-file")
+        return found
+    if file is None:
+        return None
+    try:
+        lines = file.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnavailableError(file, f"cannot be read: {error}") from None
+    if not lines:
+        raise UnavailableError(file, "has no API key", "write the key as its first line")
+    return lines[0]
+
+
+def typed(without: Collection[str] = ()) -> str:
+    """Returns the command line without what may be secret in its URLs.
+
+    The options in `without`, each of which takes a value, are left out.
+    """
+    from trtspec.client.finding import shown
+
+    def plain(word: str) -> str:
+        option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        return option + equals + (shown(value) if "://" in value else value)
+
+    kept, is_value = ["trtspec"], False
+    for word in sys.argv[1:]:
+        is_left_out = word.partition("=")[0] in without
+        if not is_value and not is_left_out:
+            kept.append(plain(word))
+        is_value = is_left_out and "=" not in word
+    return shlex.join(kept)

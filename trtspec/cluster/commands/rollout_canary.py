@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trtspec.base.errors import ClusterError
-from trtspec.cli.terminal.bounds import print_checks
+from trtspec.cli.rollout import print_checks
 from trtspec.cli.terminal.options import ContextOption, JsonOption, NamespaceOption, RecipeArgument
 from trtspec.cli.terminal.output import INTERRUPTED, out
 from trtspec.cluster.commands.kubernetes import find_values

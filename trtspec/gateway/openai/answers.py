@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -18,46 +18,26 @@ from trtspec.serving.tokenizer import Tokenizer
 DONE = b"data: [DONE]\n\n"
 
 
-class Route(Protocol):
-    """The names and the form of a choice in which the two routes differ."""
+class Chat:
+    """The names and the form of a choice of `/v1/chat/completions`."""
 
-    prefix: str
-    whole: str
-    chunk: str
-    called: str
+    prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+    called = "tool_calls"
     """The reason for an end with calls."""
 
     def plain(self, choice: int, text: str) -> bytes:
         """Returns a chunk's choice that has only text, in JSON."""
-        ...
-
-    def part(self, piece: ChoicePiece, found: ParsedText, log_probs: Any, first: int) -> dict[str, Any]:
-        """Returns a chunk's choice; `first` is the number of its first call among the choice's calls."""
-        ...
-
-    def choice(self, piece: ChoicePiece, found: ParsedText, log_probs: Any) -> dict[str, Any]:
-        """Returns a choice of a whole answer."""
-        ...
-
-    def log_probs(self, tokenizer: Names, piece: ChoicePiece, offset: int) -> dict[str, Any]: ...
-
-
-class Chat:
-    """`/v1/chat/completions`."""
-
-    prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"
-    called = "tool_calls"
-
-    def plain(self, choice: int, text: str) -> bytes:
         said = orjson.dumps(text)
         return b'{"index":%d,"delta":{"content":%b},"logprobs":null,"finish_reason":null}' % (choice, said)
 
     def part(self, piece: ChoicePiece, found: ParsedText, log_probs: Any, first: int) -> dict[str, Any]:
+        """Returns a chunk's choice; `first` is the number of its first call among the choice's calls."""
         delta = {"content": found.content} if found.content else {}
         delta |= _reasoning(found)
         return _choice(piece, log_probs, delta={**delta, **self.some_calls(found, first)})
 
     def choice(self, piece: ChoicePiece, found: ParsedText, log_probs: Any) -> dict[str, Any]:
+        """Returns a choice of a whole answer."""
         message: dict[str, Any] = {"role": "assistant", "content": found.content, "refusal": None}
         if found.calls:
             message |= {"content": found.content or None, **self.all_calls(found.calls)}
@@ -79,7 +59,7 @@ class Chat:
 
 
 class Completions:
-    """`/v1/completions`."""
+    """The same of `/v1/completions`."""
 
     prefix, whole, chunk = "cmpl-", "text_completion", "text_completion"
     called = "stop"
@@ -102,7 +82,7 @@ class ResponseBuilder:
     """Builds the answer to the request of that name; the `tokenizer` is for jobs with log-probabilities."""
 
     def __init__(
-        self, route: Route, job: ModelRequest, model: str, tokenizer: Tokenizer | None, name: str
+        self, route: Chat | Completions, job: ModelRequest, model: str, tokenizer: Tokenizer | None, name: str
     ) -> None:
         self._route, self._job, self._tokenizer = route, job, tokenizer
         self._head = {
@@ -241,8 +221,4 @@ def _reasoning(found: ParsedText) -> dict[str, str]:
 
 
 def _call(call: ParsedCall) -> dict[str, Any]:
-    return {
-        "id": call.id,
-        "type": "function",
-        "function": {"name": call.name, "arguments": call.arguments},
-    }
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}

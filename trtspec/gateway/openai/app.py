@@ -20,9 +20,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from trtspec.gateway.bodies import Bodies, BodyError
 from trtspec.gateway.client_bounds import SHORT_BODY
 from trtspec.gateway.openai.answers import Chat, Completions, ResponseBuilder
-from trtspec.gateway.openai.departure import unless_left
 from trtspec.gateway.openai.errors import ApiError, ShutError
-from trtspec.gateway.openai.exchange import Exchange
+from trtspec.gateway.openai.exchange import (
+    Exchange,
+    Places,
+    id_headers,
+    name_request,
+    request_id,
+    unless_left,
+)
 from trtspec.gateway.openai.functions import FunctionChat, with_tools
 from trtspec.gateway.openai.job import (
     ModelRequest,
@@ -34,10 +40,8 @@ from trtspec.gateway.openai.job import (
     template_values,
 )
 from trtspec.gateway.openai.keys import Keys
-from trtspec.gateway.openai.places import Places
 from trtspec.gateway.openai.reading import read
 from trtspec.gateway.openai.renderer import Renderer
-from trtspec.gateway.openai.request_id import id_headers, name_request, request_id
 from trtspec.gateway.openai.responses_answer import ItemsBuilder
 from trtspec.gateway.openai.responses_body import ResponsesBody, as_chat
 from trtspec.gateway.openai.sampling_defaults import with_defaults
@@ -56,12 +60,7 @@ _NO_TEMPLATE = (
 _ROUTES = "; send chats to /v1/chat/completions, and prompts to /v1/completions"
 _MOST_HELD = 256 << 20
 B = TypeVar("B", ChatRequest, ResponsesBody)
-_REFUSALS = {
-    **OF_BODIES,
-    401: Refusal.UNAUTHORIZED,
-    429: Refusal.TOO_MANY_REQUESTS,
-    504: Refusal.NOT_READY,
-}
+_REFUSALS = {**OF_BODIES, 401: Refusal.UNAUTHORIZED, 429: Refusal.TOO_MANY_REQUESTS, 504: Refusal.NOT_READY}
 
 
 @dataclass(frozen=True, slots=True)

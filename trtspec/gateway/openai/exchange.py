@@ -1,27 +1,34 @@
-"""Runs one request: asks the model, forwards its pieces, and stops when the client leaves."""
+"""Runs one request: names it, asks the model, forwards its pieces, and stops when the client leaves.
+
+A request has the client's own name, or a new one. The model's log has the name, the answer's `id` ends with
+it as in vLLM, and the answer's header `X-Request-Id` has it, which OpenAI's clients show as `_request_id`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing, suppress
-from typing import Protocol
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator
+from contextlib import aclosing, contextmanager, suppress
+from typing import Any, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from trtspec.gateway.openai.answers import DONE
-from trtspec.gateway.openai.departure import unless_left
 from trtspec.gateway.openai.errors import ApiError
 from trtspec.gateway.openai.job import ModelRequest
 from trtspec.gateway.openai.pieces import ChoicePiece, piece
-from trtspec.gateway.openai.places import Places
-from trtspec.gateway.openai.request_id import id_headers
 from trtspec.gateway.openai.upstream import Upstream
 from trtspec.serving.awaiting import interleave
+from trtspec.serving.triton.agreement import HEADER, LONGEST
 
 Headers = list[tuple[bytes, bytes]]
+T = TypeVar("T")
 
+_KEY = "trtspec.request_id"
+_HEADER = HEADER.encode()
 _JSON = (b"content-type", b"application/json")
 # A client's trace, which continues in Triton's spans (https://www.w3.org/TR/trace-context).
 _TRACE = (b"traceparent", b"tracestate")
@@ -31,6 +38,31 @@ _STREAM: Headers = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+
+
+class Places:
+    """`most` slots; a request takes one, and one more for each prompt after its first."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._taken = most, 0
+
+    def check(self, prompts: int) -> None:
+        """Raises `ApiError` 400 for a request with more prompts than slots: it would never be served."""
+        if prompts > self._most:
+            message = f"prompt has {prompts} prompts, but this server runs at most {self._most} at once"
+            raise ApiError(400, f"{message}; send them in several requests", param="prompt")
+
+    @contextmanager
+    def taken(self, number: int) -> Iterator[None]:
+        """Takes slots for the block; raises `ApiError` 429 if fewer are free."""
+        if self._taken + number > self._most:
+            message = f"{self._taken} of {self._most} prompts are running, so {number} more are too many"
+            raise ApiError(429, f"{message}; try again later", code="rate_limit_exceeded")
+        self._taken += number
+        try:
+            yield
+        finally:
+            self._taken -= number
 
 
 class AnswerBuilder(Protocol):
@@ -121,3 +153,45 @@ async def _send_error(send: Send, error: ApiError, name: Headers) -> None:
     more = [(header.lower().encode(), value.encode()) for header, value in error.headers.items()]
     await _begin(send, error.status, [_JSON, (b"content-length", str(len(body)).encode()), *more, *name])
     await send({"type": "http.response.body", "body": body})
+
+
+async def unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Returns or raises what the work does.
+
+    If the client leaves, ends the work and raises `ClientDisconnect`. The body of the request must have been
+    read.
+    """
+    working, leaving = asyncio.create_task(work), asyncio.create_task(_left(receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _left(receive: Receive) -> None:
+    """Returns when the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def name_request(scope: Scope) -> None:
+    """Names the request of this scope."""
+    given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
+    scope[_KEY] = given[:LONGEST].decode("latin-1") or uuid.uuid4().hex
+
+
+def request_id(scope: Scope) -> str:
+    """Returns the name that the request was given; empty where it has none."""
+    name: str = scope.get(_KEY, "")
+    return name
+
+
+def id_headers(scope: Scope) -> Headers:
+    """Returns the header that tells the client the name, if there is one."""
+    name = request_id(scope)
+    return [(_HEADER, name.encode("latin-1"))] if name else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from trtspec.gateway.openai.answers import Chat
 from trtspec.gateway.openai.parsed import ParsedCall, ParsedText
@@ -20,18 +20,14 @@ def with_tools(body: ChatRequest) -> ChatRequest:
     """Returns the same request with tools instead of functions, also in its messages."""
     changes: dict[str, Any] = {"messages": _messages(body.messages)}
     if body.functions:
+        call = body.function_call
+        choice = NamedTool(type="function", function=call) if isinstance(call, NamedFunction) else call
         changes |= {
             "tools": [ToolBody(type="function", function=function) for function in body.functions],
-            "tool_choice": _choice(body.function_call),
+            "tool_choice": choice,
             "parallel_tool_calls": False,
         }
     return body.model_copy(update=changes)
-
-
-def _choice(
-    call: Literal["none", "auto"] | NamedFunction | None,
-) -> Literal["none", "auto"] | NamedTool | None:
-    return NamedTool(type="function", function=call) if isinstance(call, NamedFunction) else call
 
 
 def _messages(said: list[MessageBody]) -> list[MessageBody]:

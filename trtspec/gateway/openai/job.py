@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from trtspec.gateway.openai.errors import ApiError
-from trtspec.gateway.openai.forced import ForcedArguments, ForcedCalls, forced_schema
 from trtspec.gateway.openai.readers import NO_PARSER, Reading, reading
-from trtspec.gateway.openai.schema import ChatRequest, CompletionBody, NamedTool, ResponseFormat, SharedBody
+from trtspec.gateway.openai.schema import ChatRequest, CompletionBody, NamedTool, SharedBody
+from trtspec.gateway.openai.tools import ForcedArguments, ForcedCalls, forced_schema
 from trtspec.serving.tokenizer import Tokenizer
 
 _ENDLESS = 2**31 - 1
@@ -152,27 +152,17 @@ def template_messages(body: ChatRequest) -> list[dict[str, Any]]:
             message |= dict.fromkeys(("reasoning_content", "reasoning", "thinking"), thought)
         if said.tool_calls:
             where = f"messages[{number}].tool_calls"
-            message["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {
-                        "name": call.function.name,
-                        "arguments": _arguments(call.function.arguments, where),
-                    },
-                }
-                for call in said.tool_calls
-            ]
+            message["tool_calls"] = calls = []
+            for call in said.tool_calls:
+                arguments = _arguments(call.function.arguments, where)
+                function = {"name": call.function.name, "arguments": arguments}
+                calls.append({"id": call.id, "type": "function", "function": function})
         messages.append(message)
     return messages
 
 
 def _job(
-    body: SharedBody,
-    inputs: list[dict[str, Any]],
-    how: Reading | None = None,
-    *,
-    several_calls: bool = True,
+    body: SharedBody, inputs: list[dict[str, Any]], how: Reading | None = None, *, several_calls: bool = True
 ) -> ModelRequest:
     n = body.n or 1
     if n > 1:
@@ -265,8 +255,8 @@ def _guide_of(body: SharedBody) -> dict[str, Any]:
     outputs = body.structured_outputs
     new = (outputs.json_, outputs.regex, outputs.choice, outputs.grammar) if outputs else ()
     found = [_structured(*way) for way in (old, new) if any(value is not None for value in way)]
-    if body.response_format and body.response_format.type != "text":
-        found.append(_response_format(body.response_format))
+    if (wanted := body.response_format) and wanted.type != "text":
+        found.append(_schema_guide(wanted.json_schema.schema_ if wanted.json_schema else {"type": "object"}))
     if len(found) > 1:
         message = "response_format, structured_outputs and guided_* exclude each other; send one of them"
         raise ApiError(400, message, "response_format")
@@ -277,10 +267,6 @@ def _schema_guide(schema: Any) -> dict[str, Any]:
     """Returns the inputs for an answer of a JSON schema, which may be written as text."""
     text = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False)
     return _guide("json_schema", text)
-
-
-def _response_format(wanted: ResponseFormat) -> dict[str, Any]:
-    return _schema_guide({"type": "object"} if wanted.json_schema is None else wanted.json_schema.schema_)
 
 
 def _structured(

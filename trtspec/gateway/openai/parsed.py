@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -57,10 +57,10 @@ class AnswerReader(Protocol):
 
 
 class InTurn:
-    """Lets one reader take the reasoning out of an answer, and another read the calls in the rest."""
+    """Makes a reader that takes the reasoning out of an answer, and one that reads the calls in the rest."""
 
-    def __init__(self, reasoning: AnswerReader, calls: AnswerReader) -> None:
-        self._reasoning, self._calls = reasoning, calls
+    def __init__(self, reasoning: Callable[[], AnswerReader], calls: Callable[[], AnswerReader]) -> None:
+        self._reasoning, self._calls = reasoning(), calls()
 
     def push(self, text: str) -> ParsedText:
         return self._on(self._reasoning.push(text))

@@ -62,14 +62,17 @@ def piece(said: dict[str, Any], first: int) -> ChoicePiece:
     """Returns the piece for one output of the model; choices are counted from `first`."""
     if "error" in said:
         raise failure(str(said["error"]), 500)
-    reason = said.get("finish_reason")
+    reason, counts = said.get("finish_reason"), None
+    if reason:
+        cached = said.get("num_cached_tokens")
+        counts = TokenCounts(said["num_input_tokens"], said["num_output_tokens"], cached)
     return ChoicePiece(
         choice=first + said.get("sequence_index", 0),
         text=said.get("text_output", ""),
         finish_reason=reason,
         token_ids=_many(said.get("output_ids")),
         log_probs=_log_probs(said),
-        counts=_counts(said) if reason else None,
+        counts=counts,
         speculation=_speculation(said) if "acceptance_histogram" in said else None,
     )
 
@@ -105,10 +108,6 @@ def _log_probs(said: dict[str, Any]) -> tuple[LogProb, ...]:
     return tuple(
         LogProb(value, tuple(top[row * width : (row + 1) * width])) for row, value in enumerate(values)
     )
-
-
-def _counts(said: dict[str, Any]) -> TokenCounts:
-    return TokenCounts(said["num_input_tokens"], said["num_output_tokens"], said.get("num_cached_tokens"))
 
 
 def _speculation(said: dict[str, Any]) -> dict[str, Any]:

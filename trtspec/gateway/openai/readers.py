@@ -48,7 +48,7 @@ def reading(
     readers = [reader for reader in (thinking, calls) if reader]
     marks = (*marks, *(form.begins + form.ends if form else ()))
     return Reading(
-        partial(_in_turn, *readers) if len(readers) > 1 else readers[0],
+        partial(InTurn, *readers) if len(readers) > 1 else readers[0],
         _counter(form, tokenizer, is_open=is_open) if form and tokenizer else None,
         tokenizer is not None and any(_is_special(tokenizer, mark) for mark in marks),
     )
@@ -60,10 +60,6 @@ def _calls(template: str, tools: Tools) -> tuple[Callable[[], AnswerReader], tup
     if form is None:
         return partial(BareCalls, tools), ()
     return partial(TaggedCalls, form, tools), (form.begin, form.end, *form.frame)
-
-
-def _in_turn(thinking: Callable[[], AnswerReader], calls: Callable[[], AnswerReader]) -> AnswerReader:
-    return InTurn(thinking(), calls())
 
 
 def _counter(

@@ -34,7 +34,7 @@ def load(settings: ApiSettings) -> tuple[ModelText, Keys]:
 
     With an unreadable chat template it answers no chats, but serves everything else.
     """
-    texts, folder = ModelText(card=settings.card), settings.tokenizer_folder
+    texts, folder = ModelText(card=settings.card), settings.tokenizer
     if folder is not None:
         sampling = read_defaults(folder) if settings.card.has_own_sampling else {}
         texts = replace(texts, tokenizer=Tokenizer.load(folder), sampling=sampling)
@@ -42,7 +42,7 @@ def load(settings: ApiSettings) -> tuple[ModelText, Keys]:
             texts = replace(texts, template=ChatTemplate.load(folder))
         except ValueError as error:
             texts = replace(texts, problem=f"; its chat template cannot be read: {error}")
-    return texts, Keys.load(settings.keys_file) if settings.keys_file else Keys([])
+    return texts, Keys.load(settings.keys) if settings.keys else Keys([])
 
 
 def serve(listener: socket.socket, settings: ApiSettings, texts: ModelText, keys: Keys) -> None:

@@ -38,9 +38,9 @@ class ApiSettings:
     """The URL of the model. Where it is None, the server is told by lines (`trtspec.gateway.openai.control`)
     where the model is.
     """
-    tokenizer: str | None = None
+    tokenizer: Path | None = None
     """The folder of the model's tokenizer."""
-    keys: str | None = None
+    keys: Path | None = None
     """A file with a key a line, if there is one."""
     max_requests: int = 1024
     """More prompts at once are refused with 429."""
@@ -49,15 +49,8 @@ class ApiSettings:
     @classmethod
     def from_json(cls, text: str) -> ApiSettings:
         values = json.loads(text)
-        return cls(**{**values, "card": ModelCard.from_json(values["card"])})
+        paths = {name: Path(values[name]) for name in ("tokenizer", "keys") if values[name]}
+        return cls(**{**values, **paths, "card": ModelCard.from_json(values["card"])})
 
     def to_json(self) -> str:
-        return json.dumps({**asdict(self), "card": self.card.to_json()})
-
-    @property
-    def tokenizer_folder(self) -> Path | None:
-        return Path(self.tokenizer) if self.tokenizer else None
-
-    @property
-    def keys_file(self) -> Path | None:
-        return Path(self.keys) if self.keys else None
+        return json.dumps({**asdict(self), "card": self.card.to_json()}, default=str)

@@ -80,14 +80,11 @@ class Upstream:
             raise ApiError(503, "the server has ended, or does not answer") from None
         finally:
             if not is_over:
-                self._tell_left(f"{url}/generate", name)
+                note = asyncio.get_running_loop().create_task(self._tell_left(f"{url}/generate", name))
+                self._notes.add(note)
+                note.add_done_callback(self._notes.discard)
 
-    def _tell_left(self, url: str, name: str) -> None:
-        note = asyncio.get_running_loop().create_task(self._told_left(url, name))
-        self._notes.add(note)
-        note.add_done_callback(self._notes.discard)
-
-    async def _told_left(self, url: str, name: str) -> None:
+    async def _tell_left(self, url: str, name: str) -> None:
         await asyncio.sleep(LEFT_S)
         await self._status("POST", url, orjson.dumps({"text_input": "", LEFT: name}))
 

@@ -1,11 +1,24 @@
-"""Checks and changes of JSON bodies that need no parser."""
+"""The bodies at the front: requests that it checks without a parser, its errors, answers that it corrects."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 
 import numpy as np
+from aiohttp import web
+from multidict import CIMultiDict
 
+from trtspec.gateway.client_bounds import RETRY_S
+from trtspec.serving.triton.agreement import ENDED, NOT_UNICODE, tells_end
+
+_IN_PARTS = b"generate expects model to produce exactly 1 response"
+# Errors of the model begin with their status: see `trtspec.serving.triton.agreement`.
+_STATUS = re.compile(rb'((?:data: )?\{)"error":"(\d{3}) ')
+# Triton reports an internal error for a body that is not JSON, or has values of another type. Each such
+# message of its parser has one of these words (`triton/common/triton_json.h`).
+_NO_JSON = re.compile(rb"JSON|attempt to |Unable to parse")
 # Triton's JSON parser is recursive: a million nested brackets end the server.
 _MAX_DEPTH = 1000
 _STEPS = np.zeros(256, np.int8)
@@ -37,3 +50,47 @@ def with_field(body: bytes, name: str, value: str) -> bytes:
     inside = inside[:-1].rstrip()
     comma = b"" if inside.endswith(b"{") else b","
     return inside + comma + json.dumps({name: value}).encode()[1:]
+
+
+def error(status: int, message: str) -> web.Response:
+    """Returns an error in Triton's form, with `Retry-After` for the status 503."""
+    response = web.Response(status=status, body=error_json(message), content_type="application/json")
+    if status == 503:
+        response.headers["Retry-After"] = str(RETRY_S)
+    if status in (408, 413):
+        # The rest of the body stays unread, so no other request can follow on this connection.
+        response.force_close()
+    return response
+
+
+def error_json(message: str) -> bytes:
+    return json.dumps({"error": message}).encode()
+
+
+def without_status(piece: bytes) -> bytes:
+    """Returns a piece of a stream without the status in an error: the stream's own was sent before."""
+    return _STATUS.sub(rb'\1"error":"', piece) if b'"error":"' in piece else piece
+
+
+def is_from_model(body: bytes) -> bool:
+    """Says whether an error comes from the model, which counts its errors itself."""
+    return _STATUS.match(body) is not None or NOT_UNICODE.encode() in body
+
+
+def corrected(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> web.Response:
+    """Returns a complete response of Triton's with the HTTP status that fits its text."""
+    if found := _STATUS.match(body):
+        return error(int(found[2]), json.loads(body[len(found[1]) - 1 :])["error"].partition(" ")[2])
+    if status == 200 and body.startswith(b'{"error"'):
+        if _IN_PARTS in body:
+            why = "stream is true, or num_return_sequences above 1"
+            return error(400, f"{why}: the answer comes in parts, so use generate_stream")
+        status = 500
+    if status == 500 and _NO_JSON.search(body):
+        status = 400
+    elif status != 200 and tells_end(body.decode(errors="replace")):
+        return error(503, ENDED)
+    response = web.Response(status=status, body=body, headers=CIMultiDict(headers))
+    if status == 503:
+        response.headers["Retry-After"] = str(RETRY_S)
+    return response

@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
 from trtspec.gateway.client_bounds import HEAD_S, READING_S
-from trtspec.gateway.triton.answers import error
+from trtspec.gateway.triton.bodies import error
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 

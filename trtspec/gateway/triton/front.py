@@ -29,13 +29,19 @@ from aiohttp import (
 from yarl import URL
 
 from trtspec.base.process_limits import allow_connections, give_back_large_blocks
-from trtspec.gateway.addresses import LOOPBACK
 from trtspec.gateway.bodies import Bodies, BodyError
 from trtspec.gateway.client_bounds import LEFT_S, MOST_CONNECTIONS, SHORT_BODY
-from trtspec.gateway.ports import Ports
+from trtspec.gateway.ports import LOOPBACK, Ports
 from trtspec.gateway.refusals import OF_BODIES, Refusal, Refusals, while_shut
-from trtspec.gateway.triton.answers import corrected, error, error_json, is_from_model, without_status
-from trtspec.gateway.triton.bodies import is_deep, with_field
+from trtspec.gateway.triton.bodies import (
+    corrected,
+    error,
+    error_json,
+    is_deep,
+    is_from_model,
+    with_field,
+    without_status,
+)
 from trtspec.gateway.triton.connection import FrontConnection, Server
 from trtspec.gateway.triton.grpc_port import GrpcPort
 from trtspec.gateway.triton.metrics_port import PATH as METRICS

@@ -9,9 +9,8 @@ import grpc
 from grpc import StatusCode, aio
 from tritonclient.grpc import service_pb2 as pb
 
-from trtspec.gateway.addresses import LOOPBACK, in_url
 from trtspec.gateway.client_bounds import HEAD_S, READING_S
-from trtspec.gateway.ports import address_of
+from trtspec.gateway.ports import LOOPBACK, address_of, in_url
 from trtspec.gateway.refusals import Refusal, Refusals, while_shut
 from trtspec.gateway.triton.grpc_call import Call
 from trtspec.gateway.triton.grpc_requests import (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trtspec.client.counters import VERIFICATIONS, Growth, names
-from trtspec.client.scrape import Scrape
+from trtspec.client.scrape import VERIFICATIONS, Growth, Scrape, names
 from trtspec.measure.bench.result import DraftAcceptance, DraftFigures, MeanRoundTimes
 from trtspec.serving.drafters.source import EARLIER
 

@@ -15,8 +15,6 @@ import typer
 
 from trtspec.base.errors import MeasureError
 from trtspec.base.roles import Role
-from trtspec.cli.terminal.api_key import read_key
-from trtspec.cli.terminal.command_line import typed
 from trtspec.cli.terminal.options import JsonOption, PythonOption
 from trtspec.cli.terminal.output import INTERRUPTED, out
 from trtspec.cli.terminal.server_options import (
@@ -26,6 +24,8 @@ from trtspec.cli.terminal.server_options import (
     BaselineOption,
     ServedModelOption,
     ServerUrlOption,
+    read_key,
+    typed,
 )
 from trtspec.deployment.build import find_build
 from trtspec.measure.bench.aiperf import AiperfTraffic

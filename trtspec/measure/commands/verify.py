@@ -13,8 +13,6 @@ import typer
 from trtspec.backends.launch import ServerLaunch
 from trtspec.base.errors import UnavailableError
 from trtspec.base.roles import Role
-from trtspec.cli.terminal.api_key import read_key
-from trtspec.cli.terminal.command_line import typed
 from trtspec.cli.terminal.options import JsonOption, OutputOption, PythonOption
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.server_options import (
@@ -24,6 +22,8 @@ from trtspec.cli.terminal.server_options import (
     BaselineOption,
     ServedModelOption,
     ServerUrlOption,
+    read_key,
+    typed,
 )
 from trtspec.deployment.build import DeployedBuild, find_build
 from trtspec.measure.commands.verified import print_result

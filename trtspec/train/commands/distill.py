@@ -12,7 +12,6 @@ import typer
 
 from trtspec.base.atomic import write_atomically
 from trtspec.base.extras import require
-from trtspec.cli.terminal.api_key import read_key
 from trtspec.cli.terminal.options import JsonOption, RecipeArgument
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.server_options import (
@@ -20,6 +19,7 @@ from trtspec.cli.terminal.server_options import (
     ApiKeyFileOption,
     ServedModelOption,
     ServerUrlOption,
+    read_key,
 )
 from trtspec.recipe.edit import edit
 from trtspec.recipe.loader import LoadedRecipe, load

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from jsonschema import ValidationError, validate
 
 from trtspec.gateway.openai.call_forms import form_of
-from trtspec.gateway.openai.forced import ForcedArguments, ForcedCalls, forced_schema
 from trtspec.gateway.openai.parsed import AnswerReader, ParsedText
-from trtspec.gateway.openai.tools import BareCalls, TaggedCalls
+from trtspec.gateway.openai.tools import BareCalls, ForcedArguments, ForcedCalls, TaggedCalls, forced_schema
 
 ONE = '{"name": "add", "arguments": {"a": 1, "b": "é"}}'
 QWEN = f"Let me see.\n<tool_call>\n{ONE}\n</tool_call>\n<tool_call>\n{ONE}\n</tool_call>"
