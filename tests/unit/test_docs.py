@@ -47,6 +47,12 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not heading or heading in anchors(found), link
 
 
+def test_the_map_names_modules_that_are_there() -> None:
+    modules = [f"/{name(file)}" for room in ("trtspec", "tests") for file in (ROOT / room).rglob("*.py")]
+    named = re.findall(r"`([\w/]+\.py)`", prose(ROOT / "CONTRIBUTING.md"))
+    assert [each for each in named if not any(module.endswith(f"/{each}") for module in modules)] == []
+
+
 def test_the_site_has_every_page_once() -> None:
     navigation = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(navigation) == sorted(str(page.relative_to(ROOT / "docs")) for page in DOCUMENTED[1:])

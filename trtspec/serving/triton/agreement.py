@@ -10,9 +10,10 @@ end. So the front names each request in a parameter, and sends the name again wh
 Triton also gives every error of a model the status 400, so an error of a named request begins with its own
 status.
 
-Triton's errors for a model whose process has ended have the code INTERNAL, and over HTTP the status 400. They
-come from the Python backend when it passes a request on (`ReceiveMessageFromStub` in `src/stub_launcher.cc`,
-`SendMessageToStub` in `src/python_be.cc`), and when a model calls another one (`src/request_executor.cc`).
+Triton's errors for a model whose process has ended, which it sends until it ends itself, have the code
+INTERNAL, and over HTTP the status 400. They come from the Python backend when it passes a request on
+(`ReceiveMessageFromStub` in `src/stub_launcher.cc`, `SendMessageToStub` in `src/python_be.cc`), and when a
+model calls another one (`src/request_executor.cc`).
 
 Once Triton stops, it takes no more requests, so the rounds of the bls layout, which are requests, would fail.
 It also cancels no request. So the model learns of the stop before Triton does.

@@ -131,7 +131,7 @@ class EngineInput:
     name: str
     datatype: Datatype
     dims: tuple[int, ...] | None = None
-    """None for one number in each request, of shape [batch] in the model."""
+    """The dimensions after that of the batch. None for one number in each request, of shape [batch]."""
     is_ragged: bool = False
     """True if a batch may have tensors of different lengths."""
     is_required: bool = False
