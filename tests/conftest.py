@@ -25,6 +25,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Those of the tests that have more sleep while they wait.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# Helm and promtool are written in Go, and end before collecting garbage would pay: a quarter of their time.
+os.environ.setdefault("GOGC", "off")
+
 # What Python compiles is kept, of the tests too, where the environment says otherwise: each worker and each
 # process that a test starts would compile the same files again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -25,7 +25,8 @@ NAMES = ("add", "close", "read", "write", "merge", "find", "send", "copy")
 PROMPTS = "".join(f"{json.dumps({'prompt': f'def {name}(self, other):'})}\n" for name in NAMES)
 LONG = {
     *("bench.md", "train-a-draft.md", "tune.md", "verify.md"),
-    *("guided-decoding.md", "laptop.md", "monitor.md", "openai-api.md", "share-engines.md", "triton-api.md"),
+    *("guided-decoding.md", "laptop.md", "monitor.md", "openai-api.md"),
+    *("read-a-plan.md", "share-engines.md", "triton-api.md"),
 }
 """The pages of which `make test-sweep` takes care; the suite has tests of their commands."""
 MOST_S = 240

@@ -24,6 +24,7 @@ LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }  # fmt: skip
+STEPS = [1, 5, pytest.param(40, marks=pytest.mark.sweep), 200]
 SHAPES: dict[str, dict[str, Any]] = {
     "grouped": {},
     "one head each": {"num_key_value_heads": 6},
@@ -72,7 +73,7 @@ def difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("step", [1, 5, 40, 200])
+@pytest.mark.parametrize("step", STEPS)
 def test_logits_are_those_of_transformers(tmp_path: Path, shape: str, step: int) -> None:
     """A text of 200 tokens, `step` rows at a time."""
     model = tiny_llama(**SHAPES[shape])
@@ -111,7 +112,7 @@ def test_a_large_model_of_every_family(tmp_path: Path, family: str) -> None:
 
 
 @pytest.mark.parametrize("window", [1, 2, 16, 199, 200, 256, 1000])
-@pytest.mark.parametrize("step", [1, 5, 40, 200])
+@pytest.mark.parametrize("step", STEPS)
 def test_a_sliding_window(tmp_path: Path, window: int, step: int) -> None:
     """Shorter than the steps, shorter than the text, as long, longer, longer than any text."""
     model = tiny_model("mistral", sliding_window=window)
