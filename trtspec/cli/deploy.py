@@ -184,10 +184,17 @@ def deploy(context: typer.Context, arguments: DeployArguments) -> None:
 
         deploy_on_cluster(arguments)
         return
+    # A missing extra is named before a model is built.
+    from trtspec.deployment.deploy import site_of
+
     file = _recipe(arguments)
     build = find_build(file, arguments.output)
     _check_options(context, build)
-    _serve(file, build, _asked(context, arguments), arguments)
+    asked = _asked(context, arguments)
+    if build.is_for_triton:
+        _tell_rollout(file, build, asked)
+    site = site_of(build, asked, container=arguments.in_container, detach=arguments.detach)
+    _serve(site, build, asked, arguments)
 
 
 def _recipe(arguments: DeployArguments) -> Path:
@@ -239,13 +246,8 @@ def _asked(context: typer.Context, arguments: DeployArguments) -> DeployOptions:
     )
 
 
-def _serve(recipe: Path, build: DeployedBuild, asked: DeployOptions, arguments: DeployArguments) -> None:
+def _serve(site: Site, build: DeployedBuild, asked: DeployOptions, arguments: DeployArguments) -> None:
     """Serves a build, or prints the command line that would serve it."""
-    from trtspec.deployment.deploy import site_of
-
-    if build.is_for_triton:
-        _tell_rollout(recipe, build, asked)
-    site = site_of(build, asked, container=arguments.in_container, detach=arguments.detach)
     if asked.logs and asked.json_logs and not arguments.dry_run:
         out.log_as_json()
     if stale := build.staleness:
