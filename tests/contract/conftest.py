@@ -22,8 +22,7 @@ from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.executor import Executor, Limits, Request, Response
 from trtspec.serving.executors.bls.bls_executor import BlsExecutor
 from trtspec.serving.executors.limits import TORCH_VERSION, read_limits
-from trtspec.serving.executors.tensorrt_llm.budget import KvBudget
-from trtspec.serving.executors.tensorrt_llm.engine import read_engine
+from trtspec.serving.executors.tensorrt_llm.engine import KvBudget, read_engine
 from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 

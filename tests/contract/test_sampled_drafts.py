@@ -30,8 +30,7 @@ from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.executor import Executor, SamplingConfig
 from trtspec.serving.executors.bls.bls_executor import BlsExecutor
 from trtspec.serving.executors.limits import read_limits
-from trtspec.serving.executors.tensorrt_llm.budget import KvBudget
-from trtspec.serving.executors.tensorrt_llm.engine import read_engine
+from trtspec.serving.executors.tensorrt_llm.engine import KvBudget, read_engine
 from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
 
 LAYOUTS = ("in_process", "bls")

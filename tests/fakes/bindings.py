@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from tests.fakes.engine_dir import write_engine
-from trtspec.serving.executors.tensorrt_llm.choices import Choices
+from trtspec.serving.executors.tensorrt_llm.runtime_draft import Choices
 
 BINDINGS = Path(__file__).with_name("trtllm_bindings")
 

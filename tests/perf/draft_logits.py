@@ -16,7 +16,7 @@ import numpy as np
 from tests.fakes.bindings import stand_in
 from trtspec.serving.executor import LogitsFormat, Request, SamplingConfig
 from trtspec.serving.executors.draft_logits import DraftLogits, Rows
-from trtspec.serving.executors.tensorrt_llm.translation import to_bindings
+from trtspec.serving.executors.tensorrt_llm.bindings import to_bindings
 from trtspec.serving.executors.validation import Valid
 from trtspec.serving.text import Text
 

@@ -28,7 +28,7 @@ from trtspec.models.heads.eagle import TARGET_ARCHITECTURE, EagleDescription
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.sizes import Sizes
 from trtspec.models.source import Source
-from trtspec.serving.executors.tensorrt_llm.eagle import EagleTree
+from trtspec.serving.executors.tensorrt_llm.runtime_draft import EagleTree
 
 _FAMILY = "llama"
 _DEPTH = 4

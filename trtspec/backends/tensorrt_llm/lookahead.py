@@ -19,7 +19,7 @@ from trtspec.models.families import family_of
 from trtspec.models.families.family import FamilyTensor
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.source import Source
-from trtspec.serving.executors.tensorrt_llm.lookahead import LookaheadSizes
+from trtspec.serving.executors.tensorrt_llm.runtime_draft import LookaheadSizes
 
 _DECODING = "lookahead"
 """Triton's `decoding_mode`."""

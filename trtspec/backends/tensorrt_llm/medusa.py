@@ -21,7 +21,7 @@ from trtspec.models.heads.check import check_head
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.medusa import TARGET_ARCHITECTURE, MedusaDescription
 from trtspec.models.source import Source
-from trtspec.serving.executors.tensorrt_llm.medusa import MedusaTree
+from trtspec.serving.executors.tensorrt_llm.runtime_draft import MedusaTree
 
 _FAMILIES = ("llama", "mistral", "qwen2")
 _HEADS = "*medusa_heads*"

@@ -18,7 +18,7 @@ from trtspec.checkpoint.placement import place
 from trtspec.methods.medusa import NODES
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.source import Source
-from trtspec.serving.executors.tensorrt_llm.choices import Choices, ChoicesTree
+from trtspec.serving.executors.tensorrt_llm.runtime_draft import Choices, ChoicesTree
 
 _RANKS = 16
 """TensorRT-LLM identifies a path by four bits for each rank (`runtime/utils/speculativeChoicesUtils.cpp`)."""

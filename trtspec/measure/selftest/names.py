@@ -11,9 +11,7 @@ from typing import Any
 
 from trtspec.measure.selftest.trial import Outcome, Ruling
 from trtspec.serving.executor import GuideType
-from trtspec.serving.executors.tensorrt_llm.eagle import EagleTree
-from trtspec.serving.executors.tensorrt_llm.lookahead import LookaheadSizes
-from trtspec.serving.executors.tensorrt_llm.medusa import MedusaTree
+from trtspec.serving.executors.tensorrt_llm.runtime_draft import EagleTree, LookaheadSizes, MedusaTree
 
 _REQUEST: Mapping[str, Mapping[str, Any]] = {
     "SamplingConfig": {

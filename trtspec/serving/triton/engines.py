@@ -194,14 +194,11 @@ def _tensorrt_llm(
 
 def _runtime_draft(parameters: Parameters) -> RuntimeDraft | None:
     """Returns the method by which the target's engine drafts itself, by NVIDIA's parameters; else None."""
-    from trtspec.serving.executors.tensorrt_llm.eagle import EagleTree
-    from trtspec.serving.executors.tensorrt_llm.lookahead import LookaheadSizes
-    from trtspec.serving.executors.tensorrt_llm.medusa import MedusaTree
+    from trtspec.serving.executors.tensorrt_llm.runtime_draft import EagleTree, LookaheadSizes, MedusaTree
 
-    if MedusaTree.key in parameters.values:
-        return MedusaTree(parameters.choices(MedusaTree.key))
-    if EagleTree.key in parameters.values:
-        return EagleTree(parameters.choices(EagleTree.key))
+    for tree in (MedusaTree, EagleTree):
+        if tree.key in parameters.values:
+            return tree(parameters.choices(tree.key))
     if LookaheadSizes.key in parameters.values:
         names = (f"lookahead_{field.name}" for field in fields(LookaheadSizes))
         return LookaheadSizes(*map(parameters.number, names))
@@ -219,9 +216,5 @@ def _torch(
 
 _LOADERS: Mapping[
     str, Callable[[Parameters, Sequence[str], Tokenizer, Guides | None], Sequence[Executor]]
-] = {
-    "bls": _bls,
-    "tensorrt_llm": _tensorrt_llm,
-    "torch": _torch,
-}
+] = {"bls": _bls, "tensorrt_llm": _tensorrt_llm, "torch": _torch}
 """Functions by backend that load the engines of the roles, in the order of the roles."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtspec.serving.errors import EngineLoadError
-from trtspec.serving.executors.tensorrt_llm.choices import Choices, read_choices
+from trtspec.serving.executors.tensorrt_llm.runtime_draft import Choices, read_choices
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from trtspec.pipeline.plan.memory import budget, engine_memory
 from trtspec.recipe.loader import load as load_recipe
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import RequestError
-from trtspec.serving.executors.tensorrt_llm.choices import as_parameter
+from trtspec.serving.executors.tensorrt_llm.runtime_draft import as_parameter
 
 
 def write(folder: Path, *lines: str) -> Path:

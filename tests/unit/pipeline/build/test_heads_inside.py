@@ -37,7 +37,7 @@ from trtspec.recipe.loader import load as load_recipe
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import Guide, GuideType, SamplingConfig
-from trtspec.serving.executors.tensorrt_llm.choices import as_parameter
+from trtspec.serving.executors.tensorrt_llm.runtime_draft import as_parameter
 from trtspec.serving.triton.engines import load
 
 STEPS = [

@@ -9,8 +9,7 @@ from typing import Any
 
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.tensorrt_llm.bindings import free_memory
-from trtspec.serving.executors.tensorrt_llm.budget import KvBudget, tokens_of_each
-from trtspec.serving.executors.tensorrt_llm.engine import TrtLlmEngine, read_engine
+from trtspec.serving.executors.tensorrt_llm.engine import KvBudget, TrtLlmEngine, read_engine, tokens_of_each
 from trtspec.serving.executors.tensorrt_llm.guided import LOGITS_DTYPES, GuidedVocabulary
 from trtspec.serving.executors.tensorrt_llm.runtime_draft import RuntimeDraft
 from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor

@@ -12,19 +12,21 @@ from dataclasses import replace
 from typing import Any
 
 from trtspec.serving.errors import EngineLoadError
-from trtspec.serving.executor import FinishReason, KvReuse, Limits, Listener, Request, Response
+from trtspec.serving.executor import FinishReason, KvReuse, Listener, Request, Response
 from trtspec.serving.executors.draft_logits import DraftLogits, Rows, needs_logits
-from trtspec.serving.executors.tensorrt_llm.bindings import one_line
-from trtspec.serving.executors.tensorrt_llm.budget import KvBudget
-from trtspec.serving.executors.tensorrt_llm.engine import TrtLlmEngine
+from trtspec.serving.executors.tensorrt_llm.bindings import (
+    ResponseThread,
+    from_bindings,
+    one_line,
+    to_bindings,
+)
+from trtspec.serving.executors.tensorrt_llm.engine import KvBudget, TrtLlmEngine
 from trtspec.serving.executors.tensorrt_llm.guided import (
     GUIDE_TYPES,
     GuidedVocabulary,
     check_guided,
     to_config,
 )
-from trtspec.serving.executors.tensorrt_llm.listener import ResponseThread
-from trtspec.serving.executors.tensorrt_llm.translation import from_bindings, to_bindings
 from trtspec.serving.executors.validation import Refused, validate
 
 log = logging.getLogger(__name__)
@@ -53,9 +55,8 @@ class TrtLlmExecutor:
         kv_budget: KvBudget,
         guided: GuidedVocabulary | None = None,
     ) -> None:
-        self._trtllm, self._limits, self._guided = trtllm, engine.limits, guided
-        if guided is not None:
-            self._limits = replace(engine.limits, guide_types=GUIDE_TYPES)
+        self._trtllm, self._guided = trtllm, guided
+        self.limits = replace(engine.limits, guide_types=GUIDE_TYPES) if guided else engine.limits
         try:
             config = _config(trtllm, engine, device_id, kv_budget)
             if guided is not None:
@@ -72,25 +73,18 @@ class TrtLlmExecutor:
         """The draft logits and the draft of each running request that has draft logits."""
         self._refused_ids = itertools.count(-1, -1)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ended: str | None = None
-        self._kv_tokens, self._progress, self._kv_use = kv_budget.max_tokens, 0, 0.0
-        self._kv_reuse: KvReuse | None = None
+        self.failure: str | None = None
+        self.kv_tokens, self.progress, self._kv_use = kv_budget.max_tokens, 0, 0.0
+        self.kv_reuse: KvReuse | None = None
+        """The reuse as of the last `take_kv_use`, in blocks: one that is reused in part counts whole."""
         self._responses = ResponseThread(runtime, self._receive, self._fail)
-
-    @property
-    def limits(self) -> Limits:
-        return self._limits
-
-    @property
-    def kv_tokens(self) -> int | None:
-        return self._kv_tokens
 
     def take_kv_use(self) -> float | None:
         """Returns the largest share of the blocks in use in any iteration since the last call.
 
         If there was no iteration since then, it is the last value.
         """
-        if self._ended is not None:
+        if self.failure is not None:
             return None
         try:
             iterations = self._runtime.get_latest_iteration_stats()
@@ -101,36 +95,22 @@ class TrtLlmExecutor:
         if found:
             last = found[-1]
             asked = last.reused_blocks + last.missed_blocks
-            self._kv_reuse = KvReuse(
-                asked * last.tokens_per_block, last.reused_blocks * last.tokens_per_block
-            )
+            size = last.tokens_per_block
+            self.kv_reuse = KvReuse(asked * size, last.reused_blocks * size)
             self._kv_use = max(each.used_num_blocks / each.max_num_blocks for each in found)
         elif not self._listeners:
             self._kv_use = 0.0
         return self._kv_use
 
-    @property
-    def kv_reuse(self) -> KvReuse | None:
-        """The reuse as of the last `take_kv_use`, in blocks: one that is reused in part counts whole."""
-        return self._kv_reuse
-
-    @property
-    def progress(self) -> int:
-        return self._progress
-
-    @property
-    def failure(self) -> str | None:
-        return self._ended
-
     def enqueue_request(self, request: Request, listener: Listener) -> int:
         self._loop = asyncio.get_running_loop()
         try:
-            if self._ended is not None:
-                raise Refused(self._ended)
-            valid = validate(request, self._limits)
+            if self.failure is not None:
+                raise Refused(self.failure)
+            valid = validate(request, self.limits)
             check_guided(request, None if self._guided is None else self._guided.stop_token_id)
             rows = self._logits.lend(valid.draft) if self._logits and needs_logits(request, valid) else None
-            translated = to_bindings(self._trtllm, request, valid, self._limits.vocab_size, rows)
+            translated = to_bindings(self._trtllm, request, valid, self.limits.vocab_size, rows)
             request_id: int = self._runtime.enqueue_request(translated)
         except Exception as error:  # `Refused`, or any exception of the bindings.
             request_id = next(self._refused_ids)
@@ -152,7 +132,7 @@ class TrtLlmExecutor:
         if running is None:
             return
         self._lent.pop(request_id, None)  # They are not reused: the engine may still read them.
-        if self._ended is None:
+        if self.failure is None:
             self._runtime.cancel_request(request_id)
         cancelled = Response(request_id, [], is_final=True, finish_reason=FinishReason.CANCELLED)
         asyncio.get_running_loop().call_soon(running[0], cancelled)
@@ -163,17 +143,17 @@ class TrtLlmExecutor:
             return
         for request_id in list(self._listeners):
             self.cancel_request(request_id)
-        self._ended = "The engine is shut down"
+        self.failure = "The engine is shut down"
         self._responses.shutdown()
         self._runtime = None
 
     def _receive(self, responses: list[Any]) -> None:
-        self._progress += 1
+        self.progress += 1
         self._post(self._deliver, responses)
 
     def _fail(self, error: str) -> None:
         log.error("the engine failed: %s", error)
-        self._ended = f"The engine failed: {error}"
+        self.failure = f"The engine failed: {error}"
         self._post(self._fail_all)
 
     def _post(self, work: Callable[..., None], *arguments: Any) -> None:
@@ -196,7 +176,7 @@ class TrtLlmExecutor:
         if running is None:
             return
         listener, has_draft = running
-        translated = from_bindings(response, self._limits, has_draft)
+        translated = from_bindings(response, self.limits, has_draft)
         if translated.is_final:
             del self._listeners[translated.request_id]
             if self._logits and (lent := self._lent.pop(translated.request_id, None)):
@@ -206,7 +186,7 @@ class TrtLlmExecutor:
     def _fail_all(self) -> None:
         assert self._loop is not None
         for request_id, (listener, _) in self._listeners.items():
-            failure = Response(request_id, [], is_final=True, error=self._ended)
+            failure = Response(request_id, [], is_final=True, error=self.failure)
             self._loop.call_soon(listener, failure)
         self._listeners.clear()
 

@@ -1,19 +1,102 @@
-"""The matrix products of a model, whose weights are constant, and the norm before them."""
+"""The matrix products of a model: the weights in a checkpoint, FP8 ones too, and the norm before them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trtspec.serving.executors.torch.fp8 import E4M3
+from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.torch.kernels.kernel import has_kernels
 from trtspec.serving.executors.torch.kernels.rows import Norm
-from trtspec.serving.executors.torch.matrix import Matrix
 from trtspec.serving.executors.torch.packed_weights import Pack, packed
+
+MAX = 448.0
+
+
+class E4M3:
+    """Rounds numbers to float8 e4m3 and back, with one scale a tensor, bit for bit as NVIDIA ModelOpt does.
+
+    `scale` is a checkpoint's scaling factor, amax / 448. ModelOpt (0.47, `tensor_quant.py`, `_fp8_eager`)
+    multiplies by 448 / amax and then by its inverse, all in float32. Other factors would round ties to
+    another value. So amax is restored: it was an element of a tensor of `dtype`, which has fewer digits than
+    the scale.
+    """
+
+    def __init__(self, scale: float, dtype: torch.dtype) -> None:
+        nearest = torch.tensor(scale, dtype=torch.float32) * MAX
+        stored = nearest.to(dtype).to(torch.float32)
+        amax = torch.where((stored - nearest).abs() <= nearest * 2**-22, stored, nearest)
+        up = MAX / amax
+        self._up, self._down = float(up), float(1 / up)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Returns `x` rounded, in its own shape and dtype, and clamped to amax."""
+        scaled = (x.to(torch.float32) * self._up).clamp_(-MAX, MAX)
+        return self.expand(scaled.to(torch.float8_e4m3fn), x.dtype)
+
+    def expand(self, stored: Tensor, dtype: torch.dtype) -> Tensor:
+        """Returns the values of `stored`, float8 numbers of this scale, in `dtype`."""
+        return stored.to(torch.float32).mul_(self._down).to(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """The weights of a product."""
+
+    weight: Tensor
+    """`[out, in]`."""
+    bias: Tensor | None = None
+    """`[out]`."""
+    quantize: E4M3 | None = None
+    """The rounding of the input in an FP8 model; None in others."""
+
+    def reordered(self, reorder: Callable[[Tensor], Tensor]) -> Matrix:
+        """Returns the same product with its outputs in another order."""
+        bias = None if self.bias is None else reorder(self.bias)
+        return Matrix(reorder(self.weight), bias, self.quantize)
+
+
+def matrix(tensors: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> Matrix:
+    """Returns TensorRT-LLM's linear layer `name`, float8 weights expanded to `dtype`."""
+    weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
+    if weight.dtype != torch.float8_e4m3fn:
+        return Matrix(weight, bias)
+    weight_scale, input_scale = (
+        E4M3(float(tensors[f"{name}.{kind}_scaling_factor"]), dtype) for kind in ("weights", "activation")
+    )
+    return Matrix(weight_scale.expand(weight, dtype), bias, input_scale)
+
+
+def expert_matrices(tensors: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> list[Matrix]:
+    """Returns the matrix of each expert of TensorRT-LLM's layer `name`; their input has one scale."""
+    weights = tensors[f"{name}.weight"]
+    if weights.dtype != torch.float8_e4m3fn:
+        return [Matrix(weight) for weight in weights]
+    scales = tensors[f"{name}.weights_scaling_factor"]
+    shared = {f"{name}.activation_scaling_factor": tensors[f"{name}.activation_scaling_factor"]}
+    return [
+        matrix({**shared, f"{name}.weight": weight, f"{name}.weights_scaling_factor": scale}, name, dtype)
+        for weight, scale in zip(weights, scales, strict=True)
+    ]
+
+
+def stacked(tensors: Mapping[str, Tensor], names: tuple[str, str], dtype: torch.dtype) -> Matrix:
+    """Returns two layers of the same input, without biases, as one; raises `EngineLoadError`."""
+    factors = [tensors.get(f"{name}.activation_scaling_factor") for name in names]
+    if factors[0] is not None and factors[0] != factors[1]:
+        raise EngineLoadError(f"{names[0]} and {names[1]}", "have different activation_scaling_factor")
+    first, second = (matrix(tensors, name, dtype) for name in names)
+    return Matrix(torch.cat([first.weight, second.weight]), None, first.quantize)
+
+
+def swap_halves(rows: Tensor) -> Tensor:
+    """Returns the second half of the rows, then the first."""
+    return rows.roll(rows.shape[0] // 2, 0)
 
 
 class Linear:

@@ -12,8 +12,15 @@ from torch.nn import functional as F
 from trtspec.serving.executors.torch.engine import ExpertConfig, TorchEngineConfig
 from trtspec.serving.executors.torch.kernels.kernel import has_kernels
 from trtspec.serving.executors.torch.kernels.rows import Gate
-from trtspec.serving.executors.torch.linear import NormedLinear, linear
-from trtspec.serving.executors.torch.matrix import Matrix, expert_matrices, matrix, stacked, swap_halves
+from trtspec.serving.executors.torch.linear import (
+    Matrix,
+    NormedLinear,
+    expert_matrices,
+    linear,
+    matrix,
+    stacked,
+    swap_halves,
+)
 from trtspec.serving.executors.torch.packed_weights import Pack
 
 Tensors = dict[str, Tensor]

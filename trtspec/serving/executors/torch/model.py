@@ -21,9 +21,7 @@ from torch.nn import functional as F
 from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.cache_view import CacheView
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
-from trtspec.serving.executors.torch.fp8 import E4M3
-from trtspec.serving.executors.torch.linear import NormedLinear, linear
-from trtspec.serving.executors.torch.matrix import Matrix, matrix
+from trtspec.serving.executors.torch.linear import E4M3, Matrix, NormedLinear, linear, matrix
 from trtspec.serving.executors.torch.mlp import mlp
 from trtspec.serving.executors.torch.packed_weights import Pack, packed
 from trtspec.serving.executors.torch.rope import pair_up, rotate, rotations

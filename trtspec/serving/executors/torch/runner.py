@@ -12,15 +12,14 @@ import torch
 from torch import Tensor
 
 from trtspec.serving.executor import GUIDE_REFUSED, FinishReason, Limits, LogProb, Response
-from trtspec.serving.executors.torch.bias import Bias
+from trtspec.serving.executors.torch.cache import SlotMemory
 from trtspec.serving.executors.torch.cache_slots import CacheSlots, SlotLease
 from trtspec.serving.executors.torch.follower import ENDED, NOTHING, Followers
 from trtspec.serving.executors.torch.model import StepModel
-from trtspec.serving.executors.torch.penalties import Penalties
+from trtspec.serving.executors.torch.penalties import Bias, Penalties
 from trtspec.serving.executors.torch.sampler import TokenChoice, choose, log_probs
 from trtspec.serving.executors.torch.scheduler import StepScheduler, Work
 from trtspec.serving.executors.torch.sequence import Sequence
-from trtspec.serving.executors.torch.slot_memory import SlotMemory
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.text import common_prefix
 from trtspec.serving.verification import decode, verify

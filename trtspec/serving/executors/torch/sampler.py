@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from trtspec.serving.executor import LogProb, SamplingConfig
-from trtspec.serving.executors.torch.bias import Bias
 from trtspec.serving.executors.torch.follower import NOTHING, Masks
-from trtspec.serving.executors.torch.penalties import Penalties
+from trtspec.serving.executors.torch.penalties import Bias, Penalties
 
 WORD = 2**64
 GOLDEN = 0x9E3779B97F4A7C15

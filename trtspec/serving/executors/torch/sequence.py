@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from trtspec.serving.executor import FinishReason, LogProb, Request, Response
-from trtspec.serving.executors.torch.bias import Bias
 from trtspec.serving.executors.torch.follower import GuidedText
-from trtspec.serving.executors.torch.penalties import Penalties
+from trtspec.serving.executors.torch.penalties import Bias, Penalties
 from trtspec.serving.executors.validation import Valid
 from trtspec.serving.guides.compiler import Grammar
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from trtspec.serving.executors.torch.alike import Bytes, alike
-from trtspec.serving.executors.torch.device import CPU
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
 from trtspec.serving.executors.torch.packed_weights import PackedWeights, packed
 from trtspec.serving.executors.torch.weights import Rank, forms
@@ -50,7 +49,7 @@ def shared_bytes(folders: Sequence[Path], configs: Sequence[TorchEngineConfig]) 
     if len(folders) < 2 or any(config.fp8 or config.tp_size * config.pp_size > 1 for config in configs):
         return 0
     with ExitStack() as stack:
-        ranks = [Rank(folder / "rank0.safetensors", torch.device(CPU), stack) for folder in folders]
+        ranks = [Rank(folder / "rank0.safetensors", torch.device("cpu"), stack) for folder in folders]
         target, draft = (
             {name: form for name, form in forms(config).items() if len(form.shape) > 1} for config in configs
         )

@@ -26,9 +26,9 @@ from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.cache_slots import CacheSlots
 from trtspec.serving.executors.torch.dependents.home import Home
 from trtspec.serving.executors.torch.dependents.loading import load_dependent
+from trtspec.serving.executors.torch.device import kv_tokens_of
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.engine import TorchEngineConfig, read_config
-from trtspec.serving.executors.torch.memory import kv_tokens_of
 from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.runner import Runner
 from trtspec.serving.executors.torch.scheduler import MAX_ROWS, StepScheduler

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from trtspec.serving.executors.tensorrt_llm.listener import ResponseThread
+from trtspec.serving.executors.tensorrt_llm.bindings import ResponseThread
 
 
 class Engine:

@@ -15,7 +15,7 @@ from tests.unit.serving.executors.tensorrt_llm.test_medusa import PROMPT, greedy
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Request, SamplingConfig
 from trtspec.serving.executors.limits import read_limits
-from trtspec.serving.executors.tensorrt_llm.lookahead import LookaheadSizes
+from trtspec.serving.executors.tensorrt_llm.runtime_draft import LookaheadSizes
 
 SIZES = LookaheadSizes(4, 3, 4)
 

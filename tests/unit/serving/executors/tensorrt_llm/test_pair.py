@@ -13,8 +13,7 @@ from tests.unit.serving.executors.tensorrt_llm.conftest import Ask
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Request
 from trtspec.serving.executors.tensorrt_llm.bindings import free_memory, load_bindings
-from trtspec.serving.executors.tensorrt_llm.budget import KvBudget, tokens_of_each
-from trtspec.serving.executors.tensorrt_llm.engine import read_engine
+from trtspec.serving.executors.tensorrt_llm.engine import KvBudget, read_engine, tokens_of_each
 from trtspec.serving.executors.tensorrt_llm.pair import EngineLocation, load_engines
 from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
 

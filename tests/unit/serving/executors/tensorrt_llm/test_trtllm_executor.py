@@ -15,9 +15,8 @@ from tests.fakes.engine_dir import tiny_model
 from tests.unit.serving.executors.tensorrt_llm.conftest import Ask
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Executor, FinishReason, Limits, Request, Response, SamplingConfig
-from trtspec.serving.executors.tensorrt_llm.budget import KvBudget
-from trtspec.serving.executors.tensorrt_llm.engine import TrtLlmEngine, read_engine
-from trtspec.serving.executors.tensorrt_llm.translation import from_bindings
+from trtspec.serving.executors.tensorrt_llm.bindings import from_bindings
+from trtspec.serving.executors.tensorrt_llm.engine import KvBudget, TrtLlmEngine, read_engine
 from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
 
 Load = Callable[..., TrtLlmExecutor]

@@ -25,9 +25,7 @@ from tests.fakes.modelopt import calibrate, export
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.engine import TorchEngineConfig, read_config
-from trtspec.serving.executors.torch.fp8 import E4M3
-from trtspec.serving.executors.torch.linear import linear
-from trtspec.serving.executors.torch.matrix import matrix, stacked, swap_halves
+from trtspec.serving.executors.torch.linear import E4M3, linear, matrix, stacked, swap_halves
 from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.executors.torch.weights import forms, read_tensors

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trtspec.serving.executors.torch.linear import Linear, NormedLinear
-from trtspec.serving.executors.torch.matrix import Matrix
+from trtspec.serving.executors.torch.linear import Linear, Matrix, NormedLinear
 
 ROWS = pytest.mark.parametrize("rows", [1, 2, 5, 64, 300])
 BFLOAT16 = torch.randn(1024, 256, generator=torch.Generator().manual_seed(1)).bfloat16().float()

@@ -22,10 +22,9 @@ from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Executor, Request
 from trtspec.serving.executors.torch import device, host, pair, shared_weights
-from trtspec.serving.executors.torch.device import find_device
+from trtspec.serving.executors.torch.device import find_device, kv_tokens_of
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.engine import read_config
-from trtspec.serving.executors.torch.memory import kv_tokens_of
 from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.packed_weights import PackedWeights, packed
 from trtspec.serving.executors.torch.pair import load_beside, load_engines
@@ -97,7 +96,7 @@ def two_devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(pair, "find_device", lambda named: named or "cuda:0")
     monkeypatch.setattr(pair, "TorchExecutor", on_cpu)
     share = host.ProcessShare(8, None, 1 << 30)
-    for module in ("thread_count", "memory"):
+    for module in ("thread_count", "device"):
         monkeypatch.setattr(f"trtspec.serving.executors.torch.{module}.look", lambda: share)
     yield
     torch.set_num_threads(threads)
@@ -237,7 +236,7 @@ def test_the_budget_knows_what_is_held_once(tmp_path: Path, monkeypatch: pytest.
 
     sizes = [file.stat().st_size for folder in folders for file in folder.glob("*.safetensors")]
     few = host.ProcessShare(1, None, sum(sizes) - 4 * matrices // 2)
-    monkeypatch.setattr("trtspec.serving.executors.torch.memory.look", lambda: few)
+    monkeypatch.setattr("trtspec.serving.executors.torch.device.look", lambda: few)
     with pytest.raises(EngineLoadError, match="less than one sequence"):
         kv_tokens_of(configs, "cpu")
     per_token = sum(2 * config.num_layers * config.num_kv_heads * config.head_size * 4 for config in configs)

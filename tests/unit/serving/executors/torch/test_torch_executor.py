@@ -19,7 +19,7 @@ import torch
 from tests.fakes.engine_dir import tiny_llama, write_engine
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import FinishReason, Request, Response, SamplingConfig
-from trtspec.serving.executors.torch import memory
+from trtspec.serving.executors.torch import device
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.host import ProcessShare
 from trtspec.serving.executors.torch.model import Decoder
@@ -346,7 +346,7 @@ def test_penalties_still_see_the_whole_text(engine: Path) -> None:
 
 
 def test_a_cache_for_which_there_is_no_memory(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "look", lambda: ProcessShare(2, None, 200_000))
+    monkeypatch.setattr(device, "look", lambda: ProcessShare(2, None, 200_000))
     with pytest.raises(
         EngineLoadError, match=r"holds \d+ tokens, less than one sequence of 128 \(max_seq_len\)"
     ):
@@ -356,7 +356,7 @@ def test_a_cache_for_which_there_is_no_memory(engine: Path, monkeypatch: pytest.
 def test_a_pair_shares_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     big = write_engine(tmp_path / "big", tiny_llama(num_hidden_layers=6), max_batch_size=500)
     small = write_engine(tmp_path / "small", tiny_llama(), max_batch_size=500)
-    monkeypatch.setattr(memory, "look", lambda: ProcessShare(2, None, 20_000_000))
+    monkeypatch.setattr(device, "look", lambda: ProcessShare(2, None, 20_000_000))
     target, draft = load_engines([big, small])
     # A token takes 2 x 2 heads x 8 x 4 bytes in each of 8 layers, and half as much again; half may be taken.
     weights = sum(json_size(folder) for folder in (big, small))

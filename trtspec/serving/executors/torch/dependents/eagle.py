@@ -15,8 +15,7 @@ from torch import Tensor
 
 from trtspec.serving.executors.torch.cache_view import CacheView
 from trtspec.serving.executors.torch.dependents.head import AttachedHead, head_forms
-from trtspec.serving.executors.torch.dependents.home import Home
-from trtspec.serving.executors.torch.dependents.states import SlotStates
+from trtspec.serving.executors.torch.dependents.home import Home, SlotStates
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
 from trtspec.serving.executors.torch.linear import Linear
 from trtspec.serving.executors.torch.weights import Form

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trtspec.serving.executors.torch.dependents.home import Home
-from trtspec.serving.executors.torch.dependents.states import SlotStates
+from trtspec.serving.executors.torch.dependents.home import Home, SlotStates
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
 from trtspec.serving.executors.torch.linear import Linear
 from trtspec.serving.executors.torch.spans import Span

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
-from trtspec.serving.executors.torch.kernels.calls import AttentionCall
-from trtspec.serving.executors.torch.kernels.kernel import Kernel
+from trtspec.serving.executors.torch.kernels.kernel import AttentionCall, Kernel
 from trtspec.serving.executors.torch.spans import Span
 
 # The largest number of queries of a task. Early rows of a prompt see less, so their threads take more tasks.

@@ -1,6 +1,8 @@
-"""A compiled kernel, which runs on the threads of PyTorch's own products.
+"""A compiled kernel, which runs on the threads of PyTorch's own products, and the arguments of its calls.
 
-A second pool of threads would compete for the processors with PyTorch's, which spin between products.
+A second pool of threads would compete for the processors with PyTorch's, which spin between products. The
+arguments are one C structure for each kind. Addresses are of contiguous memory that outlives the call. Sizes
+are numbers of elements. Threads take tasks of a call by increasing `next_task`, which is 0 at first.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections.abc import Callable
+from ctypes import Structure, c_double, c_int64
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,8 +42,8 @@ class Kernel:
         self._run_briefly = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(self._compiled.address)
         self._share = _openmp()
 
-    def __call__(self, call: ctypes.Structure, work: int) -> None:
-        """Runs all tasks of a call of `calls`, which have about `work` multiplications."""
+    def __call__(self, call: Structure, work: int) -> None:
+        """Runs all tasks of a call of this kind, which have about `work` multiplications."""
         address = ctypes.addressof(call)
         if work < _WORTH_SHARING:
             self._run_briefly(address)
@@ -78,3 +81,49 @@ def _openmp() -> Callable[..., None] | None:
     share.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
     share.restype = None
     return share
+
+
+# The first fields of every call.
+_TASKS = (("next_task", c_int64), ("tasks", c_int64))
+
+
+class RowsCall(Structure):
+    """A function of each of the `rows` `[tasks, width]`, with rows of `result`. Each row is a task.
+
+    A norm has a float32 `weight` `[width]`, and the `floor` of a row's length.
+    """
+
+    _fields_ = (
+        *_TASKS,
+        ("width", c_int64),
+        ("rows", c_int64),
+        ("result", c_int64),
+        ("weight", c_int64),
+        ("floor", c_double),
+    )
+
+
+class AttentionCall(Structure):
+    """The attention of the new rows of several sequences to their cached keys and values, in one layer.
+
+    `texts` is an int64 table with a line for each sequence: the address of its slot, `[layers, 2 * kv_heads,
+    capacity, head_size]`, its capacity, the position of its first new row, the number of its new rows, and
+    their first index in `rows`. `rows` is `[rows, heads + 2 * kv_heads, head_size]`, with queries, keys and
+    values, and `result` is `[rows, heads * head_size]`. `sharing` heads share keys. A row sees the last
+    `window` positions, itself included. Scores are bounded to `cap` unless it is 0. Each sequence has
+    `kv_heads * parts` tasks.
+    """
+
+    _fields_ = (
+        *_TASKS,
+        ("texts", c_int64),
+        ("parts", c_int64),
+        ("kv_heads", c_int64),
+        ("sharing", c_int64),
+        ("layer", c_int64),
+        ("window", c_int64),
+        ("rows", c_int64),
+        ("result", c_int64),
+        ("scale", c_double),
+        ("cap", c_double),
+    )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trtspec.serving.executors.torch.kernels.calls import RowsCall
-from trtspec.serving.executors.torch.kernels.kernel import Kernel
+from trtspec.serving.executors.torch.kernels.kernel import Kernel, RowsCall
 
 # What an exponential costs, in products of two numbers.
 _EXPONENTIAL = 8

@@ -17,7 +17,7 @@ from trtspec.backends.torch.dependent_builder import build_head
 from trtspec.base.errors import EngineError
 from trtspec.models.heads.reading import read_head
 from trtspec.serving.errors import EngineLoadError
-from trtspec.serving.executors.torch import memory
+from trtspec.serving.executors.torch import device
 from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
@@ -31,11 +31,11 @@ def test_the_cache_has_room_for_states_and_the_heads_own(
 ) -> None:
     """For each token a state of 16 numbers, and a layer's keys and values of 2 heads of 4."""
     folders = engines(tmp_path, tiny_target(), random_head(tmp_path / "head", name))
-    monkeypatch.setattr(memory, "_free", lambda device: 10**6)
+    monkeypatch.setattr(device, "_free", lambda device: 10**6)
     configs = [read_config(folder) for folder in folders]
-    assert memory._need(configs[1]).bytes_per_token == 4 * numbers
+    assert device._need(configs[1]).bytes_per_token == 4 * numbers
     tensors = load_file(folders[1] / "rank0.safetensors").values()
-    assert memory._weights(configs[1]) == sum(tensor.numel() * 4 for tensor in tensors)
+    assert device._weights(configs[1]) == sum(tensor.numel() * 4 for tensor in tensors)
     pair = load_engines(folders)
     alone = TorchExecutor(folders[0])
     assert pair[0].kv_tokens

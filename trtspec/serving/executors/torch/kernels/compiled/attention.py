@@ -14,7 +14,6 @@ import numba
 import numpy as np
 from numba import carray
 
-from trtspec.serving.executors.torch.kernels.calls import AttentionCall
 from trtspec.serving.executors.torch.kernels.compiled.arithmetic import (
     ONE,
     ZERO,
@@ -26,6 +25,7 @@ from trtspec.serving.executors.torch.kernels.compiled.arithmetic import (
     wide,
 )
 from trtspec.serving.executors.torch.kernels.compiled.compiler import compiled
+from trtspec.serving.executors.torch.kernels.kernel import AttentionCall
 
 # The positions whose keys and values stay in the processor's cache while all queries read them.
 _BLOCK = 256

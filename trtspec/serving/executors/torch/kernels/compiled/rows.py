@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from trtspec.serving.executors.torch.kernels.calls import RowsCall
 from trtspec.serving.executors.torch.kernels.compiled.arithmetic import (
     ONE,
     at_address,
@@ -18,6 +17,7 @@ from trtspec.serving.executors.torch.kernels.compiled.arithmetic import (
     wide,
 )
 from trtspec.serving.executors.torch.kernels.compiled.compiler import compiled
+from trtspec.serving.executors.torch.kernels.kernel import RowsCall
 
 # The number of rows that a thread takes at a time.
 _ROWS = 4
