@@ -86,7 +86,7 @@ class ExternalDrafts(Around):
         self._torch, self._keep = inner, keep
         self._allowed = inner.limits
         # It is asked for whole distributions.
-        inner._limits = replace(inner.limits, max_top_log_probs=inner.limits.vocab_size)
+        inner.limits = replace(inner.limits, max_top_log_probs=inner.limits.vocab_size)
         self._ids = itertools.count(-2, -1)
         self._tasks: dict[int, tuple[asyncio.Task[None], Listener]] = {}
         self._known: dict[tuple[int, ...], Row] = {}

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from trtspec.serving.executor import FinishReason, KvReuse, Limits, Listener, LogProb, Request, Response
 from trtspec.serving.executors.validation import Refused, Valid, validate
-from trtspec.serving.seeds import NUM_SEEDS
+from trtspec.serving.state import NUM_SEEDS
 from trtspec.serving.verification import decode, verify
 
 NextToken = Callable[[Sequence[int]], int]

@@ -19,7 +19,7 @@ from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.sampler import log_probs
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
-from trtspec.serving.seeds import at_token
+from trtspec.serving.state import at_token
 from trtspec.serving.tokenizer import Tokenizer
 
 AT_ONCE = 16

@@ -49,10 +49,7 @@ class AsyncExecutor:
         return self._checked(response)
 
     async def answers(self, request: Request, until: float) -> AsyncGenerator[Response, None]:
-        """Yields the responses of a streaming request, the final one included.
-
-        Closing the generator cancels the request too.
-        """
+        """Yields all responses of a streaming request. Closing the generator cancels the request too."""
         heard: asyncio.Queue[Response | EngineFailure] = asyncio.Queue()
         request_id = self.executor.enqueue_request(request, heard.put_nowait)
         self._pending[request_id] = until, heard.put_nowait

@@ -29,10 +29,7 @@ class CompletionRequest:
     max_tokens: int = 16
     """The largest number of generated tokens. It is reduced to what fits the engine."""
     num_draft_tokens: int | None = None
-    """K, the number of tokens that a round drafts.
-
-    None takes the coordinator's K; 0 decodes with the target alone.
-    """
+    """K, the tokens that a round drafts. None takes the coordinator's K; 0 has the target decode alone."""
     stop: tuple[str, ...] = ()
     """Stop strings. The text ends before the first of them."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
@@ -49,24 +46,15 @@ class CompletionRequest:
     those of the token. A token that is named twice gets the sum.
     """
     bad_words: tuple[str, ...] = ()
-    """Banned words. No token is generated that completes the tokens of one of them.
-
-    The same characters in other tokens are allowed.
-    """
+    """Banned words: no token completes the tokens of one. The same characters in other tokens are allowed."""
     return_log_probs: bool = False
-    """Asks for the log-probability of each token (rule 9 of `trtspec.serving.executor`).
-
-    It is the logarithm of the model's own probability.
-    """
+    """Asks for each token's log-probability by the model itself (rule 9 of `trtspec.serving.executor`)."""
     top_log_probs: int = 0
     """The number of likeliest tokens that are returned with each token."""
     num_return_sequences: int = 1
     """The number of completions of the prompt, each with its own seed (`of_sequence`)."""
     guide: Guide | None = None
-    """The grammar that the text follows. `max_tokens`, a stop string or an error may end it early.
-
-    The guide's own `end_ids` are ignored.
-    """
+    """The text's grammar; its `end_ids` are ignored. `max_tokens`, a stop string or an error may cut it."""
     tenant: str = ""
     """Only requests of the same tenant get drafts from this completion.
 
@@ -93,20 +81,14 @@ class Completion:
     end_reason: EndReason
     num_input_tokens: int
     num_output_tokens: int
-    """The number of generated tokens.
-
-    The token that completes a stop string is counted. An end token or stop token is not.
-    """
+    """The generated tokens, with the one that completes a stop string, without an end token or stop token."""
     speculation: SpeculationCounts
     undrafted_for: tuple[str, ...] = ()
     """The options that forbade drafts (K = 0), or `rollout`; empty if the request asked for no drafts."""
     num_draft_tokens: int = 0
     """The largest number of tokens that a round was allowed to draft."""
     num_cached_tokens: int | None = None
-    """The number of the input tokens that the target's KV cache had from requests of the same tenant.
-
-    None if that is not known.
-    """
+    """The input tokens that the target's KV cache had from requests of the same tenant; None if unknown."""
 
 
 @dataclass(slots=True)

@@ -25,11 +25,10 @@ from trtspec.serving.pace import Pace, Policy
 from trtspec.serving.rollout.rollout import Rollout, Shadow
 from trtspec.serving.rollout.state import SHADOW, SPECULATE
 from trtspec.serving.rounds import Rounds
-from trtspec.serving.seeds import of_sequence
-from trtspec.serving.state import CompletionState
+from trtspec.serving.state import CompletionState, of_sequence
 from trtspec.serving.stats import ArmStats, Stats
 from trtspec.serving.text import TenantTexts
-from trtspec.serving.timeline import ArmTimeline, Timeline
+from trtspec.serving.timeline import Timeline
 from trtspec.serving.tokenizer import Tokenizer
 
 MAX_FAILURES = 8
@@ -189,9 +188,7 @@ class Coordinator:
             needed = state.num_input_tokens + state.max_tokens + self._target.limits.max_draft_len
             clock = asyncio.get_running_loop().time
             arm = self.rollout.arm(request, state) if takes_part else None
-            timeline = (
-                ArmTimeline(self.stats, arrived, clock, arm) if arm else Timeline(self.stats, arrived, clock)
-            )
+            timeline = Timeline(self.stats, arrived, clock, arm)
             async with self._queue.slot(needed, deadline):
                 self._count()
                 timeline.begin(state.num_input_tokens)

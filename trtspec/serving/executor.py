@@ -82,10 +82,7 @@ class Guide:
     guide: str = ""
     """Empty for `JSON`, which is any JSON value."""
     end_ids: tuple[int, ...] = ()
-    """The end tokens, of which a request's `end_id` is one.
-
-    Each of them ends a guided request, and none is in its output.
-    """
+    """The end tokens, the request's `end_id` too: each ends a guided request, and none is in its output."""
 
 
 MAX_TOP_LOG_PROBS = 20
@@ -165,10 +162,7 @@ class Request:
     """The number of likeliest tokens that are returned with each token."""
     guide: Guide | None = None
     num_guided: int = 0
-    """The number of tokens at the end of the input that were generated before under the `guide`.
-
-    The text of the grammar begins with them.
-    """
+    """The tokens at the input's end that were generated under `guide`: the grammar's text begins there."""
 
 
 class LogProb(NamedTuple):
@@ -191,20 +185,14 @@ class Response:
     error: str | None = None
     """A response with an error has no tokens, and is final."""
     log_probs: list[LogProb] | None = None
-    """One for each token where the request has `return_log_probs`.
-
-    None where it has not, and where it ended with an error or `CANCELLED`.
-    """
+    """One for each token if the request has `return_log_probs`. None if not, failed or `CANCELLED`."""
     num_verified: int | None = None
     """The number of draft tokens, from the first, that the engine has verified (rule 7).
 
     None without a draft, and if the engine does not report it.
     """
     num_reused: int | None = None
-    """The number of tokens of the prompt that the KV cache already had.
-
-    None if the engine does not report it.
-    """
+    """The number of prompt tokens that the KV cache already had. None if the engine does not report it."""
 
 
 GUIDE_REFUSED = "Guide refused: "
@@ -228,25 +216,16 @@ class Limits:
     """The number of requests."""
     max_input_len: int
     max_seq_len: int
-    """The largest sum of prompt, generated tokens and draft.
-
-    A request without a draft counts as one with `max_draft_len` draft tokens.
-    """
+    """The largest sum of prompt, generated tokens and draft; a missing draft counts `max_draft_len`."""
     max_draft_len: int
     """0 for an engine that verifies no drafts, or only its own."""
     vocab_size: int
     ignored_options: frozenset[str] = frozenset()
-    """The fields of `SamplingConfig` that the engine would silently ignore.
-
-    A request is refused if one of them has an effect in it.
-    """
+    """The fields of `SamplingConfig` that the engine ignores: a request in which one counts is refused."""
     takes_bias: bool = True
     """False if the engine would ignore an embedding bias. A request with one is then refused."""
     returns_log_probs: bool = True
-    """False if the engine has no log-probabilities of rule 9.
-
-    A request with `return_log_probs` is then refused.
-    """
+    """False if the engine has none of rule 9. A request with `return_log_probs` is then refused."""
     max_top_log_probs: int = MAX_TOP_LOG_PROBS
     """A request with more `top_log_probs` is refused."""
     never_banned: range = range(0)
@@ -305,7 +284,6 @@ class Executor(Protocol):
     @property
     def kv_tokens(self) -> int | None:
         """The number of tokens that the KV cache holds. None if the engine does not report it."""
-        ...
 
     def take_kv_use(self) -> float | None:
         """Returns the largest share of the KV cache, 0 to 1, that requests held since the last call.
@@ -313,37 +291,27 @@ class Executor(Protocol):
         None if the engine does not report it. Prefixes of ended requests, which are kept for reuse, do not
         count: they are evicted when a request needs the room.
         """
-        ...
 
     @property
     def kv_reuse(self) -> KvReuse | None:
         """The reuse of prefixes since the start. None if the engine does not report it."""
-        ...
 
     @property
     def progress(self) -> int:
-        """The number of steps or responses of the engine, which rises while the engine works.
-
-        Any thread may read it.
-        """
-        ...
+        """The engine's steps or responses, whose number rises while it works. Any thread may read it."""
 
     @property
     def failure(self) -> str | None:
         """The reason why the engine will serve no request any more, in one line; None while it serves."""
-        ...
 
     def enqueue_request(self, request: Request, listener: Listener) -> int:
         """Takes a request and returns its id. An invalid request gets a response with an error."""
-        ...
 
     def cancel_request(self, request_id: int) -> None:
         """Ends a request, whose listener gets a final `CANCELLED` response; ignores a finished request."""
-        ...
 
     def shutdown(self) -> None:
         """Cancels all requests and frees the engine's memory."""
-        ...
 
 
 @runtime_checkable
@@ -356,4 +324,3 @@ class DrawsByToken(Protocol):
 
     def draw_as(self, token_ids: list[int]) -> None:
         """Draws token i from now on as if its id were `token_ids[i]`."""
-        ...

@@ -8,8 +8,7 @@ from dataclasses import replace
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import GuideType, Limits, SamplingConfig
-from trtspec.serving.seeds import NUM_SEEDS, with_seed
-from trtspec.serving.state import CompletionState, unsplittable_options
+from trtspec.serving.state import NUM_SEEDS, CompletionState, unsplittable_options, with_seed
 from trtspec.serving.stop import StopMatcher
 from trtspec.serving.text import Text
 from trtspec.serving.tokenizer import Tokenizer
@@ -39,11 +38,16 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
 
     It reduces `max_tokens` to what fits the engine, as TensorRT-LLM does.
     """
-    _check_max_tokens(request.max_tokens)
-    _check_num_draft_tokens(request.num_draft_tokens, limits)
+    num_draft_tokens = limits.max_draft_len if request.num_draft_tokens is None else request.num_draft_tokens
+    if request.max_tokens < 1:
+        raise RequestError("max_tokens", request.max_tokens, "at least 1")
+    if not 0 <= num_draft_tokens <= limits.max_draft_len:
+        allowed = f"0 to {limits.max_draft_len}, the target engine's max_draft_len"
+        raise RequestError("num_draft_tokens", num_draft_tokens, allowed)
     _check_strings("stop", request.stop)
     _check_strings("bad_words", request.bad_words)
-    _check_timeout(request.timeout_s)
+    if request.timeout_s is not None and not request.timeout_s > 0:
+        raise RequestError("timeout", f"{request.timeout_s} s", "a time above 0")
     if len(request.tenant) > MAX_TENANT_LENGTH:
         found = f"a name of {len(request.tenant)} characters"
         raise RequestError("tenant", found, f"at most {MAX_TENANT_LENGTH} characters")
@@ -58,7 +62,6 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
     end_ids = (*own_end_ids, *_stop_token_ids(request.stop_token_ids, limits))
     prompt = _prompt(request, limits, tokenizer)
 
-    num_draft_tokens = limits.max_draft_len if request.num_draft_tokens is None else request.num_draft_tokens
     sampling = with_seed(request.sampling)
     unsplittable = unsplittable_options(sampling, request.guide, limits.resumes_guides)
     undrafted_for = unsplittable or (() if sampling.is_greedy or limits.drafts_samples else ("sampling",))
@@ -88,17 +91,6 @@ def _max_total_len(limits: Limits) -> int:
     return limits.max_seq_len - limits.max_draft_len
 
 
-def _check_max_tokens(max_tokens: int) -> None:
-    if max_tokens < 1:
-        raise RequestError("max_tokens", max_tokens, "at least 1")
-
-
-def _check_num_draft_tokens(num_draft_tokens: int | None, limits: Limits) -> None:
-    if num_draft_tokens is not None and not 0 <= num_draft_tokens <= limits.max_draft_len:
-        allowed = f"0 to {limits.max_draft_len}, the target engine's max_draft_len"
-        raise RequestError("num_draft_tokens", num_draft_tokens, allowed)
-
-
 def _check_top_log_probs(request: CompletionRequest, limits: Limits) -> None:
     number, most = request.top_log_probs, limits.max_top_log_probs
     if number and not request.return_log_probs:
@@ -121,11 +113,6 @@ def _check_length(field: str, string: str) -> None:
     if not 1 <= len(string) <= MAX_STOP_LENGTH:
         found = f"a string of {len(string)} characters"
         raise RequestError(field, found, f"strings of 1 to {MAX_STOP_LENGTH} characters")
-
-
-def _check_timeout(timeout_s: float | None) -> None:
-    if timeout_s is not None and not timeout_s > 0:
-        raise RequestError("timeout", f"{timeout_s} s", "a time above 0")
 
 
 def _check_sampling(sampling: SamplingConfig, limits: Limits) -> None:

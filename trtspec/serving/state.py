@@ -1,17 +1,53 @@
-"""The state of one completion between its rounds, whether it has rounds, and the K of the next one."""
+"""The state of one completion between its rounds, the seeds of its requests, and whether it has rounds."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trtspec.serving.completion import Completion, Delta, EndReason
 from trtspec.serving.executor import Guide, Limits, LogProb, Request, SamplingConfig
-from trtspec.serving.seeds import at_token
 from trtspec.serving.stats import SpeculationCounts
 from trtspec.serving.stop import StopMatcher
 from trtspec.serving.text import Text
 from trtspec.serving.tokenizer import Detokenizer
+
+NUM_SEEDS = 2**64
+SEQUENCES_APART = 2**40
+
+
+def with_seed(sampling: SamplingConfig) -> SamplingConfig:
+    """Returns the options with a random seed, if they sample and have none.
+
+    An engine gives every request without a seed the same one, so all rounds would draw the same numbers.
+    """
+    if sampling.is_greedy or sampling.seed is not None:
+        return sampling
+    return replace(sampling, seed=secrets.randbelow(NUM_SEEDS))
+
+
+def of_sequence(sampling: SamplingConfig, index: int) -> SamplingConfig:
+    """Returns the options of completion `index`, from 0, of several of one prompt.
+
+    The seeds are 2^40 apart. TensorRT-LLM's are 1 apart (`createChildRequest` of
+    `batch_manager/llmRequest.cpp`), but so are the seeds of one completion's tokens here: the next
+    completion would draw the same numbers, a token later.
+    """
+    if sampling.seed is None:
+        return sampling
+    return replace(sampling, seed=(sampling.seed + index * SEQUENCES_APART) % NUM_SEEDS)
+
+
+def at_token(sampling: SamplingConfig, position: int) -> SamplingConfig:
+    """Returns the options of a request that starts with token `position` of a completion.
+
+    Draft and target get the same options, so both draw the same number for the same token and agree more
+    often. The output still has the target's own distribution.
+    """
+    if sampling.is_greedy or sampling.seed is None:
+        return sampling
+    return replace(sampling, seed=(sampling.seed + position) % NUM_SEEDS)
 
 
 @dataclass(slots=True)

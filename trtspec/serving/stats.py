@@ -106,10 +106,7 @@ class SpeculationCounts:
     num_draft_tokens: int = 0
     num_accepted_draft_tokens: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
-    """Element i counts the verifications that accepted draft token i, from 0.
-
-    It is as long as the longest draft.
-    """
+    """Element i counts verifications that accepted token i, from 0. It is as long as the longest draft."""
 
     def record(self, num_draft: int, num_accepted: int) -> None:
         """Adds one verification, which accepted `num_accepted` of `num_draft` tokens."""

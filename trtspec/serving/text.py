@@ -68,10 +68,7 @@ class TenantTexts:
         self._first: str | None = None
 
     def begin(self, tenant: str, text: Text) -> int | None:
-        """Returns how many tokens of `text` began an earlier sequence of the tenant.
-
-        It is None while there is only this tenant.
-        """
+        """Returns how many tokens of `text` began an earlier one of the tenant; None for the only tenant."""
         if self._first is None:
             self._first = tenant
         self._are_several |= tenant != self._first

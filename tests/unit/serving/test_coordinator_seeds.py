@@ -9,7 +9,7 @@ from tests.fakes.languages import DRAFT, TARGET, OneShot, Run
 from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executor import FinishReason, Limits, Request, SamplingConfig
-from trtspec.serving.seeds import NUM_SEEDS
+from trtspec.serving.state import NUM_SEEDS
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.verification import decode, verify
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from trtspec.serving.executor import SamplingConfig
-from trtspec.serving.seeds import NUM_SEEDS, at_token, of_sequence, with_seed
+from trtspec.serving.state import NUM_SEEDS, at_token, of_sequence, with_seed
 
 
 def test_a_round_continues_the_stream_of_random_numbers() -> None:

@@ -43,23 +43,19 @@ class Drafter(Protocol):
     @property
     def pause(self) -> int:
         """The tokens that the target decodes alone before it is asked again, if there was no draft."""
-        ...
 
     @property
     def silence(self) -> str:
         """The reason why there was no offer, one of `trtspec.serving.stats.FALLBACKS`."""
-        ...
 
     def offer(self) -> Offer | None:
         """Returns an offer for the present sequence; None if there is nothing to propose."""
-        ...
 
     async def propose(self, request: Request, deadline: float) -> list[int]:
         """Returns the proposal of the last offer: up to `request.max_tokens` tokens, or none.
 
         All are tokens of the target. Raises `Overdue` when the `deadline`, on the loop's clock, passes.
         """
-        ...
 
     def end(self) -> None:
         """Notes that the completion has ended. An engine has its own cache, so this does nothing."""
@@ -71,11 +67,7 @@ class DraftSource(Protocol):
 
     def drafter(self, text: Text, tenant: str) -> Drafter:
         """Returns the drafter of a sequence. It proposes no tokens from answers to other tenants."""
-        ...
 
     def reap(self, now: float) -> None:
-        """Ends the proposals whose deadline has passed. It must be called periodically.
-
-        A lookup never waits, so this does nothing.
-        """
+        """Ends the proposals whose deadline has passed, periodically. A lookup has none to end."""
         return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from trtspec.serving.drafters.engine import EngineSource
 from trtspec.serving.drafters.lookup import LookupDrafter, LookupSource
@@ -90,30 +89,14 @@ MakeEngineSource = Callable[[], DraftSource]
 """`SourceInputs.engine`, which a method calls if it needs the draft engine."""
 
 
-def _draft_model(engine: MakeEngineSource) -> DraftSource:
-    return engine()
-
-
-def _ngram(engine: MakeEngineSource, **lookup: int) -> DraftSource:
-    return LookupSource(**lookup)
-
-
-def _hybrid(engine: MakeEngineSource, **lookup: int) -> DraftSource:
-    return HybridSource(LookupSource(**lookup), engine())
-
-
-def _suffix(engine: MakeEngineSource, **options: Any) -> DraftSource:
-    return SuffixSource(**options)
-
-
 SOURCES: Mapping[str, Callable[..., DraftSource]] = {
-    "draft_model": _draft_model,
-    "ngram": _ngram,
-    "hybrid": _hybrid,
-    "suffix": _suffix,
-    "eagle3": _draft_model,
-    "eagle": _draft_model,
-    "medusa": _draft_model,
+    "draft_model": lambda engine: engine(),
+    "ngram": lambda engine, **lookup: LookupSource(**lookup),
+    "hybrid": lambda engine, **lookup: HybridSource(LookupSource(**lookup), engine()),
+    "suffix": lambda engine, **options: SuffixSource(**options),
+    "eagle3": lambda engine: engine(),
+    "eagle": lambda engine: engine(),
+    "medusa": lambda engine: engine(),
 }
 
 

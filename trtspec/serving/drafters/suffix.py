@@ -114,7 +114,9 @@ class Index:
         if self._is_joined:
             paths = [path[: path.index(_BETWEEN)] if _BETWEEN in path else path for path in paths]
         elif matches[0] + most > len(tokens):
-            paths = [path if len(path) == most else _repeated(path, most) for path in paths]
+            # The end of the sequence cuts a path off, which is repeated.
+            cut = (path if len(path) == most else path * (most // len(path) + 1) for path in paths)
+            paths = [path[:most] for path in cut]
         found, score, probability = list[int](), 0.0, 1.0
         while paths and probability >= rules.least:
             first, count, same = paths[0], len(paths), 0
@@ -130,11 +132,6 @@ class Index:
             probability *= ways.count(way) / len(ways)
             paths = [path[same:] for path in paths if len(path) > same and path[same] == way]
         return SuffixDraft(score, found)
-
-
-def _repeated(path: list[int], most: int) -> list[int]:
-    """Returns a path that the end of the sequence has cut off, repeated up to `most` tokens."""
-    return (path * (most // len(path) + 1))[:most]
 
 
 class Generation:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,25 @@ TORCH_VERSION = "trtspec-torch"
 """The prefix of the version of an engine of the torch backend; others have TensorRT-LLM's version."""
 
 
-def read_limits(engine_dir: Path) -> Limits:
-    """Returns the limits in an engine directory's `config.json`; raises `EngineLoadError`."""
+@contextmanager
+def engine_config(engine_dir: Path) -> Iterator[dict[str, Any]]:
+    """Yields the content of an engine directory's `config.json`; raises `EngineLoadError`.
+
+    It does so too for a `KeyError`, `TypeError` or `ValueError` of the block that reads the content.
+    """
     path = engine_dir / "config.json"
     try:
-        return limits_of(json.loads(path.read_text(encoding="utf-8")))
+        yield json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise EngineLoadError(path, "no such file; is this an engine directory?") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EngineLoadError(path, f"not an engine's config.json ({error!r})") from error
+
+
+def read_limits(engine_dir: Path) -> Limits:
+    """Returns the limits in an engine directory's `config.json`; raises `EngineLoadError`."""
+    with engine_config(engine_dir) as document:
+        return limits_of(document)
 
 
 def limits_of(document: Mapping[str, Any]) -> Limits:

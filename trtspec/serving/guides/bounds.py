@@ -69,12 +69,8 @@ def _json_depth(content: Any) -> int:
     layer, depth = [content], 0
     while layer := [value for value in layer if isinstance(value, (dict, list))]:
         depth += 1
-        layer = [item for value in layer for item in _inside(value)]
+        layer = [item for value in layer for item in (value.values() if isinstance(value, dict) else value)]
     return depth
-
-
-def _inside(value: Any) -> list[Any]:
-    return list(value.values()) if isinstance(value, dict) else value
 
 
 def _depth(text: str) -> int:
@@ -95,10 +91,7 @@ def _depth(text: str) -> int:
 
 
 def _check_schema(schema: Any) -> None:
-    """Raises `GuideError` for a schema with a part that xgrammar ignores.
-
-    xgrammar reports other problems itself.
-    """
+    """Raises `GuideError` for a part that xgrammar ignores; it reports other problems of a schema itself."""
     left = [schema]
     while left:
         part = left.pop()

@@ -115,10 +115,7 @@ class GuideCompiler:
         self._xgrammar = xgrammar = import_module("xgrammar")
         self._size = len(vocabulary)
         tokens = xgrammar.TokenizerInfo(
-            [*vocabulary, b""],
-            xgrammar.VocabType.RAW,
-            vocab_size=self._size + 1,
-            stop_token_ids=[self._size],
+            [*vocabulary, b""], xgrammar.VocabType.RAW, vocab_size=self._size + 1, stop_token_ids=[self._size]
         )
         # One thread leaves the processors to engines. `Guides` caches the grammars.
         self._compiler = xgrammar.GrammarCompiler(tokens, max_threads=1, cache_enabled=False)
@@ -131,10 +128,7 @@ class GuideCompiler:
         self._read_tag = self._read_triggers if by_triggers else self._compiler.compile_structural_tag
 
     def compile(self, guide: Guide) -> Grammar:
-        """Returns the grammar; raises `GuideError`.
-
-        That is if xgrammar refuses the guide or follows it too slowly, or if no token may come first.
-        """
+        """Returns the grammar; `GuideError` if xgrammar refuses it or is slow, or no token may come first."""
         try:
             grammar = Grammar(self._read(guide), self._make_matcher, self._size)
             first, begin = Bitmasks(1, self._size), time.thread_time()

@@ -21,10 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Rollout:
-    """Assigns requests to arms. Without a file the share `usual` of them has drafts.
-
-    It counts in `stats`, and is used on the coordinator's loop.
-    """
+    """Assigns requests to arms on the coordinator's loop; without a file the share `usual` has drafts."""
 
     def __init__(self, usual: float, stats: RolloutStats) -> None:
         self._usual, self._stats = RolloutState(share=usual), stats

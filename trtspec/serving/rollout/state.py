@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -52,10 +51,7 @@ def position_of(tenant: str, user: str, prompt: memoryview) -> float:
 
 
 def parse(text: str) -> RolloutState:
-    """Returns the state in a file of the roll-out; raises `RolloutError`.
-
-    Other keys in the file are for its writer.
-    """
+    """Returns the state in a roll-out's file, whose other keys are its writer's; raises `RolloutError`."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -67,13 +63,9 @@ def parse(text: str) -> RolloutState:
     mode, share = found.get("mode"), found.get("share")
     if mode not in (SPECULATE, SHADOW):
         raise RolloutError(f"mode is {mode!r}, and must be {SPECULATE} or {SHADOW}")
-    if isinstance(share, bool) or not isinstance(share, (int, float)) or not _is_share(share):
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
         raise RolloutError(f"share is {share!r}, and must be a number from 0 to 1")
     return RolloutState(mode, float(share))
-
-
-def _is_share(value: float) -> bool:
-    return math.isfinite(value) and 0 <= value <= 1
 
 
 ROLLOUT = "TRTSPEC_ROLLOUT"

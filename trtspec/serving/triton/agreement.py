@@ -30,10 +30,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 STOPPING = "TRTSPEC_STOPPING"
-"""The environment variable with the path of a file that appears when the server is to stop.
-
-The file contains the seconds of grace.
-"""
+"""The environment variable of a file that appears, with the seconds of grace, when the server is to stop."""
 
 LOOK_S = 0.1
 """The seconds between two calls of `Stopping.look`."""

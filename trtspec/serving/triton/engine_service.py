@@ -35,7 +35,6 @@ class EngineClient(Protocol):
 
     def fail(self, message: str) -> None:
         """Sends an error as the last response."""
-        ...
 
     def has_left(self) -> bool: ...
 

@@ -74,7 +74,11 @@ def load(values: Mapping[str, str], folder: Path) -> EnginePair:
     roles = ["target", "draft"] if "draft_engine_dir" in values else ["target"]
     translates = "draft_tokenizer_dir" in values
     draft_tokenizer = Tokenizer.load(parameters.path("draft_tokenizer_dir")) if translates else None
-    guides = _guides(parameters, tokenizer, roles[:1] if translates else roles)
+    # Over the larger vocabulary guides are compiled once for both engines. Engines of TensorRT-LLM follow
+    # guides by themselves, but get only those that were compiled here.
+    followers = roles[:1] if translates else roles
+    sizes = [read_limits(parameters.path(f"{role}_engine_dir")).vocab_size for role in followers]
+    guides = Guides(tokenizer.vocabulary, max(sizes))
     engines = _LOADERS[backend](parameters, roles, tokenizer, guides)
     bounds = _bounds(parameters, engines)
     target, draft = engines[0], engines[1] if len(engines) > 1 else None
@@ -93,15 +97,6 @@ def load(values: Mapping[str, str], folder: Path) -> EnginePair:
         share,
         draft_tokenizer,
     )
-
-
-def _guides(parameters: Parameters, tokenizer: Tokenizer, roles: Sequence[str]) -> Guides:
-    """Returns the guides over the larger vocabulary, which compile a guide once for both engines.
-
-    Engines of TensorRT-LLM follow guides by themselves, but get only those that were compiled here.
-    """
-    limits = [read_limits(parameters.path(f"{role}_engine_dir")) for role in roles]
-    return Guides(tokenizer.vocabulary, max(limit.vocab_size for limit in limits))
 
 
 def _policy(parameters: Parameters) -> Policy:

@@ -28,10 +28,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 class LoopThread:
-    """Runs an asyncio loop in its own thread.
-
-    `run`, `call` and `end` wait for the loop, so other threads call them.
-    """
+    """Runs an asyncio loop in its own thread, for which `run`, `call` and `end` make other threads wait."""
 
     def __init__(self, name: str) -> None:
         self._loop = new_loop()

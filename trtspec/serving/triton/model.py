@@ -82,10 +82,7 @@ class TritonPythonModel:
 
 
 class TritonClient:
-    """The client of a request, reached by Triton's response sender.
-
-    The last response has the final flag, so no empty one follows it.
-    """
+    """The client of a request, reached by Triton's response sender. The last response has the final flag."""
 
     def __init__(self, sender: Any) -> None:
         self._sender, self.options = sender, ResponseOptions()
@@ -101,7 +98,9 @@ class TritonClient:
     def send(self, chunk: TextChunk) -> None:
         flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if chunk.is_last else 0
         if chunk.failure is not None:
-            error = _error(chunk.failure, with_status=self.is_named)
+            code, message = chunk.failure.code, chunk.failure.message
+            message = f"{code.value} {message}" if self.is_named else message
+            error = pb_utils.TritonError(message, getattr(pb_utils.TritonError, code.name))
             self._sender.send(pb_utils.InferenceResponse(error=error), flags)
         else:
             tensors = [pb_utils.Tensor(name, array) for name, array in arrays(chunk, self.options).items()]
@@ -109,8 +108,3 @@ class TritonClient:
 
     def has_left(self, ask: bool) -> bool:
         return self._has_left or (ask and bool(self._sender.is_cancelled()))
-
-
-def _error(failure: Failure, with_status: bool) -> Any:
-    message = f"{failure.code.value} {failure.message}" if with_status else failure.message
-    return pb_utils.TritonError(message, getattr(pb_utils.TritonError, failure.code.name))

@@ -43,7 +43,6 @@ class RequestClient(Protocol):
 
     def has_left(self, ask: bool) -> bool:
         """Says whether the client is known to have left. With `ask` it asks Triton too, which takes time."""
-        ...
 
 
 class Outbox:
@@ -169,7 +168,7 @@ class Sender:
         for outbox, is_asked in self._turns.take(list(self._open)):
             with _logged("a client could not be asked whether it has left"):
                 if outbox.has_left(is_asked):
-                    on_leave, self._open[outbox] = self._open[outbox], _nothing
+                    on_leave, self._open[outbox] = self._open[outbox], lambda: None
                     on_leave()
         with _logged("the metrics could not be updated"):
             self._tick()
@@ -185,7 +184,3 @@ def _logged(problem: str, *on_error: Callable[[], object]) -> Iterator[None]:
         for repair in on_error:
             with _logged(problem):
                 repair()
-
-
-def _nothing() -> None:
-    """Replaces the `on_leave` of a client that has left."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any
 
@@ -82,7 +82,8 @@ def read(
         include_stop=bool(values["include_stop_str_in_output"]),
         skip_special_tokens=values["skip_special_tokens"] is not False,
         bad_words=_words(values["bad_words"]),
-        sampling=_sampling(values),
+        # Without temperature, top-k and top-p they are greedy.
+        sampling=SamplingConfig(**{option.name: values[option.name] for option in fields(SamplingConfig)}),
         end_id=values["end_id"],
         add_special_tokens=values["add_special_tokens"] is not False,
         embedding_bias=_embedding_bias(values),
@@ -129,21 +130,6 @@ def _timeout_s(parameter: Any, timeout_us: int) -> float | None:
         raise RequestError(_TIMEOUT, _said(parameter), "a whole number of microseconds")
     limit_us = timeout_us if parameter is None else parameter
     return limit_us / 1e6 if limit_us else None
-
-
-def _sampling(values: Values) -> SamplingConfig:
-    """Returns the sampling options. Without temperature, top-k and top-p they are greedy."""
-    return SamplingConfig(
-        temperature=values["temperature"],
-        top_k=values["top_k"],
-        top_p=values["top_p"],
-        seed=values["seed"],
-        repetition_penalty=values["repetition_penalty"],
-        presence_penalty=values["presence_penalty"],
-        frequency_penalty=values["frequency_penalty"],
-        min_tokens=values["min_tokens"],
-        min_p=values["min_p"],
-    )
 
 
 def _words(given: list[str] | None) -> tuple[str, ...]:

@@ -102,10 +102,7 @@ class CoordinatorService:
         self._loop.every(LOOK_S, look)
 
     def drain(self, grace_s: float) -> None:
-        """Refuses new requests, and cancels those that still run after `grace_s` seconds.
-
-        It must be called on the loop.
-        """
+        """Refuses new requests, and cancels what runs after `grace_s` seconds; called on the loop."""
         self._coordinator.close(_STOPPING)
         asyncio.get_running_loop().call_later(grace_s, self._cancel_all)
 

@@ -1,7 +1,4 @@
-"""The executor for an engine that is a Triton model of its own, called within the server.
-
-That is Triton's business logic scripting (BLS).
-"""
+"""The executor for an engine that is another Triton model, by business logic scripting (BLS)."""
 
 from __future__ import annotations
 
@@ -39,8 +36,7 @@ from trtspec.serving.executors.bls.tensors import (
 from trtspec.serving.executors.draft_logits import DraftLogits, Rows, needs_logits
 from trtspec.serving.executors.tensorrt_llm.guided import BLS_GUIDE_TYPES, check_guided
 from trtspec.serving.executors.validation import Refused, Valid, validate
-from trtspec.serving.seeds import at_token
-from trtspec.serving.state import unsplittable_options
+from trtspec.serving.state import at_token, unsplittable_options
 from trtspec.serving.text import Text
 from trtspec.serving.thread_pool import PooledCall, ThreadPool
 
@@ -52,14 +48,10 @@ _LONGEST_PIECE = 16
 
 
 class BlsModel(Protocol):
-    """A Triton model of the same server."""
+    """A Triton model of the same server, which many threads call."""
 
     def infer(self, inputs: Arrays, request_id: str) -> Outputs:
-        """Returns the outputs of the one response, none if it is empty; raises `EngineFailure`.
-
-        It blocks, and is called on many threads.
-        """
-        ...
+        """Waits for the response, and returns its outputs, none if it is empty; raises `EngineFailure`."""
 
 
 @dataclass(slots=True)
@@ -96,11 +88,7 @@ class BlsExecutor:
     failure: str | None = None
 
     def __init__(
-        self,
-        model: BlsModel,
-        limits: Limits,
-        kv_tokens: int | None = None,
-        guide_end_id: int | None = None,
+        self, model: BlsModel, limits: Limits, kv_tokens: int | None = None, guide_end_id: int | None = None
     ) -> None:
         self.limits = replace(
             limits,

@@ -23,10 +23,7 @@ _SOURCE = re.compile(r" \([^()]*:\d+\)$")
 
 
 def load_bindings(image: str) -> Any:
-    """Returns the module, whose `__version__` is the release.
-
-    If the import fails, raises `EngineLoadError` with the `image` that has the module.
-    """
+    """Returns the module, whose `__version__` is the release; `EngineLoadError` names an `image` with it."""
     try:
         return import_module("tensorrt_llm.bindings.executor")
     except Exception as error:  # A missing library or driver raises more than ImportError.

@@ -52,13 +52,16 @@ def read_engine(
         model, build = document["pretrained_config"], document["build_config"]
         _check(folder, release, document)
         limits = limits_of(document)
-        mode = int(build["speculative_decoding_mode"])
+        # Without chunks a prompt fits an iteration. The runtime ignores the build's max_input_len
+        # (`batch_manager/trtGptModel.h`).
+        most = limits.max_input_len if enable_chunked_context else int(build["max_num_tokens"])
+        longest, mode = min(limits.max_input_len, most), int(build["speculative_decoding_mode"])
         _check_inside(folder, mode, int(build["max_draft_len"]), inside)
         return TrtLlmEngine(
             folder=folder,
             limits=replace(
                 limits,
-                max_input_len=_longest_prompt(limits, build, enable_chunked_context),
+                max_input_len=longest,
                 ignored_options=IGNORED_WITH_DRAFTS
                 if mode == DRAFT_TOKENS_EXTERNAL
                 else limits.ignored_options,
@@ -111,15 +114,6 @@ def _check_inside(folder: Path, mode: int, drafts: int, inside: RuntimeDraft | N
         built = f"{folder} was built for mode {mode} with max_draft_len {drafts}"
         given = f"this is of mode {inside.mode} with {inside.num_drafted}"
         raise EngineLoadError(inside.key, f"{inside}: {built}, and {given}")
-
-
-def _longest_prompt(limits: Limits, build: dict[str, Any], enable_chunked_context: bool) -> int:
-    """Returns the longest prompt that leaves room for one token and, without chunks, fits an iteration.
-
-    The runtime ignores the build's max_input_len (`batch_manager/trtGptModel.h`).
-    """
-    longest = limits.max_input_len
-    return longest if enable_chunked_context else min(longest, int(build["max_num_tokens"]))
 
 
 def _window(size: int | None, max_seq_len: int) -> int | None:

@@ -31,10 +31,7 @@ class EngineLocation:
 
 
 def load_engines(
-    trtllm: Any,
-    locations: Sequence[EngineLocation],
-    fraction: float,
-    guided: GuidedVocabulary | None = None,
+    trtllm: Any, locations: Sequence[EngineLocation], fraction: float, guided: GuidedVocabulary | None = None
 ) -> list[TrtLlmExecutor]:
     """Returns the executors of a target and then of a draft, if there is one.
 

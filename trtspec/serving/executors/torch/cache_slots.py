@@ -151,9 +151,7 @@ class CacheSlots:
                 if (known == 0 or slot.has(text, known - 1)) and slot.common(text, known) == known
             )
             best = max(
-                having,
-                key=lambda slot: (not slot.is_busy, slot is own, slot.length == known),
-                default=None,
+                having, key=lambda slot: (not slot.is_busy, slot is own, slot.length == known), default=None
             )
         if best is None:
             return None
@@ -214,10 +212,7 @@ class CacheSlots:
         return [slot for slot in self._slots.values() if not slot.is_busy]
 
     def _best(self, text: Text, limit: int) -> tuple[Slot | None, int]:
-        """Returns the slot with the longest prefix of `text`, and its length.
-
-        Of several it prefers an idle one, and then the one used last.
-        """
+        """Returns the slot with the longest prefix of `text`, best idle or used last, and its length."""
         own = self._of_text.get(id(text))
         if own is not None and not own.is_busy:
             return own, own.common(text, limit)

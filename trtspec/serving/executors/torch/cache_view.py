@@ -22,7 +22,6 @@ class CacheView(Protocol):
         `heads` has the queries, the keys and the values, `[rows, heads + 2 * kv_heads, head_size]`. Each row
         sees its past and itself.
         """
-        ...
 
 
 class CausalMask:

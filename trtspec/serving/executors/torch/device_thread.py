@@ -58,7 +58,6 @@ class Stepper(Protocol):
 
     def step(self) -> int:
         """Makes one step, and returns its number of rows. It must not raise."""
-        ...
 
 
 class DeviceThread:

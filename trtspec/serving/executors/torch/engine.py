@@ -7,7 +7,6 @@ the builder knows the architectures.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import torch
 
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Limits
-from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL
+from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, engine_config
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -113,10 +112,7 @@ class TorchEngineConfig:
     """True if the products of every layer are W8A8."""
     fp8_kv_cache: bool
     sandwich: bool
-    """True if there are norms after attention and MLP too, as in Gemma.
-
-    The embedding is then multiplied by the square root of its size.
-    """
+    """True for norms after attention and MLP too, and an embedding times its size's root, as in Gemma."""
     gelu: bool
     """True if the MLP has a GELU in place of a SiLU."""
     query_scale: float
@@ -138,13 +134,8 @@ class TorchEngineConfig:
 def read_config(engine_dir: Path) -> TorchEngineConfig:
     """Returns the configuration; raises `EngineLoadError` if it is missing, malformed or cannot run here."""
     path = engine_dir / "config.json"
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+    with engine_config(engine_dir) as document:
         model, build = _Section(path, document["pretrained_config"]), _Section(path, document["build_config"])
-    except FileNotFoundError:
-        raise EngineLoadError(path, "no such file; is this an engine directory?") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise EngineLoadError(path, f"not an engine's config.json ({error!r})") from error
     dtype = _checked_dtype(path, model)
     hidden, heads = model.integer("hidden_size"), model.integer("num_attention_heads")
     head_size, local = model.integer("head_size", hidden // heads), _local(model)
@@ -162,7 +153,9 @@ def read_config(engine_dir: Path) -> TorchEngineConfig:
         rotary_scaling=_scaling(model),
         rotary_share=float(model.get("rotary_pct", 1.0)),
         qkv_bias=model.get("attn_bias", False),
-        qk_norm=_norms_heads(model),
+        # No key has that, but only Qwen3 and Gemma 3 have these two.
+        qk_norm=model.get("qwen_type") in ("qwen3", "qwen3_moe")
+        or model.get("rope_local_base_freq") is not None,
         fused_gate=model.get("hidden_act") == "swiglu",
         sliding_window=None if local else model.integer("sliding_window", 0) or None,
         local=local,
@@ -221,12 +214,6 @@ def _scaling(model: _Section) -> dict[str, Any] | None:
         "short_factor": model.get("longrope_scaling_short_factors"),
         "long_factor": model.get("longrope_scaling_long_factors"),
     }
-
-
-def _norms_heads(model: _Section) -> bool:
-    """Says whether q and k are normalized. No key has that, but only Qwen3 and Gemma 3 have these two."""
-    is_qwen3 = model.get("qwen_type") in ("qwen3", "qwen3_moe")
-    return is_qwen3 or model.get("rope_local_base_freq") is not None
 
 
 def _local(model: _Section) -> Local | None:

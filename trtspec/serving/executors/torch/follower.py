@@ -32,10 +32,7 @@ MAX_STALL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """The tokens that the rows of a request may choose.
-
-    There is a row for each prefix of the draft up to the first forbidden token.
-    """
+    """The tokens that a request's rows may choose, a row for each prefix of the draft that is allowed."""
 
     allowed: npt.NDArray[np.bool_]
     """The tokens that each row may choose, `[rows, vocab_size]`, with the end tokens if the text may end."""

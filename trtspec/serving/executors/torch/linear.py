@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trtspec.serving.errors import EngineLoadError
-from trtspec.serving.executors.torch.kernels.kernel import has_kernels
-from trtspec.serving.executors.torch.kernels.rows import Norm
+from trtspec.serving.executors.torch.kernels.kernel import Norm, has_kernels
 from trtspec.serving.executors.torch.packed_weights import Pack, packed
 
 MAX = 448.0

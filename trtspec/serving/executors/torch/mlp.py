@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trtspec.serving.executors.torch.engine import ExpertConfig, TorchEngineConfig
-from trtspec.serving.executors.torch.kernels.kernel import has_kernels
-from trtspec.serving.executors.torch.kernels.rows import Gate
+from trtspec.serving.executors.torch.kernels.kernel import Gate, has_kernels
 from trtspec.serving.executors.torch.linear import (
     Matrix,
     NormedLinear,

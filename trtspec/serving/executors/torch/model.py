@@ -23,9 +23,8 @@ from trtspec.serving.executors.torch.cache_view import CacheView
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
 from trtspec.serving.executors.torch.linear import E4M3, Matrix, NormedLinear, linear, matrix
 from trtspec.serving.executors.torch.mlp import mlp
-from trtspec.serving.executors.torch.packed_weights import Pack, packed
+from trtspec.serving.executors.torch.packed_weights import Pack, SharedWeights, packed
 from trtspec.serving.executors.torch.rope import pair_up, rotate, rotations
-from trtspec.serving.executors.torch.shared_weights import SharedWeights
 from trtspec.serving.executors.torch.spans import Span
 
 Tensors = dict[str, Tensor]
@@ -39,7 +38,6 @@ class StepModel(Protocol):
 
         `token_ids` are the rows of all spans, in their order.
         """
-        ...
 
 
 class Listens(Protocol):
@@ -53,7 +51,6 @@ class Listens(Protocol):
 
     def hear(self, states: Sequence[Tensor], spans: Sequence[Span]) -> None:
         """Takes the states of each depth, `[rows, hidden_size]` for the rows of all spans."""
-        ...
 
 
 class Decoder:

@@ -11,7 +11,7 @@ from trtspec.serving.executor import Executor
 from trtspec.serving.executors.torch.device import CPU, find_device, kv_tokens_of
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.engine import read_config
-from trtspec.serving.executors.torch.shared_weights import SharedWeights, shared_bytes
+from trtspec.serving.executors.torch.packed_weights import SharedWeights, shared_bytes
 from trtspec.serving.executors.torch.thread_count import usable_threads
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.guides.guides import Guides

@@ -63,8 +63,13 @@ def _scaled(turns: Tensor, base: float, scaling: dict[str, Any] | None, length: 
     """
     scaling = scaling or {}
     kind = scaling.get("rope_type", scaling.get("type", "default"))
-    kinds: dict[str, Scale] = {"linear": _linear, "llama3": _llama3, "yarn": _yarn}
-    scale = (kinds | {"longrope": partial(_longrope, length=length)}).get(kind)
+    kinds: dict[str, Scale] = {
+        "linear": lambda turns, _, scaling: (turns / float(scaling["factor"]), 1.0),
+        "llama3": _llama3,
+        "yarn": _yarn,
+        "longrope": partial(_longrope, length=length),
+    }
+    scale = kinds.get(kind)
     if kind == "default":
         return turns, 1.0
     if scale is None:
@@ -73,10 +78,6 @@ def _scaled(turns: Tensor, base: float, scaling: dict[str, Any] | None, length: 
         return scale(turns, base, scaling)
     except KeyError as missing:
         raise EngineLoadError("rotary_scaling", f"{missing} is missing for rope_type {kind!r}") from None
-
-
-def _linear(turns: Tensor, base: float, scaling: dict[str, Any]) -> tuple[Tensor, float]:
-    return turns / float(scaling["factor"]), 1.0
 
 
 def _llama3(turns: Tensor, base: float, scaling: dict[str, Any]) -> tuple[Tensor, float]:

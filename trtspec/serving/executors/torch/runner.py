@@ -18,8 +18,7 @@ from trtspec.serving.executors.torch.follower import ENDED, NOTHING, Followers
 from trtspec.serving.executors.torch.model import StepModel
 from trtspec.serving.executors.torch.penalties import Bias, Penalties
 from trtspec.serving.executors.torch.sampler import TokenChoice, choose, log_probs
-from trtspec.serving.executors.torch.scheduler import StepScheduler, Work
-from trtspec.serving.executors.torch.sequence import Sequence
+from trtspec.serving.executors.torch.sequence import Sequence, StepScheduler, Work
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.text import common_prefix
 from trtspec.serving.verification import decode, verify
@@ -107,10 +106,7 @@ class Runner:
         self._followers.close()
 
     def step(self) -> int:
-        """Starts waiting requests, runs the model once over the scheduled rows, and sends the responses.
-
-        Returns the number of rows.
-        """
+        """Starts waiting requests, runs the model over the scheduled rows, responds, and returns the rows."""
         rows = self.stats.rows
         try:
             self._take_waiting()
@@ -186,10 +182,7 @@ class Runner:
         return tokens, iter(log_probs(logits[rows], chosen, widths))
 
     def _guide(self, sequence: Sequence) -> str | None:
-        """Begins to follow a guide, and cuts the draft off after the first token that it forbids.
-
-        Returns the error, if there is one.
-        """
+        """Begins to follow a guide, and cuts the draft after a forbidden token; returns the error, if any."""
         guided = sequence.guided
         if guided is None:
             return None

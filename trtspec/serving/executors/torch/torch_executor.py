@@ -13,27 +13,18 @@ from pathlib import Path
 import torch
 
 from trtspec.serving.errors import Busy, EngineLoadError, GuideError
-from trtspec.serving.executor import (
-    GUIDE_REFUSED,
-    FinishReason,
-    KvReuse,
-    Limits,
-    Listener,
-    Request,
-    Response,
-)
+from trtspec.serving.executor import GUIDE_REFUSED, FinishReason, KvReuse, Listener, Request, Response
 from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.cache_slots import CacheSlots
 from trtspec.serving.executors.torch.dependents.home import Home
 from trtspec.serving.executors.torch.dependents.loading import load_dependent
 from trtspec.serving.executors.torch.device import kv_tokens_of
 from trtspec.serving.executors.torch.device_thread import DeviceThread
-from trtspec.serving.executors.torch.engine import TorchEngineConfig, read_config
+from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.model import Decoder
+from trtspec.serving.executors.torch.packed_weights import SharedWeights
 from trtspec.serving.executors.torch.runner import Runner
-from trtspec.serving.executors.torch.scheduler import MAX_ROWS, StepScheduler
-from trtspec.serving.executors.torch.sequence import Sequence
-from trtspec.serving.executors.torch.shared_weights import SharedWeights
+from trtspec.serving.executors.torch.sequence import MAX_ROWS, Sequence, StepScheduler
 from trtspec.serving.executors.torch.weights import read_tensors
 from trtspec.serving.executors.validation import Refused, Valid, validate
 from trtspec.serving.guides.compiler import Grammar
@@ -74,14 +65,18 @@ class TorchExecutor:
         self._device_thread: DeviceThread = (
             target._device_thread if target else device_thread or DeviceThread()
         )
-        self._kv_tokens = None if target else kv_tokens or kv_tokens_of([config], device)
+        self.kv_tokens = None if target else kv_tokens or kv_tokens_of([config], device)
+        """None for a draft inside its target, whose cache it uses."""
         guide_types = frozenset() if guides is None else guides.types
-        self._limits = replace(config.limits, guide_types=guide_types, resumes_guides=bool(guide_types))
+        self.limits = replace(config.limits, guide_types=guide_types, resumes_guides=bool(guide_types))
 
         def load() -> tuple[Home, Runner]:
             if target is not None and target._home is not None:
                 return target._home, load_dependent(engine_dir, config, target._home, self._say)
-            home = _load(engine_dir, config, torch.device(device), self._kv_tokens or 0, shared)
+            on = torch.device(device)
+            cache = Cache(config, on)
+            model = Decoder(config, read_tensors(engine_dir, config, on), cache, on, shared)
+            home = Home(config, model, cache, CacheSlots(self.kv_tokens or 0))
             return home, _runner(home, self._say)
 
         self._home: Home | None
@@ -93,20 +88,11 @@ class TorchExecutor:
         self._device_thread.join(self._runner)
         self.stats = self._runner.stats
 
-    @property
-    def limits(self) -> Limits:
-        return self._limits
-
-    @property
-    def kv_tokens(self) -> int | None:
-        """None for a draft inside its target, whose cache it uses."""
-        return self._kv_tokens
-
     def take_kv_use(self) -> float | None:
-        if self._kv_tokens is None:
+        if self.kv_tokens is None:
             return None
         most, self.stats.kv_most = self.stats.kv_most, self.stats.kv_held
-        return most / self._kv_tokens
+        return most / self.kv_tokens
 
     @property
     def kv_reuse(self) -> KvReuse | None:
@@ -193,18 +179,6 @@ class TorchExecutor:
         listener = take(response.request_id, None)
         if listener is not None:
             listener(response)
-
-
-def _load(
-    engine_dir: Path,
-    config: TorchEngineConfig,
-    device: torch.device,
-    kv_tokens: int,
-    shared: SharedWeights | None,
-) -> Home:
-    cache = Cache(config, device)
-    model = Decoder(config, read_tensors(engine_dir, config, device), cache, device, shared)
-    return Home(config, model, cache, CacheSlots(kv_tokens))
 
 
 def _runner(home: Home, say: Callable[[Response], None]) -> Runner:

@@ -132,10 +132,7 @@ def _joined(config: TorchEngineConfig, name: str, shares: Sequence[Tensor]) -> T
 
 
 def _heads(config: TorchEngineConfig, shares: Sequence[Tensor]) -> Tensor:
-    """Returns the stacked q, k and v.
-
-    With more ranks than heads of keys and values, neighbouring ranks have copies of the same head.
-    """
+    """Returns the stacked q, k and v. With more ranks than heads of keys, neighbours have the same head."""
     copies = max(len(shares) // config.num_kv_heads, 1)
     keys = max(config.num_kv_heads // len(shares), 1) * config.head_size
     queries = config.num_heads // len(shares) * config.head_size

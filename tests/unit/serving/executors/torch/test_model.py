@@ -15,7 +15,7 @@ from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.kernels import kernel
 from trtspec.serving.executors.torch.model import Decoder
-from trtspec.serving.executors.torch.scheduler import CHUNK
+from trtspec.serving.executors.torch.sequence import CHUNK
 from trtspec.serving.executors.torch.spans import SIZES, BatchSize, Span
 from trtspec.serving.executors.torch.weights import read_tensors
 

@@ -21,14 +21,13 @@ from tests.fakes.engine_dir import tiny_llama, write_engine
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Executor, Request
-from trtspec.serving.executors.torch import device, host, pair, shared_weights
+from trtspec.serving.executors.torch import device, host, packed_weights, pair
 from trtspec.serving.executors.torch.device import find_device, kv_tokens_of
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.model import Decoder
-from trtspec.serving.executors.torch.packed_weights import PackedWeights, packed
+from trtspec.serving.executors.torch.packed_weights import PackedWeights, SharedWeights, packed, shared_bytes
 from trtspec.serving.executors.torch.pair import load_beside, load_engines
-from trtspec.serving.executors.torch.shared_weights import SharedWeights, shared_bytes
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.guides.guides import Guides
@@ -296,7 +295,7 @@ def count_packs(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
         packs.append(weight)
         return packed(weight, bias)
 
-    monkeypatch.setattr(shared_weights, "packed", counted)
+    monkeypatch.setattr(packed_weights, "packed", counted)
     return packs
 
 

@@ -6,8 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trtspec.serving.executor import Request
-from trtspec.serving.executors.torch.scheduler import CHUNK, StepScheduler
-from trtspec.serving.executors.torch.sequence import Sequence
+from trtspec.serving.executors.torch.sequence import CHUNK, Sequence, StepScheduler
 from trtspec.serving.executors.validation import Valid
 from trtspec.serving.text import Text
 

@@ -25,7 +25,7 @@ from trtspec.serving.executors.torch.host import ProcessShare
 from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.executors.torch.runner import STRIKES, Runner
-from trtspec.serving.executors.torch.scheduler import MAX_ROWS
+from trtspec.serving.executors.torch.sequence import MAX_ROWS
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.text import Text

@@ -17,8 +17,7 @@ from trtspec.serving.executors.torch.dependents.home import Home
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
 from trtspec.serving.executors.torch.model import StepModel
 from trtspec.serving.executors.torch.runner import Runner
-from trtspec.serving.executors.torch.scheduler import MAX_ROWS, StepScheduler
-from trtspec.serving.executors.torch.sequence import Sequence
+from trtspec.serving.executors.torch.sequence import MAX_ROWS, Sequence, StepScheduler
 from trtspec.serving.executors.torch.weights import Form, read_rank
 
 
@@ -68,11 +67,9 @@ class DrafterKind(Protocol):
 
     def forms(self, config: TorchEngineConfig) -> dict[str, Form]:
         """Returns the tensors that its engine must have."""
-        ...
 
     def load(self, config: TorchEngineConfig, tensors: Mapping[str, Tensor], home: Home) -> StepModel:
         """Returns the model of the draft."""
-        ...
 
 
 METHODS: Mapping[str, DrafterKind] = {"eagle3": eagle3, "eagle": eagle, "medusa": medusa, "layers": layers}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from trtspec.serving.executors.torch.kernels.rows import Gate, Norm
+from trtspec.serving.executors.torch.kernels.kernel import Gate, Norm
 
 # One step of each type, and in float32 a few of them, since sums run in another order.
 STEPS = {torch.float32: 4e-7, torch.bfloat16: 2**-8, torch.float16: 2**-11}
