@@ -22,12 +22,12 @@ from tests.fakes.drafting import random_head, said, tiny_target, trained_head
 from tests.fakes.engine_dir import write_engine
 from trtspec.backends.torch.dependent_builder import build_head, build_layers
 from trtspec.models.heads.reading import read_head
+from trtspec.serving.adaptive.policy import Policy
 from trtspec.serving.completion import NO_END, Completion, CompletionRequest, Delta
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import SamplingConfig
 from trtspec.serving.executors.torch import pair as torch_pair
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
-from trtspec.serving.pace import Policy
 from trtspec.serving.rollout.state import RolloutReading, RolloutState
 from trtspec.serving.triton.engines import EnginePair, load
 

@@ -21,13 +21,13 @@ from tests.fakes.around import Around
 from tests.fakes.bindings import change_config, stand_in, write_trtllm_engine
 from tests.fakes.clock import Clock, until
 from tests.fakes.engine_dir import tiny_llama, write_engine
+from trtspec.serving.adaptive.policy import Policy
 from trtspec.serving.adaptive.probes import ROUNDS
 from trtspec.serving.completion import NO_END, Completion, CompletionRequest, Delta
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Executor, Listener, Request, Response, SamplingConfig
 from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
-from trtspec.serving.pace import Policy
 from trtspec.serving.triton.engines import EnginePair, load
 
 K = 6

@@ -16,13 +16,13 @@ from transformers import AutoModelForCausalLM
 
 from tests.command_line import trtspec
 from tests.fakes.suffix import SUFFIX
+from trtspec.serving.adaptive.policy import Policy
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting
 from trtspec.serving.executor import SamplingConfig
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
-from trtspec.serving.pace import Policy
 from trtspec.serving.tokenizer import Tokenizer
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.fakes.around import Around
 from trtspec.serving.executor import FinishReason, Listener, Request, SamplingConfig
-from trtspec.serving.executors.torch.kernels.attention import KernelView
+from trtspec.serving.executors.torch.kernels.kernel import KernelView
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.rounds import Rounds
 from trtspec.serving.text import common_prefix

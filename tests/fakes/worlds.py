@@ -12,10 +12,10 @@ from tests.fakes.languages import chatter
 from tests.fakes.scripted_executor import NextToken, agreeing
 from tests.fakes.suffix import SUFFIX
 from tests.fakes.unreliable import Fault
+from trtspec.serving.adaptive.policy import Policy
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.executor import Limits, SamplingConfig
-from trtspec.serving.pace import Policy
 from trtspec.serving.rollout.state import RolloutState
 
 VOCAB = 267

@@ -23,10 +23,10 @@ from statistics import mean
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
+from trtspec.serving.adaptive.policy import Policy
 from trtspec.serving.completion import NO_END, Completion, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executor import FinishReason, KvReuse, Limits, Listener, Request, Response
-from trtspec.serving.pace import Policy
 from trtspec.serving.tokenizer import Tokenizer
 
 NUM_DRAFT_TOKENS = 4

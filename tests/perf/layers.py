@@ -38,10 +38,10 @@ from trtspec.checkpoint.layers.folder import write_model
 from trtspec.checkpoint.layers.search import search
 from trtspec.models.layers import of_layers, spread
 from trtspec.models.source import Source, read_source
+from trtspec.serving.adaptive.policy import Policy
 from trtspec.serving.completion import NO_END, Completion, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executors.torch.pair import load_engines
-from trtspec.serving.pace import Policy
 from trtspec.serving.tokenizer import Tokenizer
 
 SEED, LONGEST_PROMPT = 1, 160

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from trtspec.serving.adaptive.acceptance import kind_of
-from trtspec.serving.adaptive.policy import AdaptivePolicy
+from trtspec.serving.adaptive.policy import AdaptivePolicy, Pace, Policy
 from trtspec.serving.admission import AdmissionQueue, ServingBounds
 from trtspec.serving.async_executor import AsyncExecutor, Liveness
 from trtspec.serving.awaiting import interleave, within
@@ -21,7 +21,6 @@ from trtspec.serving.errors import Cancelled, EngineFailure, GuideError, Overdue
 from trtspec.serving.executor import GUIDE_REFUSED, Executor, Guide, GuideType, Request
 from trtspec.serving.guides.guides import Guides
 from trtspec.serving.intake import begin, is_long
-from trtspec.serving.pace import Pace, Policy
 from trtspec.serving.rollout.rollout import Rollout, Shadow
 from trtspec.serving.rollout.state import SHADOW, SPECULATE
 from trtspec.serving.rounds import Rounds

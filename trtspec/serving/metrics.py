@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from trtspec.serving.stats import Histogram, RolloutStats, SquaresHistogram, Stats
+from trtspec.serving.stats import Histogram, RolloutStats, SpeculationCounts, SquaresHistogram, Stats
 
 PREFIX = "trtspec:"
 COUNTED = f"{PREFIX}counted_seconds"
@@ -75,15 +75,7 @@ def counters(stats: Stats, seconds: float) -> Iterator[MetricSample]:
     """Yields the counters since the start, `seconds` ago."""
     yield MetricSample(COUNTED, seconds, {})
     for origin, counts in stats.by_origin.items():
-        labels = {"origin": origin}
-        yield MetricSample("trtspec:spec_decode_num_drafts", counts.num_spec_steps, labels)
-        yield MetricSample("trtspec:spec_decode_num_draft_tokens", counts.num_draft_tokens, labels)
-        yield MetricSample(
-            "trtspec:spec_decode_num_accepted_tokens", counts.num_accepted_draft_tokens, labels
-        )
-        for position, accepted in enumerate(counts.accepted_per_position[:]):
-            at = {**labels, "position": str(position)}
-            yield MetricSample("trtspec:spec_decode_num_accepted_tokens_per_pos", accepted, at)
+        yield from _speculation("trtspec:spec_decode", counts, {"origin": origin})
     rounds = list(stats.rounds.items())
     for length, number in rounds:
         yield MetricSample("trtspec:rounds", number, {"num_draft_tokens": str(length)})
@@ -113,17 +105,19 @@ def _rollout(rollout: RolloutStats) -> Iterator[MetricSample]:
     for name, arm in rollout.arms.items():
         yield MetricSample("trtspec:rollout_requests", arm.requests, {"arm": name})
         yield MetricSample("trtspec:rollout_request_errors", arm.failures, {"arm": name})
-    shadow = rollout.shadow
-    yield MetricSample("trtspec:shadow_num_drafts", shadow.num_spec_steps, {})
-    yield MetricSample("trtspec:shadow_num_draft_tokens", shadow.num_draft_tokens, {})
-    yield MetricSample("trtspec:shadow_num_accepted_tokens", shadow.num_accepted_draft_tokens, {})
-    for position, accepted in enumerate(shadow.accepted_per_position[:]):
-        yield MetricSample(
-            "trtspec:shadow_num_accepted_tokens_per_pos", accepted, {"position": str(position)}
-        )
+    yield from _speculation("trtspec:shadow", rollout.shadow, {})
     for reason, number in rollout.shadow_fallbacks.items():
         if number:
             yield MetricSample("trtspec:shadow_fallbacks", number, {"reason": reason})
+
+
+def _speculation(name: str, counts: SpeculationCounts, labels: dict[str, str]) -> Iterator[MetricSample]:
+    yield MetricSample(f"{name}_num_drafts", counts.num_spec_steps, labels)
+    yield MetricSample(f"{name}_num_draft_tokens", counts.num_draft_tokens, labels)
+    yield MetricSample(f"{name}_num_accepted_tokens", counts.num_accepted_draft_tokens, labels)
+    for position, accepted in enumerate(counts.accepted_per_position[:]):
+        at = {**labels, "position": str(position)}
+        yield MetricSample(f"{name}_num_accepted_tokens_per_pos", accepted, at)
 
 
 def histograms(stats: Stats) -> Iterator[MetricSample]:

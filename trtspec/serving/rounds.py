@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from trtspec.serving.adaptive.policy import Pace
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.completion import Delta, EndReason
 from trtspec.serving.drafters.source import Drafter
 from trtspec.serving.executor import FinishReason, Request, Response
-from trtspec.serving.pace import Pace
 from trtspec.serving.state import CompletionState, draft_length
 from trtspec.serving.stats import Stats
 from trtspec.serving.verification import has_ended, read_verification

@@ -98,8 +98,7 @@ class Tokenizer:
     @property
     def document(self) -> str:
         """The content of `tokenizer.json`."""
-        text: str = self._inner.to_str()
-        return text
+        return str(self._inner.to_str())
 
     def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
         """Returns a new detokenizer, for one completion."""

@@ -13,11 +13,10 @@ from tests.fakes.expected import Cases, assert_is, expect
 from tests.fakes.languages import TARGET, Run, by_prompt, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor
 from tests.fakes.suffix import SUFFIX
-from trtspec.serving.adaptive.policy import AdaptivePace
+from trtspec.serving.adaptive.policy import AdaptivePace, Policy
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
-from trtspec.serving.pace import Policy
 from trtspec.serving.tokenizer import Tokenizer
 
 LOOKUP = {"prompt_lookup_min": 1, "prompt_lookup_max": 4}

@@ -23,8 +23,8 @@ from trtspec.pipeline.plan.facts import DatasetFacts, ModelFacts, PlanFacts
 from trtspec.pipeline.repository.spec import AdmissionParameters, Placement, place
 from trtspec.recipe import devices, gpus, releases
 from trtspec.recipe.loader import LoadedRecipe
+from trtspec.serving.adaptive.policy import Policy
 from trtspec.serving.drafters.source import Drafting
-from trtspec.serving.pace import Policy
 
 Layout = Literal["in_process", "bls"]
 MAX_DRAFT_LEN, MAX_DRAFT_LEN_CPU = 8, 4

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from trtspec.pipeline.plan.choices import Choice, Chooser
 from trtspec.pipeline.plan.resolved import EnginePlan, InsidePlan, Layout
 from trtspec.pipeline.repository.spec import AdmissionParameters
+from trtspec.serving.adaptive.policy import Policy
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting
-from trtspec.serving.pace import Policy
 
 _QUEUED_FOR_A_PLACE, _LEAST_QUEUE = 16, 256
 _SECOND = 10**6

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trtspec.base.roles import Role
+from trtspec.serving.adaptive.policy import Policy
 from trtspec.serving.drafters.source import Drafting
-from trtspec.serving.pace import Policy
 
 
 @dataclass(frozen=True, slots=True)

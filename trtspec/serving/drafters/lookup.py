@@ -154,11 +154,7 @@ class EarlierAnswers:
         self._size, self._most_tokens = size, most_tokens
         self._answers: deque[_Answer] = deque()
         self._places: dict[str, dict[tuple[int, ...], Match]] = {}
-        self._num_tokens = 0
-
-    @property
-    def num_tokens(self) -> int:
-        return self._num_tokens
+        self.num_tokens = 0
 
     def keep(self, tenant: str, tokens: list[int]) -> None:
         """Keeps an answer, or its last `most_tokens` tokens; nothing if `tenant` is empty."""
@@ -169,8 +165,8 @@ class EarlierAnswers:
         for end in range(self._size, len(tokens)):
             places[tuple(tokens[end - self._size : end])] = tokens, end
         self._answers.append(answer)
-        self._num_tokens += len(tokens)
-        while self._num_tokens > self._most_tokens:
+        self.num_tokens += len(tokens)
+        while self.num_tokens > self._most_tokens:
             self._drop(self._answers.popleft())
 
     def find(self, tenant: str, text: list[int]) -> Match | None:
@@ -181,7 +177,7 @@ class EarlierAnswers:
 
     def _drop(self, answer: _Answer) -> None:
         tokens, places = answer.tokens, self._places[answer.tenant]
-        self._num_tokens -= len(tokens)
+        self.num_tokens -= len(tokens)
         for end in range(self._size, len(tokens)):
             key = tuple(tokens[end - self._size : end])
             if key in places and places[key][0] is tokens:

@@ -97,9 +97,5 @@ def _draft_logits(model: Mapping[str, Any]) -> LogitsFormat | None:
     """
     ranks = int(model["mapping"]["world_size"]) if "mapping" in model else 1
     width = -(-int(model["vocab_size"]) // ranks) * ranks
-    match model.get("logits_dtype", "float32"):
-        case "float32":
-            return LogitsFormat(width, "float32")
-        case "float16":
-            return LogitsFormat(width, "float16")
-    return None
+    dtype = model.get("logits_dtype", "float32")
+    return LogitsFormat(width, dtype) if dtype in ("float32", "float16") else None

@@ -90,8 +90,7 @@ class TritonEngineClient:
         )
 
     def has_left(self) -> bool:
-        left: bool = self._sender.is_cancelled()
-        return left
+        return bool(self._sender.is_cancelled())
 
 
 class _KvUse(Series):

@@ -62,27 +62,15 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 # The inputs without an implementation. Some clients always send some of them, with a value without an effect:
 # an empty list, one beam, no logits.
-_MISSING = (
-    "num_return_sequences",
-    "beam_width",
-    "draft_logits",
-    "draft_acceptance_threshold",
-    "runtime_top_p_min",
-    "runtime_top_p_decay",
-    "runtime_top_p_reset_ids",
-    "return_context_logits",
-    "return_generation_logits",
-    "prompt_embedding_table",
-    "prompt_table_extra_ids",
-    "prompt_vocab_size",
-    "lora_task_id",
-    "lora_weights",
-    "lora_config",
-    "lookahead_window_size",
-    "lookahead_ngram_size",
-    "lookahead_verification_set_size",
-)
 _ONE = ("num_return_sequences", "beam_width")
+_MISSING = (
+    *(*_ONE, "draft_logits", "draft_acceptance_threshold"),
+    *("return_context_logits", "return_generation_logits"),
+    *("runtime_top_p_min", "runtime_top_p_decay", "runtime_top_p_reset_ids"),
+    *("prompt_embedding_table", "prompt_table_extra_ids", "prompt_vocab_size"),
+    *("lora_task_id", "lora_weights", "lora_config"),
+    *("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size"),
+)
 
 
 @dataclass(frozen=True, slots=True)

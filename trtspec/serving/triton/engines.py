@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from trtspec.serving.adaptive.policy import Policy
 from trtspec.serving.admission import ServingBounds
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
@@ -14,7 +15,6 @@ from trtspec.serving.executor import Executor
 from trtspec.serving.executors.limits import read_limits
 from trtspec.serving.executors.tensorrt_llm.runtime_draft import RuntimeDraft
 from trtspec.serving.guides.guides import Guides
-from trtspec.serving.pace import Policy
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.parameters import Parameters
 
@@ -80,21 +80,17 @@ def load(values: Mapping[str, str], folder: Path) -> EnginePair:
     sizes = [read_limits(parameters.path(f"{role}_engine_dir")).vocab_size for role in followers]
     guides = Guides(tokenizer.vocabulary, max(sizes))
     engines = _LOADERS[backend](parameters, roles, tokenizer, guides)
-    bounds = _bounds(parameters, engines)
-    target, draft = engines[0], engines[1] if len(engines) > 1 else None
-    drafting, policy = _drafting(parameters), _policy(parameters)
-    share = parameters.share("speculation_share")
     return EnginePair(
-        target,
-        draft,
+        engines[0],
+        engines[1] if len(engines) > 1 else None,
         tokenizer,
         longest,
         backend != "bls",
-        bounds,
-        drafting,
-        policy,
+        _bounds(parameters, engines),
+        _drafting(parameters),
+        _policy(parameters),
         guides,
-        share,
+        parameters.share("speculation_share"),
         draft_tokenizer,
     )
 

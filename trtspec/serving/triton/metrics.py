@@ -72,12 +72,9 @@ class Series:
     """A metric family of Triton, with a metric for each set of labels that came so far."""
 
     def __init__(self, family: MetricFamily, labels: Mapping[str, str]) -> None:
-        kinds = {
-            MetricType.COUNTER: pb_utils.MetricFamily.COUNTER,
-            MetricType.GAUGE: pb_utils.MetricFamily.GAUGE,
-        }
         self._labels, self._kind = labels, family.kind
-        self._family = pb_utils.MetricFamily(family.name, family.meaning, kinds[family.kind])
+        kind = getattr(pb_utils.MetricFamily, family.kind.name)
+        self._family = pb_utils.MetricFamily(family.name, family.meaning, kind)
         self._metrics: dict[tuple[str, ...], Any] = {}
         self._values: dict[tuple[str, ...], float] = {}
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from trtspec.base.progress import Advance
 from trtspec.forecast.fit import FittedSeconds, fit
+from trtspec.serving.adaptive.policy import Pace
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.drafters.engine import EngineSource
@@ -27,7 +28,6 @@ from trtspec.serving.drafters.source import LOOKUP, Drafter, Offer
 from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executor import Executor, Request
 from trtspec.serving.intake import begin
-from trtspec.serving.pace import Pace
 from trtspec.serving.rounds import Rounds
 from trtspec.serving.stats import Stats
 from trtspec.serving.text import Text

@@ -11,11 +11,11 @@ import pytest
 from tests.fakes.simulated_device import VOCAB_SIZE, Cost, Device, SimulatedEngine
 from tests.fakes.virtual_time import run_virtually
 from tests.perf.coordinator import byte_tokenizer
+from trtspec.serving.adaptive.policy import Policy
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.executor import Request
-from trtspec.serving.pace import Policy
 
 PLACES, TOKENS, LONGEST, PHASE_S, NOISE = 64, 128, 8, 60.0, 0.1
 BAR = 0.95

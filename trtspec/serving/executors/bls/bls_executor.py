@@ -86,6 +86,7 @@ class BlsExecutor:
 
     # A model whose process is gone takes the server with it, and one that hangs shows no progress.
     failure: str | None = None
+    kv_reuse: KvReuse | None = None
 
     def __init__(
         self, model: BlsModel, limits: Limits, kv_tokens: int | None = None, guide_end_id: int | None = None
@@ -111,10 +112,6 @@ class BlsExecutor:
 
     def take_kv_use(self) -> float | None:
         """Returns None: no tensor says it. NVIDIA's C++ backend exports a metric of its own."""
-        return None
-
-    @property
-    def kv_reuse(self) -> KvReuse | None:
         return None
 
     def enqueue_request(self, request: Request, listener: Listener) -> int:

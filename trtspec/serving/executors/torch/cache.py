@@ -13,8 +13,7 @@ from torch import Tensor
 from trtspec.serving.executors.torch.budget import capacity
 from trtspec.serving.executors.torch.cache_view import BatchView, CacheView, CausalMask, SequenceView, Sight
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
-from trtspec.serving.executors.torch.kernels.attention import KernelAttention, KernelView
-from trtspec.serving.executors.torch.kernels.kernel import has_kernels
+from trtspec.serving.executors.torch.kernels.kernel import KernelAttention, KernelView, has_kernels
 from trtspec.serving.executors.torch.spans import SIZES, Span, batches
 
 

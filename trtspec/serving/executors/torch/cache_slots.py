@@ -101,17 +101,8 @@ class CacheSlots:
         self.budget = budget
         self._slots: dict[int, Slot] = {}
         self._of_text: dict[int, Slot] = {}  # by the identity of the text, which the slot keeps alive
-        self._held = self._busy = self._clock = self._last = 0
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens that are held or reserved."""
-        return self._held
-
-    @property
-    def busy(self) -> int:
-        """The number of tokens that running sequences reserve."""
-        return self._busy
+        self.tokens = self.busy = self._clock = self._last = 0
+        """The tokens that are held or reserved, and those that running sequences reserve."""
 
     def take(self, text: Text, prompt_len: int, new: list[int], longest: int) -> SlotLease | None:
         """Returns a slot for a sequence of `text[:prompt_len] + new` that may grow to `longest` tokens.
@@ -173,14 +164,14 @@ class CacheSlots:
             slot = self._slots[self._last] = Slot(self._last)
             slot.headed = source.headed_of(holds.text, holds.length) if source else 0
         else:
-            self._held -= slot.held
+            self.tokens -= slot.held
             self._forget_text(slot)
             slot.headed = slot.headed_of(holds.text, holds.length)
         slot.text, slot.prompt_len, slot.new = holds.text, holds.prompt_len, holds.new
         slot.length, slot.reserved = holds.length, holds.reserved
         self._of_text[id(slot.text)] = slot
-        self._held += slot.held
-        self._busy += slot.held
+        self.tokens += slot.held
+        self.busy += slot.held
         return slot
 
     def headed(self, number: int) -> int:
@@ -199,10 +190,10 @@ class CacheSlots:
         """Frees the slot of a finished sequence, whose tokens stay until their room is needed."""
         slot = self._slots[number]
         self._clock += 1
-        self._held -= slot.held
-        self._busy -= slot.held
+        self.tokens -= slot.held
+        self.busy -= slot.held
         slot.reserved, slot.used = 0, self._clock
-        self._held += slot.held
+        self.tokens += slot.held
 
     def clear(self) -> tuple[int, ...]:
         """Drops all idle slots and returns their numbers."""
@@ -225,7 +216,7 @@ class CacheSlots:
 
     def _make_room(self, needed: int, *kept: Slot | None) -> tuple[int, ...] | None:
         """Drops idle slots for `needed` more tokens; drops none and returns None if there are too few."""
-        excess = self._held + needed - self.budget
+        excess = self.tokens + needed - self.budget
         if excess <= 0:
             return ()
         going = []
@@ -237,7 +228,7 @@ class CacheSlots:
 
     def _drop(self, slot: Slot) -> int:
         del self._slots[slot.number]
-        self._held -= slot.held
+        self.tokens -= slot.held
         self._forget_text(slot)
         return slot.number
 

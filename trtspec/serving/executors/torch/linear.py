@@ -114,21 +114,13 @@ class Linear:
         return self.product(x if self._scale is None else x * self._scale)
 
 
-class QuantizedLinear:
-    """A W8A8 product: its input is rounded to float8, as its weight was."""
-
-    def __init__(self, quantize: E4M3, linear: Linear) -> None:
-        self._quantize, self._linear = quantize, linear
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Returns the product `[rows, out]` of `x` `[rows, in]`."""
-        return self._linear(self._quantize(x))
-
-
 def linear(matrix: Matrix, pack: Pack = packed) -> Callable[[Tensor], Tensor]:
-    """Returns the product of `matrix`, with weights packed by `pack`."""
-    product = Linear(matrix.weight, matrix.bias, pack)
-    return product if matrix.quantize is None else QuantizedLinear(matrix.quantize, product)
+    """Returns the product of `matrix`, with weights packed by `pack`.
+
+    In a W8A8 product the input is rounded to float8, as the weight was.
+    """
+    product, quantize = Linear(matrix.weight, matrix.bias, pack), matrix.quantize
+    return product if quantize is None else lambda x: product(quantize(x))
 
 
 class NormedLinear:

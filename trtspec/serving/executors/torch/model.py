@@ -83,16 +83,12 @@ class Decoder:
             self._embedding_scale = torch.tensor(config.hidden_size**0.5, dtype=config.dtype, device=device)
         self._logit_cap = config.logit_cap
         embedding, head = tensors["transformer.vocab_embedding.weight"], tensors["lm_head.weight"]
-        self._embedding = embedding if shared is None else shared.tensor(embedding)
-        if torch.equal(head, self._embedding):  # The two are tied. Unless the head is packed, one is enough.
-            head = self._embedding
+        self.embedding = embedding if shared is None else shared.tensor(embedding)
+        """The embedding of the vocabulary, `[vocab_size, hidden_size]`."""
+        if torch.equal(head, self.embedding):  # The two are tied. Unless the head is packed, one is enough.
+            head = self.embedding
         self._layers = [DecoderLayer(config, tensors, index, pack) for index in range(config.num_layers)]
         self._head = NormedLinear(tensors["transformer.ln_f.weight"], Matrix(head), config.norm_epsilon, pack)
-
-    @property
-    def embedding(self) -> Tensor:
-        """The embedding of the vocabulary, `[vocab_size, hidden_size]`."""
-        return self._embedding
 
     def logits(self, states: Tensor) -> Tensor:
         """Returns the logits `[rows, vocab_size]` of normalized `states` `[rows, hidden_size]`."""
@@ -110,7 +106,7 @@ class Decoder:
         rotation = local = _cut(self._rotations, spans)
         if self._local_rotations is not self._rotations:
             local = _cut(self._local_rotations, spans)
-        x = F.embedding(torch.tensor(token_ids, device=self._device), self._embedding)
+        x = F.embedding(torch.tensor(token_ids, device=self._device), self.embedding)
         if self._embedding_scale is not None:
             x = x * self._embedding_scale
         depths, states = self.listener.depths if self.listener else (), []
@@ -123,7 +119,7 @@ class Decoder:
                 states.append(self._head.norm(x))
             self.listener.hear(states, spans)
         if not wanted:
-            return x.new_empty(0, self._embedding.shape[0])
+            return x.new_empty(0, self.embedding.shape[0])
         if len(wanted) < len(token_ids):
             x = x[torch.tensor(wanted, device=self._device)]
         return self._bounded(self._head(x))

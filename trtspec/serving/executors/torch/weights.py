@@ -93,7 +93,7 @@ def read_rank(engine_dir: Path, wanted: Mapping[str, Form], device: torch.device
 
 def _check(path: Path, name: str, tensor: Tensor, form: Form) -> None:
     if (tensor.dtype, tuple(tensor.shape)) != form:
-        found, wanted = _said(tensor.dtype, tensor.shape), _said(*form)
+        found, wanted = f"{tensor.dtype} {list(tensor.shape)}", f"{form.dtype} {list(form.shape)}"
         raise EngineLoadError(path, f"tensor {name} is {found}, not {wanted}")
 
 
@@ -211,7 +211,3 @@ def _linear(
     if config.fp8:
         yield f"{name}.weights_scaling_factor", Form(torch.float32, (*each, 1))
         yield f"{name}.activation_scaling_factor", Form(torch.float32, (1,))
-
-
-def _said(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
-    return f"{dtype} {list(shape)}"

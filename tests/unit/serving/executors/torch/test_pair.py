@@ -214,7 +214,7 @@ def test_a_draft_of_layers_of_its_target_holds_no_weights_of_its_own(
             assert len(packs) == alone
             homes = [executor._home for executor in executors if isinstance(executor, TorchExecutor)]
             decoders = [home.model for home in homes if home]
-            assert decoders[0]._embedding is decoders[1]._embedding
+            assert decoders[0].embedding is decoders[1].embedding
             for executor, decoder, model in zip(
                 executors[::-1], decoders[::-1], (draft, target), strict=True
             ):
@@ -282,7 +282,7 @@ def test_a_tied_head_that_is_not_packed_is_the_embedding(tmp_path: Path, is_tied
     decoder = executor._home.model
     product = decoder._head._linear
     assert isinstance(product, partial)
-    assert (product.keywords["weight"].data_ptr() == decoder._embedding.data_ptr()) == is_tied
+    assert (product.keywords["weight"].data_ptr() == decoder.embedding.data_ptr()) == is_tied
     assert executor._device_thread.call(partial(difference, decoder, model)) < 1e-2
     executor.shutdown()
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.fakes.engine_dir import tiny_model, write_engine
 from trtspec.serving.executors.torch.engine import TorchEngineConfig, read_config
-from trtspec.serving.executors.torch.kernels.attention import KernelAttention, KernelView
+from trtspec.serving.executors.torch.kernels.kernel import KernelAttention, KernelView
 from trtspec.serving.executors.torch.spans import Span
 
 LAYER = 1

@@ -14,17 +14,17 @@ import numba
 import numpy as np
 from numba import carray
 
-from trtspec.serving.executors.torch.kernels.compiled.arithmetic import (
+from trtspec.serving.executors.torch.kernels.compiled.compiler import (
     ONE,
     ZERO,
     at_address,
+    compiled,
     exp,
     inlined,
     narrow,
     take,
     wide,
 )
-from trtspec.serving.executors.torch.kernels.compiled.compiler import compiled
 from trtspec.serving.executors.torch.kernels.kernel import AttentionCall
 
 # The positions whose keys and values stay in the processor's cache while all queries read them.

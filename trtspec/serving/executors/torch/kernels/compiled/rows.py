@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from trtspec.serving.executors.torch.kernels.compiled.arithmetic import (
+from trtspec.serving.executors.torch.kernels.compiled.compiler import (
     ONE,
     at_address,
+    compiled,
     exp,
     narrow,
     take,
     wide,
 )
-from trtspec.serving.executors.torch.kernels.compiled.compiler import compiled
 from trtspec.serving.executors.torch.kernels.kernel import RowsCall
 
 # The number of rows that a thread takes at a time.
