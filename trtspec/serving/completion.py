@@ -62,10 +62,7 @@ class CompletionRequest:
     requests without one count as one.
     """
     user: str = ""
-    """During a roll-out all requests of one user have drafts, or none has.
-
-    Without a user, all requests with the same prompt have drafts, or none has.
-    """
+    """During a roll-out all requests of one user, or without one of one prompt, have drafts, or none has."""
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end the text, in addition to the end tokens."""
     include_stop: bool = False

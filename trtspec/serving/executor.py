@@ -187,10 +187,7 @@ class Response:
     log_probs: list[LogProb] | None = None
     """One for each token if the request has `return_log_probs`. None if not, failed or `CANCELLED`."""
     num_verified: int | None = None
-    """The number of draft tokens, from the first, that the engine has verified (rule 7).
-
-    None without a draft, and if the engine does not report it.
-    """
+    """The draft tokens, from the first, that the engine verified (rule 7); None without any or a report."""
     num_reused: int | None = None
     """The number of prompt tokens that the KV cache already had. None if the engine does not report it."""
 
@@ -237,10 +234,7 @@ class Limits:
     matches_samples: bool = True
     """True if the engine verifies sampled drafts exactly by itself (rule 4)."""
     draft_logits: LogitsFormat | None = None
-    """The format of the logits that an engine without `matches_samples` takes with sampled drafts.
-
-    None if it takes none; it then verifies drafts of greedy requests alone.
-    """
+    """Their format with sampled drafts, without `matches_samples`; None if only greedy ones are verified."""
     tokens_per_block: int | None = None
     """The number of tokens in a block of the KV cache; None if the engine does not say it."""
 

@@ -147,9 +147,8 @@ def _check_guide(request: CompletionRequest, limits: Limits) -> None:
         return
     if guide.guide_type not in limits.guide_types:
         types = [guide_type.value for guide_type in GuideType if guide_type in limits.guide_types]
-        allowed = (
-            f"one of {', '.join(types)}" if types else "left out, since the target engine follows no guide"
-        )
+        nothing = "left out, since the target engine follows no guide"
+        allowed = f"one of {', '.join(types)}" if types else nothing
         raise RequestError("guide_type", guide.guide_type.value, allowed)
     if limits.resumes_guides:
         return
@@ -160,20 +159,18 @@ def _check_guide(request: CompletionRequest, limits: Limits) -> None:
     }
     for field, value in beside.items():
         if value is not None:
-            raise RequestError(
-                field, "given together with a guide", "left out, as the target engine needs it"
-            )
+            allowed = "left out, as the target engine needs it"
+            raise RequestError(field, "given together with a guide", allowed)
 
 
 def _embedding_bias(
     bias: tuple[tuple[str | int, float], ...], limits: Limits, tokenizer: Tokenizer
 ) -> dict[int, float]:
     """Returns the number that is added to the logit of each token id."""
+    field = "embedding_bias_words" if bias and isinstance(bias[0][0], str) else "embedding_bias_ids"
     if bias and not limits.takes_bias:
-        field = "embedding_bias_words" if isinstance(bias[0][0], str) else "embedding_bias_ids"
         raise RequestError(field, bias[0][0], "nothing, since the target engine would ignore it")
     if len(bias) > MAX_BIAS_WORDS:
-        field = "embedding_bias_words" if isinstance(bias[0][0], str) else "embedding_bias_ids"
         raise RequestError(field, f"{len(bias)} in all", f"at most {MAX_BIAS_WORDS}")
     total: dict[int, float] = {}
     for word, weight in bias:

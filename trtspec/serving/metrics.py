@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from trtspec.serving.stats import Histogram, RolloutStats, SpeculationCounts, SquaresHistogram, Stats
+from trtspec.serving.stats import Histogram, RolloutStats, SpeculationCounts, Stats
 
 PREFIX = "trtspec:"
 COUNTED = f"{PREFIX}counted_seconds"
@@ -128,18 +128,12 @@ def histograms(stats: Stats) -> Iterator[MetricSample]:
     yield from _histogram("trtspec:request_queue_time_seconds", stats.queue_time, {})
     for arm in stats.rollout.arms.values():
         if arm.requests:
-            yield from _spread(
-                "trtspec:rollout_time_to_first_token_seconds", arm.time_to_first_token, arm.name
-            )
-            yield from _spread(
-                "trtspec:rollout_time_per_output_token_seconds", arm.time_per_output_token, arm.name
-            )
-
-
-def _spread(name: str, spread: SquaresHistogram, arm: str) -> Iterator[MetricSample]:
-    labels = {"arm": arm}
-    yield MetricSample(f"{name}_squares", spread.squares, labels)
-    yield from _histogram(name, spread, labels)
+            for name, spread in (
+                ("trtspec:rollout_time_to_first_token_seconds", arm.time_to_first_token),
+                ("trtspec:rollout_time_per_output_token_seconds", arm.time_per_output_token),
+            ):
+                yield MetricSample(f"{name}_squares", spread.squares, {"arm": arm.name})
+                yield from _histogram(name, spread, {"arm": arm.name})
 
 
 def _histogram(name: str, histogram: Histogram, labels: dict[str, str]) -> Iterator[MetricSample]:

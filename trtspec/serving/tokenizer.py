@@ -215,9 +215,8 @@ def _end_ids(folder: Path, inner: tokenizers.Tokenizer) -> tuple[int, ...]:
         return () if own_id is None else (own_id,)
     ids = listed if isinstance(listed, list) else [listed]
     if not all(type(token_id) is int and token_id >= 0 for token_id in ids):
-        raise TokenizerError(
-            str(path), f"eos_token_id is {listed!r}; it must be a token id or a list of them"
-        )
+        problem = f"eos_token_id is {listed!r}; it must be a token id or a list of them"
+        raise TokenizerError(str(path), problem)
     return tuple(dict.fromkeys(sorted(ids, key=lambda token_id: token_id != own_id)))
 
 

@@ -30,10 +30,7 @@ CONTEXT = 24
 
 
 class Dictionary:
-    """The tokenizers of a target and of a draft.
-
-    Translations have only ids below the models' vocabulary sizes, `target_size` and `draft_size`.
-    """
+    """The tokenizers of a target and of a draft; translations have only ids below their models' sizes."""
 
     def __init__(self, target: Tokenizer, draft: Tokenizer, target_size: int, draft_size: int) -> None:
         self.target, self.draft = target, draft

@@ -43,9 +43,8 @@ def validate(request: Request, limits: Limits) -> Valid:
     if prompt_len > limits.max_input_len:
         raise Refused(f"Prompt length ({prompt_len}) exceeds maximum input length ({limits.max_input_len})")
     if len(draft) > limits.max_draft_len:
-        raise Refused(
-            f"Draft tokens length ({len(draft)}) exceeds maximum draft tokens length ({limits.max_draft_len})"
-        )
+        found, most = len(draft), limits.max_draft_len
+        raise Refused(f"Draft tokens length ({found}) exceeds maximum draft tokens length ({most})")
     if not isinstance(given, Text) or given.largest >= limits.vocab_size:
         _check_tokens("Input", given, limits.vocab_size)
     _check_tokens("Draft", draft, limits.vocab_size)

@@ -14,11 +14,7 @@ from trtspec.serving.errors import RolloutError
 Mode = Literal["speculate", "shadow"]
 VERSION = 1
 PLAIN, SHADOW, SPECULATE = ARMS = ("plain", "shadow", "speculate")
-"""The arms of requests.
-
-Plain: the target decodes alone. Shadow: it decodes alone, and drafts are scored. Speculate: drafts are
-verified.
-"""
+"""The arms: the target decodes alone, or drafts are scored beside that (shadow), or they are verified."""
 
 
 @dataclass(frozen=True, slots=True)

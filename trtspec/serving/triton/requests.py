@@ -154,9 +154,8 @@ def _value(tensor: InputTensor, array: npt.NDArray[Any] | None) -> Any:
     items = [_text(tensor, item) for item in array.reshape(-1).tolist()]
     if tensor.only and any(item not in tensor.only for item in items):
         found = next(item for item in items if item not in tensor.only)
-        raise RequestError(
-            tensor.name, _said(found), f"{_said(tensor.only[0])}, since anything else is not implemented"
-        )
+        allowed = f"{_said(tensor.only[0])}, since anything else is not implemented"
+        raise RequestError(tensor.name, _said(found), allowed)
     if tensor.is_list:
         return items
     if array.shape != (1, 1):

@@ -72,10 +72,7 @@ class CoordinatorService:
         client: RequestClient,
         request_id: str = "",
     ) -> None:
-        """Starts a request and returns at once; `client` gets the responses.
-
-        `request_id` is the client's own id of the request, for the log.
-        """
+        """Starts a request at once; `client` gets the responses, the log the client's own `request_id`."""
         self._loop.post(self._begin, request, options, client, RequestLog(request_id))
 
     def refuse(self, client: RequestClient, failure: Failure, request_id: str = "") -> None:

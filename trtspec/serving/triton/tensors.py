@@ -145,6 +145,10 @@ def _ragged(datatype: Datatype, dims: tuple[int, ...], names: str) -> list[Engin
     return [EngineInput(name, datatype, dims, is_ragged=True) for name in names.split()]
 
 
+def _single(datatype: Datatype, names: str) -> list[OutputTensor]:
+    return [OutputTensor(name, datatype) for name in names.split()]
+
+
 ENGINE_INPUTS = (
     *_ragged(_INT32, (-1,), "input_ids"),
     EngineInput("input_lengths", _INT32, is_required=True),
@@ -191,18 +195,10 @@ ENGINE_OUTPUTS = (
     OutputTensor("output_log_probs", _FP32, (-1, -1)),
     OutputTensor("context_logits", _FP32, (-1, -1)),
     OutputTensor("generation_logits", _FP32, (-1, -1, -1)),
-    OutputTensor("batch_index", _INT32),
-    OutputTensor("sequence_index", _INT32),
-    OutputTensor("kv_cache_alloc_new_blocks", _INT32),
-    OutputTensor("kv_cache_reused_blocks", _INT32),
-    OutputTensor("kv_cache_alloc_total_blocks", _INT32),
-    OutputTensor("arrival_time_ns", Datatype.INT64),
-    OutputTensor("first_scheduled_time_ns", Datatype.INT64),
-    OutputTensor("first_token_time_ns", Datatype.INT64),
-    OutputTensor("last_token_time_ns", Datatype.INT64),
-    OutputTensor("acceptance_rate", _FP32),
-    OutputTensor("total_accepted_draft_tokens", _INT32),
-    OutputTensor("total_draft_tokens", _INT32),
-    OutputTensor("num_input_tokens", _INT32),
-    OutputTensor("num_output_tokens", _INT32),
+    *_single(_INT32, "batch_index sequence_index kv_cache_alloc_new_blocks kv_cache_reused_blocks"),
+    *_single(_INT32, "kv_cache_alloc_total_blocks"),
+    *_single(Datatype.INT64, "arrival_time_ns first_scheduled_time_ns"),
+    *_single(Datatype.INT64, "first_token_time_ns last_token_time_ns"),
+    *_single(_FP32, "acceptance_rate"),
+    *_single(_INT32, "total_accepted_draft_tokens total_draft_tokens num_input_tokens num_output_tokens"),
 )

@@ -18,7 +18,6 @@ from trtspec.serving.executor import (
     KvReuse,
     Limits,
     Listener,
-    LogitsFormat,
     LogProb,
     Request,
     Response,
@@ -91,14 +90,15 @@ class BlsExecutor:
     def __init__(
         self, model: BlsModel, limits: Limits, kv_tokens: int | None = None, guide_end_id: int | None = None
     ) -> None:
+        # `draft_logits` of the model's `config.pbtxt` are float32.
+        form = limits.draft_logits if limits.draft_logits and limits.draft_logits.dtype == "float32" else None
         self.limits = replace(
             limits,
             ignored_options=limits.ignored_options | HAS_NO_TENSOR,
             max_top_log_probs=0,  # NVIDIA's model has no tensor for them.
             guide_types=frozenset() if guide_end_id is None else BLS_GUIDE_TYPES,
-            draft_logits=limits.draft_logits if _is_declared(limits.draft_logits) else None,
+            draft_logits=form,
         )
-        form = self.limits.draft_logits
         self._logits = None if form is None else DraftLogits(limits.max_draft_len, form)
         self._guide_end_id = guide_end_id
         self.kv_tokens, self.progress = kv_tokens, 0
@@ -172,14 +172,8 @@ class BlsExecutor:
                 if verified is None and needs_logits(call.request, valid):
                     # Drawing again where the end was met would make texts longer than the target's.
                     raise EngineFailure("the model returns no total_draft_tokens for a sampled draft")
-                said = Response(
-                    request_id,
-                    tokens,
-                    is_final=False,
-                    log_probs=log_probs,
-                    num_verified=verified,
-                    num_reused=call.num_reused,
-                )
+                reused, reason = call.num_reused, FinishReason.NOT_FINISHED
+                said = Response(request_id, tokens, False, reason, None, log_probs, verified, reused)
                 self._post(self._take, said)
                 if len(tokens) < size:
                     break
@@ -288,11 +282,6 @@ def _continued(call: BlsCall, text: Text, max_tokens: int) -> tuple[Request, Val
     sampling = at_token(call.request.sampling, len(text) - call.valid.prompt_len)
     valid = replace(call.valid, text=text, prompt_len=len(text), max_tokens=max_tokens)
     return replace(call.request, sampling=sampling), valid
-
-
-def _is_declared(form: LogitsFormat | None) -> bool:
-    """Says whether `draft_logits` of the model's `config.pbtxt` are of this type: they are float32."""
-    return form is not None and form.dtype == "float32"
 
 
 def _cancelled(request_id: int) -> Response:

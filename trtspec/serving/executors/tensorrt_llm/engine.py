@@ -57,6 +57,8 @@ def read_engine(
         most = limits.max_input_len if enable_chunked_context else int(build["max_num_tokens"])
         longest, mode = min(limits.max_input_len, most), int(build["speculative_decoding_mode"])
         _check_inside(folder, mode, int(build["max_draft_len"]), inside)
+        # The engine lacks the window for the runtime: `LLaMAConfig.from_hugging_face` drops it.
+        window = int(limits.max_seq_len if model.get("sliding_window") is None else model["sliding_window"])
         return TrtLlmEngine(
             folder=folder,
             limits=replace(
@@ -66,7 +68,7 @@ def read_engine(
                 if mode == DRAFT_TOKENS_EXTERNAL
                 else limits.ignored_options,
             ),
-            max_attention_window=_window(model.get("sliding_window"), limits.max_seq_len),
+            max_attention_window=None if window >= limits.max_seq_len else window,
             weight_bytes=sum(file.stat().st_size for file in folder.glob("rank0*")),
             kv_bytes=_kv_bytes(model),
             enable_chunked_context=enable_chunked_context,
@@ -88,37 +90,25 @@ def _check(folder: Path, release: str, document: dict[str, Any]) -> None:
         raise EngineLoadError(folder, f"{problem}; serve it with the image of {version}, or build it again")
     ranks = document["pretrained_config"]["mapping"]["world_size"]
     if ranks != 1:
-        problem = (
-            f"has {ranks} ranks, but one process runs only engines of one rank; serve it with layout: bls"
-        )
-        raise EngineLoadError(folder, problem)
+        problem = f"has {ranks} ranks, but one process runs only engines of one rank"
+        raise EngineLoadError(folder, f"{problem}; serve it with layout: bls")
     if not (folder / "rank0.engine").is_file():
         raise EngineLoadError(folder, "has no rank0.engine; build it again")
     if not plugins["use_paged_context_fmha"]:
-        problem = (
-            "was built without use_paged_context_fmha, so no round can reuse the KV cache of the previous one"
-        )
-        raise EngineLoadError(folder, f"{problem}; build it again")
+        problem = "was built without use_paged_context_fmha, so no round can reuse the KV cache of the"
+        raise EngineLoadError(folder, f"{problem} previous one; build it again")
 
 
 def _check_inside(folder: Path, mode: int, drafts: int, inside: RuntimeDraft | None) -> None:
     """Raises `EngineLoadError` unless the engine was built for the draft."""
     if inside is None:
         if mode in INSIDE:
-            problem = (
-                "drafts by itself, but config.pbtxt lacks the parameters for that; write the model "
-                "repository again"
-            )
-            raise EngineLoadError(folder, problem)
+            problem = "drafts by itself, but config.pbtxt lacks the parameters for that"
+            raise EngineLoadError(folder, f"{problem}; write the model repository again")
     elif (inside.mode, inside.num_drafted) != (mode, drafts):
         built = f"{folder} was built for mode {mode} with max_draft_len {drafts}"
         given = f"this is of mode {inside.mode} with {inside.num_drafted}"
         raise EngineLoadError(inside.key, f"{inside}: {built}, and {given}")
-
-
-def _window(size: int | None, max_seq_len: int) -> int | None:
-    """Returns the window for the runtime, which engines lack: `LLaMAConfig.from_hugging_face` drops it."""
-    return None if size is None or int(size) >= max_seq_len else int(size)
 
 
 def _kv_bytes(model: dict[str, Any]) -> int:

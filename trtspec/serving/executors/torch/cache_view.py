@@ -51,9 +51,8 @@ class CausalMask:
         last, first = high + rows - 1, self.first(low)
         # Each row of the mask is a part of one line: the mask of the last row, followed by -inf for its
         # future. An earlier row is the same line, shifted by its distance from the last row.
-        line = torch.full(
-            (2 * last - low + 1 - first,), float("-inf"), dtype=self._dtype, device=self._device
-        )
+        length = 2 * last - low + 1 - first
+        line = torch.full((length,), float("-inf"), dtype=self._dtype, device=self._device)
         line[self.first(last) - first : last + 1 - first].zero_()
         parts = [last - start - row for start in starts for row in range(rows) for _ in range(heads)]
         every = line.unfold(0, last + 1 - first, 1)

@@ -44,10 +44,7 @@ class Listens(Protocol):
     """Receives the hidden states of a model as it computes them."""
 
     depths: Sequence[int]
-    """The numbers of layers after which states are taken, in order.
-
-    0 is the embedding. The states after the last layer are normalized.
-    """
+    """The layers after which states are taken, in order; 0 is the embedding. The last ones are normalized."""
 
     def hear(self, states: Sequence[Tensor], spans: Sequence[Span]) -> None:
         """Takes the states of each depth, `[rows, hidden_size]` for the rows of all spans."""

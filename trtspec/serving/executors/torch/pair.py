@@ -31,9 +31,8 @@ def load_engines(
     is_elsewhere = draft_device is not None and find_device(draft_device) != device
     if configs[-1].draft is not None:
         if is_elsewhere:
-            raise EngineLoadError(
-                folders[-1], f"is inside its target's engine: on {device}, not on {draft_device}"
-            )
+            problem = f"is inside its target's engine: on {device}, not on {draft_device}"
+            raise EngineLoadError(folders[-1], problem)
         return _load_inside(folders, kv_tokens_of(configs, device), device, guides)
     if draft_device is not None and is_elsewhere:
         target, draft = folders

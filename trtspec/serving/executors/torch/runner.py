@@ -151,18 +151,16 @@ class Runner:
         """Returns the chosen token of each row with logits, and the requested log-probabilities."""
         token_ids: list[int] = []
         wanted: list[int] = []
+        spans: list[Span] = []
         for work in works:
             sequence = work.sequence
+            spans.append(Span(sequence.slot, sequence.computed, work.rows, sequence.prompt_len))
             token_ids += sequence.tokens(sequence.computed, sequence.computed + work.rows)
             if work.choices:
                 token_ids += sequence.draft
                 wanted += range(len(token_ids) - work.choices, len(token_ids))
         self.stats.steps += 1
         self.stats.rows += len(token_ids)
-        spans = [
-            Span(work.sequence.slot, work.sequence.computed, work.rows, work.sequence.prompt_len)
-            for work in works
-        ]
         logits = self._model.forward(token_ids, spans, wanted)
         for work in works:
             sequence = work.sequence

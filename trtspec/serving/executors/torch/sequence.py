@@ -92,15 +92,7 @@ class Sequence:
         self._sent = len(self.new)
         # A guide may have cut the draft.
         verified = len(self.draft) if self._is_verification else None
-        return Response(
-            self.request_id,
-            new,
-            final,
-            reason,
-            log_probs=log_probs,
-            num_verified=verified,
-            num_reused=self.reused,
-        )
+        return Response(self.request_id, new, final, reason, None, log_probs, verified, self.reused)
 
 
 # The rows of a step with prompts, which all others wait for. All rows of a step share one reading of the

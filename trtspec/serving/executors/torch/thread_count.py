@@ -94,10 +94,7 @@ class ThreadCount:
         self._set_threads(self.most)
 
     def note(self, wall_s: float, cpu_s: float, engine: int, rows: int) -> None:
-        """Notes a step of `rows` rows that took `wall_s` seconds; one without rows is ignored.
-
-        `cpu_s` is the CPU time of the process meanwhile.
-        """
+        """Notes a step of `rows` rows in `wall_s` seconds, `cpu_s` of CPU time; ignores one without rows."""
         if self.most == 1 or not rows:
             return
         kind = engine, round(4 * math.log2(rows))

@@ -59,12 +59,10 @@ class TorchExecutor:
     ) -> None:
         config = read_config(engine_dir)
         if config.draft is not None and (target is None or target._home is None):
-            raise EngineLoadError(
-                engine_dir, f"{config.draft['method']}: runs inside a target's engine, and there is none"
-            )
-        self._device_thread: DeviceThread = (
-            target._device_thread if target else device_thread or DeviceThread()
-        )
+            problem = "runs inside a target's engine, and there is none"
+            raise EngineLoadError(engine_dir, f"{config.draft['method']}: {problem}")
+        thread = target._device_thread if target else device_thread or DeviceThread()
+        self._device_thread: DeviceThread = thread
         self.kv_tokens = None if target else kv_tokens or kv_tokens_of([config], device)
         """None for a draft inside its target, whose cache it uses."""
         guide_types = frozenset() if guides is None else guides.types

@@ -70,9 +70,8 @@ def read_tensors(engine_dir: Path, config: TorchEngineConfig, device: torch.devi
             try:
                 tensor = tensors[name] = _joined(config, name, shares)
             except RuntimeError as error:
-                raise EngineLoadError(
-                    ranks[0].path, f"the ranks' {name} do not fit together: {error}"
-                ) from error
+                problem = f"the ranks' {name} do not fit together: {error}"
+                raise EngineLoadError(ranks[0].path, problem) from error
             _check(ranks[0].path, name, tensor, form)
             if name.endswith("scaling_factor") and not bool(((tensor > 0) & tensor.isfinite()).all()):
                 wrong = ", ".join(f"{scale:g}" for scale in tensor.flatten().tolist())

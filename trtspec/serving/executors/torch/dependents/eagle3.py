@@ -35,9 +35,8 @@ class Eagle3Head(AttachedHead):
         self._is_last_normed = "norm_output" in config.draft["extra_norms"]
         depths = config.draft["aux_layers"]
         super().__init__(config, tensors, home, SlotStates(home, config.hidden_size, depths, self._combine))
-        self._lm_head = (
-            Linear(tensors["lm_head.weight"]) if "lm_head.weight" in tensors else home.model.logits
-        )
+        own = tensors.get("lm_head.weight")
+        self._lm_head = home.model.logits if own is None else Linear(own)
         self._targets: Tensor | None = None
         if "d2t" in tensors:
             self._targets = tensors["d2t"] + torch.arange(len(tensors["d2t"]), device=self._device)

@@ -36,13 +36,8 @@ class AttachedHead(ABC):
         self._device = home.model.embedding.device
         self._states, self._cache = states, Cache(config, self._device)
         home.cache.beside.append(self._cache)
-        self._rotations = rotations(
-            config.head_size,
-            config.rotary_base,
-            config.rotary_scaling,
-            config.limits.max_seq_len,
-            self._device,
-        )
+        size, base, scaling = config.head_size, config.rotary_base, config.rotary_scaling
+        self._rotations = rotations(size, base, scaling, config.limits.max_seq_len, self._device)
         own = tensors.get(EMBEDDING)
         is_targets = own is None or torch.equal(own, home.model.embedding)
         self._embedding = home.model.embedding if own is None or is_targets else own

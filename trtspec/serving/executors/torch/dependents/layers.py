@@ -28,7 +28,6 @@ def load(config: TorchEngineConfig, tensors: Mapping[str, Tensor], home: Home) -
     assert config.draft is not None
     layers = config.draft["layers"]
     if wrong := [layer for layer in layers if not 0 <= layer < home.config.num_layers]:
-        raise EngineLoadError(
-            "draft.layers", f"names layer {wrong[0]} of a target of {home.config.num_layers}"
-        )
+        problem = f"names layer {wrong[0]} of a target of {home.config.num_layers}"
+        raise EngineLoadError("draft.layers", problem)
     return home.model.only(layers)

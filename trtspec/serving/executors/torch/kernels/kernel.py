@@ -88,8 +88,12 @@ def _openmp() -> Callable[..., None] | None:
     return share
 
 
+def _integers(*names: str) -> tuple[tuple[str, type[c_int64]], ...]:
+    return tuple((name, c_int64) for name in names)
+
+
 # The first fields of every call.
-_TASKS = (("next_task", c_int64), ("tasks", c_int64))
+_TASKS = _integers("next_task", "tasks")
 
 
 class RowsCall(Structure):
@@ -98,14 +102,7 @@ class RowsCall(Structure):
     A norm has a float32 `weight` `[width]`, and the `floor` of a row's length.
     """
 
-    _fields_ = (
-        *_TASKS,
-        ("width", c_int64),
-        ("rows", c_int64),
-        ("result", c_int64),
-        ("weight", c_int64),
-        ("floor", c_double),
-    )
+    _fields_ = (*_TASKS, *_integers("width", "rows", "result", "weight"), ("floor", c_double))
 
 
 class AttentionCall(Structure):
@@ -121,16 +118,8 @@ class AttentionCall(Structure):
 
     _fields_ = (
         *_TASKS,
-        ("texts", c_int64),
-        ("parts", c_int64),
-        ("kv_heads", c_int64),
-        ("sharing", c_int64),
-        ("layer", c_int64),
-        ("window", c_int64),
-        ("rows", c_int64),
-        ("result", c_int64),
-        ("scale", c_double),
-        ("cap", c_double),
+        *_integers("texts", "parts", "kv_heads", "sharing", "layer", "window", "rows", "result"),
+        *(("scale", c_double), ("cap", c_double)),
     )
 
 
