@@ -36,7 +36,7 @@ from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting
 from trtspec.serving.executor import FinishReason, Request, Response, SamplingConfig
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
-from trtspec.serving.seeds import at_token
+from trtspec.serving.state import at_token
 from trtspec.serving.text import common_prefix
 from trtspec.serving.tokenizer import Tokenizer
 
