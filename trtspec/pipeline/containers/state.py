@@ -91,8 +91,8 @@ def ensure_image(program: Program, image: str, watch: Progress) -> None:
             raise UnavailableError(image, f"cannot be pulled: {error.problem}", repair) from None
 
 
-def image_digest(program: Program, image: str) -> str | None:
-    """Returns the digest by which a registry knows an image, `name@sha256:…`; None for one made here."""
+def image_digest(program: Program, image: str) -> str:
+    """Returns the digest by which a registry knows an image, `name@sha256:…`; its name if none does."""
     shown = "{{range .RepoDigests}}{{println .}}{{end}}"
     found = program.run_if_there("image", "inspect", "--format", shown, image)
-    return next(iter((found or "").split()), None)
+    return next(iter((found or "").split()), image)

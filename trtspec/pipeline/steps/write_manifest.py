@@ -60,8 +60,7 @@ def step(
     )
     image: Callable[[], str] | None = None
     if resolved.release and host.container_engine:
-        program, name = host.container_engine.program, resolved.release.image
-        image = lambda: image_digest(program, name) or name  # noqa: E731
+        image = partial(image_digest, host.container_engine.program, resolved.release.image)
     return Step(
         kind=KIND,
         summary="the inputs and tools of the build",
