@@ -140,6 +140,7 @@ def distill(
             points = train(model, examples, wanted.settings, training, make_checkpoints(), advance)
         write_atomically(training / "loss.svg", as_svg(points))
         student.write(model, made)
+        del model  # The measurement needs its memory.
         after = _measured("acceptance after", student, made, answers, show)
         result = Distilled(wanted.folder, training, pair, student.longest, answers, points, before, after)
         record = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,12 +13,18 @@ from xml.etree import ElementTree
 import pytest
 import torch
 from safetensors import safe_open
+from torch import nn
 from transformers import AutoModelForCausalLM
 
 from tests.unit.train.distill.conftest import PROMPT, SETTINGS, Run, speak
 from trtspec.base.errors import DatasetError, ModelError, PairError, TrainingError
+from trtspec.base.progress import Advance
 from trtspec.measure.workloads.recorded import Recorded, append_recorded
+from trtspec.train.distill import distillation
+from trtspec.train.distill.model import TrainedDraft
 from trtspec.train.distill.settings import DistillationOptions
+from trtspec.train.tune.answer import RecordedAnswer
+from trtspec.train.tune.replay import Choices
 
 
 def agreements(folder: Path, texts: list[list[int]], num_prompt: int) -> list[list[bool]]:
@@ -62,6 +70,31 @@ def test_it_learns_the_language(toy: DistillationOptions, run: Run) -> None:
     record = json.loads((found.folder / "distillation.json").read_text())
     assert record["acceptance"]["after"]["per_token"]["value"] == found.after.per_token.value
     assert record["settings"]["learning_rate"] == SETTINGS.learning_rate
+
+
+def test_what_was_trained_leaves_memory_before_it_is_measured(
+    toy: DistillationOptions, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[weakref.ref[nn.Module]] = []
+    left: list[nn.Module | None] = []
+
+    class WatchedDraft(TrainedDraft):
+        def module(self) -> nn.Module:
+            module = super().module()
+            trained.append(weakref.ref(module))
+            return module
+
+        def choices(
+            self, folder: Path | None, answers: Sequence[RecordedAnswer], advance: Advance
+        ) -> list[Sequence[Choices]]:
+            gc.collect()
+            left.extend(each() for each in trained)
+            return super().choices(folder, answers, advance)
+
+    monkeypatch.setattr(distillation, "TrainedDraft", WatchedDraft)
+    run(toy, settings=replace(SETTINGS, epochs=1))
+
+    assert left == [None]
 
 
 def test_the_folder_is_the_model_that_it_was(
