@@ -18,6 +18,12 @@ from trtspec.train.tune.race import CandidateResult, against, ranked, winner
 from trtspec.train.tune.score import CategoryScore
 
 LOW, POOR = 0.6, 0.5
+"""The usual advice for speculative decoding: aim for 60 % or more; under 50 % drafts may cost more than they
+gain.
+
+That is conditional acceptance, of a token whose predecessors were accepted. The ratio of accepted to drafted
+tokens would fall with K.
+"""
 BETTER = 1.05
 """By what factor another candidate must be faster in a category to be named."""
 
