@@ -74,7 +74,7 @@ class Demand:
     """The usual number of requests per second."""
     lengths: Lengths
     burstiness: float = 1.0
-    """As in `trtspec.measure.workloads.workload`."""
+    """As in `trtspec.measure.workloads.workload.arrivals`."""
     burst: BurstSection | None = None
 
     @property

@@ -15,6 +15,8 @@ from trtspec.pipeline.store.store import THREADS
 from trtspec.recipe import gpus
 from trtspec.recipe.fleet import Start
 
+_GB = 10**9
+
 
 @dataclass(frozen=True, slots=True)
 class EngineBytes:
@@ -57,9 +59,6 @@ def _engines(resolved: Resolved, has_drafts: bool) -> dict[Role, EnginePlan]:
         return dict(resolved.engines)
     target = resolved.target
     return {Role.TARGET: replace(target, options=replace(target.options, max_draft_len=0))}
-
-
-_GB = 10**9
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,9 @@ from trtspec.forecast.outlook import ForecastPair
 from trtspec.forecast.roofline import BatchLoad, Network, round_costs, step
 from trtspec.forecast.speedup import tokens_per_round
 
+_BLOCK = 64
+"""Contexts are rounded to multiples of this many tokens."""
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -92,10 +95,6 @@ class Replica:
         if self.kv_tokens is None:
             return self.places
         return max(1, min(self.places, int(self.kv_tokens / (tokens + self.longest_draft))))
-
-
-_BLOCK = 64
-"""Contexts are rounded to multiples of this many tokens."""
 
 
 class Planned:
