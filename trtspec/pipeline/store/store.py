@@ -28,7 +28,7 @@ _SHORTEST = 6
 
 
 class Store:
-    """A store for readers; `push.py` and `upkeep.py` write.
+    """A store for readers; `transfer.py` and `upkeep.py` write.
 
     Every method raises StoreError if the store cannot be read.
     """
