@@ -41,7 +41,7 @@ _POLL_S, _WIDTH = 0.2, 60
 def build_argv(checkpoint: str, output: str, options: BuildOptions, mode: str = EXTERNAL) -> tuple[str, ...]:
     """Returns the exact command line; parallelism comes from the checkpoint's `mapping`, never from a flag.
 
-    `mode` is what an engine with a `max_draft_len` does with drafts, as `trtllm-run_builder` calls it.
+    `mode` is what an engine with a `max_draft_len` does with drafts, as `trtllm-build` calls it.
     """
     values: dict[str, Value] = {
         "checkpoint_dir": checkpoint,
@@ -85,7 +85,8 @@ def run_builder(
 class TimingCache:
     """TensorRT's measured times of kernels, for engines of one shape, by one release for one kind of GPU.
 
-    TensorRT refuses a cache of another version or of another GPU, an H100's on an H200 included.
+    With them a build need not measure what an earlier one has measured. TensorRT refuses a cache of another
+    version or of another GPU, an H100's on an H200 included.
     """
 
     release: str

@@ -26,7 +26,6 @@ from trtspec.cluster.jobs.following import JobStatus, cancel, follow
 from trtspec.cluster.jobs.job import JobScheduler
 from trtspec.cluster.jobs.planning import PendingBuild, look, plan_jobs
 from trtspec.cluster.kubernetes.deriving import default_image
-from trtspec.cluster.kubernetes.jobs import check_visible
 from trtspec.cluster.slurm.scheduler import SlurmScheduler
 from trtspec.pipeline.store.address import StoreAddress
 from trtspec.pipeline.store.store import Store
@@ -128,7 +127,7 @@ def _kubernetes(options: BuildCommandOptions, url: str) -> JobScheduler:
     find."""
     # The Kubernetes client comes with an extra, which a build on Slurm does not need.
     from trtspec.cluster.kubernetes.connection import connect
-    from trtspec.cluster.kubernetes.jobs import KubernetesJobs
+    from trtspec.cluster.kubernetes.jobs import KubernetesJobs, check_visible
 
     loaded, ours = [load(recipe) for recipe in options.recipes], version("trtspec")
     for each in loaded:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -255,3 +257,10 @@ def test_two_recipes_of_one_name(cluster: Cluster, folder: Path) -> None:
     (folder / "other.yaml").write_text((folder / "pair.yaml").read_text())
     _, stderr = on_slurm("other.yaml", status=1)
     assert "other.yaml: would be built into the folder of pair.yaml" in stderr
+
+
+def test_a_build_on_slurm_loads_nothing_of_kubernetes_jobs() -> None:
+    """They are for the extra `cluster`."""
+    code = "import sys, trtspec.cluster.commands.build_on; print(*{'yaml', 'kubernetes'} & {*sys.modules})"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "\n"
