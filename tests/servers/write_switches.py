@@ -56,7 +56,7 @@ def rewritten(text: str, own: OwnFlags, table: FlagTable, later: OwnFlags | None
         "LATER": {table.syntax.name(flag) for flag in later} - names,
     }
     for name, flags in lists.items():
-        for before, after in re.findall(rf"({name} = flag_names\(\n)(.*?)\n\)", text, re.DOTALL):
+        for before, after in re.findall(rf"({name} = names_in\(\n)(.*?)\n\)", text, re.DOTALL):
             text = text.replace(before + after, before + _lines(flags))
     return text
 

@@ -21,8 +21,8 @@ _TAKE_OTHER = "take a model that was trained with them, or another method"
 class MtpSupport:
     """The targets whose own layers a server drafts with."""
 
-    names: str
-    """The `model_type` or the class of each, as `config.json` has it, with blanks between them."""
+    names: frozenset[str]
+    """The `model_type` or the class of each, as `config.json` has it."""
     source: str
     """Where that is written."""
     in_whole_turns: bool = False
@@ -37,7 +37,7 @@ class MtpSupport:
         elif not found.size:
             problem = f"config.json says {found.count}, and their weights are missing, as in many copies"
             yield Finding(_SUBJECT, problem, "take the publisher's own weights", effect=_NOTHING)
-        elif not {target.model_type, target.architecture} & {*self.names.split()}:
+        elif self.names.isdisjoint((target.model_type, target.architecture)):
             problem = f"the server cannot draft with those of {target.architecture} ({self.source})"
             yield Finding(_SUBJECT, problem, "take another method, or another engine", effect=_NOTHING)
         elif self.in_whole_turns and found.is_said and num_draft_tokens:

@@ -20,21 +20,24 @@ from trtspec.backends.sglang.tree import misplaced, tree_of
 from trtspec.base.findings import Finding
 from trtspec.methods.method import AT_ONCE, TRANSLATES
 from trtspec.pipeline.plan.choices import Chooser
+from trtspec.recipe.migration.command import names_in
 from trtspec.recipe.migration.tool import MigrationTool
 from trtspec.recipe.schema import Recipe
 
 MTP = MtpSupport(
-    "BailingMoeForCausalLM BailingMoeV2ForCausalLM BailingMoeV2_5ForCausalLM BailingMoeV3ForCausalLM "
-    "DeepseekV32ForCausalLM DeepseekV3ForCausalLM DeepseekV4ForCausalLM Ernie4_5_MoeForCausalLM "
-    "ExaoneMoEForCausalLM ExaoneMoeForCausalLM GigaChat35ForCausalLM Glm4MoeForCausalLM "
-    "Glm4MoeLiteForCausalLM Glm5NextForConditionalGeneration GlmMoeDsaForCausalLM "
-    "GlmOcrForConditionalGeneration HYV3ForCausalLM HYV4ForCausalLM InklingForConditionalGeneration "
-    "InternS2MobiusForConditionalGeneration InternS2PreviewForConditionalGeneration "
-    "LongcatFlashForCausalLM MiMoForCausalLM MiMoV2FlashForCausalLM MiMoV2ForCausalLM "
-    "NemotronHForCausalLM NemotronHPuzzleForCausalLM NemotronH_Omni_Reasoning_V3 Qwen3MoeForCausalLM "
-    "Qwen3NextForCausalLM Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration Qwen3_5MoeForCausalLM "
-    "Qwen3_5MoeForConditionalGeneration Qwen4ExpForConditionalGeneration Step3p5ForCausalLM "
-    "Step3p7ForConditionalGeneration",
+    names_in(
+        "BailingMoeForCausalLM BailingMoeV2ForCausalLM BailingMoeV2_5ForCausalLM BailingMoeV3ForCausalLM "
+        "DeepseekV32ForCausalLM DeepseekV3ForCausalLM DeepseekV4ForCausalLM Ernie4_5_MoeForCausalLM "
+        "ExaoneMoEForCausalLM ExaoneMoeForCausalLM GigaChat35ForCausalLM Glm4MoeForCausalLM "
+        "Glm4MoeLiteForCausalLM Glm5NextForConditionalGeneration GlmMoeDsaForCausalLM "
+        "GlmOcrForConditionalGeneration HYV3ForCausalLM HYV4ForCausalLM InklingForConditionalGeneration "
+        "InternS2MobiusForConditionalGeneration InternS2PreviewForConditionalGeneration "
+        "LongcatFlashForCausalLM MiMoForCausalLM MiMoV2FlashForCausalLM MiMoV2ForCausalLM "
+        "NemotronHForCausalLM NemotronHPuzzleForCausalLM NemotronH_Omni_Reasoning_V3 Qwen3MoeForCausalLM "
+        "Qwen3NextForCausalLM Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration Qwen3_5MoeForCausalLM "
+        "Qwen3_5MoeForConditionalGeneration Qwen4ExpForConditionalGeneration Step3p5ForCausalLM "
+        "Step3p7ForConditionalGeneration"
+    ),
     "SGLang 0.5.23, sglang/srt/configs/model_config.py: ModelConfig._config_draft_model",
 )
 """The targets with whose own layers it can draft."""

@@ -5,9 +5,9 @@ They are what the parser of release 0.5.23 says, written by `tests/servers/write
 
 from __future__ import annotations
 
-from trtspec.recipe.migration.command import flag_names
+from trtspec.recipe.migration.command import names_in
 
-SWITCHES = flag_names(
+SWITCHES = names_in(
     "--abort-on-priority-when-disabled --allow-auto-truncate "
     "--checkpoint-engine-wait-weights-before-ready --constrained-json-disable-any-whitespace "
     "--dcp-replicate-q-proj --debug-cuda-graph --delete-ckpt-after-loading "
@@ -74,7 +74,7 @@ SWITCHES = flag_names(
 )
 """The flags without a value."""
 
-LISTS = flag_names(
+LISTS = names_in(
     "--allowed-media-domains --bucket-e2e-request-latency --bucket-inter-token-latency "
     "--bucket-time-to-first-token --cuda-graph-bs --cuda-graph-bs-decode --cuda-graph-bs-prefill "
     "--custom-weight-loader --debug-tensor-dump-layers --encoder-register-urls --encoder-urls "

@@ -21,6 +21,7 @@ from trtspec.base import yaml11
 from trtspec.base.roles import Role
 from trtspec.methods.method import AT_ONCE, TRANSLATES
 from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.migration.command import names_in
 from trtspec.recipe.migration.tool import MigrationTool
 from trtspec.recipe.schema import Recipe
 
@@ -58,7 +59,7 @@ def speculation(wanted: LaunchInputs) -> dict[str, Any]:
 
 
 MTP = MtpSupport(
-    "deepseek_v3 deepseek_v32",
+    names_in("deepseek_v3 deepseek_v32"),
     "TensorRT-LLM 1.0 to 1.2, docs/source/features/speculative-decoding.md: MTP is for DeepSeek",
 )
 """The targets with whose own layers it can draft.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trtspec.recipe.migration.command import Option, Syntax, flag_names, options
+from trtspec.recipe.migration.command import Option, Syntax, names_in, options
 from trtspec.recipe.migration.config_file import document
 from trtspec.recipe.migration.drafts import DraftFlags
 from trtspec.recipe.migration.flag_table import FOREIGN_CODE, OF_DEPLOY, FlagKey, FlagTable
@@ -27,12 +27,12 @@ from trtspec.recipe.migration.reading import (
 from trtspec.recipe.migration.tool import MigrationTool, OwnParser
 
 # Both lists were written by `tests/servers/write_switches.py`.
-SWITCHES = flag_names(
+SWITCHES = names_in(
     "--allow_request_chat_template --enable_attention_dp --enable_chunked_prefill --enable_visual_gen "
     "--fail_fast_on_attention_window_too_large --grpc --no_telemetry --telemetry --trust_remote_code"
 )
 """The flags without a value; any other has one."""
-LATER = flag_names(
+LATER = names_in(
     "--agent_percentage --agent_types --allow_request_chat_template --enable_attention_dp "
     "--enable_visual_gen --generation_config --grpc --kv_cache_dtype --middleware --no_telemetry "
     "--num_input_processor_workers --num_media_load_workers --num_serve_frontends "

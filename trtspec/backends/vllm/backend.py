@@ -25,19 +25,22 @@ from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps.pull import StoredEngine
 from trtspec.recipe import gpus
+from trtspec.recipe.migration.command import names_in
 from trtspec.recipe.migration.tool import MigrationTool
 from trtspec.recipe.schema import Recipe
 
 MTP = MtpSupport(
-    "BailingMoeV2_5ForCausalLM BailingMoeV3ForCausalLM BailingMoeV3VLForConditionalGeneration "
-    "Glm4MoeForCausalLM Glm4MoeLiteForCausalLM GlmOcrForConditionalGeneration MiMoForCausalLM "
-    "MiMoV2FlashForCausalLM MiMoV2ForCausalLM MiMoV2OmniForCausalLM "
-    "MiniMaxM3SparseForConditionalGeneration NemotronH_Omni_Reasoning_V3 "
-    "NemotronH_Super_Omni_Reasoning_V3 Step3p5ForCausalLM Step3p7ForConditionalGeneration bailing_hybrid "
-    "deepseek_v3 deepseek_v32 deepseek_v4 dots3_note ernie4_5_moe exaone4_5 exaone_moe glm5_next "
-    "glm_moe_dsa hy_v3 hy_v4 inkling_mm_model inkling_model intern_s2_preview interns2_mobius kimi_k3 "
-    "longcat_flash minimax_m3_vl nemotron_h nemotron_h_puzzle pangu_ultra_moe qwen3_5 qwen3_5_moe "
-    "qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp qwen4_exp_text step3p5 step3p7",
+    names_in(
+        "BailingMoeV2_5ForCausalLM BailingMoeV3ForCausalLM BailingMoeV3VLForConditionalGeneration "
+        "Glm4MoeForCausalLM Glm4MoeLiteForCausalLM GlmOcrForConditionalGeneration MiMoForCausalLM "
+        "MiMoV2FlashForCausalLM MiMoV2ForCausalLM MiMoV2OmniForCausalLM "
+        "MiniMaxM3SparseForConditionalGeneration NemotronH_Omni_Reasoning_V3 "
+        "NemotronH_Super_Omni_Reasoning_V3 Step3p5ForCausalLM Step3p7ForConditionalGeneration bailing_hybrid "
+        "deepseek_v3 deepseek_v32 deepseek_v4 dots3_note ernie4_5_moe exaone4_5 exaone_moe glm5_next "
+        "glm_moe_dsa hy_v3 hy_v4 inkling_mm_model inkling_model intern_s2_preview interns2_mobius kimi_k3 "
+        "longcat_flash minimax_m3_vl nemotron_h nemotron_h_puzzle pangu_ultra_moe qwen3_5 qwen3_5_moe "
+        "qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp qwen4_exp_text step3p5 step3p7"
+    ),
     "vLLM 0.32.0 and 0.33.0, vllm/config/speculative.py: SpeculativeConfig.hf_config_override",
     in_whole_turns=True,
 )

@@ -13,7 +13,7 @@ from trtspec.backends.vllm.speculators import read_speculator
 from trtspec.backends.vllm.switches import LISTS, SWITCHES
 from trtspec.methods.table import METHODS
 from trtspec.recipe.gpus import GpuProduct
-from trtspec.recipe.migration.command import OFF, Option, Syntax, flag_names, options
+from trtspec.recipe.migration.command import OFF, Option, Syntax, names_in, options
 from trtspec.recipe.migration.config_file import with_config
 from trtspec.recipe.migration.drafts import DraftFlags
 from trtspec.recipe.migration.flag_table import (
@@ -65,7 +65,7 @@ _SET_ELSEWHERE = {
     "--tokenizer-revision": "target.revision says it",
     "--data-parallel-size": REPLICAS,
 }
-_BEFORE = flag_names(
+_BEFORE = names_in(
     "--num-lookahead-slots --speculative-disable-mqa-scorer --disable-logprobs-during-spec-decoding "
     "--spec-decoding-acceptance-method --typical-acceptance-sampler-posterior-threshold "
     "--typical-acceptance-sampler-posterior-alpha --speculative-max-model-len "

@@ -6,9 +6,9 @@ They are what the parser of release 0.32 says, written by `tests/servers/write_s
 
 from __future__ import annotations
 
-from trtspec.recipe.migration.command import flag_names
+from trtspec.recipe.migration.command import names_in
 
-SWITCHES = flag_names(
+SWITCHES = names_in(
     "--aggregate-engine-logging --allow-credentials --allow-deprecated-quantization "
     "--async-scheduling --calculate-kv-scales --cohere-is-reasoning-model --cudagraph-metrics "
     "--data-parallel-external-lb --data-parallel-hybrid-lb --data-parallel-multi-port-external-lb "
@@ -43,7 +43,7 @@ SWITCHES = flag_names(
 )
 """The flags without a value; most have a `--no-` form too."""
 
-LISTS = flag_names(
+LISTS = names_in(
     "--allowed-media-domains --api-key --collect-detailed-traces --cpu-offload-params "
     "--cudagraph-capture-sizes --hf-token --ignore-patterns --kv-cache-dtype-skip-layers "
     "--logits-processors --lora-modules --lora-target-modules --numa-bind-cpus --numa-bind-nodes "

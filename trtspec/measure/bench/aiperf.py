@@ -29,9 +29,18 @@ _RECORDS = "profile_export.jsonl"
 _NS, _MS = 1e-9, 1e-3
 _LINES = 8
 _FIXED = (
-    "--streaming --use-server-token-count --custom-dataset-type multi-turn "
-    "--dataset-sampling-strategy sequential --export-level records --no-gpu-telemetry --no-server-metrics "
-    "--ui none"
+    "--streaming",
+    "--use-server-token-count",
+    "--custom-dataset-type",
+    "multi-turn",
+    "--dataset-sampling-strategy",
+    "sequential",
+    "--export-level",
+    "records",
+    "--no-gpu-telemetry",
+    "--no-server-metrics",
+    "--ui",
+    "none",
 )
 
 
@@ -52,7 +61,7 @@ class AiperfTraffic:
         if Path(tokenizer).is_dir():
             tokenizer = str(Path(tokenizer).resolve())
         self._line = [executable, "profile", "--endpoint-type", kind, "--tokenizer", tokenizer]
-        self._line += _FIXED.split()
+        self._line += _FIXED
         self._line += ["--request-timeout-seconds", str(timeout_s)]
         self._burstiness = burstiness
 

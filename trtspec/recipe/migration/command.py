@@ -110,8 +110,8 @@ def split(text: str) -> list[list[str]]:
     return found
 
 
-def flag_names(text: str) -> frozenset[str]:
-    """Returns the flags in a text, separated by spaces."""
+def names_in(text: str) -> frozenset[str]:
+    """Returns the names in a text, separated by spaces."""
     return frozenset(text.split())
 
 
