@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from trtspec.models.heads.eagle3 import Eagle3Description
-from trtspec.models.heads.format import HeadFormat
-from trtspec.models.heads.head import HeadDescription
+from trtspec.models.heads.eagle3 import eagle3_head, in_first_layer
+from trtspec.models.heads.head import HeadDescription, HeadFormat
 from trtspec.models.heads.layer import layer_shapes, read_layer
 from trtspec.models.hf_config import HfConfig
 from trtspec.models.tensors import PICKLES, Tensor, read_tensors
@@ -66,21 +65,12 @@ class EagleFormat(HeadFormat):
         return is_pickle and not any((config.folder / name).exists() for name in _TOKENIZERS)
 
     def name_of(self, tensor: str) -> str:
-        return tensor.replace("midlayer.", "layers.0.")
+        return in_first_layer(tensor)
 
     def describe(self, config: HfConfig, tensors: Mapping[str, Tensor]) -> HeadDescription:
-        layer, vocab_size = read_layer(config), config.size("vocab_size")
         if config.content.get("draft_vocab_size"):
-            return Eagle3Description(
-                folder=config.folder,
-                form=self.form,
-                hidden_size=config.size("target_hidden_size", layer["hidden_size"]),
-                vocab_size=vocab_size,
-                draft_vocab_size=config.size("draft_vocab_size"),
-                tensors=tensors,
-                layer=layer,
-                aux_layers=None,
-            )
+            return eagle3_head(self.form, config, config, tensors)
+        layer, vocab_size = read_layer(config), config.size("vocab_size")
         return EagleDescription(
             folder=config.folder,
             form=self.form,

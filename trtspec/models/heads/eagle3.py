@@ -1,9 +1,14 @@
-"""Defines the tensors of an EAGLE-3 head in any format (https://arxiv.org/abs/2503.01840).
+"""Describes an EAGLE-3 head of any format (https://arxiv.org/abs/2503.01840), and SpecForge's format of them.
 
 Names are Speculators'. `fc` projects the concatenated target states to the head's width. The first decoder
 layer also reads the embedding of a token, so its attention is twice as wide; `norm` and `lm_head` turn its
 output into logits. A head's token plus `d2t` of it is the target's token; `t2d` marks the target's tokens
 that the head has. A head without `embed_tokens` or `lm_head` uses its target's.
+
+SpecForge (https://github.com/sgl-project/SpecForge, 0.2) writes what SGLang reads as it is: a layer's
+configuration with `draft_vocab_size`, whose one decoder layer is named `midlayer`. Its
+`eagle_aux_hidden_state_layer_ids` count as SGLang does, whose `set_eagle3_layers_to_capture` adds 1 to each:
+1 is the state after the second layer.
 """
 
 from __future__ import annotations
@@ -12,13 +17,17 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from trtspec.base.errors import ModelError
 from trtspec.base.findings import Finding, note
-from trtspec.models.heads.head import MAPPING, TRAINED_FOR_IT, HeadDescription
-from trtspec.models.heads.layer import layer_shapes
+from trtspec.models.heads.head import MAPPING, TRAINED_FOR_IT, Form, HeadDescription, HeadFormat
+from trtspec.models.heads.layer import layer_shapes, read_layer
+from trtspec.models.hf_config import HfConfig
+from trtspec.models.tensors import Tensor
 
 NUM_AUX = 3
 """The number of target states that a head reads if it does not name them."""
 NORMS = ("norm_before_fc", "fc_norm", "norm_output")
+_OF_SPECFORGE = "LlamaForCausalLMEagle3"
 
 
 def default_aux_layers(num_hidden_layers: int) -> tuple[int, int, int]:
@@ -108,3 +117,67 @@ class Eagle3Description(HeadDescription):
             "norm_before_residual": self.norm_before_residual,
             "extra_norms": list(self.extra_norms),
         }
+
+
+def eagle3_head(
+    form: Form,
+    config: HfConfig,
+    layer: HfConfig,
+    tensors: Mapping[str, Tensor],
+    *,
+    aux_layers: tuple[int, ...] = (),
+    draft_vocab_size: int | None = None,
+    norm_before_residual: bool = False,
+    extra_norms: tuple[str, ...] = (),
+    verifier: str | None = None,
+) -> Eagle3Description:
+    """Returns the head of this configuration; `layer` is that of its layers. Raises ModelError.
+
+    A configuration without `draft_vocab_size` means that of the format, or else the target's vocabulary.
+    """
+    values, vocab_size = read_layer(layer), layer.size("vocab_size")
+    return Eagle3Description(
+        folder=config.folder,
+        form=form,
+        hidden_size=config.size("target_hidden_size", values["hidden_size"]),
+        vocab_size=vocab_size,
+        draft_vocab_size=config.size("draft_vocab_size", draft_vocab_size or vocab_size),
+        tensors=tensors,
+        layer=values,
+        verifier=verifier,
+        aux_layers=aux_layers or None,
+        norm_before_residual=norm_before_residual,
+        extra_norms=extra_norms,
+    )
+
+
+def in_first_layer(tensor: str) -> str:
+    """Returns Speculators' name of a tensor whose one decoder layer is named `midlayer`."""
+    return tensor.replace("midlayer.", "layers.0.")
+
+
+class SpecForgeFormat(HeadFormat):
+    form = "specforge"
+
+    def recognises(self, config: HfConfig) -> bool:
+        return config.content.get("architectures") == [_OF_SPECFORGE]
+
+    def name_of(self, tensor: str) -> str:
+        return in_first_layer(tensor)
+
+    def refuse(self, config: HfConfig) -> None:
+        """Raises ModelError for a head without its last norm."""
+        if not config.get("norm_output", bool, True):
+            problem = "norm_output is false: its logits come from states without the last norm"
+            raise ModelError(config.file, problem)
+
+    def describe(self, config: HfConfig, tensors: Mapping[str, Tensor]) -> HeadDescription:
+        captured = config.section("eagle_config").ids("eagle_aux_hidden_state_layer_ids")
+        return eagle3_head(
+            self.form,
+            config,
+            config,
+            tensors,
+            aux_layers=tuple(number + 1 for number in captured),
+            extra_norms=("fc_norm",) if config.get("fc_norm", bool, False) else (),
+        )

@@ -1,4 +1,4 @@
-"""Describes a head: a few layers that propose tokens from their target's states, in a Hugging Face folder."""
+"""Defines a head, a few layers that propose tokens from their target's states, and the format of a folder."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Literal
 
 from trtspec.base.errors import ModelError, TensorError
 from trtspec.base.findings import Finding
-from trtspec.models.hf_config import DOWNLOAD_AGAIN, SAME_REVISION
+from trtspec.models.hf_config import DOWNLOAD_AGAIN, SAME_REVISION, HfConfig
 from trtspec.models.source import DTYPES
-from trtspec.models.tensors import Tensor
+from trtspec.models.tensors import SINGLE, Tensor
 
 Form = Literal["speculators", "specforge", "dflash", "eagle", "medusa"]
 """The formats of folders; the last three are those of the methods' own repositories."""
@@ -137,3 +137,30 @@ class HeadDescription(ABC):
     def engine_draft(self, num_layers: int) -> dict[str, Any]:
         """Returns the head's entries in an engine's configuration, for a target with this number of
         layers."""
+
+
+class HeadFormat(ABC):
+    """A published format of heads' folders: which folders have it, and what they describe."""
+
+    form: ClassVar[Form]
+    """Its name."""
+    weights: ClassVar[str] = SINGLE
+    """The file of the weights, unless an index names several."""
+
+    @abstractmethod
+    def recognises(self, config: HfConfig) -> bool:
+        """Says whether a folder with this `config.json` has this format."""
+
+    def refuse(self, config: HfConfig) -> None:  # noqa: B027
+        """Raises ModelError for a head that trtspec does not read, whatever its weights are."""
+
+    def name_of(self, tensor: str) -> str:
+        """Returns the name that a description has for a tensor of the folder."""
+        return tensor
+
+    @abstractmethod
+    def describe(self, config: HfConfig, tensors: Mapping[str, Tensor]) -> HeadDescription:
+        """Returns the head of this configuration, with tensors that are not checked yet.
+
+        Raises ModelError for a head that trtspec does not read.
+        """

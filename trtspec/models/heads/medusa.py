@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trtspec.base.errors import ModelError
-from trtspec.models.heads.format import HeadFormat
-from trtspec.models.heads.head import HeadDescription
+from trtspec.models.heads.head import HeadDescription, HeadFormat
 from trtspec.models.hf_config import HfConfig
 from trtspec.models.tensors import Tensor
 

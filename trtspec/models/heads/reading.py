@@ -11,10 +11,9 @@ from pathlib import Path
 from trtspec.base.errors import ModelError
 from trtspec.models.heads.dflash import DFlashFormat
 from trtspec.models.heads.eagle import EagleFormat
-from trtspec.models.heads.format import HeadFormat
-from trtspec.models.heads.head import HeadDescription
+from trtspec.models.heads.eagle3 import SpecForgeFormat
+from trtspec.models.heads.head import HeadDescription, HeadFormat
 from trtspec.models.heads.medusa import MedusaFormat
-from trtspec.models.heads.specforge import SpecForgeFormat
 from trtspec.models.heads.speculators import SpeculatorsFormat
 from trtspec.models.hf_config import HfConfig, read_hf_config
 from trtspec.models.tensors import read_tensors

@@ -10,10 +10,8 @@ from collections.abc import Mapping
 
 from trtspec.base.errors import ModelError
 from trtspec.models.heads.dflash import BLOCKS, block_head
-from trtspec.models.heads.eagle3 import NORMS, Eagle3Description
-from trtspec.models.heads.format import HeadFormat
-from trtspec.models.heads.head import HeadDescription
-from trtspec.models.heads.layer import read_layer
+from trtspec.models.heads.eagle3 import NORMS, eagle3_head
+from trtspec.models.heads.head import HeadDescription, HeadFormat
 from trtspec.models.hf_config import HfConfig
 from trtspec.models.tensors import Tensor
 
@@ -60,17 +58,14 @@ class SpeculatorsFormat(HeadFormat):
                 mask=config.token("mask_token_id"),
                 verifier=verifier,
             )
-        values = read_layer(layer)
-        return Eagle3Description(
-            folder=config.folder,
-            form=self.form,
-            hidden_size=config.size("target_hidden_size", values["hidden_size"]),
-            vocab_size=layer.size("vocab_size"),
-            draft_vocab_size=config.size("draft_vocab_size", 32000),
-            tensors=tensors,
-            layer=values,
+        return eagle3_head(
+            self.form,
+            config,
+            layer,
+            tensors,
+            aux_layers=config.ids("eagle_aux_hidden_state_layer_ids"),
+            draft_vocab_size=32000,
             verifier=verifier,
-            aux_layers=config.ids("eagle_aux_hidden_state_layer_ids") or None,
             norm_before_residual=config.get("norm_before_residual", bool, False),
             extra_norms=tuple(name for name in NORMS if config.get(name, bool, False)),
         )
