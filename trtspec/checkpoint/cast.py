@@ -16,7 +16,7 @@ Bits = NDArray[Any]
 Caster = Callable[[Bits], Bits]
 
 DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-FP8 = "F8_E4M3"
+FP8, FP8_MAX = "F8_E4M3", 448.0
 NUMPY: dict[str, Any] = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", FP8: "u1", "I64": "<i8"}
 
 
@@ -46,7 +46,7 @@ def quantizer(source: str, scale: float, stored_scale: float = 1.0) -> Caster:
     """Returns a function that makes E4M3 numbers of `array * stored_scale / scale`, as uint8 of its shape.
 
     As in ModelOpt, float32 is divided by float32, and the quotient rounded to nearest, ties to even. Numbers
-    beyond 448, the largest of E4M3, become 448.
+    beyond `FP8_MAX`, the largest of E4M3, become this.
     """
     factor, divisor = np.float32(stored_scale), np.float32(scale)
 
@@ -84,7 +84,7 @@ def _to_fp8(wide: NDArray[np.float32]) -> NDArray[np.uint8]:
     There is no infinity, and a NaN has all seven of the lower bits set.
     """
     sign: NDArray[np.uint8] = (wide.view("<u4") >> 24 & 0x80).astype(np.uint8)
-    size = np.minimum(np.abs(wide), np.float32(448))
+    size = np.minimum(np.abs(wide), np.float32(FP8_MAX))
     bits = size.view("<u4")
     normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)
     # Below 2**-6 the numbers are multiples of 2**-9, which is the last place of a float32 near 2**14.

@@ -67,18 +67,11 @@ def convert(
 ) -> None:
     """Writes a model's checkpoint into `folder`, which must not exist; the same source gives the same bytes.
 
-    Nothing is written before every tensor's presence, dtype and shape has been checked. Raises what
-    `draw_whole` and `write` raise.
+    Nothing is written before every tensor's presence, dtype and shape has been checked. `advance` is called
+    with the number of bytes after each piece. Raises what `draw_whole` raises, and UnavailableError if the
+    disk has no room.
     """
-    write(draw_whole(source, options, inside), folder, advance)
-
-
-def write(blueprint: Blueprint, folder: Path, advance: Callable[[int], None] = lambda _: None) -> None:
-    """Writes a checkpoint into `folder`, which must not exist.
-
-    `advance` is called with the number of bytes after each piece. Raises TensorError, or UnavailableError if
-    the disk has no room for it.
-    """
+    blueprint = draw_whole(source, options, inside)
     entries = [blueprint.entries(rank) for rank in range(len(blueprint.ranks))]
     folder.mkdir(parents=True)
     _check_space(folder, sum(entry.size for rank in entries for entry in rank))

@@ -19,14 +19,13 @@ import numpy as np
 
 from trtspec.base.errors import TensorError
 from trtspec.checkpoint.calibration import Amax, CalibratedRanges
+from trtspec.checkpoint.cast import DTYPES, FP8, FP8_MAX, NUMPY, caster
 from trtspec.models.families import family_of
 from trtspec.models.hf_config import DOWNLOAD_AGAIN
 from trtspec.models.scheme import QUANTIZE_IT
 from trtspec.models.source import Source
 from trtspec.models.tensors import Tensor
 
-FP8 = "F8_E4M3"
-FP8_MAX = 448.0
 _KEYS = re.compile(r"(model\.layers\.\d+\.self_attn)\.(?:k|qkv)_proj\.weight")
 _ZERO_POINTS = tuple(f"{of}_zero_point" for of in ("weight", "input", "output", "k", "v"))
 
@@ -129,11 +128,7 @@ class _Reader:
 
 
 def _number(tensor: Tensor) -> float:
-    data = tensor.read()
-    if tensor.dtype == "F32":
-        return float(np.frombuffer(data, "<f4")[0])
-    if tensor.dtype == "F16":
-        return float(np.frombuffer(data, "<f2")[0])
-    if tensor.dtype == "BF16":
-        return float(np.frombuffer(b"\0\0" + data, "<f4")[0])
-    raise TensorError(tensor.file, f"{tensor.name}: is a scale of dtype {tensor.dtype}", QUANTIZE_IT)
+    if tensor.dtype not in DTYPES.values():
+        raise TensorError(tensor.file, f"{tensor.name}: is a scale of dtype {tensor.dtype}", QUANTIZE_IT)
+    stored = np.frombuffer(tensor.read(), NUMPY[tensor.dtype])
+    return float(caster(tensor.dtype, "F32")(stored)[0])

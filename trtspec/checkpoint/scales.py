@@ -20,10 +20,10 @@ import numpy as np
 
 from trtspec.base.errors import ModelError
 from trtspec.checkpoint.calibration import CalibratedRanges
+from trtspec.checkpoint.cast import FP8_MAX
 from trtspec.models.families.family import FamilyTensor, TensorPart
 
 T = TypeVar("T")
-FP8_MAX = 448.0
 QKV = "attention.qkv.weight"
 _SHARED = {"mlp.gate.weight": "mlp.fc.weight"}
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from trtspec.models.tensors import ITEM_SIZE
 
@@ -34,11 +35,14 @@ class TensorEntry:
 class SafetensorsFile:
     """A new file with its header and at its full length, which is zero until it is written.
 
-    `starts` says at which byte of the file each tensor begins. Threads may share it. Raises FileExistsError.
+    `starts` says at which byte of the file each tensor begins, and `metadata` is what the header says of the
+    file as a whole. Threads may share it. Raises FileExistsError.
     """
 
-    def __init__(self, file: Path, entries: Iterable[TensorEntry]) -> None:
-        header, offsets, size = _header(entries)
+    def __init__(
+        self, file: Path, entries: Iterable[TensorEntry], metadata: Mapping[str, str] | None = None
+    ) -> None:
+        header, offsets, size = _header(entries, metadata)
         self.starts: Mapping[str, int] = {name: len(header) + offset for name, offset in offsets.items()}
         self._descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         os.truncate(self._descriptor, len(header) + size)
@@ -60,9 +64,12 @@ class SafetensorsFile:
         os.close(self._descriptor)
 
 
-def _header(entries: Iterable[TensorEntry]) -> tuple[bytes, dict[str, int], int]:
+def _header(
+    entries: Iterable[TensorEntry], metadata: Mapping[str, str] | None
+) -> tuple[bytes, dict[str, int], int]:
     """Returns the header, the offset of each tensor in the data, and the size of the data, all in bytes."""
-    header, offsets, end = {}, {}, 0
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    offsets, end = dict[str, int](), 0
     for entry in entries:
         start, end = end, end + entry.size
         header[entry.name] = {"dtype": entry.dtype, "shape": list(entry.shape), "data_offsets": [start, end]}

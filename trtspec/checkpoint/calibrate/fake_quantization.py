@@ -9,7 +9,8 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from trtspec.checkpoint.calibration import Amax, CalibratedRanges
-from trtspec.checkpoint.scales import FP8_MAX, QKV, scales_of
+from trtspec.checkpoint.cast import FP8_MAX
+from trtspec.checkpoint.scales import QKV, scales_of
 from trtspec.models.families.family import FamilyTensor
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
 
 from trtspec.base.atomic import publish, remove, temporary
 from trtspec.base.errors import TensorError
+from trtspec.checkpoint.writer import SafetensorsFile, TensorEntry
 from trtspec.models.hf_config import DOWNLOAD_AGAIN
 from trtspec.models.source import Source
 from trtspec.models.tensors import SINGLE, Tensor
@@ -39,29 +39,20 @@ def write_model(source: Source, folder: Path) -> None:
 
 def _copy_weights(tensors: Mapping[str, Tensor], file: Path) -> None:
     """Writes the tensors under their names, piece by piece."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, tensor in tensors.items():
-        size = tensor.end - tensor.start
-        offsets = [end, end + size]
-        header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": offsets}
-        end += size
-    written = json.dumps(header).encode()
-    written += b" " * (-len(written) % 8)
-    with file.open("wb") as out:
-        out.write(len(written).to_bytes(8, "little") + written)
-        for tensor in tensors.values():
-            _copy(tensor, out)
+    entries = [TensorEntry(name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()]
+    with SafetensorsFile(file, entries, {"format": "pt"}) as out:
+        for name, tensor in tensors.items():
+            _copy(tensor, out, out.starts[name])
 
 
-def _copy(tensor: Tensor, out: BinaryIO) -> None:
+def _copy(tensor: Tensor, out: SafetensorsFile, position: int) -> None:
     with tensor.file.open("rb") as weights:
         weights.seek(tensor.start)
-        left = tensor.end - tensor.start
-        while left:
-            piece = weights.read(min(left, _CHUNK))
+        end = position + tensor.end - tensor.start
+        while position < end:
+            piece = weights.read(min(end - position, _CHUNK))
             if not piece:
                 problem = f"{tensor.name}: the file was cut off while it was read"
                 raise TensorError(tensor.file, problem, DOWNLOAD_AGAIN)
-            out.write(piece)
-            left -= len(piece)
+            out.write(piece, position)
+            position += len(piece)

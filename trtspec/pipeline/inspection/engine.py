@@ -10,10 +10,9 @@ from typing import Any
 from trtspec.backends.table import backend_named
 from trtspec.base.errors import EngineError, ModelError
 from trtspec.base.findings import Finding, Severity, note
-from trtspec.checkpoint.cast import DTYPES
+from trtspec.checkpoint.cast import DTYPES, FP8
 from trtspec.checkpoint.mapping import misfit
 from trtspec.checkpoint.placement import EMBEDDING, Placed, place
-from trtspec.checkpoint.prequantized import FP8
 from trtspec.models.families import FAMILIES
 from trtspec.models.tensors import Tensor, read_header
 from trtspec.pipeline.engine.directory import MODES, maker_of, read_engine
