@@ -103,15 +103,6 @@ class Blueprint:
             entries += [TensorEntry(name, "F32", shape_of(scales)) for name, scales in beside]
         return entries
 
-    @property
-    def size(self) -> int:
-        """Bytes of all weights on all ranks, without the scales of FP8."""
-        return sum(
-            TensorEntry(placed.name, self.dtype_of(placed.weight), placed.shape).size
-            for rank in self.ranks
-            for placed in rank
-        )
-
     def dtype_of(self, weight: FamilyTensor) -> str:
         """The dtype of a weight in the checkpoint, by its safetensors name."""
         return FP8 if weight in self.scales else weight.dtype or self.dtype
@@ -142,7 +133,7 @@ def draw(source: Source, options: ConvertOptions) -> Blueprint:
         raise ModelError(source.folder / "config.json", found.problem, found.repair)
     prequantized = read_prequantized(source)
     weights = tuple(family.weights(source))
-    tensors = check_tensors(source, family, weights, prequantized)
+    tensors = check_tensors(source, weights, prequantized)
     check_tied_head(source)
     size = source.num_hidden_layers, source.head_size
     return Blueprint(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -10,18 +11,19 @@ from trtspec.base.errors import TensorError
 from trtspec.checkpoint.cast import DTYPES, FP8
 from trtspec.checkpoint.prequantized import Prequantized
 from trtspec.checkpoint.reader import Reader, chunks
-from trtspec.models.families.family import FamilyTensor, ModelFamily, shapes
+from trtspec.models.families.family import FamilyTensor, shapes
 from trtspec.models.hf_config import DOWNLOAD_AGAIN, SAME_REVISION
 from trtspec.models.scheme import QUANTIZE_IT
 from trtspec.models.source import Source
 from trtspec.models.tensors import Tensor
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_IGNORED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")  # computed again
 _CHUNK = 1 << 20  # bytes
 
 
 def check_tensors(
-    source: Source, family: ModelFamily, weights: Iterable[FamilyTensor], prequantized: Prequantized | None
+    source: Source, weights: Iterable[FamilyTensor], prequantized: Prequantized | None
 ) -> dict[str, Tensor]:
     """The Hugging Face tensors that the weights are made of, by name.
 
@@ -38,7 +40,7 @@ def check_tensors(
     for name, shape in demanded.items():
         _check_tensor(source.tensors[name], shape, quantized=name in linear and prequantized is not None)
     known = {*demanded, *scales, *([HEAD] if source.tie_word_embeddings else [])}
-    extra = [name for name in source.tensors if name not in known and not family.ignored.fullmatch(name)]
+    extra = [name for name in source.tensors if name not in known and not _IGNORED.fullmatch(name)]
     if extra:
         has_none = f"{source.architecture} has no such tensor{_more(extra)}"
         problem = f"{extra[0]}: {has_none}; converting would lose it"

@@ -70,7 +70,7 @@ def _facts(side: Member) -> dict[str, str]:
     source = side.source
     heads = f"{source.num_attention_heads} heads, {source.num_key_value_heads} of keys and values"
     return {
-        "family": side.family,
+        "family": side.source.model_type,
         "parameters": short(source.parameters),
         "dtype": source.dtype,
         "layers": f"{source.num_hidden_layers} x {source.hidden_size} ({heads})",
@@ -84,7 +84,7 @@ def _as_json(report: PairReport) -> dict[str, Any]:
     models: dict[Role, dict[str, Any]] = {
         role: {
             "folder": str(side.source.folder),
-            "family": side.family,
+            "family": side.source.model_type,
             "parameters": side.source.parameters,
             "dtype": side.source.dtype,
             "vocab_size": side.source.vocab_size,

@@ -16,13 +16,12 @@ from trtspec.backends.table import backend_named
 from trtspec.base.errors import ModelError, PairError
 from trtspec.base.findings import Finding, Severity, errors, note
 from trtspec.methods.method import HETEROGENEOUS
-from trtspec.models.families import FAMILIES, family_of
+from trtspec.models.families import family_of, longrope
+from trtspec.models.families.family import ModelFamily
 from trtspec.models.heads.reading import is_head, read_head
 from trtspec.models.source import Source, read_source
 from trtspec.models.tokenizer import TokenizerTraits, read_tokenizer
-from trtspec.models.vocabularies import translated
-
-_SHOWN = 3
+from trtspec.models.vocabularies import alike, translated
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,8 @@ class Member:
 
     source: Source
     tokenizer: TokenizerTraits
-    family: str
-    """Hugging Face's `model_type`."""
+    family: ModelFamily | None
+    """The family by which engines are built of it; None where another server loads it."""
     max_position: int
     """The longest sequence that the model was made for, in tokens."""
 
@@ -50,10 +49,9 @@ def read_member(
         repair = f"name it as the draft, with speculation.method: {method}"
         raise ModelError(folder, f"is a head of method {method}, not a model", repair)
     source = read_source(folder).overridden(overrides or {})
-    if for_engines:
-        family_of(source)
+    family = family_of(source) if for_engines else None
     longest = source.max_position if for_engines else source.served_length
-    return Member(source, read_tokenizer(folder), source.model_type, longest)
+    return Member(source, read_tokenizer(folder), family, longest)
 
 
 def compare(
@@ -65,7 +63,7 @@ def compare(
     A pair with translation between vocabularies may have different tokens.
     """
     findings = [
-        *(translated(target, draft) if translates else _tokens(target, draft)),
+        *(translated(target, draft) if translates else alike(target, draft)),
         *_sizes(target, draft),
         *_lengths(target, draft, max_seq_len),
         *_windows(target, draft, max_seq_len),
@@ -86,144 +84,6 @@ def refuse(subject: str, findings: list[Finding], backend: str) -> None:
 
 _SAME_FAMILY = "use a draft of the target's own model family, with the same tokenizer"
 _TRANSLATED = f"have tokens translated: method: {{kind: draft_model, {HETEROGENEOUS}: true}}"
-_LESS_ACCEPTED = "where they occur, fewer drafts are accepted; the text stays right"
-
-
-def _tokens(target: Member, draft: Member) -> Iterator[Finding]:
-    """Finds ids with different text in the two models."""
-    yield from _ids(target, draft)
-    yield from _reach(target, draft)
-    yield from _ends(target, draft)
-    yield from _named(target, draft)
-    yield from _cutting(target.tokenizer, draft.tokenizer)
-    yield from _rows(target, draft)
-
-
-def _ids(target: Member, draft: Member) -> Iterator[Finding]:
-    ours, theirs = target.tokenizer, draft.tokenizer
-    common = [token_id for token_id in ours.tokens if token_id in theirs.tokens]
-    other = sorted(token_id for token_id in common if ours.tokens[token_id] != theirs.tokens[token_id])
-    special = [
-        token_id for token_id in other if _is_special(ours, token_id) and _is_special(theirs, token_id)
-    ]
-    ordinary = sorted(set(other) - set(special))
-    if ordinary:
-        effect = "the draft's tokens mean other text to the target"
-        yield Finding("token ids", _examples(ordinary, target, draft), effect=effect)
-    if special:
-        yield note("special tokens", _examples(special, target, draft), effect=_LESS_ACCEPTED)
-    flags = [
-        token_id
-        for token_id in sorted(ours.added.keys() | theirs.added.keys())
-        if token_id in ours.tokens
-        and ours.tokens[token_id] == theirs.tokens.get(token_id)
-        and ours.added.get(token_id) != theirs.added.get(token_id)
-    ]
-    if flags:
-        difference = (
-            f"{_count(flags, 'token')} added or special in only one of the two, such as "
-            f"{_name(ours, flags[0])}"
-        )
-        yield note("added tokens", difference, effect="none: the target's tokenizer reads the prompts")
-
-
-def _reach(target: Member, draft: Member) -> Iterator[Finding]:
-    """Finds ids that only one of the tokenizers has, or that are beyond an embedding."""
-    ours, theirs = target.tokenizer, draft.tokenizer
-    vocabulary = target.source.vocab_size
-    if ours.size > vocabulary:
-        difference = (
-            f"the target's tokenizer has ids up to {ours.size - 1}, but its embedding has {vocabulary} rows"
-        )
-        effect = "a prompt with such an id cannot be computed"
-        repair = "use the tokenizer that belongs to the target"
-        yield Finding("vocabulary", difference, repair, effect=effect)
-    beyond = sorted(token_id for token_id in ours.tokens if token_id >= draft.source.vocab_size)
-    if beyond:
-        difference = f"{_count(beyond, 'id')} of the target's tokenizer, such as {_name(ours, beyond[0])}"
-        difference += f", beyond the draft's embedding of {draft.source.vocab_size} rows"
-        yield Finding("vocabulary", difference, effect="the draft cannot read a text with them")
-    beyond = sorted(token_id for token_id in theirs.tokens if token_id >= vocabulary)
-    if beyond:
-        difference = f"{_count(beyond, 'id')} of the draft's tokenizer, such as {_name(theirs, beyond[0])}"
-        difference += f", beyond the target's embedding of {vocabulary} rows"
-        yield Finding("vocabulary", difference, effect="the target cannot verify them")
-    for who, mine, other, size in (
-        ("target", ours, theirs, draft.source.vocab_size),
-        ("draft", theirs, ours, vocabulary),
-    ):
-        alone = sorted(
-            token_id for token_id in mine.tokens if token_id not in other.tokens and token_id < size
-        )
-        if alone:
-            difference = f"{_count(alone, 'id')} only in the {who}'s, such as {_name(mine, alone[0])}"
-            yield note("token ids", difference, effect=_LESS_ACCEPTED)
-
-
-def _ends(target: Member, draft: Member) -> Iterator[Finding]:
-    ours, theirs = target.source.end_ids, draft.source.end_ids
-    eos = target.tokenizer.named["eos_token"]
-    if not ours:
-        yield note("end tokens", "the target names none", effect="only max_tokens and stop words end a text")
-    elif eos is not None and eos not in ours:
-        difference = f"the target's configuration has {_list(ours)}, its tokenizer {eos}"
-        yield note("end tokens", difference, effect="those of the configuration end the text")
-    for token_id in ours:
-        mine, other = target.tokenizer.tokens.get(token_id), draft.tokenizer.tokens.get(token_id)
-        if mine is not None and other is not None and mine != other:
-            difference = f"{token_id} is {mine!r} and ends a text in the target; in the draft it is {other!r}"
-            effect = "the draft continues after the target's end, or ends too early"
-            yield Finding("end tokens", difference, effect=effect)
-    if set(ours) != set(theirs):
-        difference = f"{_list(ours)} in the target, {_list(theirs)} in the draft"
-        yield note(
-            "end tokens",
-            difference,
-            effect="those of the target end the text; fewer drafts are accepted there",
-        )
-
-
-def _named(target: Member, draft: Member) -> Iterator[Finding]:
-    """Compares the other special tokens, bos and pad, which end no text."""
-    if target.source.bos_id != draft.source.bos_id:
-        difference = (
-            f"{_or_none(target.source.bos_id)} in the target, {_or_none(draft.source.bos_id)} in the draft"
-        )
-        yield note(
-            "bos token", difference, effect="the draft reads the target's; slightly fewer drafts are accepted"
-        )
-    if target.source.pad_id != draft.source.pad_id:
-        difference = (
-            f"{_or_none(target.source.pad_id)} in the target, {_or_none(draft.source.pad_id)} in the draft"
-        )
-        yield note("pad token", difference, effect="none: padding is not used")
-
-
-def _cutting(target: TokenizerTraits, draft: TokenizerTraits) -> Iterator[Finding]:
-    """Compares the tokenization of text; a served pair uses only the target's tokenizer for that."""
-    effect = "the target's is used; the draft sees text tokenized differently from its training"
-    if target.kind != draft.kind:
-        yield note("tokenizer", f"{target.kind} in the target, {draft.kind} in the draft", effect=effect)
-    elif target.merges != draft.merges:
-        yield note("merges", "the rules that merge bytes into tokens differ", effect=effect)
-    for stage in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
-        if target.stages[stage] != draft.stages[stage]:
-            unseen = stage == "decoder"
-            yield note(stage, "its settings differ", effect="the target's is used" if unseen else effect)
-    if target.chat_template != draft.chat_template:
-        missing = [who for who, side in (("target", target), ("draft", draft)) if side.chat_template is None]
-        difference = f"the {missing[0]} has none" if missing else "the templates differ"
-        yield note("chat template", difference, effect="the target's is used")
-
-
-def _rows(target: Member, draft: Member) -> Iterator[Finding]:
-    ours, theirs = target.source, draft.source
-    if ours.vocab_size != theirs.vocab_size:
-        difference = f"{ours.vocab_size} rows in the target's embedding, {theirs.vocab_size} in the draft's"
-        effect = "none for token matching; acceptance by draft logits would need equal sizes"
-        if theirs.vocab_size > ours.vocab_size:
-            effect = "a draft ends before an id that the target lacks"
-        yield note("padded vocabulary", difference, effect=effect)
 
 
 def _sizes(target: Member, draft: Member) -> Iterator[Finding]:
@@ -250,16 +110,15 @@ def _lengths(target: Member, draft: Member, max_seq_len: int | None) -> Iterator
 
 
 def _windows(target: Member, draft: Member, max_seq_len: int | None) -> Iterator[Finding]:
-    """Finds sliding windows that are shorter than the longest sequence.
+    """Finds sliding windows, of what engines are built of, that are shorter than the longest sequence.
 
     TensorRT-LLM 1.0 reuses no KV blocks of texts beyond a window (`KVCacheManager::addSequence`).
     """
     needed = max_seq_len or target.max_position
     for who, side in (("target", target), ("draft", draft)):
-        family = FAMILIES.get(side.source.architecture)
-        window = family.window(side.source) if family else None
-        if family and window is not None and window < needed:
-            seer = f"some layers of the {who} were" if family.alternates else f"the {who} was"
+        window = side.family.window(side.source) if side.family else None
+        if side.family and window is not None and window < needed:
+            seer = f"some layers of the {who} were" if side.family.alternates else f"the {who} was"
             difference = f"texts have up to {needed} tokens, of which {seer} made to see the last {window}"
             effect = "beyond them TensorRT-LLM may reuse no KV cache, and a round reads the whole text again"
             yield note("sliding window", difference, effect=effect)
@@ -269,8 +128,7 @@ def _positions(target: Member, draft: Member, max_seq_len: int | None) -> Iterat
     """Finds models whose rotary factors change once a text is long (`families/longrope.py`)."""
     needed = max_seq_len or target.max_position
     for who, side in (("target", target), ("draft", draft)):
-        family = FAMILIES.get(side.source.architecture)
-        original = family.original(side.source) if family else None
+        original = longrope.original(side.source)
         if original is not None and original < needed:
             difference = (
                 f"texts have up to {needed} tokens, but the {who} has other rotary factors beyond {original}"
@@ -283,32 +141,3 @@ def _positions(target: Member, draft: Member, max_seq_len: int | None) -> Iterat
                 "texts"
             )
             yield note("positions", difference, repair, effect=effect)
-
-
-def _is_special(tokenizer: TokenizerTraits, token_id: int) -> bool:
-    added = tokenizer.added.get(token_id)
-    return added is not None and added.special
-
-
-def _examples(ids: list[int], target: Member, draft: Member) -> str:
-    examples = "; ".join(
-        f"{token_id} is {target.tokenizer.tokens[token_id]!r} and {draft.tokenizer.tokens[token_id]!r}"
-        for token_id in ids[:_SHOWN]
-    )
-    return f"{_count(ids, 'id')} with other bytes in target and draft: {examples}"
-
-
-def _name(tokenizer: TokenizerTraits, token_id: int) -> str:
-    return f"{token_id} ({tokenizer.tokens[token_id]!r})"
-
-
-def _count(ids: list[int], noun: str) -> str:
-    return f"{len(ids)} {noun}{'s' * (len(ids) > 1)}"
-
-
-def _list(ids: tuple[int, ...]) -> str:
-    return ", ".join(map(str, ids)) or "none"
-
-
-def _or_none(token_id: int | None) -> str:
-    return "none" if token_id is None else str(token_id)

@@ -1,6 +1,6 @@
-"""Compares the vocabularies of a target and a draft with translation between them.
+"""Compares the vocabularies of a target and a draft: what each id means, and how a text is cut into tokens.
 
-No difference makes a text wrong; each finding says its cost.
+With translation between them no difference makes a text wrong; each finding then says its cost.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from trtspec.base.findings import Finding, note
 from trtspec.methods.method import HETEROGENEOUS
+from trtspec.models.tokenizer import TokenizerTraits
 
 if TYPE_CHECKING:
     from trtspec.models.pair import Member
@@ -18,6 +19,8 @@ _COST = (
     "text and drafts are translated, which takes about 0.2 ms per round; most is accepted where both "
     "tokenize alike"
 )
+_LESS_ACCEPTED = "where they occur, fewer drafts are accepted; the text stays right"
+_SHOWN = 3
 
 
 def translated(target: Member, draft: Member) -> Iterator[Finding]:
@@ -33,14 +36,8 @@ def translated(target: Member, draft: Member) -> Iterator[Finding]:
         common = len(own & other)
         difference = f"{common} of the target's {len(own)} tokens are among the draft's {len(other)}"
         yield note("vocabularies", difference, effect=_COST)
-    for who, side in (("target", target), ("draft", draft)):
-        size, rows = side.tokenizer.size, side.source.vocab_size
-        if size > rows:
-            difference = f"the {who}'s tokenizer has ids up to {size - 1}, but its embedding has {rows} rows"
-            repair = f"use the tokenizer that belongs to the {who}"
-            yield Finding(
-                "vocabulary", difference, repair, effect="a text with such an id cannot be computed"
-            )
+    yield from _own_reach("target", target)
+    yield from _own_reach("draft", draft)
     if not draft.source.end_ids:
         effect = "the draft continues after the end of a text; fewer drafts are accepted there"
         yield note("end tokens", "the draft names none", effect=effect)
@@ -50,3 +47,162 @@ def translated(target: Member, draft: Member) -> Iterator[Finding]:
         "torch backend in one process sample alike",
         effect="other drafts are the likeliest tokens; fewer are accepted at higher temperatures",
     )
+
+
+def alike(target: Member, draft: Member) -> Iterator[Finding]:
+    """Yields the differences between vocabularies whose ids should have the same text."""
+    yield from _ids(target, draft)
+    yield from _reach(target, draft)
+    yield from _ends(target, draft)
+    yield from _named(target, draft)
+    yield from _cutting(target.tokenizer, draft.tokenizer)
+    yield from _rows(target, draft)
+
+
+def _ids(target: Member, draft: Member) -> Iterator[Finding]:
+    ours, theirs = target.tokenizer, draft.tokenizer
+    common = [token_id for token_id in ours.tokens if token_id in theirs.tokens]
+    other = sorted(token_id for token_id in common if ours.tokens[token_id] != theirs.tokens[token_id])
+    special = [
+        token_id for token_id in other if _is_special(ours, token_id) and _is_special(theirs, token_id)
+    ]
+    ordinary = sorted(set(other) - set(special))
+    if ordinary:
+        effect = "the draft's tokens mean other text to the target"
+        yield Finding("token ids", _examples(ordinary, target, draft), effect=effect)
+    if special:
+        yield note("special tokens", _examples(special, target, draft), effect=_LESS_ACCEPTED)
+    flags = [
+        token_id
+        for token_id in sorted(ours.added.keys() | theirs.added.keys())
+        if token_id in ours.tokens
+        and ours.tokens[token_id] == theirs.tokens.get(token_id)
+        and ours.added.get(token_id) != theirs.added.get(token_id)
+    ]
+    if flags:
+        difference = (
+            f"{_count(flags, 'token')} added or special in only one of the two, such as "
+            f"{_name(ours, flags[0])}"
+        )
+        yield note("added tokens", difference, effect="none: the target's tokenizer reads the prompts")
+
+
+def _reach(target: Member, draft: Member) -> Iterator[Finding]:
+    """Finds ids that only one of the tokenizers has, or that are beyond an embedding."""
+    ours, theirs = target.tokenizer, draft.tokenizer
+    yield from _own_reach("target", target)
+    for who, mine, other, whose, rows, effect in (
+        ("target", ours, theirs, "draft", draft.source.vocab_size, "the draft cannot read a text with them"),
+        ("draft", theirs, ours, "target", target.source.vocab_size, "the target cannot verify them"),
+    ):
+        if beyond := sorted(token_id for token_id in mine.tokens if token_id >= rows):
+            difference = f"{_count(beyond, 'id')} of the {who}'s tokenizer, such as {_name(mine, beyond[0])}"
+            difference += f", beyond the {whose}'s embedding of {rows} rows"
+            yield Finding("vocabulary", difference, effect=effect)
+        alone = sorted(
+            token_id for token_id in mine.tokens if token_id not in other.tokens and token_id < rows
+        )
+        if alone:
+            difference = f"{_count(alone, 'id')} only in the {who}'s, such as {_name(mine, alone[0])}"
+            yield note("token ids", difference, effect=_LESS_ACCEPTED)
+
+
+def _own_reach(who: str, side: Member) -> Iterator[Finding]:
+    """Finds ids of a tokenizer that are beyond its own model's embedding."""
+    size, rows = side.tokenizer.size, side.source.vocab_size
+    if size > rows:
+        difference = f"the {who}'s tokenizer has ids up to {size - 1}, but its embedding has {rows} rows"
+        repair = f"use the tokenizer that belongs to the {who}"
+        yield Finding("vocabulary", difference, repair, effect="a text with such an id cannot be computed")
+
+
+def _ends(target: Member, draft: Member) -> Iterator[Finding]:
+    ours, theirs = target.source.end_ids, draft.source.end_ids
+    eos = target.tokenizer.named["eos_token"]
+    if not ours:
+        yield note("end tokens", "the target names none", effect="only max_tokens and stop words end a text")
+    elif eos is not None and eos not in ours:
+        difference = f"the target's configuration has {_list(ours)}, its tokenizer {eos}"
+        yield note("end tokens", difference, effect="those of the configuration end the text")
+    for token_id in ours:
+        mine, other = target.tokenizer.tokens.get(token_id), draft.tokenizer.tokens.get(token_id)
+        if mine is not None and other is not None and mine != other:
+            difference = f"{token_id} is {mine!r} and ends a text in the target; in the draft it is {other!r}"
+            effect = "the draft continues after the target's end, or ends too early"
+            yield Finding("end tokens", difference, effect=effect)
+    if set(ours) != set(theirs):
+        difference = f"{_list(ours)} in the target, {_list(theirs)} in the draft"
+        yield note(
+            "end tokens",
+            difference,
+            effect="those of the target end the text; fewer drafts are accepted there",
+        )
+
+
+def _named(target: Member, draft: Member) -> Iterator[Finding]:
+    """Compares the other special tokens, bos and pad, which end no text."""
+    ours, theirs = target.source, draft.source
+    fewer = "the draft reads the target's; slightly fewer drafts are accepted"
+    for subject, mine, other, effect in (
+        ("bos token", ours.bos_id, theirs.bos_id, fewer),
+        ("pad token", ours.pad_id, theirs.pad_id, "none: padding is not used"),
+    ):
+        if mine != other:
+            difference = f"{_or_none(mine)} in the target, {_or_none(other)} in the draft"
+            yield note(subject, difference, effect=effect)
+
+
+def _cutting(target: TokenizerTraits, draft: TokenizerTraits) -> Iterator[Finding]:
+    """Compares the tokenization of text; a served pair uses only the target's tokenizer for that."""
+    effect = "the target's is used; the draft sees text tokenized differently from its training"
+    if target.kind != draft.kind:
+        yield note("tokenizer", f"{target.kind} in the target, {draft.kind} in the draft", effect=effect)
+    elif target.merges != draft.merges:
+        yield note("merges", "the rules that merge bytes into tokens differ", effect=effect)
+    for stage in target.stages:
+        if target.stages[stage] != draft.stages[stage]:
+            unseen = stage == "decoder"
+            yield note(stage, "its settings differ", effect="the target's is used" if unseen else effect)
+    if target.chat_template != draft.chat_template:
+        missing = [who for who, side in (("target", target), ("draft", draft)) if side.chat_template is None]
+        difference = f"the {missing[0]} has none" if missing else "the templates differ"
+        yield note("chat template", difference, effect="the target's is used")
+
+
+def _rows(target: Member, draft: Member) -> Iterator[Finding]:
+    ours, theirs = target.source, draft.source
+    if ours.vocab_size != theirs.vocab_size:
+        difference = f"{ours.vocab_size} rows in the target's embedding, {theirs.vocab_size} in the draft's"
+        effect = "none for token matching; acceptance by draft logits would need equal sizes"
+        if theirs.vocab_size > ours.vocab_size:
+            effect = "a draft ends before an id that the target lacks"
+        yield note("padded vocabulary", difference, effect=effect)
+
+
+def _is_special(tokenizer: TokenizerTraits, token_id: int) -> bool:
+    added = tokenizer.added.get(token_id)
+    return added is not None and added.special
+
+
+def _examples(ids: list[int], target: Member, draft: Member) -> str:
+    examples = "; ".join(
+        f"{token_id} is {target.tokenizer.tokens[token_id]!r} and {draft.tokenizer.tokens[token_id]!r}"
+        for token_id in ids[:_SHOWN]
+    )
+    return f"{_count(ids, 'id')} with other bytes in target and draft: {examples}"
+
+
+def _name(tokenizer: TokenizerTraits, token_id: int) -> str:
+    return f"{token_id} ({tokenizer.tokens[token_id]!r})"
+
+
+def _count(ids: list[int], noun: str) -> str:
+    return f"{len(ids)} {noun}{'s' * (len(ids) > 1)}"
+
+
+def _list(ids: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ids)) or "none"
+
+
+def _or_none(token_id: int | None) -> str:
+    return "none" if token_id is None else str(token_id)

@@ -14,7 +14,7 @@ from tests.unit.checkpoint.logits import check_logits
 from trtspec.base.errors import ModelError
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.models.families import family_of
+from trtspec.models.families import family_of, longrope
 from trtspec.models.source import read_source
 
 ORIGINAL = "original_max_position_embeddings"
@@ -45,7 +45,7 @@ def test_the_factors_are_those_for_the_longest_text(tmp_path: Path, longest: int
     own = {name: (factors * 2)[: int(8 * share)] for name, factors in FACTORS.items()}
     folder = phi(tmp_path / "model", partial_rotary_factor=share, rope_scaling={"type": "longrope", **own})
     source = read_source(folder)
-    assert family_of(source).original(source) == 64
+    assert longrope.original(source) == 64
     check_logits(folder, 2, 1, longest=longest)
 
 

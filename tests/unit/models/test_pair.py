@@ -45,7 +45,7 @@ def test_a_pair_that_fits_has_no_findings(sides: Callable[..., tuple[Member, Mem
 
 def test_facts_of_a_side(sides: Callable[..., tuple[Member, Member]]) -> None:
     target, draft = sides()
-    assert (target.family, target.source.parameters, draft.source.parameters) == ("llama", 320 * 32, 320 * 16)
+    assert (target.source.parameters, draft.source.parameters) == (320 * 32, 320 * 16)
 
 
 @pytest.mark.parametrize(
@@ -308,3 +308,15 @@ def test_an_unknown_family_is_a_model_error(model_folder: Callable[..., Path]) -
         read_member(model_folder("model", architectures=["MambaForCausalLM"]))
     served = read_member(model_folder("served", architectures=["MambaForCausalLM"]), for_engines=False)
     assert compare(served, served) == [size for size in compare(served, served) if size.subject == "size"]
+
+
+def test_a_served_model_may_have_windows_that_no_engine_has(model_folder: Callable[..., Path]) -> None:
+    mixed = {
+        "architectures": ["MistralForCausalLM"], "model_type": "mistral",
+        "sliding_window": 8, "layer_types": ["full_attention"],
+    }  # fmt: skip
+    folder = model_folder("mixed", **mixed)
+    with pytest.raises(ModelError, match="0 of 1 layers have a sliding window"):
+        read_member(folder)
+    served = read_member(folder, for_engines=False)
+    assert [finding.subject for finding in compare(served, served)] == ["size"]

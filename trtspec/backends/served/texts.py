@@ -62,7 +62,7 @@ def _bounds(choose: Chooser, engines: Mapping[Role, EnginePlan]) -> list[TextBou
     """Returns what bounds the length if the recipe sets none."""
     hardware, target = choose.loaded.recipe.hardware, engines[Role.TARGET].model.source
     found = []
-    if target.rope_type == longrope.KIND and (original := longrope.original(target)):
+    if original := longrope.original(target):
         found.append(TextBound(original, "vLLM's own: beyond it longrope reads short sequences worse"))
     gpu = gpus.GPUS.get(hardware.gpu)
     if gpu is None:

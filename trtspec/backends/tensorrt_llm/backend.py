@@ -15,7 +15,7 @@ from trtspec.backends.tensorrt_llm.medusa import MedusaInside
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.checkpoint.inside import DraftInside
-from trtspec.models.families import FAMILIES, family_of
+from trtspec.models.families import FAMILIES, family_of, longrope
 from trtspec.models.source import Source
 from trtspec.pipeline.engine.engine_options import Default, EngineKind
 from trtspec.pipeline.plan.facts import PlanFacts
@@ -85,7 +85,7 @@ class TensorRtLlmBackend(EngineBackend):
         use (`families/longrope.py`).
         """
         family = family_of(source)
-        window, original = family.window(source) if family.alternates else None, family.original(source)
+        window, original = family.window(source) if family.alternates else None, longrope.original(source)
         if window is not None:
             yield (
                 window,

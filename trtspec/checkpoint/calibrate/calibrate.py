@@ -62,7 +62,7 @@ def calibrate(
     """
     quiet_transformers()
     weights = tuple(family_of(source).weights(source))
-    check_tensors(source, family_of(source), weights, None)
+    check_tensors(source, weights, None)
     check_tied_head(source)
     fitting, held_out = _texts(source, dataset, options)
     total = len(fitting) + len(held_out)

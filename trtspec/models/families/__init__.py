@@ -1,35 +1,27 @@
-"""The model families that trtspec converts: a table, and one small module each."""
+"""The model families that trtspec converts: a table, and a module for each of TensorRT-LLM's classes."""
 
 from __future__ import annotations
 
 from trtspec.base.errors import ModelError
-from trtspec.models.families import (
-    gemma2,
-    gemma3,
-    llama,
-    mistral,
-    mixtral,
-    phi3,
-    qwen2,
-    qwen2_moe,
-    qwen3,
-    qwen3_moe,
-)
 from trtspec.models.families.family import ModelFamily
+from trtspec.models.families.gemma import GEMMA2, GEMMA3
+from trtspec.models.families.llama import LLAMA, MISTRAL, MIXTRAL
+from trtspec.models.families.phi3 import PHI3
+from trtspec.models.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
 from trtspec.models.hf_config import SAME_REVISION
 from trtspec.models.source import Source
 
 FAMILIES: dict[str, ModelFamily] = {
-    "Gemma2ForCausalLM": gemma2.FAMILY,
-    "Gemma3ForCausalLM": gemma3.FAMILY,
-    "LlamaForCausalLM": llama.FAMILY,
-    "MistralForCausalLM": mistral.FAMILY,
-    "MixtralForCausalLM": mixtral.FAMILY,
-    "Phi3ForCausalLM": phi3.FAMILY,
-    "Qwen2ForCausalLM": qwen2.FAMILY,
-    "Qwen2MoeForCausalLM": qwen2_moe.FAMILY,
-    "Qwen3ForCausalLM": qwen3.FAMILY,
-    "Qwen3MoeForCausalLM": qwen3_moe.FAMILY,
+    "Gemma2ForCausalLM": GEMMA2,
+    "Gemma3ForCausalLM": GEMMA3,
+    "LlamaForCausalLM": LLAMA,
+    "MistralForCausalLM": MISTRAL,
+    "MixtralForCausalLM": MIXTRAL,
+    "Phi3ForCausalLM": PHI3,
+    "Qwen2ForCausalLM": QWEN2,
+    "Qwen2MoeForCausalLM": QWEN2_MOE,
+    "Qwen3ForCausalLM": QWEN3,
+    "Qwen3MoeForCausalLM": QWEN3_MOE,
 }
 
 
@@ -64,6 +56,7 @@ def family_of(source: Source) -> ModelFamily:
         )
     _check_experts(source, family)
     family.check(source)
+    family.window(source)
     return family
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from trtspec.base.errors import ModelError
-from trtspec.models.families.family import FamilyTensor, Split, TensorPart
+from trtspec.models.families.family import ConfigKey, FamilyTensor, Split, TensorPart
 from trtspec.models.sizes import Sizes
 from trtspec.models.source import Source
 
@@ -25,7 +24,15 @@ ROPE_TYPES = {
 # The supported keys of `yarn`: TensorRT-LLM has no `attention_factor`, and reads only one of the two `mscale`
 # keys.
 OF_YARN = {"type", "rope_type", "beta_fast", "beta_slow", *ROPE_TYPES["yarn"]}
-IGNORED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
+NO_BIASES = ConfigKey(
+    "attn_bias",
+    value=False,
+    default=False,
+    otherwise="TensorRT-LLM would add biases that this family lacks",
+)
+SWIGLU = ConfigKey(
+    "hidden_act", value="swiglu", default="gelu", otherwise="TensorRT-LLM would leave out the gate"
+)
 
 
 def check(source: Source, *, activation: str = "silu", own_positions: bool = False) -> None:

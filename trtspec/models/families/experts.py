@@ -12,13 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtspec.models.families.decoder import linear, part
-from trtspec.models.families.family import ConfigKey, FamilyTensor, Split, TensorPart
+from trtspec.models.families.family import FamilyTensor, Split, TensorPart
 from trtspec.models.sizes import Sizes
 from trtspec.models.source import Source
-
-ACTIVATION = ConfigKey(
-    "hidden_act", value="swiglu", default="gelu", otherwise="TensorRT-LLM would leave out the gate"
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum, auto
@@ -119,21 +118,17 @@ class ModelFamily:
     name: str
     """Hugging Face's `model_type`, by which transformers chooses what the model computes."""
     check: Callable[[Source], None]
-    """Raises ModelError for a model that would be converted wrongly."""
+    """Raises ModelError for a model that would be converted wrongly; so does `window`."""
     weights: Callable[[Sizes], Iterable[FamilyTensor]]
     """Lists the family's tensors in layer order."""
     config: Callable[[Source], dict[str, Any]]
     """Makes the keys that only this family's `config.json` has."""
-    ignored: re.Pattern[str]
-    """Matches Hugging Face tensors that carry no weight of the model and may be left out."""
     keys: tuple[ConfigKey, ...] = ()
     """The keys of `config.json` that identify this family."""
     window: Callable[[Source], int | None] = lambda _: None
     """The number of tokens that a token attends to, including itself; None for all."""
     alternates: bool = False
     """True if only some layers have that window."""
-    original: Callable[[Source], int | None] = lambda _: None
-    """The text length in tokens beyond which the rotary factors change; None if they never do."""
     experts: bool = False
     """True if experts replace every layer's MLP."""
     swiglu: bool = True

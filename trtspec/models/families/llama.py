@@ -1,33 +1,61 @@
-"""Llama 2 to 3.3: `LlamaForCausalLM` as TensorRT-LLM's `models/llama/{config,convert}.py` have it."""
+"""Llama 2 to 3.3, Mistral and Mixtral: TensorRT-LLM's LLaMA class (`models/llama/{config,convert}.py`).
+
+TensorRT-LLM's conversion drops `sliding_window`, and its engines attend to the whole text unless the runtime
+is given a window: `max_attention_window` of `KvCacheConfig`, which is `max_attention_window_size` in Triton.
+The checkpoint keeps the number under its Hugging Face name. TensorRT-LLM copies that key into the engine's
+config, where the serving side reads it.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from trtspec.models.families import decoder
-from trtspec.models.families.family import ConfigKey, ModelFamily
+from trtspec.models.families import decoder, experts
+from trtspec.models.families.experts import ExpertNames
+from trtspec.models.families.family import ModelFamily
+from trtspec.models.families.window import of_all_layers
 from trtspec.models.source import Source
 
-KEYS = (
-    ConfigKey(
-        "attn_bias",
-        value=False,
-        default=False,
-        otherwise="TensorRT-LLM would add biases that this family lacks",
-    ),
-)
 
-
-def config(source: Source) -> dict[str, Any]:
+def _llama(source: Source) -> dict[str, Any]:
     return {**decoder.config(source), "residual_mlp": False, "remove_duplicated_kv_heads": False}
 
 
-FAMILY = ModelFamily(
+def _mistral(source: Source) -> dict[str, Any]:
+    return {**_llama(source), "sliding_window": MISTRAL.window(source)}
+
+
+def _mixtral(source: Source) -> dict[str, Any]:
+    moe = experts.config(source, renormalized=True)
+    return {**_llama(source), **moe, "sliding_window": MIXTRAL.window(source)}
+
+
+LLAMA = ModelFamily(
     name="llama",
     check=decoder.check,
     weights=decoder.weights,
-    config=config,
-    ignored=decoder.IGNORED,
-    keys=KEYS,
+    config=_llama,
+    keys=(decoder.NO_BIASES,),
     reduce_fusion=True,
+)
+MISTRAL = ModelFamily(
+    name="mistral",
+    check=decoder.check,
+    weights=decoder.weights,
+    config=_mistral,
+    keys=(decoder.NO_BIASES,),
+    window=partial(of_all_layers, default=4096),
+)
+MIXTRAL = ModelFamily(
+    name="mixtral",
+    check=decoder.check,
+    weights=partial(
+        decoder.weights, mlp=ExpertNames("block_sparse_moe", gate="w1", up="w3", down="w2").weights
+    ),
+    config=_mixtral,
+    keys=(decoder.NO_BIASES, decoder.SWIGLU),
+    window=partial(of_all_layers, default=None),
+    experts=True,
+    fused_gate=True,
 )

@@ -1,10 +1,9 @@
-"""Reads `longrope` (Ding et al.
+"""Reads `longrope` (arXiv 2402.13753), which divides each rotary pair's frequency by a factor of its own.
 
-2024, arXiv 2402.13753): each rotary pair's frequency is divided by a factor of its own. A model has two lists
-of factors: for texts up to its first training length, and for longer ones. TensorRT-LLM's attention
-(`useLongRoPECache` of its gptAttentionPlugin.cpp) uses the second list for all requests of a step if the
-longest prompt chunk among them exceeds that length. In a round of drafts the chunk is short, even if the KV
-cache holds a long text. So engines are built only for texts with the first list.
+A model has two lists of factors: for texts up to its first training length, and for longer ones.
+TensorRT-LLM's attention (`useLongRoPECache` of its gptAttentionPlugin.cpp) uses the second list for all
+requests of a step if the longest prompt chunk among them exceeds that length. In a round of drafts the chunk
+is short, even if the KV cache holds a long text. So engines are built only for texts with the first list.
 """
 
 from __future__ import annotations
@@ -61,10 +60,10 @@ def original(source: Source) -> int | None:
 
     Raises ModelError if the config has no such length, or two different ones.
     """
-    if source.rotary_scaling is None:
+    if source.rope_type != KIND:
         return None
     key, file = "original_max_position_embeddings", source.config.file
-    places = (source.config, HfConfig(file, source.rotary_scaling))
+    places = (source.config, HfConfig(file, source.rotary_scaling or {}))
     found = {place.size(key) for place in places if place.content.get(key) is not None}
     if len(found) > 1:
         raise ModelError(file, f"{key} must be one number, not {sorted(found)}")

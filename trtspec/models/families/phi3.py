@@ -15,17 +15,9 @@ from typing import Any
 
 from trtspec.base.errors import ModelError
 from trtspec.models.families import decoder, longrope
-from trtspec.models.families.family import ConfigKey, ModelFamily
+from trtspec.models.families.family import ModelFamily
 from trtspec.models.families.window import of_all_layers
 from trtspec.models.source import Source
-
-KEYS = (
-    ConfigKey(
-        "hidden_act", value="swiglu", default="gelu", otherwise="TensorRT-LLM would leave out the gate"
-    ),
-)
-
-window = partial(of_all_layers, default=None)
 
 
 def check(source: Source) -> None:
@@ -43,7 +35,6 @@ def check(source: Source) -> None:
         problem = f"{heads} heads of {size} are not the hidden_size, but TensorRT-LLM assumes that"
         raise ModelError(file, problem)
     source.config.get("rms_norm_eps", float)  # Required, since its default is not that of other families.
-    window(source)
 
 
 def config(source: Source) -> dict[str, Any]:
@@ -54,19 +45,17 @@ def config(source: Source) -> dict[str, Any]:
         "rotary_embedding_dim": longrope.turned(source),
         **longrope.config(source),
         "tie_word_embeddings": source.tie_word_embeddings,
-        "sliding_window": window(source),
+        "sliding_window": PHI3.window(source),
     }
 
 
-FAMILY = ModelFamily(
+PHI3 = ModelFamily(
     name="phi3",
     check=check,
     weights=partial(decoder.weights, stacked=True),
     config=config,
-    ignored=decoder.IGNORED,
-    keys=KEYS,
-    window=window,
-    original=longrope.original,
+    keys=(decoder.SWIGLU,),
+    window=partial(of_all_layers, default=None),
     fused_gate=True,
     pipelines=False,
 )

@@ -9,8 +9,9 @@ from typing import Any
 
 from trtspec.base.errors import ModelError, TensorError
 from trtspec.base.findings import Finding, Severity, errors, note
+from trtspec.checkpoint.cast import FP8
 from trtspec.checkpoint.inventory import check_tensors
-from trtspec.checkpoint.prequantized import FP8, Prequantized, read_prequantized
+from trtspec.checkpoint.prequantized import Prequantized, read_prequantized
 from trtspec.models.families import family_of
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_head
@@ -89,7 +90,7 @@ def _convertible(folder: Path, findings: list[Finding]) -> tuple[Source | None, 
         findings.append(finding(error, folder, Severity.NOTE))
         return source, False, None
     try:
-        check_tensors(source, family, tuple(family.weights(source)), prequantized)
+        check_tensors(source, family.weights(source), prequantized)
     except TensorError as error:
         findings.append(finding(error, folder, Severity.ERROR))
     return source, True, prequantized
