@@ -78,10 +78,6 @@ def test_a_checkpoint_has_the_keys_of_nvidias_conversion(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (
-            {"rope_scaling": LONG | {"type": "su"}},
-            "rope type 'su' is not supported for Phi3ForCausalLM, only",
-        ),
         ({"rope_scaling": LONG | {"rope_type": "yarn"}}, "rope type 'yarn' is not supported"),
         (
             {"rope_scaling": LONG | {"short_factor": [1.0] * 8}},

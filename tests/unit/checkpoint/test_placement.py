@@ -174,15 +174,6 @@ def test_stored_fp8_at_the_scales_that_products_share(
             assert torch.equal(found[name].view(torch.uint8), quantized(tensor, shared).view(torch.uint8))
 
 
-def test_an_fp8_model_is_not_taken_for_an_unquantized_one(
-    llama_folder: Callable[..., Path], tmp_path: Path
-) -> None:
-    folder = llama_folder()
-    quantize(folder, AUTO_FP8)
-    with pytest.raises(ModelError, match="is an FP8 model"):
-        convert(read_source(folder), ConvertOptions("bfloat16"), tmp_path / "out")
-
-
 def test_fp8_without_scales(llama_folder: Callable[..., Path], tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="has no FP8 scales"):
         convert(read_source(llama_folder()), ConvertOptions("bfloat16", fp8=True), tmp_path / "out")

@@ -43,33 +43,6 @@ def test_a_pair_that_fits_has_no_findings(sides: Callable[..., tuple[Member, Mem
     assert compare(*sides(), max_seq_len=256) == []
 
 
-def test_facts_of_a_side(sides: Callable[..., tuple[Member, Member]]) -> None:
-    target, draft = sides()
-    assert (target.source.parameters, draft.source.parameters) == (320 * 32, 320 * 16)
-
-
-@pytest.mark.parametrize(
-    ("scaling", "length"),
-    [
-        (None, 256),
-        ({"rope_type": "linear", "factor": 4.0}, 1024),
-        ({"type": "linear", "factor": 2.0}, 512),
-        (
-            {
-                "rope_type": "llama3",
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 64,
-            },
-            256,
-        ),
-    ],
-)
-def test_longest_text_of_a_model(model_folder: Callable[..., Path], scaling: object, length: int) -> None:
-    assert read_member(model_folder("model", rope_scaling=scaling)).max_position == length
-
-
 class TestIds:
     def test_an_id_that_means_other_bytes_is_refused(
         self, sides: Callable[..., tuple[Member, Member]], byte_level: Callable[..., Tokenizer]

@@ -132,6 +132,8 @@ def test_a_config_that_lies(llama_folder: Callable[..., Path], values: dict[str,
         ({"rope_type": "yarn", "factor": 4.0}, 1024),
         ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}, 512),
         ({"rope_type": "linear"}, 256),
+        ({"type": "linear", "factor": 2.0}, 512),
+        (LLAMA3, 256),
         ({"rope_type": "dynamic", "factor": 2.0}, 512),
         ({"rope_type": "linear", "factor": 1e308}, 2**31 - 1),
         ({"rope_type": "yarn", "factor": 1e308, "original_max_position_embeddings": 1e308}, 2**31 - 1),
@@ -205,22 +207,3 @@ def test_files_that_are_not_there_or_not_json(llama_folder: Callable[..., Path],
     (folder / "config.json").unlink()
     with pytest.raises(ModelError, match=r"config\.json: is missing"):
         read_source(folder)
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"architectures": ["GPT2LMHeadModel"]}, "architecture GPT2LMHeadModel is not supported"),
-        ({"hidden_act": "gelu"}, "hidden_act is gelu"),
-        ({"attention_bias": True}, "attention_bias"),
-        ({"num_key_value_heads": 3}, "4 attention heads over 3 key-value heads"),
-        ({"rope_scaling": {"rope_type": "longrope"}}, "rope type 'longrope'"),
-    ],
-)
-def test_models_that_no_family_converts(
-    llama_folder: Callable[..., Path], values: dict[str, Any], said: str
-) -> None:
-    folder = llama_folder()
-    edit(folder, **values)
-    with pytest.raises(ModelError, match=said):
-        family_of(read_source(folder))

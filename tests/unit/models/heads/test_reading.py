@@ -182,11 +182,6 @@ def test_layers_of_another_kind(tmp_path: Path, layer: dict[str, Any], problem: 
         read_head(write_head(tmp_path / "head", "speculators", transformer_layer_config=config))
 
 
-def test_specforge_without_its_last_norm(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="norm_output"):
-        read_head(write_head(tmp_path / "head", "specforge", norm_output=False))
-
-
 def test_medusa(tmp_path: Path) -> None:
     head = read_head(write_head(tmp_path / "head", "medusa"))
     assert isinstance(head, MedusaDescription)
