@@ -135,11 +135,10 @@ def draw(source: Source, options: ConvertOptions) -> Blueprint:
     weights = tuple(family.weights(source))
     tensors = check_tensors(source, weights, prequantized)
     check_tied_head(source)
-    size = source.num_hidden_layers, source.head_size
     return Blueprint(
         config=checkpoint_config(source, family, options),
         weights=weights,
-        ranks=tuple(tuple(place(weights, *size, mapping, rank)) for rank in range(mapping.world_size)),
+        ranks=tuple(tuple(place(weights, source, mapping, rank)) for rank in range(mapping.world_size)),
         scales=_scales(source, weights, options, prequantized),
         tensors=tensors,
         stored_scales=prequantized.stored_scales if prequantized else {},

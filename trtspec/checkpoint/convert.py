@@ -102,10 +102,7 @@ def rank_sizes(source: Source, options: ConvertOptions, inside: DraftInside | No
         stored = FP8 if options.fp8 and tensor.weight.linear else tensor.weight.dtype or dtype
         return TensorEntry(tensor.name, stored, tensor.shape).size
 
-    return [
-        sum(map(size, place(weights, source.num_hidden_layers, source.head_size, mapping, rank)))
-        for rank in range(mapping.world_size)
-    ]
+    return [sum(map(size, place(weights, source, mapping, rank))) for rank in range(mapping.world_size)]
 
 
 def _check_space(folder: Path, needed: int) -> None:

@@ -8,6 +8,7 @@ from math import prod
 
 from trtspec.checkpoint.mapping import Mapping
 from trtspec.models.families.family import FamilyTensor, Split, TensorPart
+from trtspec.models.sizes import Sizes
 
 EMBEDDING = "transformer.vocab_embedding.weight"
 
@@ -38,19 +39,17 @@ class Placed:
     shares: tuple[TensorShare, ...]
 
 
-def place(
-    weights: Iterable[FamilyTensor], num_layers: int, head_size: int, mapping: Mapping, rank: int
-) -> Iterator[Placed]:
+def place(weights: Iterable[FamilyTensor], sizes: Sizes, mapping: Mapping, rank: int) -> Iterator[Placed]:
     """Yields the tensors of one rank, in the order of the weights.
 
     The embedding is on the first pipeline rank; the final norm and the head are on the last.
     """
     pp_rank, tp_rank = divmod(rank, mapping.tp_size)
-    layers = mapping.layers(pp_rank, num_layers)
+    layers = mapping.layers(pp_rank, sizes.num_hidden_layers)
     for weight in weights:
         edge = 0 if weight.name == EMBEDDING else mapping.pp_size - 1
         if pp_rank == edge if weight.layer is None else weight.layer in layers:
-            yield _placed(weight, layers.start, head_size, mapping.tp_size, tp_rank)
+            yield _placed(weight, layers.start, sizes.head_size, mapping.tp_size, tp_rank)
 
 
 def _placed(weight: FamilyTensor, first_layer: int, head_size: int, tp_size: int, tp_rank: int) -> Placed:

@@ -8,7 +8,7 @@ broke off.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
@@ -37,8 +37,14 @@ def fetch(
     """
     if isinstance(location, Path):
         return location
-    if folder := _whole(location, revision):
-        return folder
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    # A commit never changes, so the Hub need not be asked. A branch or tag can change, and the cached one is
+    # used only if the Hub may not be asked.
+    is_settled = HF_HUB_OFFLINE or COMMIT.fullmatch(revision or "")
+    cached = cached_folder(location, revision) if is_settled else None
+    if cached and is_whole(cached):
+        return cached
     with explained(location, revision):
         folder, names = _begin(location, revision)
         if all((folder / name).is_file() for name in names):
@@ -55,23 +61,12 @@ def fetch(
 def _download(repo_id: str, folder: Path, files: Sequence[Any], watch: Progress) -> None:
     from huggingface_hub import snapshot_download
 
-    blobs, names = _blobs(folder, files), [file.path for file in files]
+    # The cache's files are named by digests.
+    cache, names = folder.parent.parent / "blobs", [file.path for file in files]
+    blobs = {cache / (file.lfs.sha256 if file.lfs else file.blob_id): file.size for file in files}
     _check_space(repo_id, folder, blobs)
     with watch(f"download {repo_id}", sum(blobs.values())) as advance, _counted(blobs, advance):
         snapshot_download(repo_id, revision=folder.name, allow_patterns=names)
-
-
-def _whole(repo_id: str, revision: str | None) -> Path | None:
-    """The folder of a snapshot that is complete in the cache and may be used without asking the Hub, or None.
-
-    A commit never changes, so the Hub need not be asked. A branch or tag can change, and the cached one is
-    used only if `HF_HUB_OFFLINE` is set.
-    """
-    from huggingface_hub.constants import HF_HUB_OFFLINE
-
-    settled = HF_HUB_OFFLINE or COMMIT.fullmatch(revision or "")
-    cached = cached_folder(repo_id, revision) if settled else None
-    return cached if cached and is_whole(cached) else None
 
 
 def cached_folder(location: Path | str, revision: str | None = None) -> Path | None:
@@ -129,12 +124,6 @@ def _find(repo_id: str, commit: str, names: Sequence[str]) -> Sequence[Any]:
     return found
 
 
-def _blobs(folder: Path, files: Sequence[Any]) -> Mapping[Path, int]:
-    """The cache's files, which are named by digests, and the size in bytes of each when it is complete."""
-    blobs = folder.parent.parent / "blobs"
-    return {blobs / (file.lfs.sha256 if file.lfs else file.blob_id): file.size for file in files}
-
-
 def cache_of(repo_id: str) -> tuple[Path, int]:
     """Returns the Hub's cache, and the bytes that it already has of any revision of a model."""
     from huggingface_hub import constants
@@ -143,10 +132,10 @@ def cache_of(repo_id: str) -> tuple[Path, int]:
     cache = Path(constants.HF_HUB_CACHE)
     blobs = cache / repo_folder_name(repo_id=repo_id, repo_type="model") / "blobs"
     files = blobs.iterdir() if blobs.is_dir() else ()
-    return cache, _present(dict.fromkeys(files, 0))
+    return cache, _present(files)
 
 
-def _present(blobs: Mapping[Path, int]) -> int:
+def _present(blobs: Iterable[Path]) -> int:
     """The bytes of these files on the disk, including unfinished downloads."""
     present = 0
     for blob in blobs:
@@ -161,6 +150,7 @@ def _present(blobs: Mapping[Path, int]) -> int:
 
 
 def _check_space(repo_id: str, folder: Path, blobs: Mapping[Path, int]) -> None:
+    """Raises UnavailableError without room for what is missing; `blobs` has the size of each."""
     needed, free = sum(blobs.values()) - _present(blobs), shutil.disk_usage(folder).free
     if needed > free:
         problem = f"{repo_id} needs {mb_or_gb(needed)} more, and {mb_or_gb(free)} are free"

@@ -138,7 +138,7 @@ def published(repo_id: str, revision: str | None = None) -> Source | None:
     config = HfConfig(folder / "config.json", CONFIGS[repo_id])
     quantized = QUANTIZED.get(repo_id)
     written = {"quantization": quantized} if quantized else None
-    outline = source_of(folder, config, config, written, {})
+    outline = source_of(config, config, written, {})
     return replace(outline, tensors=_tensors(outline, folder / SINGLE))
 
 

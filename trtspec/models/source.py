@@ -153,7 +153,7 @@ def read_source(folder: Path) -> Source:
     generation, beside = folder / "generation_config.json", folder / "hf_quant_config.json"
     ends = read_hf_config(generation) if generation.is_file() else config
     tensors, quantization = read_tensors(folder), read_json(beside) if beside.is_file() else None
-    source = source_of(folder, config, ends, quantization, tensors)
+    source = source_of(config, ends, quantization, tensors)
     if (layers := source.num_hidden_layers) > len(tensors):
         problem = f"num_hidden_layers is {layers}, but there are only {len(tensors)} tensors"
         raise ModelError(config.file, problem, SAME_REVISION)
@@ -161,13 +161,9 @@ def read_source(folder: Path) -> Source:
 
 
 def source_of(
-    folder: Path,
-    config: HfConfig,
-    ends: HfConfig,
-    quantization: Mapping[str, Any] | None,
-    tensors: Mapping[str, Tensor],
+    config: HfConfig, ends: HfConfig, quantization: Mapping[str, Any] | None, tensors: Mapping[str, Tensor]
 ) -> Source:
-    """Returns the model that these contents describe; `folder` is where its files are, and none is read.
+    """Returns the model that these contents describe; no file is read.
 
     `config` is that of the text model, `ends` names the end tokens, and `quantization` is the content of
     `hf_quant_config.json`, if there is one. Raises ModelError.
@@ -181,7 +177,7 @@ def source_of(
     model_type = config.get("model_type", str)
     rotary_base, rotary_scaling, partial_rotary_factor = read_rope(config)
     return Source(
-        folder=folder,
+        folder=config.folder,
         config=config,
         architecture=architectures[0],
         model_type=model_type,

@@ -80,9 +80,9 @@ class TreeInside(DraftInside):
         self, target: Blueprint, source: Source, options: ConvertOptions, config: dict[str, Any]
     ) -> Blueprint:
         """Returns the target's checkpoint with `config`, and with the head's weights beside its own."""
-        weights, size = tuple(self.weights()), (source.num_hidden_layers, source.head_size)
+        weights = tuple(self.weights())
         ranks = tuple(
-            (*placed, *place(weights, *size, options.mapping, rank))
+            (*placed, *place(weights, source, options.mapping, rank))
             for rank, placed in enumerate(target.ranks)
         )
         return replace(

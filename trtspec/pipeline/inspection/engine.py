@@ -89,7 +89,7 @@ def compare_ranks(config: Mapping[str, Any], ranks: Mapping[int, Mapping[str, Te
         return
     weights = tuple(FAMILIES[sizes.architecture].weights(sizes))
     for rank, tensors in ranks.items():
-        placed = list(place(weights, sizes.num_hidden_layers, sizes.head_size, mapping, rank))
+        placed = list(place(weights, sizes, mapping, rank))
         demanded = {name: entry for item in placed for name, entry in _demanded(config, item).items()}
         if EMBEDDING in tensors:  # TensorRT-LLM takes it for the head if there is none
             demanded = {name: entry for name, entry in demanded.items() if name != _HEAD or name in tensors}
