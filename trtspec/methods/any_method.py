@@ -8,17 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from trtspec.base.section import with_kind
 from trtspec.methods.method import Method
 from trtspec.methods.table import METHODS
 
 WITHOUT_MODEL = tuple(name for name, method in METHODS.items() if not method.has_model)
 """The methods whose recipe names no draft."""
-
-
-def _named(method: object) -> object:
-    """A method by its name alone is that method with its defaults."""
-    return {"kind": method} if isinstance(method, str) else method
-
 
 if TYPE_CHECKING:
     AnyMethod = Method
@@ -27,5 +22,5 @@ else:
     AnyMethod = Annotated[
         _SECTIONS,
         Field(discriminator="kind"),
-        BeforeValidator(_named, json_schema_input_type=Literal[tuple(METHODS)] | _SECTIONS),
+        BeforeValidator(with_kind, json_schema_input_type=Literal[tuple(METHODS)] | _SECTIONS),
     ]

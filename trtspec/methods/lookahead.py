@@ -6,15 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trtspec.methods.method import Method
-
-_BY_ITSELF = "an engine with lookahead drafts by itself, the same number of tokens in every step"
-_LACKING = {
-    "speculation.mode": "an engine with lookahead verifies its own n-grams: its mode is lookahead_decoding",
-    "speculation.policy": _BY_ITSELF,
-    "speculation.num_draft_tokens": f"{_BY_ITSELF}; window_size, ngram_size and verification_set_size say it",
-    "speculation.share": _BY_ITSELF,
-}
+from trtspec.methods.method import Method, lacking_with
 
 
 class LookaheadMethod(Method):
@@ -25,7 +17,9 @@ class LookaheadMethod(Method):
     """
 
     of_servers = True
-    lacking_inside = _LACKING
+    lacking_inside = lacking_with(
+        "lookahead", "lookahead_decoding", "window_size, ngram_size and verification_set_size say it"
+    )
     kind: Literal["lookahead"] = Field(description="The name of this method.")
     window_size: Annotated[int, Field(ge=2, le=1024)] = Field(
         default=4, description="The number of positions ahead of the text that are guessed at once."

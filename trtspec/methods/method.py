@@ -17,6 +17,20 @@ HETEROGENEOUS_VOCAB = (
 )
 
 
+def lacking_with(draft: str, mode: str, size: str) -> dict[str, str]:
+    """Returns the keys that a recipe has not whose engine has this draft in it, and the reason for each.
+
+    `mode` is TensorRT-LLM's name of the engine's mode, and `size` says how many tokens it drafts.
+    """
+    by_itself = f"an engine with {draft} drafts by itself, the same number of tokens in every step"
+    return {
+        "speculation.mode": f"an engine with {draft} verifies only its own drafts: its mode is {mode}",
+        "speculation.policy": by_itself,
+        "speculation.num_draft_tokens": f"{by_itself}; {size}",
+        "speculation.share": by_itself,
+    }
+
+
 class Method(Section):
     """A place where drafts come from; the fields beside `kind` are the options of its drafter."""
 

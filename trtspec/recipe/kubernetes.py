@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from trtspec.base.section import Section
+from trtspec.base.section import Section, with_kind
 from trtspec.recipe.section import Positive, Text
 
 LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
@@ -84,16 +84,11 @@ class Claim(Section):
     )
 
 
-def _named(volume: object) -> object:
-    """A kind of volume by its name alone is that with its defaults."""
-    return {"kind": volume} if isinstance(volume, str) else volume
-
-
 Volume = Annotated[
     EmptyDir | HostPath | Claim,
     Field(discriminator="kind"),
     BeforeValidator(
-        _named,
+        with_kind,
         json_schema_input_type=Literal["empty_dir", "host_path", "claim"] | EmptyDir | HostPath | Claim,
     ),
 ]
@@ -110,7 +105,7 @@ WorkVolume = Annotated[
     EmptyDir | HostPath | OwnClaim,
     Field(discriminator="kind"),
     BeforeValidator(
-        _named, json_schema_input_type=Literal["empty_dir", "host_path"] | EmptyDir | HostPath | OwnClaim
+        with_kind, json_schema_input_type=Literal["empty_dir", "host_path"] | EmptyDir | HostPath | OwnClaim
     ),
 ]
 

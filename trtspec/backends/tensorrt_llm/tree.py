@@ -15,7 +15,7 @@ from trtspec.checkpoint.blueprint import Blueprint
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.inside import DraftInside
 from trtspec.checkpoint.placement import place
-from trtspec.methods.medusa import NODES
+from trtspec.methods.heads import NODES
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.source import Source
 from trtspec.serving.executors.tensorrt_llm.runtime_draft import Choices, ChoicesTree

@@ -12,7 +12,7 @@ from trtspec.cluster.kubernetes.deriving import derive
 from trtspec.cluster.kubernetes.of_server import of_server
 from trtspec.cluster.kubernetes.values import Values
 from trtspec.methods.draft_model import DraftModelMethod
-from trtspec.methods.ngram import Ngram
+from trtspec.methods.lookup import Ngram
 from trtspec.recipe.loader import LoadedRecipe, loads
 
 TARGET, DRAFT = "Qwen/Qwen3-32B", "Qwen/Qwen3-0.6B"

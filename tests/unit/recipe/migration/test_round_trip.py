@@ -10,8 +10,8 @@ import pytest
 from tests.servers_of_others import SERVERS, server_named
 from trtspec.backends.served.inputs import LaunchInputs, LaunchModel
 from trtspec.methods.draft_model import DraftModelMethod
+from trtspec.methods.lookup import Ngram
 from trtspec.methods.method import Method
-from trtspec.methods.ngram import Ngram
 from trtspec.recipe.loader import loads
 from trtspec.recipe.migration.importing import recipe_of
 
