@@ -13,7 +13,7 @@ from trtspec.backends.sglang.tree import TOKENS, TOPK, tree
 from trtspec.recipe.gpus import GpuProduct
 from trtspec.recipe.migration.command import Option, Syntax, options
 from trtspec.recipe.migration.config_file import with_config
-from trtspec.recipe.migration.drafts import DraftFlags
+from trtspec.recipe.migration.drafts import LENGTH, METHOD, MODEL, carry, draft_reading
 from trtspec.recipe.migration.flag_table import (
     FOREIGN_CODE,
     KEYS_FILE,
@@ -94,7 +94,7 @@ FLAGS = FlagTable(_SYNTAX, _KEYS, _SET_ELSEWHERE, _LOST, of_drafts=(_ALGORITHM, 
 
 def read(words: Sequence[str], reading: FlagReading) -> None:
     """Reads the words after `sglang.launch_server`, and its flags for drafts."""
-    drafts, own = DraftFlags(reading), dict[str, Option]()
+    drafts, own = draft_reading(reading), dict[str, Option]()
     flags = FLAGS.told_by(reading.own_flags)
     for item in options(with_config(words, reading), flags.syntax):
         if isinstance(item, str):
@@ -109,18 +109,15 @@ def read(words: Sequence[str], reading: FlagReading) -> None:
             reading.take(item, flags)
             reading.of_drafts.append(item.written)
         elif item.name == "--speculative-adaptive":
-            drafts.others["speculation.policy"] = "adaptive", item.written
+            drafts.set("speculation.policy", "adaptive", item.written)
         elif key := _OTHERS.get(item.name):
-            try:
-                drafts.others[key.name] = key.convert(item.value or ""), item.written
-            except ValueError as error:
-                reading.lose(item.written, str(error))
+            drafts.convert(item, key)
         else:
             reading.take(item, flags)
-    _speculate(own, drafts)
+    _speculate(own, drafts, reading)
 
 
-def _speculate(own: dict[str, Option], drafts: DraftFlags) -> None:
+def _speculate(own: dict[str, Option], drafts: FlagReading, reading: FlagReading) -> None:
     """Takes the flags that set the source, the length and the shape of drafts.
 
     A chain of K tokens is K steps of which each proposes one, verified with the token before them: K + 1. The
@@ -130,9 +127,9 @@ def _speculate(own: dict[str, Option], drafts: DraftFlags) -> None:
         algorithm = (option.value or "").upper()
         if algorithm == "EAGLE" and _MODEL not in own:
             algorithm = "NEXTN"  # Without a draft, EAGLE runs the target's own layers for it.
-        drafts.method, drafts.method_flag = _METHODS.get(algorithm, algorithm.lower()), option.written
+        drafts.set(METHOD, _METHODS.get(algorithm, algorithm.lower()), option.written)
     if option := own.get(_MODEL):
-        drafts.model, drafts.model_flag = option.value or "", option.written
+        drafts.set(MODEL, option.value or "", option.written)
     branches = _branches(own, drafts)
     lengths = {name: option for name, option in own.items() if name in (_STEPS, TOKENS)}
     chosen = _STEPS if _STEPS in lengths else TOKENS
@@ -140,32 +137,32 @@ def _speculate(own: dict[str, Option], drafts: DraftFlags) -> None:
         try:
             length = whole(option.value or "") - (name_ == TOKENS)
         except ValueError as error:
-            drafts.reading.lose(option.written, str(error))
+            drafts.lose(option.written, str(error))
             continue
         if name_ == chosen and length > 0:
-            drafts.length, drafts.length_flag = length, option.written
+            drafts.set(LENGTH, length, option.written)
         else:
-            drafts.reading.lose(option.written, f"a draft is a chain, as long as {chosen} says")
-    drafts.carry()
+            drafts.lose(option.written, f"a draft is a chain, as long as {chosen} says")
+    carry(drafts, reading)
     for option in branches:
-        if "speculation.method" in drafts.reading.values:
-            drafts.reading.take(option, FLAGS)
-            drafts.reading.of_drafts.append(option.written)
+        if METHOD in reading.values:
+            reading.take(option, FLAGS)
+            reading.of_drafts.append(option.written)
         else:
-            drafts.reading.miss(option.written, "the recipe has not the method that it shapes")
+            reading.miss(option.written, "the recipe has not the method that it shapes")
 
 
-def _branches(own: dict[str, Option], drafts: DraftFlags) -> list[Option]:
+def _branches(own: dict[str, Option], drafts: FlagReading) -> list[Option]:
     """Takes the flags that make a tree of drafts out of `own`; notes a tree that SGLang could not make."""
-    topk, tokens, reading = own.pop(TOPK, None), own.get(TOKENS), drafts.reading
+    topk, tokens = own.pop(TOPK, None), own.get(TOKENS)
     if topk is None:
         return []
-    if METHODS.get(drafts.method or "") not in STEPWISE or topk.value == "1":
-        reading.lose(topk.written, f"drafts are chains, and a chain is as long as {_STEPS}")
+    if METHODS.get(drafts.values.get(METHOD, "")) not in STEPWISE or topk.value == "1":
+        drafts.lose(topk.written, f"drafts are chains, and a chain is as long as {_STEPS}")
     elif tokens and _STEPS in own and tree(topk.value, tokens.value):
         return [topk, own.pop(TOKENS)]
     else:
-        reading.miss(topk.written, f"a tree has three whole numbers: {_STEPS}, {TOPK} and {TOKENS}")
+        drafts.miss(topk.written, f"a tree has three whole numbers: {_STEPS}, {TOPK} and {TOKENS}")
     return []
 
 

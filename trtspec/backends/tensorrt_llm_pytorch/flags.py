@@ -12,12 +12,11 @@ from typing import Any
 
 from trtspec.recipe.migration.command import Option, Syntax, names_in, options
 from trtspec.recipe.migration.config_file import document
-from trtspec.recipe.migration.drafts import DraftFlags
+from trtspec.recipe.migration.drafts import LENGTH, METHOD, MODEL, carry, draft_reading
 from trtspec.recipe.migration.flag_table import FOREIGN_CODE, OF_DEPLOY, FlagKey, FlagTable
 from trtspec.recipe.migration.reading import (
     FlagReading,
     dtype,
-    is_whole,
     kv_cache,
     switch,
     tokens,
@@ -93,8 +92,16 @@ _METHODS = {
     "MTP": "mtp",
     "Lookahead": "lookahead",
 }
-_SIZES = {f"max_{name}": name for name in ("window_size", "ngram_size", "verification_set_size")}
-"""The options of its `LookaheadDecodingConfig`, and those of a recipe's method."""
+_OF_DRAFTS = {
+    "decoding_type": FlagKey(METHOD, lambda text: _METHODS.get(text, text)),
+    **dict.fromkeys(("speculative_model", "speculative_model_dir"), FlagKey(MODEL)),
+    **dict.fromkeys(("max_draft_len", "num_nextn_predict_layers"), FlagKey(LENGTH, whole)),
+    "max_matching_ngram_size": FlagKey("speculation.method.prompt_lookup_max", whole),
+    "max_window_size": FlagKey("speculation.method.window_size", whole),
+    "max_ngram_size": FlagKey("speculation.method.ngram_size", whole),
+    "max_verification_set_size": FlagKey("speculation.method.verification_set_size", whole),
+}
+"""The keys of `speculative_config`."""
 _BACKENDS = {"pytorch": "tensorrt_llm_pytorch", "tensorrt": "tensorrt_llm", "trt": "tensorrt_llm"}
 _SYNTAX = Syntax(
     aliases={
@@ -136,38 +143,20 @@ def read(words: Sequence[str], reading: FlagReading) -> None:
 
 
 def _read_file(path: str, reading: FlagReading) -> None:
-    drafts = DraftFlags(reading)
+    drafts = draft_reading(reading)
     for key, value in _flat(document(path, reading)):
         section, _, name = key.partition(".")
         flag = f"{path} {key}"
         option = Option(flag, key, str(value))
-        if section == "speculative_config" and name and _speculates(name, option, drafts):
-            continue
-        if key == "backend" and str(value) in _BACKENDS:
+        if section == "speculative_config" and name in _OF_DRAFTS:
+            drafts.convert(option, _OF_DRAFTS[name])
+        elif key == "backend" and str(value) in _BACKENDS:
             reading.set("engine.backend", _BACKENDS[str(value)], flag)
         elif key in _IN_FILE:
             reading.convert(option, _IN_FILE[key])
         else:
             reading.lose(flag, _LOST_IN_FILE.get(key, _LOST_IN_FILE.get(section, _NO_KEY)))
-    drafts.carry()
-
-
-def _speculates(name: str, option: Option, drafts: DraftFlags) -> bool:
-    """Takes one key of `speculative_config`; returns whether it did."""
-    value = option.value or ""
-    if name == "decoding_type":
-        drafts.method, drafts.method_flag = _METHODS.get(value, value), option.written
-    elif name in ("speculative_model", "speculative_model_dir"):
-        drafts.model, drafts.model_flag = value, option.written
-    elif name in ("max_draft_len", "num_nextn_predict_layers") and is_whole(value):
-        drafts.length, drafts.length_flag = int(value), option.written
-    elif name == "max_matching_ngram_size" and is_whole(value):
-        drafts.others["speculation.method.prompt_lookup_max"] = int(value), option.written
-    elif name in _SIZES and is_whole(value):
-        drafts.others[f"speculation.method.{_SIZES[name]}"] = int(value), option.written
-    else:
-        return False
-    return True
+    carry(drafts, reading)
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

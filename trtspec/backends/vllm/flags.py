@@ -6,8 +6,8 @@ Flags and their values are those of release 0.32 (`vllm/engine/arg_utils.py`, `c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from trtspec.backends.vllm.speculators import read_speculator
 from trtspec.backends.vllm.switches import LISTS, SWITCHES
@@ -15,7 +15,7 @@ from trtspec.methods.table import METHODS
 from trtspec.recipe.gpus import GpuProduct
 from trtspec.recipe.migration.command import OFF, Option, Syntax, names_in, options
 from trtspec.recipe.migration.config_file import with_config
-from trtspec.recipe.migration.drafts import DraftFlags
+from trtspec.recipe.migration.drafts import LENGTH, METHOD, MODEL, carry, draft_reading
 from trtspec.recipe.migration.flag_table import (
     FOREIGN_CODE,
     KEYS_FILE,
@@ -89,9 +89,11 @@ _SPECULATIVE = {
     "--ngram-prompt-lookup-max": "prompt_lookup_max",
     "--ngram-prompt-lookup-min": "prompt_lookup_min",
 }
-_METHODS = {"[ngram]": "ngram"}
+_NGRAM = ("ngram", "[ngram]")  # Before 0.9 it was a model by this name.
 _MTP = "mtp"  # Also by the name of a family: `qwen3_next_mtp`, `deepseek_mtp` (`MTPModelTypes`).
-_OTHERS = {
+_OF_DRAFTS = {
+    "model": FlagKey(MODEL),
+    "num_speculative_tokens": FlagKey(LENGTH, whole),
     "draft_tensor_parallel_size": FlagKey("draft.parallel.tensor", whole),
     "quantization": FlagKey("draft.quantization.weights", weights),
     "kv_cache_dtype": FlagKey("draft.quantization.kv_cache", kv_cache),
@@ -99,6 +101,11 @@ _OTHERS = {
     "parallel_drafting": FlagKey("speculation.method.parallel_drafting", switch),
     "prompt_lookup_min": FlagKey("speculation.method.prompt_lookup_min", whole),
     "prompt_lookup_max": FlagKey("speculation.method.prompt_lookup_max", whole),
+}
+_NOT_OF_DRAFTS = {
+    "use_heterogeneous_vocab": "trtspec sets it where the vocabularies differ",
+    "disable_by_batch_size": "a recipe has no number of requests from which drafts stop",
+    "max_model_len": "sequences beyond it would have no drafts; engine.max_seq_len counts for both models",
 }
 _SYNTAX = Syntax(
     aliases={
@@ -126,22 +133,25 @@ FLAGS = FlagTable(_SYNTAX, _KEYS, _SET_ELSEWHERE, _LOST, of_drafts=(_CONFIG, *_S
 
 def read(words: Sequence[str], reading: FlagReading) -> None:
     """Reads the words after `vllm serve`, and its flags for drafts."""
-    speculative: dict[str, tuple[Any, str]] = {}
+    drafts = draft_reading(reading)
     flags = FLAGS.told_by(reading.own_flags)
     for item in options(with_config(words, reading), flags.syntax):
         if isinstance(item, str):
             reading.take_model(item)
         elif item.name.partition(".")[0] == _CONFIG:
-            _merge(speculative, _config(item, reading), reading)
+            for option in _config(item, drafts):
+                _draft(option, drafts)
         elif item.name == _NAMES:
             _name(item, reading)
         elif key := _SPECULATIVE.get(item.name):
-            _merge(speculative, {key: (item.value or "", item.written)}, reading)
+            _draft(replace(item, name=key), drafts)
         elif item.name.startswith(OFF) and (on := f"--{item.name.removeprefix(OFF)}") in _KEYS:
             reading.set(_KEYS[on].name, item.value == "false", item.written)
         else:
             reading.take(item, flags)
-    _drafts(speculative, reading)
+    if not drafts.values:
+        read_speculator(drafts, reading)
+    carry(drafts, reading)
 
 
 def _name(option: Option, reading: FlagReading) -> None:
@@ -152,57 +162,31 @@ def _name(option: Option, reading: FlagReading) -> None:
         reading.set("serving.aliases", others, f"{option.written} {' '.join(others)}")
 
 
-def _merge(
-    known: dict[str, tuple[Any, str]], found: dict[str, tuple[Any, str]], reading: FlagReading
-) -> None:
-    for key in known.keys() & found.keys():
-        reading.lose(known[key][1], f"{found[key][1]} comes later and overrides it")
-    known |= found
-
-
-def _config(option: Option, reading: FlagReading) -> dict[str, tuple[Any, str]]:
-    """Returns the keys of --speculative-config, as JSON or one of them behind a dot, with their flags."""
+def _config(option: Option, drafts: FlagReading) -> Iterator[Option]:
+    """Yields the keys of --speculative-config, as JSON or one of them behind a dot."""
     _, dot, key = option.name.partition(".")
     if dot:
-        return {key.replace("-", "_"): (option.value or "", option.written)}
+        yield replace(option, name=key.replace("-", "_"))
+        return
     found = object_of(option.value or "")
     if found is None:
-        reading.miss(option.written, "its value is no JSON object, in single quotes as a shell needs it")
-        return {}
-    return {key.replace("-", "_"): (value, f"{option.written} {key}") for key, value in found.items()}
+        drafts.miss(option.written, "its value is no JSON object, in single quotes as a shell needs it")
+    for key, value in (found or {}).items():
+        yield Option(f"{option.written} {key}", key.replace("-", "_"), str(value))
 
 
-def _drafts(speculative: dict[str, tuple[Any, str]], reading: FlagReading) -> None:
-    drafts = DraftFlags(reading)
-    for key, (value, flag) in speculative.items():
-        text = str(value)
-        if key == "method" or (key == "model" and text in ("ngram", "[ngram]")):
-            is_family = text not in METHODS and text.endswith(f"_{_MTP}")
-            drafts.method, drafts.method_flag = _MTP if is_family else _METHODS.get(text, text), flag
-        elif key == "model":
-            drafts.model, drafts.model_flag = text, flag
-        elif key == "num_speculative_tokens" and is_whole(text):
-            drafts.length, drafts.length_flag = int(text), flag
-        elif ours := _OTHERS.get(key):
-            try:
-                drafts.others[ours.name] = ours.convert(text), flag
-            except ValueError as error:
-                reading.lose(flag, str(error))
-        elif reason := _LOST_KEYS.get(key):
-            (reading.miss if key == "num_speculative_tokens" else reading.lose)(flag, reason)
-        else:
-            reading.lose(flag, "a recipe has no key for it")
-    if not speculative:
-        read_speculator(drafts)
-    drafts.carry()
-
-
-_LOST_KEYS = {
-    "use_heterogeneous_vocab": "trtspec sets it where the vocabularies differ",
-    "num_speculative_tokens": "it is no whole number",
-    "disable_by_batch_size": "a recipe has no number of requests from which drafts stop",
-    "max_model_len": "sequences beyond it would have no drafts; engine.max_seq_len counts for both models",
-}
+def _draft(option: Option, drafts: FlagReading) -> None:
+    """Takes one key of --speculative-config."""
+    key, text, flag = option.name, option.value or "", option.written
+    if key == "method" or (key == "model" and text in _NGRAM):
+        is_family = text not in METHODS and text.endswith(f"_{_MTP}")
+        drafts.set(METHOD, _MTP if is_family else text.strip("[]"), flag)
+    elif key == "num_speculative_tokens" and not is_whole(text):
+        drafts.miss(flag, "it is no whole number")
+    elif key in _OF_DRAFTS:
+        drafts.convert(option, _OF_DRAFTS[key])
+    else:
+        drafts.lose(flag, _NOT_OF_DRAFTS.get(key, "a recipe has no key for it"))
 
 
 def _num_tokens(gpu: GpuProduct | None) -> int:

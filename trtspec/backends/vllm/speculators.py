@@ -11,18 +11,18 @@ from trtspec.base.errors import ModelError, TrtspecError, UnavailableError
 from trtspec.models.heads.speculators import KIND
 from trtspec.models.hf_config import HfConfig, read_hf_config
 from trtspec.models.hub import explained
-from trtspec.recipe.migration.drafts import DraftFlags
+from trtspec.recipe.migration.drafts import LENGTH, METHOD, MODEL
+from trtspec.recipe.migration.reading import FlagReading
 
 _IN_NAMES = "speculator"
 """What publishers of this format have in the names of their models; others are not asked for on the Hub."""
 
 
-def read_speculator(drafts: DraftFlags) -> None:
+def read_speculator(drafts: FlagReading, reading: FlagReading) -> None:
     """Makes a model of Speculators the draft, and its verifier the target.
 
     Raises TrtspecError if the configuration on the Hub cannot be read, because only it names them.
     """
-    reading = drafts.reading
     model, flag = str(reading.values.get("target.model", "")), reading.origins.get("target.model", "")
     config = _config(model)
     if config is None or KIND not in config.content:
@@ -37,9 +37,10 @@ def read_speculator(drafts: DraftFlags) -> None:
     reading.say("target.model", f"{verifier}, which {model} is a draft for")
     if "serving.model_name" not in reading.values:
         reading.set("serving.model_name", model, flag)
-    drafts.method, drafts.method_flag = config.get(KIND, str), flag
-    drafts.model, drafts.model_flag = model, flag
-    drafts.length, drafts.length_flag = first.get("speculative_tokens", int, None), flag
+    drafts.set(METHOD, config.get(KIND, str), flag)
+    drafts.set(MODEL, model, flag)
+    if length := first.get("speculative_tokens", int, None):
+        drafts.set(LENGTH, length, flag)
 
 
 def _config(model: str) -> HfConfig | None:

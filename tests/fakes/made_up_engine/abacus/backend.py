@@ -10,7 +10,8 @@ from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.backend import ServerBackend
 from trtspec.backends.served.inputs import LaunchInputs, ServerRelease, words
 from trtspec.recipe.migration.command import options
-from trtspec.recipe.migration.drafts import DraftFlags
+from trtspec.recipe.migration.drafts import LENGTH, METHOD, MODEL, carry, draft_reading
+from trtspec.recipe.migration.flag_table import FlagKey
 from trtspec.recipe.migration.reading import FlagReading, whole
 from trtspec.recipe.migration.tool import MigrationTool
 
@@ -49,17 +50,18 @@ class AbacusBackend(ServerBackend):
 
 
 def _read(command: Sequence[str], reading: FlagReading) -> None:
-    drafts = DraftFlags(reading)
+    drafts = draft_reading(reading)
     for item in options(command, AbacusBackend.flags.syntax):
         if isinstance(item, str):
             reading.take_model(item)
         elif item.name == "--guess":
-            drafts.method, drafts.model, drafts.model_flag = "draft_model", item.value, item.written
+            drafts.set(METHOD, "draft_model", item.written)
+            drafts.set(MODEL, item.value or "", item.written)
         elif item.name == "--beads":
-            drafts.length, drafts.length_flag = whole(item.value or ""), item.written
+            drafts.convert(item, FlagKey(LENGTH, whole))
         else:
             reading.take(item, AbacusBackend.flags)
-    drafts.carry()
+    carry(drafts, reading)
 
 
 BACKEND = AbacusBackend()
