@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from trtspec.backends.backend import Backend
@@ -23,6 +23,15 @@ def contradictions(recipe: Recipe) -> Iterator[Finding]:
     yield from backend.contradictions(recipe)
     for role, runner in recipe.runners.items():
         yield from _precision(role, runner, recipe)
+
+
+def lacking(recipe: Recipe, reasons: Mapping[str, str]) -> Iterator[Finding]:
+    """Finds the keys that a recipe writes and its backend has not; `reasons` says what it does instead."""
+    for key, reason in reasons.items():
+        value = recipe.written(key)
+        # What is off or empty asks for nothing, but a number does even if it is 0.
+        if value or type(value) in (int, float):
+            yield Finding(key, f"{recipe.backend} has no such thing: {reason}", "remove this line")
 
 
 def contradictions_of_any_backend(recipe: Recipe) -> Iterator[Finding]:

@@ -42,6 +42,7 @@ def test_what_every_server_does(backend: str, changes: dict[str, Any]) -> None:
         ({"serving": {"draft_timeout_microseconds": 5000}}, "serving.draft_timeout_microseconds", "coord"),
         ({"serving": {"max_queue_size": 64}}, "serving.max_queue_size", "coordinator"),
         ({"speculation": {"share": 0.5}}, "speculation.share", "coordinator"),
+        ({"speculation": {"share": 0}}, "speculation.share", "coordinator"),
         ({"speculation": {"policy": "adaptive"}}, "speculation.policy", "drafts as much in every round"),
         ({"engine": {"max_input_len": 100}}, "engine.max_input_len", "prompt and answer together alone"),
         ({"target": {"build": {"gemm_plugin": "auto"}}}, "target.build", "options of trtllm-build"),

@@ -9,6 +9,7 @@ from trtspec.base.findings import Finding
 from trtspec.methods.method import AT_ONCE
 from trtspec.recipe import devices, gpus
 from trtspec.recipe.build_options import is_on, option_problem
+from trtspec.recipe.limits import lacking
 from trtspec.recipe.schema import Recipe, RecipeModel
 from trtspec.recipe.serving import BLS_MODELS
 
@@ -22,19 +23,17 @@ _OTHER_PRECISION = {
     "norm_quant_fusion": "it is for NVFP4",
     "fuse_fp4_quant": "it is for NVFP4",
 }
+_SERVED_BY_US = "trtspec itself serves it; these are for vLLM, SGLang and trtllm-serve"
+_LACKING = {
+    AT_ONCE: "its draft models propose one token per step",
+    "engine.extra_args": _SERVED_BY_US,
+    "engine.environment": _SERVED_BY_US,
+}
 
 
 def contradictions(recipe: Recipe) -> Iterator[Finding]:
     """Finds contradictions between keys that only engines and trtspec's coordinator have."""
-    if recipe.written(AT_ONCE):
-        problem = f"{recipe.backend} has no such thing: its draft models propose one token per step"
-        yield Finding(AT_ONCE, problem, _REMOVE)
-    for key in ("engine.extra_args", "engine.environment"):
-        if recipe.written(key):
-            problem = (
-                f"{recipe.backend} is served by trtspec itself; these are for vLLM, SGLang and trtllm-serve"
-            )
-            yield Finding(key, problem, _REMOVE)
+    yield from lacking(recipe, _LACKING)
     yield from _serving(recipe)
     yield from _times(recipe)
     yield from _device(recipe)

@@ -9,6 +9,7 @@ from trtspec.base.environment import is_secret
 from trtspec.base.findings import Finding
 from trtspec.models.mtp import mtp_layers
 from trtspec.models.source import Source
+from trtspec.recipe.limits import lacking
 from trtspec.recipe.migration.flag_table import FlagTable
 from trtspec.recipe.schema import Recipe
 
@@ -79,19 +80,18 @@ _LACKING_ON_CLUSTERS = {
     "kubernetes.secrets.store": "it loads the models itself, and no engine is in a store",
     "kubernetes.hosts": "its ranks are on one host",
     "kubernetes.autoscaling": "replicas follow the gauges of trtspec's own coordinator",
+    "kubernetes.monitoring.rules": "they are made of trtspec's own metrics, and it has others",
+    "kubernetes.monitoring.dashboard": "it is made of trtspec's own metrics, and the server has others",
 }
-_WATCHED = ("kubernetes.monitoring.rules", "kubernetes.monitoring.dashboard")
 
 
-def contradictions(recipe: Recipe, lacking: Mapping[str, str], layouts: Collection[str]) -> Iterator[Finding]:
+def contradictions(recipe: Recipe, own: Mapping[str, str], layouts: Collection[str]) -> Iterator[Finding]:
     """Finds keys that the recipe's server does not have, or that do not go together there.
 
-    `lacking` are the keys that this one has not and other servers have, by the reason; `layouts` are the
+    `own` are the keys that this one has not and other servers have, by the reason; `layouts` are the
     values of `serving.layout` that it has.
     """
-    for key, reason in (*_LACKING.items(), *lacking.items()):
-        if recipe.written(key):
-            yield Finding(key, f"{recipe.backend} has no such thing: {reason}", _REMOVE)
+    yield from lacking(recipe, {**_LACKING, **own})
     if recipe.speculation.policy == "adaptive":
         problem = f"{recipe.backend} drafts as much in every round; the adaptive policy is trtspec's own"
         yield Finding("speculation.policy", problem, "remove this line, or write policy: fixed")
@@ -119,13 +119,7 @@ def passed_on(recipe: Recipe, flags: FlagTable) -> Iterator[Finding]:
 
 def lacking_on_clusters(recipe: Recipe) -> Iterator[Finding]:
     """Finds keys of `kubernetes` that another engine's server does not have; they are no part of a build."""
-    for key, reason in _LACKING_ON_CLUSTERS.items():
-        if recipe.written(key):
-            yield Finding(key, f"{recipe.backend} has no such thing: {reason}", _REMOVE)
-    for key in _WATCHED:
-        if recipe.written(key):
-            problem = f"it is made of trtspec's own metrics, and {recipe.backend} has others"
-            yield Finding(key, problem, _REMOVE)
+    yield from lacking(recipe, _LACKING_ON_CLUSTERS)
     if recipe.kubernetes.form != "deployment":
         problem = (
             f"the manifests for KServe describe trtspec's own server, and {recipe.backend} is another one"

@@ -223,7 +223,7 @@ hardware: {{gpu: h100}}
         ),
         ("sglang", "  form: kserve\n", "form", "trtspec's own server, and sglang is another"),
         ("sglang", KEYS, "secrets.api_keys", "SGLang takes its key only on the command line"),
-        ("vllm", "  monitoring: {rules: true}\n", "monitoring.rules", "vllm has others"),
+        ("vllm", "  monitoring: {rules: true}\n", "monitoring.rules", "it has others"),
     ],
 )
 def test_what_such_a_server_has_not(backend: str, section: str, key: str, reason: str) -> None:
