@@ -26,7 +26,7 @@ from trtspec.client.finding import DEFAULT_MODEL, StreamingEndpoint, find, metri
 from trtspec.client.grpc import GrpcClient, overdue
 from trtspec.client.local_server import LocalServer, one_address
 from trtspec.client.scrape import Growth, Scrape, parse, read
-from trtspec.client.triton import VLLM_INPUT
+from trtspec.client.triton import VLLM_INPUT, counts_of, tensors_of
 from trtspec.gateway.ports import GRPC, HTTP, LOOPBACK, OPENAI, listens
 
 API = f"http://{LOOPBACK}:{OPENAI}/v1"
@@ -124,7 +124,7 @@ class Client:
             raise ServerError(url, "Triton's gRPC asks for no API key", "leave it out, or name OpenAI's API")
         if chat:
             raise ServerError(url, _NO_CHAT, _NAME_API)
-        values = _tensors(request, temperature, stream=stream)
+        values = tensors_of(request, stream=stream)
         with closing(GrpcClient(url, self._model_name or DEFAULT_MODEL, self._timeout_s)) as client:
             client.wait(self._wait_s)
             if VLLM_INPUT in client.inputs():
@@ -216,27 +216,6 @@ def _outcome(work: Coroutine[Any, Any, _T]) -> _T:
         return thread.submit(asyncio.run, work).result()
 
 
-def _tensors(request: EndpointRequest, temperature: float | None, *, stream: bool) -> dict[str, Any]:
-    """Returns the values of the inputs of Triton's model, by their names."""
-    options = {
-        "num_draft_tokens": request.num_draft_tokens,
-        "temperature": temperature,
-        "top_k": request.top_k,
-        "top_p": request.top_p,
-        "seed": request.seed,
-        "stop_words": list(request.stop) or None,
-    }
-    return {
-        "text_input": request.text,
-        "max_tokens": request.max_tokens,
-        "stream": stream,
-        "return_perf_metrics": True,
-        "return_num_input_tokens": True,
-        "return_num_output_tokens": True,
-        **{name: value for name, value in options.items() if value is not None},
-    }
-
-
 def _collect(client: GrpcClient, values: dict[str, Any], hear: Hear) -> GeneratedText:
     completion, tensors, start = GeneratedText(), dict[str, Any](), time.monotonic()
     for response in client.generate(values):
@@ -250,13 +229,7 @@ def _collect(client: GrpcClient, values: dict[str, Any], hear: Hear) -> Generate
     completion.num_input_tokens = tensors.get("num_input_tokens")
     completion.num_output_tokens = tensors.get("num_output_tokens")
     completion.finish_reason = tensors.get("finish_reason")
-    if "total_draft_tokens" in tensors:
-        completion.drafts = DraftCounts(
-            tensors["num_spec_steps"],
-            tensors["total_draft_tokens"],
-            tensors["total_accepted_draft_tokens"],
-            tuple(tensors["acceptance_histogram"]),
-        )
+    completion.drafts = counts_of(tensors)
     return completion
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
@@ -11,8 +12,6 @@ from yarl import URL
 from trtspec.client.endpoint import Api, AskError, DraftCounts, EndpointRequest, Hear, TimedAnswer, unheard
 from trtspec.client.http import Streams, problem_of
 
-# What is asked for where the model has the input.
-_WANTED = ("return_perf_metrics", "return_num_input_tokens", "return_num_output_tokens")
 _NO_END = -1
 
 VLLM_INPUT = "sampling_parameters"
@@ -47,25 +46,7 @@ class TritonEndpoint:
         await self._streams.close()
 
     def _body(self, question: EndpointRequest) -> dict[str, Any]:
-        values: dict[str, Any] = {
-            "text_input": question.text,
-            "max_tokens": question.max_tokens,
-            "stream": True,
-            **dict.fromkeys(_WANTED, True),
-        }
-        if question.num_draft_tokens is not None:
-            values["num_draft_tokens"] = question.num_draft_tokens
-        if question.temperature:
-            values["temperature"] = question.temperature
-        asked = {"seed": question.seed, "top_k": question.top_k, "top_p": question.top_p}
-        values |= {name: value for name, value in asked.items() if value is not None}
-        if question.stop:
-            values["stop_words"] = list(question.stop)
-        if question.ignore_eos:
-            values["end_id"] = _NO_END
-        if question.tenant is not None:
-            values["tenant"] = question.tenant
-        return {name: value for name, value in values.items() if name in self._inputs}
+        return {name: value for name, value in tensors_of(question).items() if name in self._inputs}
 
     def _add(self, answer: TimedAnswer, said: dict[str, Any], now: float) -> None:
         if "error" in said:
@@ -80,15 +61,45 @@ class TritonEndpoint:
         if (number := said.get("num_output_tokens")) is not None:
             answer.output_tokens = int(number)
         answer.finish_reason = said.get("finish_reason", answer.finish_reason)
-        if "acceptance_histogram" in said:
-            histogram = said["acceptance_histogram"]
-            answer.counts = DraftCounts(
-                said["num_spec_steps"],
-                said["total_draft_tokens"],
-                said["total_accepted_draft_tokens"],
-                # Triton writes a tensor of one value without brackets.
-                tuple(histogram) if isinstance(histogram, list) else (histogram,),
-            )
+        answer.counts = counts_of(said) or answer.counts
+
+
+def tensors_of(question: EndpointRequest, *, stream: bool = True) -> dict[str, Any]:
+    """Returns the values of the inputs of trtspec's model, by their names."""
+    # Without any of the three the model is greedy; with one of the others, only at a temperature of 0.
+    is_said = question.temperature or question.top_k is not None or question.top_p is not None
+    options = {
+        "num_draft_tokens": question.num_draft_tokens,
+        "temperature": question.temperature if is_said else None,
+        "seed": question.seed,
+        "top_k": question.top_k,
+        "top_p": question.top_p,
+        "stop_words": list(question.stop) or None,
+        "end_id": _NO_END if question.ignore_eos else None,
+        "tenant": question.tenant,
+    }
+    return {
+        "text_input": question.text,
+        "max_tokens": question.max_tokens,
+        "stream": stream,
+        "return_perf_metrics": True,
+        "return_num_input_tokens": True,
+        "return_num_output_tokens": True,
+        **{name: value for name, value in options.items() if value is not None},
+    }
+
+
+def counts_of(tensors: Mapping[str, Any]) -> DraftCounts | None:
+    """Returns what the outputs of trtspec's model say of drafts; None if nothing."""
+    if (histogram := tensors.get("acceptance_histogram")) is None:
+        return None
+    return DraftCounts(
+        tensors["num_spec_steps"],
+        tensors["total_draft_tokens"],
+        tensors["total_accepted_draft_tokens"],
+        # In JSON, Triton writes a tensor of one value without brackets.
+        tuple(histogram) if isinstance(histogram, list) else (histogram,),
+    )
 
 
 class TritonVllmEndpoint(TritonEndpoint):

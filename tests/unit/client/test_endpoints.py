@@ -23,6 +23,7 @@ TRITON_INPUTS = (
     "stream",
     "num_draft_tokens",
     "temperature",
+    "top_p",
     "seed",
     "end_id",
     "return_perf_metrics",
@@ -145,7 +146,11 @@ def test_triton_streams_text_and_counts() -> None:
     server = Server()
     server.answer = stream({"text_output": "one "}, {"text_output": "two"}, LAST, gap=0.05)
     question = EndpointRequest(
-        (*HELLO.messages, ChatMessage("assistant", "Hi."), ChatMessage("user", "More")), 8, 0, ignore_eos=True
+        (*HELLO.messages, ChatMessage("assistant", "Hi."), ChatMessage("user", "More")),
+        8,
+        0,
+        ignore_eos=True,
+        top_p=0.5,
     )
     answer = ask(server, question, triton=True)
     assert answer.text == "one two"
@@ -158,6 +163,8 @@ def test_triton_streams_text_and_counts() -> None:
         "max_tokens": 8,
         "stream": True,
         "num_draft_tokens": 0,
+        "temperature": 0.0,  # With a top_p alone the model would sample.
+        "top_p": 0.5,
         "end_id": -1,
         "return_perf_metrics": True,
         "return_num_input_tokens": True,
