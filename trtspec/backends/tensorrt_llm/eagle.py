@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from trtspec.backends.tensorrt_llm.tree import TreeInside, choices
+from trtspec.backends.tensorrt_llm.tree import TreeInside, choices, fitted
 from trtspec.base.errors import ModelError
-from trtspec.base.findings import Finding, errors
+from trtspec.base.findings import Finding
 from trtspec.checkpoint.blueprint import Blueprint, draw
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping as RankMapping
@@ -23,7 +23,6 @@ from trtspec.checkpoint.mapping import misfit
 from trtspec.methods.method import Method
 from trtspec.models.families import decoder
 from trtspec.models.families.family import FamilyTensor, Split, TensorPart
-from trtspec.models.heads.check import check_head
 from trtspec.models.heads.eagle import TARGET_ARCHITECTURE, EagleDescription
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.sizes import Sizes
@@ -49,7 +48,6 @@ class EagleInside(TreeInside):
 
     @classmethod
     def usual(cls, source: Source, method: Method, head: HeadDescription | None) -> EagleInside:
-        assert head is not None, "a recipe names a head"
         return cls(fitting(source, head), tuple(choices(_DEPTH)), source)
 
     def of_size(self, size: int) -> EagleInside:
@@ -77,7 +75,6 @@ class EagleInside(TreeInside):
         return self.head.layer or {}
 
     def draw(self, source: Source, options: ConvertOptions) -> Blueprint:
-        fitting(source, self.head)
         blueprint = draw(source, options)
         inner = {path[:-1] for path in self.choices if len(path) > 1}
         config = {
@@ -137,15 +134,9 @@ class EagleInside(TreeInside):
         yield FamilyTensor(f"{net}.lm_head.weight", (TensorPart(logits, vocabulary, Split.VOCAB),))
 
 
-def fitting(source: Source, head: HeadDescription) -> EagleDescription:
+def fitting(source: Source, named: HeadDescription | None) -> EagleDescription:
     """Returns the head; raises ModelError for one, or a target, that the engine cannot have."""
-    if not isinstance(head, EagleDescription) or head.layer is None:
-        raise ModelError(head.folder, f"is a head of {head.method}, not EAGLE's", "name a head of EAGLE")
-    for found in errors(check_head(head, source)):
-        raise ModelError(head.folder, f"{found.subject}: {found.problem}", found.repair)
-    if source.model_type != _FAMILY:
-        problem = f"TensorRT-LLM has EAGLE for {_FAMILY}, not for {source.model_type}"
-        raise ModelError(source.folder / "config.json", problem, "take another method")
+    head = fitted(source, named, EagleDescription, "EAGLE", (_FAMILY,))
     if source.scheme:
         problem = "is FP8, and TensorRT-LLM's engines have EAGLE in float16 and bfloat16"
         raise ModelError(source.folder / "config.json", problem, "take the model that it was made of")
@@ -154,9 +145,10 @@ def fitting(source: Source, head: HeadDescription) -> EagleDescription:
             "has no fc.bias, and the layer of TensorRT-LLM's EAGLE has one (fc of models/llama/model.py)"
         )
         raise ModelError(head.folder, problem, "take a head that was trained with it")
+    layer = head.layer or {}
     for name, theirs in _shared(source).items():
-        if head.layer[name] != theirs:
-            problem = f"{name} is {head.layer[name]}, and the target's is {theirs}"
+        if layer[name] != theirs:
+            problem = f"{name} is {layer[name]}, and the target's is {theirs}"
             repair = "take a head in which it is the same: the engine has it once, for both"
             raise ModelError(head.folder / "config.json", problem, repair)
     return head

@@ -10,14 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from trtspec.backends.tensorrt_llm.tree import TreeInside, choices
-from trtspec.base.errors import ModelError
-from trtspec.base.findings import errors
+from trtspec.backends.tensorrt_llm.tree import TreeInside, choices, fitted
 from trtspec.checkpoint.blueprint import Blueprint, draw
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.methods.method import Method
 from trtspec.models.families.family import FamilyTensor, Split, TensorPart
-from trtspec.models.heads.check import check_head
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.medusa import TARGET_ARCHITECTURE, MedusaDescription
 from trtspec.models.source import Source
@@ -42,8 +39,7 @@ class MedusaInside(TreeInside):
 
     @classmethod
     def usual(cls, source: Source, method: Method, head: HeadDescription | None) -> MedusaInside:
-        assert head is not None, "a recipe names heads"
-        heads = fitting(source, head)
+        heads = fitted(source, head, MedusaDescription, "Medusa", _FAMILIES)
         return cls(heads, tuple(choices(heads.count)))
 
     def of_size(self, size: int) -> MedusaInside:
@@ -62,7 +58,6 @@ class MedusaInside(TreeInside):
         return f"{self.count} heads of Medusa"
 
     def draw(self, source: Source, options: ConvertOptions) -> Blueprint:
-        fitting(source, self.head)
         blueprint = draw(source, options)
         config = {
             **blueprint.config,
@@ -92,15 +87,3 @@ class MedusaInside(TreeInside):
                 yield FamilyTensor(f"{linear}.bias", (TensorPart(f"{theirs}.bias", (hidden,), Split.ROWS),))
             logits = TensorPart(f"{number}.{head.num_layers}.weight", (vocab, hidden), Split.VOCAB)
             yield FamilyTensor(f"{ours}.lm_head.weight", (logits,))
-
-
-def fitting(source: Source, head: HeadDescription) -> MedusaDescription:
-    """Returns the heads; raises ModelError for those, or a target, that the engine cannot have."""
-    if not isinstance(head, MedusaDescription):
-        raise ModelError(head.folder, f"is a head of {head.method}, not Medusa's", "name Medusa's heads")
-    for found in errors(check_head(head, source)):
-        raise ModelError(head.folder, f"{found.subject}: {found.problem}", found.repair)
-    if source.model_type not in _FAMILIES:
-        problem = f"TensorRT-LLM has Medusa for {', '.join(_FAMILIES)}, not for {source.model_type}"
-        raise ModelError(source.folder / "config.json", problem, "take another method")
-    return head

@@ -7,15 +7,19 @@ and then the third likeliest of the second.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
+from trtspec.base.errors import ModelError
+from trtspec.base.findings import errors
 from trtspec.checkpoint.blueprint import Blueprint
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.inside import DraftInside
 from trtspec.checkpoint.placement import place
 from trtspec.methods.heads import NODES
+from trtspec.models.heads.check import check_head
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.source import Source
 from trtspec.serving.executors.tensorrt_llm.runtime_draft import Choices, ChoicesTree
@@ -48,6 +52,31 @@ def choices(heads: int, size: int = NODES) -> list[Path]:
 def _likelihood(path: Path) -> float:
     """Returns the assumed probability that a path is the target's: each head is worse than the one before."""
     return prod(float(0.7 * 0.85**head * 0.35**rank) for head, rank in enumerate(path))
+
+
+Description = TypeVar("Description", bound=HeadDescription)
+
+
+def fitted(
+    source: Source,
+    head: HeadDescription | None,
+    kind: type[Description],
+    name: str,
+    families: Collection[str],
+) -> Description:
+    """Returns the head of a recipe; raises ModelError for one of another kind or target.
+
+    `name` is the kind's for people. Only engines of these `families` can have such a head inside.
+    """
+    assert head is not None, "a recipe names a head"
+    if not isinstance(head, kind):
+        raise ModelError(head.folder, f"is a head of {head.method}, not {name}'s", f"name a head of {name}")
+    for found in errors(check_head(head, source)):
+        raise ModelError(head.folder, f"{found.subject}: {found.problem}", found.repair)
+    if source.model_type not in families:
+        problem = f"TensorRT-LLM has {name} for {', '.join(families)}, not for {source.model_type}"
+        raise ModelError(source.folder / "config.json", problem, "take another method")
+    return head
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,14 @@ from safetensors.torch import load_file
 from tests.fakes.engine_dir import tiny_model
 from tests.fakes.heads import write_head, write_head_for
 from tests.unit.checkpoint.fp8_folders import AUTO_FP8, quantize
-from trtspec.backends.tensorrt_llm.medusa import MedusaInside, fitting
+from trtspec.backends.tensorrt_llm.medusa import MedusaInside
 from trtspec.backends.tensorrt_llm.tree import choices
 from trtspec.base.errors import ModelError
 from trtspec.checkpoint.convert import checkpoint_size, convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
 from trtspec.checkpoint.verify import verify
+from trtspec.methods.heads import MedusaMethod
 from trtspec.models.heads.medusa import MedusaDescription
 from trtspec.models.heads.reading import read_head
 from trtspec.models.source import Source, read_source
@@ -164,12 +165,12 @@ def test_a_head_that_the_tree_never_asks_is_left_out(target: Target, tmp_path: P
 def test_heads_of_another_target_are_refused(llama_folder: Callable[..., Path], target: Target) -> None:
     _, head = target()
     with pytest.raises(ModelError, match="hidden size"):
-        MedusaInside(head, TREE).draw(read_source(llama_folder()), ConvertOptions("float16"))
+        MedusaInside.usual(read_source(llama_folder()), MedusaMethod(kind="medusa"), head)
 
 
 def test_what_the_engine_cannot_have_is_refused(target: Target, tmp_path: Path) -> None:
-    (source, head), options = target(), ConvertOptions("float16")
+    (source, head), method = target(), MedusaMethod(kind="medusa")
     with pytest.raises(ModelError, match="not Medusa's"):
-        fitting(source, read_head(write_head(tmp_path / "other", "eagle")))
+        MedusaInside.usual(source, method, read_head(write_head(tmp_path / "other", "eagle")))
     with pytest.raises(ModelError, match="Medusa for llama, mistral, qwen2, not for qwen3"):
-        MedusaInside(head, TREE).draw(replace(source, model_type="qwen3"), options)
+        MedusaInside.usual(replace(source, model_type="qwen3"), method, head)
