@@ -45,6 +45,12 @@ class ServerBackend(Backend):
     longest_text = "the model's own, where memory allows"
     releases: ClassVar[tuple[ServerRelease, ...]]
     """The releases that serve a recipe, the default first."""
+    module: ClassVar[str]
+    """The module that Python runs."""
+    module_words: ClassVar[tuple[str, ...]] = ()
+    """The words between the module and the arguments."""
+    program: ClassVar[tuple[str, ...]]
+    """The words that stand for `python -m module` in the image."""
     lacking: ClassVar[Mapping[str, str]] = {}
     """The keys of a recipe that it lacks and others have, with what it does instead."""
     override: ClassVar[str | None] = None
@@ -130,9 +136,30 @@ class ServerBackend(Backend):
         """
         return longest
 
-    @abstractmethod
     def launch(self, wanted: LaunchInputs) -> ServerLaunch:
         """Returns how the server is started; pure."""
+        return ServerLaunch(
+            backend=self.name,
+            release=wanted.release.version,
+            module=self.module,
+            module_words=self.module_words,
+            program=self.program,
+            arguments=self.arguments(wanted),
+            image=wanted.image,
+            served_model_name=wanted.names[0],
+            files=self.files(wanted),
+            models=wanted.folders,
+            kv_bytes=wanted.kv_bytes or 0,
+            metrics_path=wanted.release.metrics_path,
+        )
+
+    @abstractmethod
+    def arguments(self, wanted: LaunchInputs) -> tuple[str, ...]:
+        """Returns the server's arguments but host and port; pure."""
+
+    def files(self, wanted: LaunchInputs) -> Mapping[str, str]:
+        """Returns the texts of files by their names, which `arguments` have as `{build}/NAME`; pure."""
+        return {}
 
 
 def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,10 +103,8 @@ def _launch(backend: ServerBackend, wanted: LaunchInputs, recipe: Recipe, facts:
     return replace(
         own,
         arguments=(*own.arguments, *recipe.engine.extra_args),
-        environment={**own.environment, **recipe.engine.environment},
+        environment=recipe.engine.environment,
         weights=sum(model.source.size for model in facts.all_models.values()),
-        kv_bytes=wanted.kv_bytes or 0,
-        metrics_path=wanted.release.metrics_path,
     )
 
 

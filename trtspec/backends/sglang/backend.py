@@ -10,12 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from trtspec.backends.backend import Unsupported
-from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.backend import ONE_SOURCE, ServerBackend
 from trtspec.backends.served.inputs import LaunchInputs, ServerRelease
 from trtspec.backends.served.rules import MtpSupport
 from trtspec.backends.sglang.flags import FLAGS, LONGER, TOOL
-from trtspec.backends.sglang.launch import launch
+from trtspec.backends.sglang.launch import arguments
 from trtspec.backends.sglang.tree import misplaced, tree_of
 from trtspec.base.findings import Finding
 from trtspec.methods.method import AT_ONCE, TRANSLATES
@@ -51,6 +50,8 @@ class SglangBackend(ServerBackend):
     title = "SGLang"
     packages = ("sglang",)
     needs_gpu = "SGLang's releases for a CPU are built from source"
+    module = "sglang.launch_server"
+    program = ("python3", "-m", "sglang.launch_server")
     releases = (ServerRelease("0.5.23", "lmsysorg/sglang:v0.5.23"),)
     flags = FLAGS
     override = LONGER.override
@@ -99,8 +100,8 @@ class SglangBackend(ServerBackend):
         tree.check(choose, longest)
         return tree.num_nodes(longest)
 
-    def launch(self, wanted: LaunchInputs) -> ServerLaunch:
-        return launch(wanted)
+    def arguments(self, wanted: LaunchInputs) -> tuple[str, ...]:
+        return arguments(wanted)
 
     def tools(self) -> tuple[MigrationTool, ...]:
         return (TOOL,)

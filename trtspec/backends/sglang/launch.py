@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.inputs import LaunchInputs, LaunchOption, words
 
 METHODS = {
@@ -20,7 +19,7 @@ STEPWISE = ("STANDALONE", "EAGLE", "EAGLE3", "NEXTN")
 _UNQUANTIZED = "unquant"
 
 
-def launch(wanted: LaunchInputs) -> ServerLaunch:
+def arguments(wanted: LaunchInputs) -> tuple[str, ...]:
     target = wanted.target
     options: dict[str, LaunchOption] = {
         "--model-path": target.place,
@@ -37,16 +36,7 @@ def launch(wanted: LaunchInputs) -> ServerLaunch:
         "--enable-metrics": True,
         **speculation(wanted),
     }
-    return ServerLaunch(
-        backend="sglang",
-        release=wanted.release.version,
-        module="sglang.launch_server",
-        program=("python3", "-m", "sglang.launch_server"),
-        arguments=words(options),
-        image=wanted.image,
-        served_model_name=wanted.names[0],
-        models=wanted.folders,
-    )
+    return words(options)
 
 
 def speculation(wanted: LaunchInputs) -> dict[str, LaunchOption]:

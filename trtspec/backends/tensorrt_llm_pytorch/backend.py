@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from trtspec.backends.backend import Unsupported
-from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.backend import ONE_SOURCE, ServerBackend
 from trtspec.backends.served.inputs import LaunchInputs, LaunchOption, ServerRelease, words
 from trtspec.backends.served.rules import MtpSupport
@@ -90,6 +89,8 @@ class TensorRtLlmPyTorchBackend(ServerBackend):
     fp8 = "only a model that is published in FP8 is: name one, as ModelOpt exports it"
     quantizes = False  # it ignores what it is told (`CachedModelLoader` in llmapi/llm_utils.py)
     pins_drafts = False  # it would take the latest: `speculative_model_dir` has no revision
+    module = "tensorrt_llm.commands.serve"
+    program = ("trtllm-serve",)
     releases = tuple(map(_release, ("1.2.1", "1.2.0", "1.1.0", "1.0.0")))
     flags = FLAGS
     methods: ClassVar[Mapping[str, Unsupported | None]] = {
@@ -135,7 +136,7 @@ class TensorRtLlmPyTorchBackend(ServerBackend):
         """Returns that no `model_max_length` counts: `infer_max_seq_len` (modeling_utils.py) reads none."""
         return {"model_max_length": None}
 
-    def launch(self, wanted: LaunchInputs) -> ServerLaunch:
+    def arguments(self, wanted: LaunchInputs) -> tuple[str, ...]:
         """Returns what `commands/serve.py` and `llmapi/llm_args.py` of TensorRT-LLM 1.0 to 1.2 accept.
 
         Its sizes are options, since not all of these releases take them from a file of configuration, where
@@ -150,17 +151,10 @@ class TensorRtLlmPyTorchBackend(ServerBackend):
             "--max_num_tokens": wanted.max_num_tokens,
             "--extra_llm_api_options": f"{{build}}/{FILE}",
         }
-        return ServerLaunch(
-            backend="tensorrt_llm_pytorch",
-            release=wanted.release.version,
-            module="tensorrt_llm.commands.serve",
-            program=("trtllm-serve",),
-            arguments=("serve", wanted.target.place, *words(options)),
-            image=wanted.image,
-            served_model_name=wanted.names[0],
-            files={FILE: yaml11.dump(configuration(wanted))},
-            models=wanted.folders,
-        )
+        return ("serve", wanted.target.place, *words(options))
+
+    def files(self, wanted: LaunchInputs) -> Mapping[str, str]:
+        return {FILE: yaml11.dump(configuration(wanted))}
 
     def tools(self) -> tuple[MigrationTool, ...]:
         return (TOOL,)

