@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.methods.method import Method
+from trtspec.pipeline.engine.engine_options import BuildOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +50,10 @@ class LaunchInputs:
     draft: LaunchModel | None
     method: Method
     num_draft_tokens: int
-    dtype: str
-    """The dtype of the unquantized weights of all models."""
-    fp8_kv_cache: bool
-    """True if the KV caches of all models are FP8."""
-    tensor: int
-    pipeline: int
-    max_batch_size: int
-    max_seq_len: int
-    max_num_tokens: int
+    checkpoint: ConvertOptions
+    """The ranks, and the precision: of all models, but for their weights where these are quantized."""
+    options: BuildOptions
+    """The sizes."""
     enable_chunked_context: bool
     kv_bytes: int | None
     """The bytes of the KV caches where the server cannot choose them itself, on a CPU; None on a GPU."""

@@ -57,7 +57,7 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
         engines[Role.DRAFT] = _draft(choose, backend, draft, engines[Role.TARGET])
         engines = depending(choose, engines, None)
     engines = with_texts(choose, engines, facts.head.head if facts.head else None, backend.longer_than_head)
-    target, options = engines[Role.TARGET], engines[Role.TARGET].options
+    target = engines[Role.TARGET]
     _choose_method(choose)
     name = choose("serving.model_name", backend.served_name(loaded), "the model, as its own server names it")
     places = _places(choose, facts, engines, output)
@@ -73,13 +73,8 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
         draft=drafting,
         method=recipe.speculation.method,
         num_draft_tokens=length,
-        dtype=target.checkpoint.dtype,
-        fp8_kv_cache=target.checkpoint.fp8_kv_cache,
-        tensor=target.checkpoint.mapping.tp_size,
-        pipeline=target.checkpoint.mapping.pp_size,
-        max_batch_size=options.max_batch_size,
-        max_seq_len=options.max_seq_len,
-        max_num_tokens=options.max_num_tokens,
+        checkpoint=target.checkpoint,
+        options=target.options,
         enable_chunked_context=target.enable_chunked_context,
         kv_bytes=_kv_bytes(engines, _own_layers(recipe, facts)) if recipe.hardware.gpu == gpus.NONE else None,
     )

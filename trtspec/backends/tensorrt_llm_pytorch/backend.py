@@ -33,9 +33,9 @@ def configuration(wanted: LaunchInputs) -> dict[str, Any]:
     """Returns the file: fields of `LlmArgs`."""
     values: dict[str, Any] = {
         "revision": wanted.target.revision,
-        "dtype": wanted.dtype,
+        "dtype": wanted.checkpoint.dtype,
         "enable_chunked_prefill": wanted.enable_chunked_context,
-        "kv_cache_config": {"dtype": "fp8"} if wanted.fp8_kv_cache else None,
+        "kv_cache_config": {"dtype": "fp8"} if wanted.checkpoint.fp8_kv_cache else None,
         # Without this it has no metrics for Prometheus.
         "return_perf_metrics": bool(wanted.release.metrics_path) or None,
         # Only a draft that is part of the target's model is run beside the scheduler's next step.
@@ -144,11 +144,11 @@ class TensorRtLlmPyTorchBackend(ServerBackend):
         """
         options: dict[str, LaunchOption] = {
             "--backend": "pytorch",
-            "--tp_size": wanted.tensor,
-            "--pp_size": wanted.pipeline,
-            "--max_batch_size": wanted.max_batch_size,
-            "--max_seq_len": wanted.max_seq_len,
-            "--max_num_tokens": wanted.max_num_tokens,
+            "--tp_size": wanted.checkpoint.mapping.tp_size,
+            "--pp_size": wanted.checkpoint.mapping.pp_size,
+            "--max_batch_size": wanted.options.max_batch_size,
+            "--max_seq_len": wanted.options.max_seq_len,
+            "--max_num_tokens": wanted.options.max_num_tokens,
             "--extra_llm_api_options": f"{{build}}/{FILE}",
         }
         return ("serve", wanted.target.place, *words(options))

@@ -122,21 +122,21 @@ class VllmBackend(ServerBackend):
 
     def arguments(self, wanted: LaunchInputs) -> tuple[str, ...]:
         """Returns the arguments of `vllm serve`: those of `EngineArgs` and of `SpeculativeConfig`."""
-        target = wanted.target
+        target, pipeline = wanted.target, wanted.checkpoint.mapping.pp_size
         options: dict[str, LaunchOption] = {
             "--revision": target.revision,
             "--tokenizer-revision": target.revision,
             "--served-model-name": wanted.names,
             "--load-format": "safetensors",
-            "--dtype": wanted.dtype,
+            "--dtype": wanted.checkpoint.dtype,
             "--quantization": "fp8" if target.quantize else None,
-            "--kv-cache-dtype": "fp8" if wanted.fp8_kv_cache else None,
+            "--kv-cache-dtype": "fp8" if wanted.checkpoint.fp8_kv_cache else None,
             "--kv-cache-memory-bytes": wanted.kv_bytes,
-            "--tensor-parallel-size": wanted.tensor,
-            "--pipeline-parallel-size": wanted.pipeline if wanted.pipeline > 1 else None,
-            "--max-num-seqs": wanted.max_batch_size,
-            "--max-model-len": wanted.max_seq_len,
-            "--max-num-batched-tokens": wanted.max_num_tokens,
+            "--tensor-parallel-size": wanted.checkpoint.mapping.tp_size,
+            "--pipeline-parallel-size": pipeline if pipeline > 1 else None,
+            "--max-num-seqs": wanted.options.max_batch_size,
+            "--max-model-len": wanted.options.max_seq_len,
+            "--max-num-batched-tokens": wanted.options.max_num_tokens,
             "--no-enable-chunked-prefill": not wanted.enable_chunked_context,
             "--speculative-config": json.dumps(speculation(wanted)),
         }

@@ -8,11 +8,14 @@ from pathlib import Path
 from tests.servers_of_others import server_named
 from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.served.inputs import LaunchInputs, LaunchModel
+from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.checkpoint.mapping import Mapping
 from trtspec.cluster.kubernetes.deriving import derive
 from trtspec.cluster.kubernetes.of_server import of_server
 from trtspec.cluster.kubernetes.values import Values
 from trtspec.methods.draft_model import DraftModelMethod
 from trtspec.methods.lookup import Ngram
+from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.recipe.loader import LoadedRecipe, loads
 
 TARGET, DRAFT = "Qwen/Qwen3-32B", "Qwen/Qwen3-0.6B"
@@ -39,28 +42,23 @@ def loaded(backend: str, section: str = "", target: str = TARGET) -> LoadedRecip
 def launch(backend: str, target: str = TARGET) -> ServerLaunch:
     """What its build is started with."""
     server = server_named(backend)
-    release, is_drafted = server.release_of(None), server.pins_drafts
+    is_drafted = server.pins_drafts
     served = LaunchModel(
         target, None if target.startswith("/") else "9216db5781bf21249d130ec9da846c4624c16137"
     )
     wanted = LaunchInputs(
-        release=release,
+        release=server.release_of(None),
         names=(server.served_name(loaded(backend, target=target)),),
         target=served,
         draft=LaunchModel(DRAFT, "c1899de289a04d12100db370d81485cdf75e47ca") if is_drafted else None,
         method=DraftModelMethod(kind="draft_model") if is_drafted else Ngram(kind="ngram"),
         num_draft_tokens=4,
-        dtype="bfloat16",
-        fp8_kv_cache=False,
-        tensor=2,
-        pipeline=1,
-        max_batch_size=32,
-        max_seq_len=8192,
-        max_num_tokens=8192,
+        checkpoint=ConvertOptions("bfloat16", Mapping(2)),
+        options=BuildOptions(32, 8191, 8192, 8192),
         enable_chunked_context=True,
         kv_bytes=None,
     )
-    return replace(server.launch(wanted), weights=WEIGHTS, metrics_path=release.metrics_path)
+    return replace(server.launch(wanted), weights=WEIGHTS)
 
 
 def values(backend: str, section: str = "", namespace: str | None = None, target: str = TARGET) -> Values:

@@ -9,9 +9,12 @@ import pytest
 
 from tests.servers_of_others import SERVERS, server_named
 from trtspec.backends.served.inputs import LaunchInputs, LaunchModel
+from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.checkpoint.mapping import Mapping
 from trtspec.methods.draft_model import DraftModelMethod
 from trtspec.methods.lookup import Ngram
 from trtspec.methods.method import Method
+from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.recipe.loader import loads
 from trtspec.recipe.migration.importing import recipe_of
 
@@ -26,13 +29,8 @@ def wanted(backend: str, method: Method) -> LaunchInputs:
         draft=LaunchModel("org/small", "1" * 40) if method.has_model else None,
         method=method,
         num_draft_tokens=5,
-        dtype="bfloat16",
-        fp8_kv_cache=False,
-        tensor=4,
-        pipeline=1,
-        max_batch_size=12,
-        max_seq_len=6144,
-        max_num_tokens=2048,
+        checkpoint=ConvertOptions("bfloat16", Mapping(4)),
+        options=BuildOptions(12, 6143, 6144, 2048),
         enable_chunked_context=True,
         kv_bytes=None,
     )
