@@ -52,7 +52,7 @@ class FleetRequirements:
     demand: Demand
     bounds: LatencyBounds
     start: Start
-    places: float = 0.8
+    places: float
     """The autoscaler's target: the share of the slots in use."""
     price: float | None = None
     """The price of a GPU's hour; None if unknown."""

@@ -13,8 +13,7 @@ from trtspec.base.errors import TrtspecError
 from trtspec.cli.terminal.options import BackendOption, ForceOption
 from trtspec.cli.terminal.output import out
 from trtspec.recipe.gpus import GPUS, NONE
-from trtspec.recipe.shipped import shipped
-from trtspec.recipe.starter import STARTER
+from trtspec.recipe.shipped import STARTER, shipped
 
 if TYPE_CHECKING:
     from trtspec.recipe.migration.command import OwnFlags

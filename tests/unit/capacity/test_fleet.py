@@ -93,14 +93,17 @@ def test_a_replica_that_was_wanted_before_the_burst_is_none_that_it_called_for()
 
 def test_bursts_in_which_nobody_comes_are_not_told() -> None:
     question = FleetRequirements(
-        Demand(0.001, LENGTHS, burst=BurstSection(factor=2.0, seconds=1, every=900)), LatencyBounds(), START
+        Demand(0.001, LENGTHS, burst=BurstSection(factor=2.0, seconds=1, every=900)),
+        LatencyBounds(),
+        START,
+        0.8,
     )
     assert checked(question, arm(question, server(0.7), WEIGHT), 0, silent).burst is None
 
 
 def test_what_was_seen_is_of_as_many_replicas_as_are_told() -> None:
     """So bunched that the last try misses the bound as well."""
-    question = FleetRequirements(Demand(60.0, LENGTHS, burstiness=100.0), LatencyBounds(BOUND_S), START)
+    question = FleetRequirements(Demand(60.0, LENGTHS, burstiness=100.0), LatencyBounds(BOUND_S), START, 0.8)
     found = checked(question, arm(question, server(0.7), WEIGHT), 0, silent)
     assert found.usual is not None
     assert found.seen == at_usual_rate(found.replica, found.usual, question.demand, 0, silent)

@@ -11,7 +11,7 @@ import yaml
 
 from trtspec.base.errors import RecipeError
 from trtspec.recipe.edit import edit
-from trtspec.recipe.starter import STARTER
+from trtspec.recipe.shipped import STARTER
 
 TINY = (Path(__file__).parents[3] / "recipes/tiny/recipe.yaml").read_text()
 HERE = Path("recipe.yaml")

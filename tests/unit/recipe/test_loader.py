@@ -12,7 +12,7 @@ from trtspec.base.roles import Role
 from trtspec.methods.table import METHODS
 from trtspec.recipe.loader import load, model_location
 from trtspec.recipe.schema import Recipe
-from trtspec.recipe.starter import STARTER
+from trtspec.recipe.shipped import STARTER
 
 MINIMAL = "name: pair\ntarget: {model: a/big}\ndraft: {model: a/small}\nhardware: {gpu: h100}\n"
 DESIGN = """\

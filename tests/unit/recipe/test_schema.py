@@ -16,7 +16,7 @@ from trtspec.base.errors import RecipeError
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.loader import load
 from trtspec.recipe.schema import Recipe, json_schema
-from trtspec.recipe.starter import STARTER
+from trtspec.recipe.shipped import STARTER
 
 SCHEMA = json_schema()
 

@@ -22,10 +22,8 @@ from trtspec.measure.workloads.synthetic import NAME, read_shape
 from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.plan.speed import pair_of, unforeseeable
 from trtspec.pipeline.store.store import Store, find_entry
+from trtspec.recipe.kubernetes import Autoscaling
 from trtspec.serving.tokenizer import Tokenizer
-
-PLACES = 0.8
-"""The default of `kubernetes.autoscaling.places`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +77,9 @@ def _question(made: BuildPlan, wanted: FleetOptions) -> FleetRequirements:
         raise UnavailableError("the fleet", problem, "ask for shorter ones, or build for longer ones")
     first, token = asked.time_to_first_token_ms, asked.inter_token_ms
     bounds = LatencyBounds(first and first / 1000, token and token / 1000)
-    scaling = recipe.kubernetes.autoscaling
+    scaling = recipe.kubernetes.autoscaling or Autoscaling(max_replicas=1)
     price = asked.price_per_gpu_hour.get(recipe.hardware.gpu)
-    places = float(scaling.places) if scaling else PLACES
-    return FleetRequirements(demand, bounds, asked.start, places, price)
+    return FleetRequirements(demand, bounds, asked.start, float(scaling.places), price)
 
 
 def _lengths(made: BuildPlan, wanted: FleetOptions) -> Lengths:

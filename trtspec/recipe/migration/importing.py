@@ -127,7 +127,7 @@ def _recipe(
     for role in ("target", "draft"):
         if values.get(key := f"{role}.quantization.weights") == "fp8":
             reading.say(key, backend_named(str(values["engine.backend"])).fp8)
-    text = recipe_text(_ordered(values, reading.origins), reading.origins, f"From a command of {tool.name}.")
+    text = recipe_text(values, reading.origins, f"From a command of {tool.name}.")
     text, loaded, removed = settle(text, path)
     text = text.replace("\n\n\n", "\n\n")  # A section that went has left its empty line.
     for finding in removed:
@@ -189,20 +189,6 @@ def _tell_draft(reading: FlagReading) -> None:
     for key, flag in reading.origins.items():
         if key.startswith("draft."):
             reading.lose(flag, "it goes with its method; the text itself proposes instead")
-
-
-def _ordered(values: Mapping[str, Any], origins: dict[str, str]) -> dict[str, Any]:
-    """Returns the keys with a method's options in its section, beside its kind."""
-    found = dict(values)
-    options = {key: value for key, value in found.items() if key.startswith("speculation.method.")}
-    if options:
-        kind = "speculation.method.kind"
-        found[kind] = found.pop("speculation.method")
-        if flag := origins.get("speculation.method"):
-            origins[kind] = flag
-        for key in options:
-            found[key] = found.pop(key)
-    return found
 
 
 def _ranks(values: Mapping[str, Any]) -> int:

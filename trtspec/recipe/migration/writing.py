@@ -19,25 +19,25 @@ def recipe_text(values: Mapping[str, Any], origins: Mapping[str, str], head: str
         if not keys:
             continue
         if any("." in key for key in keys):
-            lines += ["", f"{section}:", *_block(keys, origins, len(section) + 1, 2)]
+            lines += ["", f"{section}:", *_block(keys, origins, f"{section}.", 2)]
         else:
             lines.append(_line(0, section, keys[section], origins.get(section)))
     return "\n".join(lines) + "\n"
 
 
-def _block(keys: Mapping[str, Any], origins: Mapping[str, str], begin: int, indent: int) -> list[str]:
-    """Returns the lines of the keys with the same beginning, up to the character `begin`."""
-    lines, done = [], set[str]()
-    for key, value in keys.items():
-        name, dot, _ = key[begin:].partition(".")
-        if name in done:
+def _block(keys: Mapping[str, Any], origins: Mapping[str, str], path: str, indent: int) -> list[str]:
+    """Returns the lines of the keys below a path. The value of a section is its kind."""
+    lines = []
+    for name in dict.fromkeys(key.removeprefix(path).partition(".")[0] for key in keys):
+        key = path + name
+        inner = {other: value for other, value in keys.items() if other.startswith(f"{key}.")}
+        if not inner:
+            lines.append(_line(indent, name, keys[key], origins.get(key)))
             continue
-        done.add(name)
-        if dot:
-            inner = {other: value for other, value in keys.items() if other[begin:].startswith(f"{name}.")}
-            lines += [f"{' ' * indent}{name}:", *_block(inner, origins, begin + len(name) + 1, indent + 2)]
-        else:
-            lines.append(_line(indent, name, value, origins.get(key)))
+        lines.append(f"{' ' * indent}{name}:")
+        if key in keys:
+            lines.append(_line(indent + 2, "kind", keys[key], origins.get(key)))
+        lines += _block(inner, origins, f"{key}.", indent + 2)
     return lines
 
 
