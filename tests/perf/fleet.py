@@ -262,8 +262,9 @@ def compared(
     whole = percentiles([one.end_to_end for one in block.samples])
     assert first is not None
     assert whole is not None
-    simulated_first = _middle([one.time_to_first_token for one in outcomes])
-    simulated_whole = _middle([one.end_to_end for one in outcomes])
+    firsts = [percentiles([each.time_to_first_token for each in one.done]) for one in outcomes]
+    wholes = [percentiles([each.end_to_end for each in one.done]) for one in outcomes]
+    simulated_first, simulated_whole = _middle(firsts), _middle(wholes)
     told = {
         "seed": seed,
         "requests": len(asked),
@@ -276,9 +277,9 @@ def compared(
         "end_to_end_p95_s": {"real": round(whole.p95, 4), "simulated": round(simulated_whole, 4)},
         "p50_s": {
             "first token, real": round(first.p50, 4),
-            "simulated": round(_median([one.time_to_first_token for one in outcomes]), 4),
+            "simulated": round(_median(firsts), 4),
             "end to end, real": round(whole.p50, 4),
-            "simulated, end to end": round(_median([one.end_to_end for one in outcomes]), 4),
+            "simulated, end to end": round(_median(wholes), 4),
         },
         "off": {
             "first token, p95": round(abs(simulated_first / first.p95 - 1), 3),

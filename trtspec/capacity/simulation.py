@@ -11,7 +11,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from statistics import fmean
 from typing import Literal
 
 from trtspec.base.progress import Advance
@@ -19,10 +18,8 @@ from trtspec.capacity.autoscaler import Autoscaler, ReplicaScaling
 from trtspec.capacity.demand import SimulatedRequest
 from trtspec.capacity.tempo import Replica
 from trtspec.capacity.worker import Done, Worker
-from trtspec.measure.bench.result import Percentiles
-from trtspec.measure.bench.statistics import percentiles
 
-Routing = Literal["random", "round_robin", "least_requests"]
+Routing = Literal["random", "least_requests"]
 """`random` is how a Kubernetes Service routes connections (kube-proxy with iptables). `least_requests` is how
 gateways route that count requests."""
 
@@ -39,13 +36,10 @@ class Router:
             return ready[self._dice.randrange(len(ready))]
         self._next += 1
         turn = self._next % len(ready)
-        if self._routing == "round_robin":
-            return ready[turn]
         # Among replicas with equally few requests it takes the next one.
         return min((*ready[turn:], *ready[:turn]), key=lambda worker: worker.present)
 
 
-MOST_WAITING = 10**9
 _ARRIVAL, _TURN, _READY, _SCRAPE, _SYNC = range(5)
 
 
@@ -59,8 +53,6 @@ class Setup:
     routing: Routing = "random"
     scaling: ReplicaScaling | None = None
     """The autoscaler's options; None keeps the number of replicas."""
-    most_waiting: int = MOST_WAITING
-    """The number of requests that may wait at each replica; further ones are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,36 +60,17 @@ class FleetOutcome:
     """The result of a simulation, which ends when the last request is answered."""
 
     done: tuple[Done, ...]
-    """The requests that were answered."""
-    refused: int
-    """The number of requests that were refused."""
+    """The requests, in the order of their last tokens."""
     seconds: float
     """The time until the last answer."""
     present: float
     """The mean number of requests in the fleet."""
     replicas: float
     """The mean number of replicas, starting ones included."""
-    most_replicas: int
     use: float
     """The share of time in which a ready replica was at work."""
     started: tuple[float, ...] = ()
     """The times at which further replicas became ready."""
-
-    @property
-    def time_to_first_token(self) -> Percentiles | None:
-        return percentiles([one.time_to_first_token for one in self.done])
-
-    @property
-    def inter_token(self) -> Percentiles | None:
-        return percentiles([one.inter_token for one in self.done if one.inter_token is not None])
-
-    @property
-    def end_to_end(self) -> Percentiles | None:
-        return percentiles([one.end_to_end for one in self.done])
-
-    @property
-    def mean_end_to_end(self) -> float:
-        return fmean(one.end_to_end for one in self.done)
 
     def between(self, begin: float, end: float) -> tuple[Done, ...]:
         """Returns the requests that came between two times."""
@@ -130,10 +103,8 @@ class _Simulation:
         self._scraped = 0
         self._next = 0
         self._done: list[Done] = []
-        self._refused = 0
         self._now = self._present_s = self._replicas_s = self._ready_s = 0.0
         self._present = 0
-        self._most = setup.replicas
         self._workers = list(self._ready)
         self._started: list[float] = []
 
@@ -162,18 +133,15 @@ class _Simulation:
         busy = sum(worker.busy_s for worker in self._workers)
         return FleetOutcome(
             done=tuple(self._done),
-            refused=self._refused,
             seconds=self._now,
             present=self._present_s / self._now if self._now else 0.0,
             replicas=self._replicas_s / self._now if self._now else float(self._setup.replicas),
-            most_replicas=self._most,
             use=busy / self._ready_s if self._ready_s else 0.0,
             started=tuple(self._started),
         )
 
     def _worker(self) -> Worker:
-        setup = self._setup
-        return Worker(setup.replica, setup.most_waiting, f"drafts {self._seed} {next(self._order)}")
+        return Worker(self._setup.replica, f"drafts {self._seed} {next(self._order)}")
 
     def _push(self, time: float, kind: int, worker: Worker | None = None) -> None:
         version = worker.version if worker else 0
@@ -197,12 +165,10 @@ class _Simulation:
             self._advance(100)
         worker = self._router.choose(self._ready)
         before = worker.version
-        if worker.take(job, self._now):
-            self._present += 1
-            if worker.version != before:
-                self._go_on(worker)
-        else:
-            self._refused += 1
+        worker.take(job, self._now)
+        self._present += 1
+        if worker.version != before:
+            self._go_on(worker)
         self._await_job()
 
     def _finish(self, worker: Worker) -> None:
@@ -245,7 +211,6 @@ class _Simulation:
             self._push(self._now + scaling.start_s, _READY)
         for _ in range(wanted, replicas):
             self._give_up()
-        self._most = max(self._most, wanted)
         self._push(self._now + scaling.sync_s, _SYNC)
 
     def _give_up(self) -> None:

@@ -11,6 +11,7 @@ from trtspec.capacity.demand import SimulatedRequest
 from trtspec.capacity.tempo import Replica, Turn
 from trtspec.serving.admission import Admission, Ticket
 
+_MOST_WAITING = 10**9
 _STEPS = 32
 """The largest number of steps without drafts before the growing contexts are updated."""
 
@@ -73,15 +74,14 @@ class Worker:
     step. One that arrives during drafting gets a draft before all are verified.
     """
 
-    def __init__(self, replica: Replica, most_waiting: int, seed: str) -> None:
+    def __init__(self, replica: Replica, seed: str) -> None:
         self._replica, self._dice = replica, random.Random(seed)  # noqa: S311
-        self._admission = Admission(replica.places, replica.kv_tokens, most_waiting)
+        self._admission = Admission(replica.places, replica.kv_tokens, _MOST_WAITING)
         self._texts: dict[Ticket, _Text] = {}
         self._working: dict[Ticket, _Text] = {}
         self._run: _Run | None = None
         self.version = 0
         self.busy_s = 0.0
-        self.turns = 0
 
     @property
     def present(self) -> int:
@@ -89,32 +89,23 @@ class Worker:
         return len(self._texts)
 
     @property
-    def waiting(self) -> int:
-        return self._admission.waiting
-
-    @property
     def end(self) -> float | None:
         """The end of the current iterations; None while idle."""
         return self._run.end if self._run else None
 
-    def take(self, job: SimulatedRequest, now: float) -> bool:
-        """Takes a request, and returns whether it could. That may make `end` earlier."""
+    def take(self, job: SimulatedRequest, now: float) -> None:
+        """Takes a request. That may make `end` earlier."""
         ticket = Ticket(job.input + job.output + self._replica.longest_draft)
-        answer = self._admission.arrive(ticket)
-        if answer is None:
-            return False
         text = self._texts[ticket] = _Text(job, job.input, job.output)
-        if answer:
+        if self._admission.arrive(ticket):
             self._working[ticket] = text
             self._join(text, now)
-        return True
 
     def finish(self, now: float) -> list[Done]:
         """Finishes the current iterations, and starts the next one; returns the answered requests."""
         run = self._run
         assert run is not None
         self.busy_s += run.steps * run.seconds
-        self.turns += run.steps
         self._run = None
         done: list[Done] = []
         for ticket, text in list(self._working.items()):

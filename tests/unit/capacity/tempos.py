@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from statistics import fmean
 
 from trtspec.capacity.demand import Lengths
+from trtspec.capacity.simulation import FleetOutcome
 from trtspec.capacity.tempo import Replica, Turn
 
 STEP_S = 1e-3
@@ -26,6 +28,10 @@ class Flat:
 
     def prompt_s(self, tokens: float, has_drafts: bool) -> float:
         return self.prompt * tokens
+
+
+def mean_end_to_end(outcome: FleetOutcome) -> float:
+    return fmean(one.end_to_end for one in outcome.done)
 
 
 def replica(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.capacity.tempos import STEP_S, Flat, exponential, replica
+from tests.unit.capacity.tempos import STEP_S, Flat, exponential, mean_end_to_end, replica
 from trtspec.capacity.autoscaler import ReplicaScaling
 from trtspec.capacity.demand import Demand, Lengths, SimulatedRequest, jobs
 from trtspec.capacity.queueing import states
@@ -29,7 +29,7 @@ def test_exponential_answers_wait_as_in_m_m_k(places: int, use: float) -> None:
     assert queue is not None
     waits = [one.time_to_first_token for run in runs for one in run.done]
     assert sum(wait > 2 * STEP_S for wait in waits) / len(waits) == pytest.approx(queue.full, rel=0.1)
-    assert fmean(run.mean_end_to_end for run in runs) - mean == pytest.approx(queue.mean_wait, rel=0.35)
+    assert fmean(mean_end_to_end(run) for run in runs) - mean == pytest.approx(queue.mean_wait, rel=0.35)
     assert fmean(run.present for run in runs) == pytest.approx(queue.mean_present, rel=0.04)
 
 
@@ -38,7 +38,7 @@ def test_equal_answers_wait_as_in_m_d_1() -> None:
     answer, use = 100, 0.7
     demand = Demand(use / (answer * STEP_S), Lengths(((1, answer),)))
     outcome = simulate(Setup(replica(places=1), 1), jobs(demand, 30_000 / demand.rate, 5), 5)
-    wait = outcome.mean_end_to_end / (answer * STEP_S) - 1
+    wait = mean_end_to_end(outcome) / (answer * STEP_S) - 1
     assert wait == pytest.approx(use / (2 * (1 - use)), rel=0.08)
     assert outcome.use == pytest.approx(use, rel=0.03)
 
@@ -92,16 +92,11 @@ def test_the_cache_bounds_who_is_at_work() -> None:
     assert firsts == pytest.approx([STEP_S, 2 * STEP_S, 51 * STEP_S])
 
 
-def test_a_full_line_refuses() -> None:
-    outcome = simulate(Setup(replica(places=1), 1, most_waiting=2), [SimulatedRequest(0.0, 1, 10)] * 5, 0)
-    assert (len(outcome.done), outcome.refused) == (3, 2)
-
-
 def test_whoever_counts_shares_better() -> None:
     demand = Demand(0.85 * 3 * 4 / 0.5, exponential(500))
     asked = jobs(demand, 300, 7)
-    ways: tuple[Routing, ...] = ("random", "round_robin", "least_requests")
-    found = [simulate(Setup(replica(), 3, way), asked, 7).mean_end_to_end for way in ways]
+    ways: tuple[Routing, ...] = ("random", "least_requests")
+    found = [mean_end_to_end(simulate(Setup(replica(), 3, way), asked, 7)) for way in ways]
     assert found == sorted(found, reverse=True)
 
 
@@ -113,9 +108,9 @@ def test_an_autoscaler_is_late_by_what_it_waits_for() -> None:
     outcome = simulate(Setup(replica(), 1, "least_requests", scaling), asked, 0)
     assert outcome.started[0] > 100 + 60
     assert outcome.started[0] < 100 + 60 + scaling.scrape_s + 2 * scaling.sync_s
-    assert outcome.most_replicas > 5
+    assert len(outcome.started) > 4
     late = simulate(Setup(replica(), 1, "least_requests"), asked, 0)
-    assert outcome.mean_end_to_end < late.mean_end_to_end / 2
+    assert mean_end_to_end(outcome) < mean_end_to_end(late) / 2
 
 
 def _setups() -> st.SearchStrategy[Setup]:
@@ -138,8 +133,8 @@ def _setups() -> st.SearchStrategy[Setup]:
         st.floats(0.5, 50),
         stabilization_s=st.just(30.0),
     )
-    routings: st.SearchStrategy[Routing] = st.sampled_from(["random", "round_robin", "least_requests"])
-    return st.builds(Setup, replicas, st.integers(1, 4), routings, scaling, st.sampled_from([0, 3, 10**9]))
+    routings: st.SearchStrategy[Routing] = st.sampled_from(["random", "least_requests"])
+    return st.builds(Setup, replicas, st.integers(1, 4), routings, scaling)
 
 
 def _jobs() -> st.SearchStrategy[list[SimulatedRequest]]:
@@ -154,7 +149,7 @@ def _jobs() -> st.SearchStrategy[list[SimulatedRequest]]:
 def test_nothing_is_lost_and_little_holds(setup: Setup, asked: list[SimulatedRequest], seed: int) -> None:
     """Little: the mean number of requests is their rate times the mean time that each stays."""
     outcome = simulate(setup, asked, seed)
-    assert len(outcome.done) + outcome.refused == len(asked)
+    assert len(outcome.done) == len(asked)
     assert all(one.job.arrival < one.first <= one.ended for one in outcome.done)
     stayed = sum(one.end_to_end for one in outcome.done)
     assert outcome.present * outcome.seconds == pytest.approx(stayed, rel=1e-9, abs=1e-9)
@@ -170,5 +165,5 @@ def test_a_seed_is_another_run() -> None:
     asked = [jobs(demand, 60, seed) for seed in (0, 0, 1)]
     assert asked[0] == asked[1] != asked[2]
     tempo = Flat(survival=(0.5,))
-    ends = [simulate(Setup(replica(tempo), 2), asked[0], seed).mean_end_to_end for seed in (0, 0, 1)]
+    ends = [mean_end_to_end(simulate(Setup(replica(tempo), 2), asked[0], seed)) for seed in (0, 0, 1)]
     assert ends[0] == ends[1] != ends[2]
