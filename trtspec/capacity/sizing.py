@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -11,7 +12,8 @@ from trtspec.capacity.tempo import Replica, Tempo
 
 MOST = 10**6
 """The largest number of replicas that is tried."""
-_HALVINGS, _FINE = 8, 14
+_ACCEPTANCES, _RATES = 2**8, 2**14
+"""The numbers of equal parts in which the break-even and the capacity are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +36,8 @@ def size(replica: Replica, demand: Demand, bounds: LatencyBounds) -> Sized | Non
     def bears(replicas: int) -> bool:
         return keeps(found, demand.of(1 / replicas), bounds)
 
-    high = max(1, int(demand.rate / (bounds.use * found.most)))
-    while not bears(high):
-        if high >= MOST:
-            return None
-        high = min(2 * high, MOST)
-    low = 0
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if bears(middle) else (middle, high)
-    return of_size(replica, demand, high)
+    replicas = 1 + bisect_left(range(1, MOST + 1), True, key=bears)
+    return of_size(replica, demand, replicas) if replicas <= MOST else None
 
 
 def of_size(replica: Replica, demand: Demand, replicas: int) -> Sized | None:
@@ -58,18 +52,12 @@ def capacity(replica: Replica, demand: Demand, bounds: LatencyBounds) -> float:
     Requests come as a Poisson process, as they do at each of many replicas.
     """
     found = pace(replica, demand.lengths)
-    high = bounds.use * found.most
+    part = bounds.use * found.most / _RATES
 
-    def bears(rate: float) -> bool:
-        return keeps(found, replace(demand, rate=rate, burstiness=1.0), bounds)
+    def misses(parts: int) -> bool:
+        return not keeps(found, replace(demand, rate=parts * part, burstiness=1.0), bounds)
 
-    if bears(high):
-        return high
-    low = 0.0
-    for _ in range(_FINE):
-        middle = (low + high) / 2
-        low, high = (middle, high) if bears(middle) else (low, middle)
-    return low
+    return part * bisect_left(range(1, _RATES + 1), True, key=misses)
 
 
 def obstacle(replica: Replica, demand: Demand, bounds: LatencyBounds) -> str:
@@ -93,16 +81,12 @@ def break_even(
     None if it never does. `tempo` gives its times at an acceptance.
     """
 
-    def gains(acceptance: float) -> bool:
-        return capacity(replace(replica, tempo=tempo(acceptance)), demand, bounds) > 1.001 * plain
+    def gains(parts: int) -> bool:
+        server = replace(replica, tempo=tempo(parts / _ACCEPTANCES))
+        return capacity(server, demand, bounds) > 1.001 * plain
 
-    if not gains(1.0):
-        return None
-    low, high = 0.0, 1.0
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if gains(middle) else (middle, high)
-    return high
+    parts = 1 + bisect_left(range(1, _ACCEPTANCES + 1), True, key=gains)
+    return parts / _ACCEPTANCES if parts <= _ACCEPTANCES else None
 
 
 def _longer(what: str, seconds: float, bound: float) -> str:

@@ -8,6 +8,7 @@ where one of twenty requests waits in the queue, the 95th percentile may be off 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -22,7 +23,7 @@ SHARE = 0.95
 """The share of requests that must meet a bound."""
 _PARTS = 8
 _DEVIATIONS = NormalDist().inv_cdf(SHARE)
-_HALVINGS = 30
+_FINEST = 2**31
 _OTHERS = 5
 """The largest number of prompts read in one iteration; more hardly ever come together."""
 
@@ -219,10 +220,12 @@ def _token_quantile(found: ReplicaLatency, queue: QueueStates, demand: Demand) -
 
 def _quantile(later: Callable[[float], float], scale: float) -> float:
     """Returns the seconds after which 5 % are still to come."""
-    low, high = 0.0, max(scale, 1e-3)
-    while later(high) > 1 - SHARE:
-        low, high = high, 2 * high
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if later(middle) > 1 - SHARE else (low, middle)
-    return high
+    most = max(scale, 1e-3)
+    while later(most) > 1 - SHARE:
+        most *= 2
+    part = most / _FINEST
+
+    def is_met(parts: int) -> bool:
+        return later(parts * part) <= 1 - SHARE
+
+    return part * (1 + bisect_left(range(1, _FINEST), True, key=is_met))
