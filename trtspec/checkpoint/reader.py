@@ -32,12 +32,16 @@ class Reader:
         """
         width = tensor.elements // tensor.shape[0]
         row_size = width * ITEM_SIZE[tensor.dtype]
-        size, position = len(rows) * row_size, tensor.start + rows.start * row_size
-        data = os.pread(self._descriptors[tensor.file], size, position)
+        data = self.read(tensor, rows.start * row_size, len(rows) * row_size)
+        return np.frombuffer(data, NUMPY[tensor.dtype]).reshape(len(rows), width)
+
+    def read(self, tensor: Tensor, start: int, size: int) -> bytes:
+        """So many bytes of a tensor from its byte `start` on; raises TensorError if the file ends before."""
+        data = os.pread(self._descriptors[tensor.file], size, tensor.start + start)
         if len(data) < size:
             problem = f"{tensor.name}: the file was cut off while it was read"
             raise TensorError(tensor.file, problem, DOWNLOAD_AGAIN)
-        return np.frombuffer(data, NUMPY[tensor.dtype]).reshape(len(rows), width)
+        return data
 
     def __enter__(self) -> Reader:
         return self

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trtspec.base.atomic import publish, remove, temporary
-from trtspec.base.errors import TensorError
+from trtspec.checkpoint.reader import Reader
 from trtspec.checkpoint.writer import SafetensorsFile, TensorEntry
-from trtspec.models.hf_config import DOWNLOAD_AGAIN
 from trtspec.models.source import Source
 from trtspec.models.tensors import SINGLE, Tensor
 from trtspec.models.tokenizer import TOKENIZER_FILES
@@ -40,19 +39,11 @@ def write_model(source: Source, folder: Path) -> None:
 def _copy_weights(tensors: Mapping[str, Tensor], file: Path) -> None:
     """Writes the tensors under their names, piece by piece."""
     entries = [TensorEntry(name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()]
-    with SafetensorsFile(file, entries, {"format": "pt"}) as out:
+    with (
+        Reader({tensor.file for tensor in tensors.values()}) as reader,
+        SafetensorsFile(file, entries, {"format": "pt"}) as out,
+    ):
         for name, tensor in tensors.items():
-            _copy(tensor, out, out.starts[name])
-
-
-def _copy(tensor: Tensor, out: SafetensorsFile, position: int) -> None:
-    with tensor.file.open("rb") as weights:
-        weights.seek(tensor.start)
-        end = position + tensor.end - tensor.start
-        while position < end:
-            piece = weights.read(min(end - position, _CHUNK))
-            if not piece:
-                problem = f"{tensor.name}: the file was cut off while it was read"
-                raise TensorError(tensor.file, problem, DOWNLOAD_AGAIN)
-            out.write(piece, position)
-            position += len(piece)
+            size = tensor.end - tensor.start
+            for at in range(0, size, _CHUNK):
+                out.write(reader.read(tensor, at, min(_CHUNK, size - at)), out.starts[name] + at)
