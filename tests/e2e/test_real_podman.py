@@ -110,7 +110,7 @@ LAUNCHED = textwrap.dedent("""
     import time
     from pathlib import Path
     from trtspec.pipeline.containers.engine import find_engine
-    from trtspec.pipeline.run.container_launcher import ContainerLauncher
+    from trtspec.pipeline.run.launcher import ContainerLauncher
     folder = Path({folder!r})
     launcher = ContainerLauncher({image!r}, "trtspec-test", (folder,), {gpus!r}, find_engine())
     with (folder / "log").open("wb") as log:

@@ -16,13 +16,19 @@ from trtspec.checkpoint.mapping import misfit
 from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.source import Source
 from trtspec.pipeline.engine.engine_options import BuildOptions, EngineKind
-from trtspec.pipeline.plan.choices import Choice, Chooser
-from trtspec.pipeline.plan.depending import depending, head_engine
+from trtspec.pipeline.plan.choices import (
+    Choice,
+    Chooser,
+    TextBound,
+    choose_dtype,
+    choose_fp8_cache,
+    choose_fp8_weights,
+    choose_max_seq_len,
+)
+from trtspec.pipeline.plan.depending import check_cyclic, check_ranks, choose_inside, depending, head_engine
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
-from trtspec.pipeline.plan.inside import check_cyclic, check_ranks, choose_inside
 from trtspec.pipeline.plan.iteration import choose_chunked_context, choose_num_tokens, least_num_tokens
 from trtspec.pipeline.plan.memory import budget_of, fits_a_tensor
-from trtspec.pipeline.plan.precision import choose_dtype, choose_fp8_cache, choose_fp8_weights
 from trtspec.pipeline.plan.resolved import (
     MAX_DRAFT_LEN,
     MAX_DRAFT_LEN_CPU,
@@ -34,7 +40,6 @@ from trtspec.pipeline.plan.resolved import (
     placement,
 )
 from trtspec.pipeline.plan.serving import choose_admission, choose_layout, choose_rounds
-from trtspec.pipeline.plan.texts import TextBound, choose_max_seq_len
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.build_options import SIZES, Value, is_on
 from trtspec.recipe.serving import triton_name

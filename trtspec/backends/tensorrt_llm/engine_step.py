@@ -27,8 +27,7 @@ from trtspec.pipeline.machine.installed import COMMAND
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.obstacles import build_obstacle
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
-from trtspec.pipeline.run.container_launcher import ContainerLauncher
-from trtspec.pipeline.run.launcher import Launcher, LocalLauncher
+from trtspec.pipeline.run.launcher import ContainerLauncher, Launcher, LocalLauncher
 from trtspec.pipeline.run.records import FOLDER
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import build, convert

@@ -35,8 +35,7 @@ from trtspec.pipeline.containers.engine import find_engine
 from trtspec.pipeline.containers.state import ensure_image
 from trtspec.pipeline.machine.devices import container_gpus, find_gpus
 from trtspec.pipeline.plan.memory import KV_FRACTION, budget
-from trtspec.pipeline.run.container_launcher import ContainerLauncher
-from trtspec.pipeline.run.launcher import Launcher, LocalLauncher
+from trtspec.pipeline.run.launcher import ContainerLauncher, Launcher, LocalLauncher
 from trtspec.recipe.loader import load
 from trtspec.recipe.releases import release_of
 

@@ -1,16 +1,20 @@
-"""Records for each value of a plan its origin and its reason.
+"""Records for each value of a plan its origin and its reason; pure.
 
 A flag overrides the environment, the environment overrides the recipe, and the recipe overrides a default.
+The choices here are those that every backend makes: the folder, a model's precision, the longest sequence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from trtspec.backends.table import backend_named
 from trtspec.base.errors import RecipeError
+from trtspec.base.roles import Role
+from trtspec.models.source import Source
 from trtspec.recipe.loader import LoadedRecipe
 
 Origin = Literal["flag", "environment", "recipe", "model", "default"]
@@ -75,3 +79,62 @@ def asked_backend(flags: Mapping[str, str | None], environment: Mapping[str, str
 def choose_output(choose: Chooser) -> Path:
     name = choose.loaded.recipe.name
     return Path(choose("output", f"build/{name}", "a folder of the recipe's name under this one"))
+
+
+def choose_dtype(choose: Chooser, role: str, source: Source, backend: str) -> str:
+    """Returns the dtype of the unquantized weights: `float32`, `float16` or `bfloat16`.
+
+    Raises RecipeError for the first of them with a backend that does not run it.
+    """
+    dtype: str = choose(f"{role}.dtype", source.dtype, "the dtype of the stored model", "model")
+    if dtype == "auto":
+        dtype = source.dtype
+        choose.choices[-1] = Choice(f"{role}.dtype", dtype, "model", "auto: the dtype of the stored model")
+    if dtype == "float32" and backend_named(backend).float32_flaw:
+        problem = "float32 has no paged context FMHA in TensorRT-LLM, which speculation needs"
+        raise choose.error(f"{role}.dtype", problem, "write bfloat16 or float16")
+    return dtype
+
+
+def choose_fp8_weights(choose: Chooser, role: str, source: Source) -> bool:
+    """Says whether weights and activations are FP8.
+
+    Raises RecipeError if the model is FP8 and the recipe does not say so.
+    """
+    weights = choose(f"{role}.quantization.weights", "none", "as the model is")
+    if source.foreign and weights == "fp8":
+        problem = f"the model {source.foreign.problem.partition(':')[0]} already"
+        raise choose.error(f"{role}.quantization.weights", problem, "remove this line")
+    if source.scheme and weights != "fp8":
+        raise choose.error(f"{role}.quantization.weights", "the model is FP8 already", "write weights: fp8")
+    return bool(weights == "fp8")
+
+
+def choose_fp8_cache(choose: Chooser, role: str) -> bool:
+    """Says whether the KV cache is FP8."""
+    return bool(choose(f"{role}.quantization.kv_cache", "none", "as the model is") == "fp8")
+
+
+@dataclass(frozen=True, slots=True)
+class TextBound:
+    """A length that a default does not exceed."""
+
+    tokens: int
+    reason: str
+
+
+def choose_max_seq_len(choose: Chooser, longest: Mapping[Role, int], bounds: Iterable[TextBound]) -> int:
+    """Returns the tokens of the longest sequence, prompt and answer together.
+
+    `longest` is what each model was made for, in tokens. A length in the recipe overrides the `bounds`.
+    Raises RecipeError for more than the target was made for.
+    """
+    shorter = min(longest, key=lambda role: longest[role])
+    own = TextBound(longest[shorter], f"the longest sequence that the {shorter} supports")
+    found = min((own, *bounds), key=lambda bound: bound.tokens)
+    origin: Origin = "model" if found is own else "default"
+    length: int = choose("engine.max_seq_len", found.tokens, found.reason, origin)
+    if length > longest[Role.TARGET]:
+        problem = f"{length} is more than the target supports: {longest[Role.TARGET]} tokens"
+        raise choose.error("engine.max_seq_len", problem, f"at most {longest[Role.TARGET]}")
+    return length
