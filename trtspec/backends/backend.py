@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from trtspec.pipeline.plan.facts import PlanFacts
     from trtspec.pipeline.plan.resolved import Resolved
     from trtspec.pipeline.run.step import Step
-    from trtspec.pipeline.steps.pull import StoredEngine
     from trtspec.recipe.loader import LoadedRecipe
     from trtspec.recipe.migration.tool import MigrationTool
     from trtspec.recipe.schema import Recipe
@@ -134,13 +133,10 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def steps(
-        self, resolved: Resolved, facts: PlanFacts, found: Mapping[Role, StoredEngine], only: Role | None
-    ) -> list[Step]:
+    def steps(self, resolved: Resolved, facts: PlanFacts, only: Role | None) -> list[Step]:
         """Returns the steps of a build in order, all but the one that writes the manifest; pure.
 
-        Engines that were `found` in a store are pulled from there. With `only` these are the steps of one
-        engine.
+        With `only` these are the steps of one engine.
         """
 
     @abstractmethod

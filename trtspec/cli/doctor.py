@@ -59,7 +59,7 @@ def _models(loaded: LoadedRecipe, machine: Machine) -> list[Finding]:
     """Finds what the recipe asks of its models and they do not allow, as a build would before it starts."""
     host = Host(machine.versions, machine.trtllm_build, machine.gpus)
     try:
-        made = draw_plan(loaded, host, PlanRequest({}), out.watch, offline=True)
+        made = draw_plan(loaded, host, PlanRequest(), out.watch, offline=True)
         check_models(made.steps)
     except TrtspecError as error:
         return list(error.findings)

@@ -20,8 +20,7 @@ from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.iteration import MAX_NUM_TOKENS
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps import calibrate, convert, copy_tokenizer, pull, write_repository
-from trtspec.pipeline.steps.pull import StoredEngine
+from trtspec.pipeline.steps import calibrate, convert, copy_tokenizer, write_repository
 from trtspec.pipeline.steps.steps import checks, choices
 from trtspec.recipe import releases
 from trtspec.recipe.build_options import Value
@@ -58,9 +57,7 @@ class EngineBackend(Backend):
     def resolve(self, choose: Chooser, facts: PlanFacts, output: Path) -> Resolved:
         return resolve_engines(choose, facts, output, self)
 
-    def steps(
-        self, resolved: Resolved, facts: PlanFacts, found: Mapping[Role, StoredEngine], only: Role | None
-    ) -> list[Step]:
+    def steps(self, resolved: Resolved, facts: PlanFacts, only: Role | None) -> list[Step]:
         engines = resolved.engines
         if only and not engines[only].is_dependent:
             engines = {only: engines[only]}
@@ -85,7 +82,6 @@ class EngineBackend(Backend):
             builder_named(engines[role].backend).engine_step(resolved, facts, role, gpus)
             for role, gpus in zip(engines, own, strict=True)
         ]
-        steps = pull.in_place(steps, found)
         if only is None:
             steps.append(write_repository.step(resolved, facts))
         return steps

@@ -21,7 +21,6 @@ from trtspec.pipeline.plan.choices import Chooser
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps.pull import StoredEngine
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.migration.command import Option, Syntax, options
@@ -122,10 +121,8 @@ class ServerBackend(Backend):
     def resolve(self, choose: Chooser, facts: PlanFacts, output: Path) -> Resolved:
         return resolve_server(choose, facts, output, self)
 
-    def steps(
-        self, resolved: Resolved, facts: PlanFacts, found: Mapping[Role, StoredEngine], only: Role | None
-    ) -> list[Step]:
-        """Returns the steps; it has no engines, so there is none to pull or to build alone."""
+    def steps(self, resolved: Resolved, facts: PlanFacts, only: Role | None) -> list[Step]:
+        """Returns the steps; it has no engines, so there is none to build alone."""
         assert resolved.launch is not None
         return list(steps_before_the_manifest(resolved, resolved.launch, facts))
 

@@ -22,7 +22,6 @@ from trtspec.methods.method import HETEROGENEOUS, PARALLEL
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps.pull import StoredEngine
 from trtspec.recipe import gpus
 from trtspec.recipe.migration.command import names_in
 from trtspec.recipe.migration.tool import MigrationTool
@@ -112,10 +111,8 @@ class VllmBackend(ServerBackend):
     def image(self, recipe: Recipe) -> str:
         return triton.IMAGE if recipe.serving.layout == "triton" else super().image(recipe)
 
-    def steps(
-        self, resolved: Resolved, facts: PlanFacts, found: Mapping[Role, StoredEngine], only: Role | None
-    ) -> list[Step]:
-        steps = super().steps(resolved, facts, found, only)
+    def steps(self, resolved: Resolved, facts: PlanFacts, only: Role | None) -> list[Step]:
+        steps = super().steps(resolved, facts, only)
         if resolved.launch and resolved.loaded.recipe.serving.layout == "triton":
             steps.append(triton.write_repository_step(resolved.launch))
         return steps

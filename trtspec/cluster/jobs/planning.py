@@ -6,18 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.base.errors import StoreError
 from trtspec.base.progress import no_progress
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert import checkpoint_size
 from trtspec.cluster.jobs.job import ClusterJob, Product
 from trtspec.pipeline.build.plan import BuildPlan
-from trtspec.pipeline.build.stored import key_of, platform_for
+from trtspec.pipeline.build.stored import pair_key
 from trtspec.pipeline.plan.resolved import EnginePlan
 from trtspec.pipeline.run.digests import FileDigests
 from trtspec.pipeline.run.records import FOLDER, pending
-from trtspec.pipeline.run.step import name_of
-from trtspec.pipeline.steps import build, check_pair
+from trtspec.pipeline.steps import check_pair
+from trtspec.pipeline.steps.pull import engine_platform, unbuilt
 from trtspec.pipeline.steps.steps import Stage, needs_gpu, undone_stages
 from trtspec.pipeline.store.entry import Entry
 from trtspec.pipeline.store.store import Store
@@ -53,27 +52,18 @@ def look(store: Store, made: BuildPlan) -> PendingBuild:
     for step in made.own_steps:
         if step.kind == check_pair.KIND:
             step.action(made.output, lambda *_: None)
-    pair = _product(made, None)
+    resolved = made.resolved
+    pair = Product(engine_platform(resolved, Role.TARGET, None), pair_key(made))
     if entry := store.find(pair.platform, pair.key):
         return PendingBuild(made, pair, entry, {}, {})
     undone = pending(made.own_steps, made.output, made.digests)
     engines = {
-        role: product
-        for role in made.resolved.engines
-        if name_of(build.KIND, role) in undone
-        and not store.find((product := _product(made, role)).platform, product.key)
+        role: Product(platform, key)
+        for role, platform, key in unbuilt(resolved, made.own_steps, undone, None)
+        if not store.find(platform, key)
     }
     stages = {role: _stages(made, role) for role in engines}
     return PendingBuild(made, pair, None, engines, stages)
-
-
-def _product(made: BuildPlan, only: Role | None) -> Product:
-    key = key_of(made, only)
-    if key is None:
-        raise StoreError(
-            made.output, "cannot be looked up in the store: the models' files have not been read"
-        )
-    return Product(platform_for(made, only), key)
 
 
 def _stages(made: BuildPlan, role: Role) -> tuple[Stage, ...]:

@@ -11,20 +11,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import Literal, Protocol
+from typing import Literal
 
 from trtspec.base.progress import Advance, Progress, no_progress
 from trtspec.base.roles import Role
-from trtspec.pipeline.build.plan import BuildPlan, request_of, with_files
+from trtspec.pipeline.build.plan import BuildPlan, PlanRequest, with_files
 from trtspec.pipeline.build.preflight import look_ahead
-from trtspec.pipeline.build.stored import check_key, engine_platform, push_build
+from trtspec.pipeline.build.stored import check_key, push_build
 from trtspec.pipeline.report.recorder import recorded
 from trtspec.pipeline.run.runner import run
-from trtspec.pipeline.run.step import Step, name_of
-from trtspec.pipeline.steps.build import KIND as BUILD
-from trtspec.pipeline.steps.pull import engine_key
+from trtspec.pipeline.run.step import Step
+from trtspec.pipeline.steps.pull import unbuilt
 from trtspec.pipeline.steps.steps import Stage, up_to
-from trtspec.pipeline.store.entry import Entry, Platform
+from trtspec.pipeline.store.entry import Entry
 from trtspec.pipeline.store.lease import StoreLease, leased
 from trtspec.pipeline.store.store import Store
 
@@ -75,20 +74,21 @@ def build(
     weights is read, and whatever a step raises. The next call continues an interrupted build.
     """
     role, stage = Role(only) if only else None, Stage(until)
-    request = request_of(output, backend, None, container=container, only=role)
+    request = PlanRequest(output, backend, container=container, only=role)
+    pushes = store if stage is Stage.BUILD else None
 
-    def planned(*, to_run: bool, earlier: BuildPlan | None = None) -> BuildPlan:
-        first = earlier or look_ahead(recipe, request, stage, progress, pulls=store is not None)
-        made = with_files(first, store, progress, to_run=to_run)
+    def complete(outline: BuildPlan, *, to_run: bool) -> BuildPlan:
+        made = with_files(outline, store, progress, to_run=to_run)
         if key:
             check_key(made, role, key)
         return made
 
-    pushes = store if stage is Stage.BUILD else None
-    with (
-        recorded(Path(recipe), report, warn=warn) as record,
-        leased_plan(pushes, planned, progress, warn) as (made, watch),
-    ):
+    with recorded(Path(recipe), report, warn=warn) as record, ExitStack() as held:
+        made, watch = look_ahead(recipe, request, stage, progress, pulls=store is not None), progress
+        if pushes:
+            made = complete(made, to_run=False)
+            watch = held.enter_context(_leased(pushes, made, progress, warn))
+        made = complete(made, to_run=True)
         record(made)
         if role and role in made.found:
             return BuildResult(made, (), (), 0.0)
@@ -103,50 +103,30 @@ def run_steps(made: BuildPlan, steps: Sequence[Step], progress: Progress = no_pr
     return BuildResult(made, tuple(steps), tuple(ran), monotonic() - start)
 
 
-class Planner(Protocol):
-    """Makes the plan, or completes an `earlier` one; `to_run` as in `make_plan`."""
-
-    def __call__(self, *, to_run: bool, earlier: BuildPlan | None = None) -> BuildPlan: ...
-
-
 @contextmanager
-def leased_plan(
-    store: Store | None, planned: Planner, watch: Progress, warn: Callable[[str], None]
-) -> Iterator[tuple[BuildPlan, Progress]]:
-    """Yields the plan of a build, and the `Progress` for its steps; holds leases until the end of the block.
+def _leased(
+    store: Store, made: BuildPlan, watch: Progress, warn: Callable[[str], None]
+) -> Iterator[Progress]:
+    """Holds the leases of what a plan would build here; yields a `Progress` that those who wait see too.
 
-    It waits for what others are building, before it downloads any weights, and then pulls that. Without a
-    store it does not wait. Leases are taken in the order of their keys, so that no two builders wait for each
-    other. `warn` is called at the end if another builder took over. Raises what `planned` raises, and
-    StoreError.
+    It waits for what others are building, before any weights are downloaded; the plan is completed anew
+    afterwards, to pull that. Leases are taken in the order of their keys, so that no two builders wait for
+    each other. `warn` is called at the end if another builder took over. Raises StoreError.
     """
-    if store is None:
-        yield planned(to_run=True), watch
-        return
-    first = planned(to_run=False)
-    name = first.resolved.loaded.recipe.name
+    name, tensorrt = made.resolved.loaded.recipe.name, made.facts.host.versions.get("tensorrt")
+    engines = {
+        (platform.folder, key): (role, platform)
+        for role, platform, key in unbuilt(made.resolved, made.own_steps, made.pending(), tensorrt)
+    }
     with ExitStack() as held:
         leases = dict[Role, StoreLease]()
-        for role, platform, key in _to_build(first):
+        for (_, key), (role, platform) in sorted(engines.items()):
             if lease := held.enter_context(leased(store, platform, key, f"{role} of {name}", watch)):
                 leases[role] = lease
-        yield planned(to_run=True, earlier=first), _told(watch, list(leases.values()))
+        yield _told(watch, list(leases.values()))
         for role, lease in leases.items():
             if lease.is_lost:
                 warn(f"{role}: the lease was not renewed in time, so another builder has built it too")
-
-
-def _to_build(made: BuildPlan) -> list[tuple[Role, Platform, str]]:
-    """Returns the engines that would be built here, by the order of their keys, each once."""
-    undone, tensorrt = made.pending(), made.facts.host.versions.get("tensorrt")
-    steps = {step.name for step in made.steps}
-    found = dict[tuple[str, str], tuple[Role, Platform, str]]()
-    for role in made.resolved.engines:
-        step, key = name_of(BUILD, role), engine_key(made.own_steps, role)
-        if step in undone and step in steps and key:
-            platform = engine_platform(made.resolved, role, tensorrt)
-            found.setdefault((platform.folder, key), (role, platform, key))
-    return [found[place] for place in sorted(found)]
 
 
 def _told(watch: Progress, leases: list[StoreLease]) -> Progress:

@@ -12,7 +12,6 @@ from trtspec.base.progress import Progress, no_progress
 from trtspec.base.roles import Role
 from trtspec.models.headers_only import is_headers_only
 from trtspec.pipeline.build.gather import gather
-from trtspec.pipeline.build.stored import look
 from trtspec.pipeline.machine.host import Host, find_host
 from trtspec.pipeline.plan.choices import asked_backend
 from trtspec.pipeline.plan.facts import PlanFacts
@@ -20,7 +19,7 @@ from trtspec.pipeline.plan.resolved import Resolved, resolve
 from trtspec.pipeline.run.digests import FileDigests
 from trtspec.pipeline.run.records import FOLDER, has_records, pending
 from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps.pull import StoredEngine
+from trtspec.pipeline.steps.pull import StoredEngine, find_stored
 from trtspec.pipeline.steps.steps import make_steps
 from trtspec.pipeline.store.store import Store
 from trtspec.recipe.loader import LoadedRecipe, load
@@ -30,12 +29,20 @@ from trtspec.recipe.loader import LoadedRecipe, load
 class PlanRequest:
     """The request for a build, beside its recipe."""
 
-    flags: Mapping[str, str | None]
-    """The values of flags, by their keys in the recipe; None for a flag that was not given."""
+    output: str | Path | None = None
+    """The build directory; None for the recipe's own, as for the next two."""
+    backend: str | None = None
+    layout: str | None = None
     container: bool = False
     """True if the engines are built in a container."""
     only: Role | None = None
     """The one engine that is made; None for the whole build."""
+
+    @property
+    def flags(self) -> Mapping[str, str | None]:
+        """The values of flags, by their keys in the recipe; None for a flag that was not given."""
+        output = None if self.output is None else str(self.output)
+        return {"output": output, "engine.backend": self.backend, "serving.layout": self.layout}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,25 +94,13 @@ def make_plan(
     give is what trtspec's table says of it. `progress` reports long work. Raises RecipeError, OptionError for
     an option that does not go with the recipe, what `gather` raises, and StoreError.
     """
-    request = request_of(output, backend, layout, container=container, only=only)
+    request = PlanRequest(output, backend, layout, container, only)
     loaded = read_request(recipe, request)
     host = find_host(loaded.recipe, container=container)
     reads = to_run or store is not None
     made = draw_plan(loaded, host, request, progress, offline=not reads)
     reads = reads or has_records(made.output)
     return with_files(made, store, progress, to_run=to_run) if reads else made
-
-
-def request_of(
-    output: str | Path | None, backend: str | None, layout: str | None, *, container: bool, only: Role | None
-) -> PlanRequest:
-    """Returns the request that these options of `make_plan` are."""
-    flags = {
-        "output": None if output is None else str(output),
-        "engine.backend": backend,
-        "serving.layout": layout,
-    }
-    return PlanRequest(flags, container, only)
 
 
 def read_request(recipe: str | Path, request: PlanRequest) -> LoadedRecipe:
@@ -141,12 +136,12 @@ def draw_plan(
     if request.container and resolved.release is None:
         raise OptionError("container", f"the {resolved.backend} backend builds without a container")
     digests = digests or FileDigests(resolved.output / FOLDER / "digests.json", progress)
-    own = steps = make_steps(resolved, facts, only=request.only)
+    own = steps = make_steps(resolved, facts, request.only)
     found = dict[Role, StoredEngine]()
     if store:
         undone = pending(own, resolved.output, digests)
-        found = look(store, own, undone, resolved, host.versions.get("tensorrt"))
-        steps = make_steps(resolved, facts, found, request.only)
+        found = find_stored(store, resolved, own, undone, host.versions.get("tensorrt"))
+        steps = make_steps(resolved, facts, request.only, found)
     return BuildPlan(request, facts, resolved, steps, own, digests, found)
 
 

@@ -1,43 +1,23 @@
-"""Finds by its key what a store has, to pull it instead of building it, and pushes what the store lacks."""
+"""Pushes what a store lacks of a build, by the keys that it is found by."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import StoreError, UnavailableError
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
+from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.build_lock import only_build
-from trtspec.pipeline.run.step import Step, name_of
 from trtspec.pipeline.steps import build, copy_tokenizer, write_manifest, write_repository
-from trtspec.pipeline.steps.pull import StoredEngine, engine_key
+from trtspec.pipeline.steps.pull import engine_key, engine_platform
 from trtspec.pipeline.store import transfer
-from trtspec.pipeline.store.entry import Content, Entry, Platform, platform_of
+from trtspec.pipeline.store.entry import Content, Entry, Platform
 from trtspec.pipeline.store.store import Store
-
-if TYPE_CHECKING:
-    from trtspec.pipeline.build.plan import BuildPlan
-
-
-def look(
-    store: Store, steps: Sequence[Step], undone: set[str], resolved: Resolved, tensorrt: str | None
-) -> dict[Role, StoredEngine]:
-    """Returns those engines that would have to be built and that the store has; raises StoreError.
-
-    `tensorrt` is the version that builds, None for that of the release's image.
-    """
-    found = dict[Role, StoredEngine]()
-    for role in resolved.engines:
-        key, platform = engine_key(steps, role), engine_platform(resolved, role, tensorrt)
-        if key and name_of(build.KIND, role) in undone and (entry := store.find(platform, key)):
-            found[role] = StoredEngine(store, entry)
-    return found
 
 
 def push_build(store: Store, made: BuildPlan, watch: Progress, only: Role | None = None) -> list[Entry]:
@@ -51,13 +31,12 @@ def push_build(store: Store, made: BuildPlan, watch: Progress, only: Role | None
         if undone := made.pending():
             problem = f"has changed since it was built: step {min(undone)} must run"
             raise StoreError(made.output, problem, "run the same command again, or choose another --output")
-        return _push_held(store, made.own_steps, made.resolved, watch, only)
+        return _push_held(store, made, watch, only)
 
 
-def _push_held(
-    store: Store, steps: Sequence[Step], resolved: Resolved, watch: Progress, only: Role | None
-) -> list[Entry]:
-    """Pushes a build directory that is locked; `steps` are those of a plan without a store."""
+def _push_held(store: Store, made: BuildPlan, watch: Progress, only: Role | None) -> list[Entry]:
+    """Pushes a build directory that is locked."""
+    resolved, steps = made.resolved, made.own_steps
     folder, roles = resolved.output, (only,) if only else tuple(resolved.engines)
     manifest = json.loads((folder / write_manifest.OUTPUT).read_text(encoding="utf-8"))
     platforms = {role: engine_platform(resolved, role, manifest["tools"].get("tensorrt")) for role in roles}
@@ -66,8 +45,7 @@ def _push_held(
         for role in roles
     ]
     if only is None:
-        whole = _pair_key(steps, resolved)
-        things.append(("pair", platforms[Role.TARGET], whole, folder, _served(resolved)))
+        things.append(("pair", platforms[Role.TARGET], pair_key(made), folder, _served(resolved)))
     pushed = []
     for content, platform, key, path, paths in things:
         if key is None or store.find(platform, key):
@@ -82,15 +60,6 @@ def _push_held(
     return pushed
 
 
-def engine_platform(resolved: Resolved, role: Role, tensorrt: str | None) -> Platform:
-    """Returns the platform of one engine; that of a build is its target's, which loads on fewer machines.
-
-    `tensorrt` is the version that builds, None for that of the release's image.
-    """
-    release = resolved.release if resolved.engines[role].runner.compiles else None
-    return platform_of(resolved.loaded.recipe.hardware.gpu, release, tensorrt)
-
-
 def _served(resolved: Resolved) -> tuple[str, ...]:
     """Returns the paths in a build directory that are needed to serve it."""
     tokenizers, engines = copy_tokenizer.outputs(resolved), map(build.engine, resolved.engines)
@@ -99,12 +68,15 @@ def _served(resolved: Resolved) -> tuple[str, ...]:
 
 def key_of(made: BuildPlan, only: Role | None) -> str | None:
     """Returns the key of one engine or else of the pair; None if the models' files have not been read."""
-    return engine_key(made.own_steps, only) if only else _pair_key(made.own_steps, made.resolved)
+    return engine_key(made.own_steps, only) if only else pair_key(made)
 
 
-def platform_for(made: BuildPlan, only: Role | None) -> Platform:
-    """Returns the platform of one engine or else of the pair, as the release's image builds it."""
-    return engine_platform(made.resolved, only or Role.TARGET, None)
+def pair_key(made: BuildPlan) -> str:
+    """Returns the key of a build, which is the same whether the engines were built or pulled."""
+    engines = [engine_key(made.own_steps, role) for role in made.resolved.engines]
+    outputs = (*copy_tokenizer.outputs(made.resolved), write_repository.OUTPUT)
+    own = [step.digest for step in made.own_steps if step.output in outputs]
+    return digest_of([made.resolved.loaded.digest, own, engines])
 
 
 def check_key(made: BuildPlan, only: Role | None, asked: str) -> None:
@@ -114,11 +86,3 @@ def check_key(made: BuildPlan, only: Role | None, asked: str) -> None:
         problem = f"would make another {what} than the planned one, {asked[:12]}"
         repair = "the recipe, a model or trtspec has changed since the job was planned: plan it again"
         raise UnavailableError(recipe, problem, repair)
-
-
-def _pair_key(steps: Sequence[Step], resolved: Resolved) -> str:
-    """Returns the key of a build, which is the same whether the engines were built or pulled."""
-    made = (*copy_tokenizer.outputs(resolved), write_repository.OUTPUT)
-    own = [step.digest for step in steps if step.output in made]
-    recipe = resolved.loaded.digest
-    return digest_of([recipe, own, [engine_key(steps, role) for role in resolved.engines]])

@@ -1,18 +1,19 @@
-"""The step that pulls an engine from a store, instead of the steps that make it."""
+"""Finds engines in a store by their keys, and pulls each by one step, instead of the steps that make it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from trtspec.base.digest import digest_of
 from trtspec.base.roles import Role
+from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step, name_of
 from trtspec.pipeline.steps import build, calibrate, choose_layers, convert
 from trtspec.pipeline.store import transfer
-from trtspec.pipeline.store.entry import Entry
+from trtspec.pipeline.store.entry import Entry, Platform, platform_of
 from trtspec.pipeline.store.store import Store
 
 KIND = "pull"
@@ -25,6 +26,39 @@ class StoredEngine:
 
     store: Store
     entry: Entry
+
+
+def find_stored(
+    store: Store, resolved: Resolved, steps: Sequence[Step], undone: Collection[str], tensorrt: str | None
+) -> dict[Role, StoredEngine]:
+    """Returns those of the `unbuilt` engines that the store has; raises StoreError."""
+    return {
+        role: StoredEngine(store, entry)
+        for role, platform, key in unbuilt(resolved, steps, undone, tensorrt)
+        if (entry := store.find(platform, key))
+    }
+
+
+def unbuilt(
+    resolved: Resolved, steps: Sequence[Step], undone: Collection[str], tensorrt: str | None
+) -> Iterator[tuple[Role, Platform, str]]:
+    """Yields the engines that would have to be built, with the platform and the key of each in a store.
+
+    `undone` names the steps that are not done. `tensorrt` is as for `engine_platform`.
+    """
+    for role in resolved.engines:
+        key = engine_key(steps, role)
+        if key and name_of(build.KIND, role) in undone:
+            yield role, engine_platform(resolved, role, tensorrt), key
+
+
+def engine_platform(resolved: Resolved, role: Role, tensorrt: str | None) -> Platform:
+    """Returns the platform of one engine; that of a build is its target's, which loads on fewer machines.
+
+    `tensorrt` is the version that builds, None for that of the release's image.
+    """
+    release = resolved.release if resolved.engines[role].runner.compiles else None
+    return platform_of(resolved.loaded.recipe.hardware.gpu, release, tensorrt)
 
 
 def step(role: Role, stored: StoredEngine) -> Step:

@@ -10,7 +10,7 @@ from trtspec.models.headers_only import is_headers_only
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
 from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps import build, calibrate, check_pair, choose_layers, convert, write_manifest
+from trtspec.pipeline.steps import build, calibrate, check_pair, choose_layers, convert, pull, write_manifest
 from trtspec.pipeline.steps.pull import StoredEngine
 
 _NOTHING: Mapping[Role, StoredEngine] = {}
@@ -19,15 +19,15 @@ _NOTHING: Mapping[Role, StoredEngine] = {}
 def make_steps(
     resolved: Resolved,
     facts: PlanFacts,
-    found: Mapping[Role, StoredEngine] = _NOTHING,
     only: Role | None = None,
+    found: Mapping[Role, StoredEngine] = _NOTHING,
 ) -> list[Step]:
     """Returns every step in order; engines that were `found` in a store are pulled from there. Pure.
 
     With `only` these are the steps of one engine, and of the one that it lives in, if any; they end with a
     manifest, and nothing is served.
     """
-    steps = resolved.target.runner.steps(resolved, facts, found, only)
+    steps = pull.in_place(resolved.target.runner.steps(resolved, facts, only), found)
     return [*steps, write_manifest.step(resolved, facts, steps, found)]
 
 
