@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import PurePosixPath
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import AfterValidator, Field, StringConstraints, TypeAdapter, ValidationError
 
 from trtspec.pipeline.engine.loading import Runtime, base_version, fits_sm, fits_tensorrt
 from trtspec.recipe.gpus import GPUS
@@ -70,15 +70,24 @@ def platform_of(gpu: str, release: Release | None, tensorrt: str | None = None) 
 SCHEMA = 1
 Content = Literal["target", "draft", "pair"]
 """`pair` is a build that is ready to be served, also one without a draft: the word is in documents."""
-_MOST_DEEP, _TOO_DEEP = 64, "it is nested too deeply"
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def _inside(path: str) -> str:
+    parts = PurePosixPath(path).parts
+    if "\0" in path or not parts or path != "/".join(parts) or ".." in parts or path.startswith("/"):
+        raise ValueError(f"{path!r:.80} is not a path in its folder")
+    return path
+
+
+Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+InnerPath = Annotated[str, AfterValidator(_inside)]
 
 
 class Chunk(NamedTuple):
     """A piece of a file, which is one object of the store."""
 
-    sha256: str
-    size: int
+    sha256: Sha256
+    size: Annotated[int, Field(ge=0, strict=True)]
     """In bytes."""
 
     @property
@@ -90,7 +99,7 @@ class Chunk(NamedTuple):
 class StoredFile:
     """A file of an entry."""
 
-    sha256: str
+    sha256: Sha256
     """The SHA-256 of the whole file."""
     chunks: tuple[Chunk, ...]
     """The chunks that the file is made of, in order."""
@@ -112,9 +121,9 @@ class Entry:
     """The key by which a build finds the entry."""
     created: str
     """The time in ISO 8601, UTC."""
-    files: Mapping[str, StoredFile]
+    files: Mapping[InnerPath, StoredFile]
     """The files by their paths in the engine directory, or in the build directory."""
-    folders: tuple[str, ...]
+    folders: tuple[InnerPath, ...]
     """The folders without a file."""
     manifest: Mapping[str, Any]
     """The provenance."""
@@ -138,6 +147,9 @@ class Entry:
         return f"{entries_of(self.platform, self.key)}/{self.digest}.json"
 
 
+_DOCUMENT, _ENTRY = TypeAdapter(dict[str, Any]), TypeAdapter(Entry)
+
+
 def entries_of(platform: Platform, key: str) -> str:
     """The folder with every entry of a key: builders that raced have made one each."""
     return f"entries/{platform.folder}/{key}"
@@ -151,63 +163,11 @@ def to_bytes(entry: Entry) -> bytes:
 
 def from_bytes(content: bytes) -> Entry:
     """Reads a document; raises ValueError if it is no entry, or names a file outside of its folder."""
-    values = _parsed(content)
-    if not isinstance(values, dict) or values.pop("schema", None) != SCHEMA:
-        raise ValueError("it was written by another version of trtspec")
     try:
-        files = {
-            _inside(path): StoredFile(_digest(file["sha256"]), tuple(map(_chunk, file["chunks"])))
-            for path, file in values.pop("files").items()
-        }
-        folders = tuple(map(_inside, values.pop("folders")))
-        platform = Platform(**values.pop("platform"))
-        entry = Entry(**values, platform=platform, files=files, folders=folders)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"it is incomplete: {error}") from error
-    if entry.role not in get_args(Content):
-        raise ValueError(f"its role is {entry.role!r}")
-    texts = (entry.name, entry.key, entry.created)
-    if not (all(isinstance(text, str) for text in texts) and isinstance(entry.manifest, dict)):
-        raise ValueError("its name, its key or its manifest is wrong")
-    return entry
-
-
-def _parsed(content: bytes) -> Any:
-    """Returns the JSON of a document; raises ValueError, also for one that is nested too deeply."""
-    try:
-        values = json.loads(content)
-    except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
-    layer = [values]
-    for _ in range(_MOST_DEEP):
-        layer = [item for value in layer for item in _inside_of(value)]
-        if not layer:
-            return values
-    raise ValueError(_TOO_DEEP)
-
-
-def _inside_of(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
-
-
-def _chunk(values: tuple[str, int]) -> Chunk:
-    digest, size = values
-    if type(size) is not int or size < 0:
-        raise ValueError(f"a size is {size!r}")
-    return Chunk(_digest(digest), size)
-
-
-def _digest(value: str) -> str:
-    if not _DIGEST.fullmatch(value):
-        raise ValueError(f"{value!r:.80} is no SHA-256")
-    return value
-
-
-def _inside(path: str) -> str:
-    parts = PurePosixPath(path).parts
-    os.fsencode(path)  # raises ValueError for half characters, which no disk takes; nor does it take NUL
-    if "\0" in path or not parts or path != "/".join(parts) or ".." in parts or path.startswith("/"):
-        raise ValueError(f"{path!r:.80} is not a path in its folder")
-    return path
+        values = _DOCUMENT.validate_json(content)
+        if values.pop("schema", None) == SCHEMA:
+            return _ENTRY.validate_python(values)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from error
+    raise ValueError("it was written by another version of trtspec")

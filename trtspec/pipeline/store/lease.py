@@ -23,12 +23,13 @@ import re
 import socket
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from threading import Event, Thread
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from trtspec.base.errors import StoreError
 from trtspec.base.progress import Advance, Progress
@@ -68,6 +69,9 @@ class Builder:
         return f"{self.host}, process {self.process}, builds it since {self.since}{doing}"
 
 
+_BUILDER = TypeAdapter(Builder)
+
+
 def to_bytes(builder: Builder) -> bytes:
     return json.dumps({"schema": SCHEMA, **asdict(builder)}, sort_keys=True).encode()
 
@@ -75,15 +79,10 @@ def to_bytes(builder: Builder) -> bytes:
 def from_bytes(content: bytes) -> Builder | None:
     """Reads a lease; None if it is half-written, or of another version of trtspec."""
     try:
-        values: Any = json.loads(content)
-        if not isinstance(values, Mapping) or values["schema"] != SCHEMA:
-            return None
-        builder = Builder(**{name: value for name, value in values.items() if name != "schema"})
-    except (KeyError, RecursionError, TypeError, ValueError):
+        values = json.loads(content)
+        return _BUILDER.validate_python(values) if values["schema"] == SCHEMA else None
+    except (LookupError, RecursionError, TypeError, ValueError):
         return None
-    texts = (builder.what, builder.host, builder.since, builder.id, builder.note)
-    is_sound = all(isinstance(text, str) for text in texts) and isinstance(builder.expiry_s, (int, float))
-    return builder if is_sound else None
 
 
 class StoreLease:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from datetime import timedelta
@@ -199,6 +200,7 @@ def test_an_entry_cannot_write_outside_its_folder(engine: Path, path: str) -> No
         from_bytes(to_bytes(replace(entry, folders=(path,))))
 
 
+ZEROS = "0" * 64
 DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
 
 
@@ -208,24 +210,38 @@ def test_what_is_no_entry(content: bytes) -> None:
         from_bytes(content)
 
 
-@pytest.mark.parametrize("change", [{"created": 3}, {"name": ["a"]}, {"manifest": 3}])
+@pytest.mark.parametrize(
+    "change",
+    [{"created": 3}, {"name": ["a"]}, {"manifest": 3}, {"role": "engine"}, {"files": {"a": {"sha256": "0"}}}],
+)
 def test_an_entry_of_other_types_is_none(engine: Path, change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="its manifest is wrong"):
+    with pytest.raises(ValueError, match=f"^{next(iter(change))}") as caught:
         from_bytes(to_bytes(replace(entry_of(engine), **change)))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "chunk", [("0" * 64, -1), ("0" * 64, True), ("0" * 64, "1"), ("0" * 63, 1), ("0" * 64,)]
+)
+def test_a_chunk_of_another_form_is_none(engine: Path, chunk: tuple[object, ...]) -> None:
+    document = json.loads(to_bytes(entry_of(engine)))
+    document["files"] = {"a": {"sha256": "0" * 64, "chunks": [chunk]}}
+    with pytest.raises(ValueError, match=r"^files\.a\.chunks\.0"):
+        from_bytes(json.dumps(document).encode())
 
 
 def test_half_a_character_in_a_path_is_one_line(engine: Path) -> None:
     entry = entry_of(engine)
     files = {"a\ud800": next(iter(entry.files.values()))}
-    with pytest.raises(ValueError, match="surrogates not allowed"):
+    with pytest.raises(ValueError, match="surrogate"):
         from_bytes(to_bytes(replace(entry, files=files)))
 
 
 def test_a_manifest_that_is_nested_too_deeply_is_none(engine: Path) -> None:
     manifest: dict[str, Any] = {}
-    for _ in range(100):
+    for _ in range(300):
         manifest = {"inside": manifest}
-    with pytest.raises(ValueError, match="nested too deeply"):
+    with pytest.raises(ValueError, match="recursion limit"):
         from_bytes(to_bytes(replace(entry_of(engine), manifest=manifest)))
 
 
