@@ -29,8 +29,8 @@ from trtspec.deployment.here import serve_triton
 from trtspec.deployment.installed_triton import find_wheel
 from trtspec.deployment.triton_launch import TritonLaunch
 from trtspec.gateway.ports import Ports
-from trtspec.pipeline.repository import RepositorySpec, write_repository
-from trtspec.pipeline.repository.spec import EngineModel
+from trtspec.pipeline.repository.spec import EngineModel, RepositorySpec
+from trtspec.pipeline.repository.writer import write_repository
 
 HERE = Path(__file__).parent
 SENDS = 5000

@@ -6,19 +6,21 @@ and `model_state.cc`), written out where its default does not fit or depends on 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from trtspec.backends.table import backend_named
 from trtspec.pipeline.repository.spec import EngineModel
-from trtspec.serving.triton.tensors import ENGINE_INPUTS, ENGINE_OUTPUTS
+from trtspec.serving.triton.tensors import ENGINE_INPUTS, ENGINE_OUTPUTS, OutputTensor
 
 _KV_FRACTION = "0.9"
 _WORKER = "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker"
 
 
-def engine_config(model: EngineModel) -> pb.ModelConfig:
-    """Returns the config of a Triton model that takes token ids and returns token ids.
+def engine_config_text(model: EngineModel) -> str:
+    """Returns the `config.pbtxt` of a Triton model that takes token ids and returns token ids.
 
     No request waits for others to form a batch with, since the engine takes in new ones at every step. The
     model is not decoupled: see `trtspec.serving.executors.bls.bls_executor`.
@@ -37,10 +39,6 @@ def engine_config(model: EngineModel) -> pb.ModelConfig:
         )
         if tensor.dims is None:
             added.reshape.SetInParent()
-    for output in ENGINE_OUTPUTS:
-        data_type = pb.DataType.Value(f"TYPE_{output.datatype.value}")
-        config.output.add(name=output.name, data_type=data_type, dims=output.dims)
-    config.instance_group.add(count=1, kind=pb.ModelInstanceGroup.KIND_CPU)
     parameters = _common(model)
     if backend == "tensorrtllm":
         parameters |= _tensorrtllm(model)
@@ -49,14 +47,21 @@ def engine_config(model: EngineModel) -> pb.ModelConfig:
             parameters["device"] = model.device
         if model.tokenizer is not None:
             parameters |= {"guided_decoding_backend": "xgrammar", "tokenizer_dir": model.tokenizer}
+    return text_of(config, ENGINE_OUTPUTS, parameters)
+
+
+def text_of(config: pb.ModelConfig, outputs: Iterable[OutputTensor], parameters: Mapping[str, str]) -> str:
+    """Returns a model's `config.pbtxt`, with its outputs and parameters; it is the same for the same model.
+
+    One instance serves all requests at once.
+    """
+    for output in outputs:
+        data_type = pb.DataType.Value(f"TYPE_{output.datatype.value}")
+        config.output.add(name=output.name, data_type=data_type, dims=output.dims)
+    config.instance_group.add(count=1, kind=pb.ModelInstanceGroup.KIND_CPU)
     for key, value in parameters.items():
         config.parameters[key].string_value = value
-    return config
-
-
-def engine_config_text(model: EngineModel) -> str:
-    """Returns the text of `config.pbtxt`; it is the same for the same model."""
-    return text_format.MessageToString(engine_config(model), as_utf8=True)
+    return text_format.MessageToString(config, as_utf8=True)
 
 
 def _common(model: EngineModel) -> dict[str, str]:

@@ -6,27 +6,26 @@ from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 
-from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 import trtspec.serving
 from trtspec.backends.backend import PYTHON
 from trtspec.backends.table import backend_named
 from trtspec.base.tree import copy_tree
-from trtspec.pipeline.repository.engine_config import engine_config_text
+from trtspec.pipeline.repository.engine_config import engine_config_text, text_of
 from trtspec.pipeline.repository.spec import RepositorySpec
 from trtspec.serving.triton.tensors import INPUTS, OUTPUTS
 
 VERSION = "1"
 
 
-def model_config(spec: RepositorySpec) -> pb.ModelConfig:
-    """Returns the config of the model that runs the coordinator, and in the in-process layout the engines.
+def config_text(spec: RepositorySpec) -> str:
+    """Returns the `config.pbtxt` of the coordinator's model, which in the in-process layout has the engines.
 
     `max_batch_size` 1 gives each tensor the batch dimension that clients of NVIDIA's models send ([1, 1]),
-    and lets Triton refuse more than one prompt in a request. The one instance serves all requests at once. If
-    the engine drafts by itself, there is no input `num_draft_tokens`: clients see that they cannot ask for
-    plain decoding, and a request with it is refused.
+    and lets Triton refuse more than one prompt in a request. If the engine drafts by itself, there is no
+    input `num_draft_tokens`: clients see that they cannot ask for plain decoding, and a request with it is
+    refused.
     """
     config = pb.ModelConfig(name=spec.model_name, backend="python", max_batch_size=1)
     config.model_transaction_policy.decoupled = True
@@ -36,13 +35,7 @@ def model_config(spec: RepositorySpec) -> pb.ModelConfig:
         datatype = pb.DataType.Value(f"TYPE_{tensor.datatype.value}")
         dims = [-1 if tensor.is_list else 1]
         config.input.add(name=tensor.name, data_type=datatype, dims=dims, optional=True)
-    for output in OUTPUTS:
-        datatype = pb.DataType.Value(f"TYPE_{output.datatype.value}")
-        config.output.add(name=output.name, data_type=datatype, dims=output.dims)
-    config.instance_group.add(count=1, kind=pb.ModelInstanceGroup.KIND_CPU)
-    for key, value in _parameters(spec).items():
-        config.parameters[key].string_value = value
-    return config
+    return text_of(config, OUTPUTS, _parameters(spec))
 
 
 def _parameters(spec: RepositorySpec) -> dict[str, str]:
@@ -87,11 +80,6 @@ def _parameters(spec: RepositorySpec) -> dict[str, str]:
             parameters[f"{role}_enable_chunked_context"] = str(enabled).lower()
         parameters |= spec.inside
     return parameters
-
-
-def config_text(spec: RepositorySpec) -> str:
-    """Returns the text of `config.pbtxt`; it is the same for the same spec."""
-    return text_format.MessageToString(model_config(spec), as_utf8=True)
 
 
 def write_repository(destination: Path, spec: RepositorySpec) -> None:
