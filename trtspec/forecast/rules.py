@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from trtspec.forecast.speedup import tokens_per_round
+
 Verdict = Literal["yes", "no", "unmeasured"]
 LENGTHS = (4, 8)
 RATIOS = (10, 50)
@@ -195,14 +197,10 @@ def _acceptance(facts: PairFacts, seen: MeasuredRun) -> Judgement:
 
 def mean_acceptance(acceptance: Sequence[float]) -> float:
     """Returns the one probability for all positions that gives as many tokens a round."""
-    expected, reached = 0.0, 1.0
-    for probability in acceptance:
-        reached *= probability
-        expected += reached
-    low, high = 0.0, 1.0
+    expected, low, high = tokens_per_round(acceptance), 0.0, 1.0
     for _ in range(30):
         middle = (low + high) / 2
-        given = sum(middle**position for position in range(1, len(acceptance) + 1))
+        given = tokens_per_round([middle] * len(acceptance))
         low, high = (middle, high) if given < expected else (low, middle)
     return high
 

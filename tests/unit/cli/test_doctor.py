@@ -123,7 +123,7 @@ def test_it_is_quick(doctor: Callable[..., Any]) -> None:
         (
             [H200.replace("Default", "Exclusive_Process")],
             "compute mode",
-            "GPU 0 has Exclusive_Process",
+            "GPU 0 has compute mode Exclusive_Process",
             "nvidia-smi -i 0 -c DEFAULT",
         ),
         (

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 
 from trtspec.base.errors import TrtspecError
 from trtspec.base.progress import Progress
-from trtspec.base.roles import Role
 from trtspec.models.download import cache_of
 from trtspec.models.headers_only import is_headers_only
 from trtspec.pipeline.build.plan import BuildPlan, PlanRequest, draw_plan, read_request
@@ -89,12 +88,9 @@ def _check_disks(made: BuildPlan, undone: Collection[Step]) -> None:
 def _written(made: BuildPlan, undone: Collection[Step]) -> int:
     """Returns the bytes of the checkpoints and engines; one that is compiled is about its checkpoint."""
     sizes = {step.role: step.size or 0 for step in made.steps if step.kind == convert.KIND}
-    kinds: dict[str, Callable[[Role], bool]] = {
-        convert.KIND: lambda _: True,
-        build.KIND: lambda role: made.resolved.engines[role].runner.compiles,
-    }
+    compiled = {role for role, engine in made.resolved.engines.items() if engine.runner.compiles}
     return sum(
         sizes.get(step.role, 0)
         for step in undone
-        if step.role and step.kind in kinds and kinds[step.kind](step.role)
+        if step.kind == convert.KIND or (step.kind == build.KIND and step.role in compiled)
     )

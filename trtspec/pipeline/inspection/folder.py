@@ -6,7 +6,7 @@ A build has parts, and is inspected here: its inputs by the manifest, and whethe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ def _compared(report: Report, target: Path) -> list[Finding]:
 
 def _inspected(folder: Path) -> Report:
     if manifest := read_manifest(folder / MANIFEST):
-        return inspect_build(folder, manifest, _inspected)
+        return _inspect_build(folder, manifest)
     config = read_json(folder / "config.json")
     if "pretrained_config" in config:
         return inspect_engine(folder, config)
@@ -84,12 +84,8 @@ def _find(place: str) -> Path:
     return folder
 
 
-def inspect_build(folder: Path, manifest: Manifest, look: Callable[[Path], Report]) -> Report:
-    """Returns the report of a finished build; `look` returns that of a checkpoint or an engine in it.
-
-    Their findings name their path in the build. Engines alone count as stored, since checkpoints hold the
-    same weights.
-    """
+def _inspect_build(folder: Path, manifest: Manifest) -> Report:
+    """Returns the report of a finished build; findings of checkpoints and engines name their path in it."""
     paths = {name: folder / name for name in manifest.outputs}
     missing = [name for name, file in paths.items() if not file.is_file()]
     findings = [Finding(name, "is missing", _AGAIN) for name in missing[:_FEW]]
@@ -98,7 +94,7 @@ def inspect_build(folder: Path, manifest: Manifest, look: Callable[[Path], Repor
     made = {Path(name).parent for name in paths if _PART.fullmatch(name)}
     parts = sorted(made - {Path(name).parent for name in missing})
     for part in parts:
-        for found in look(folder / part).findings:
+        for found in _inspected(folder / part).findings:
             subject = f"{part}: {found.subject}" if found.subject else str(part)
             findings.append(replace(found, subject=subject))
     return Report(

@@ -9,6 +9,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from trtspec.base.errors import UnavailableError
+from trtspec.base.findings import Finding
 from trtspec.recipe.gpus import GPUS, GpuProduct
 
 _FIELDS = (
@@ -139,24 +140,21 @@ def product_of(gpu: Gpu) -> GpuProduct:
 
 def settings_obstacle(found: Sequence[Gpu]) -> UnavailableError | None:
     """The error for the first such setting of these GPUs; None if there is none."""
-    for gpu in found:
-        problems = {
-            "MIG": "is divided (MIG), but an engine is built for a whole GPU",
-            "compute mode": f"has compute mode {gpu.compute_mode}; "
-            "TensorRT-LLM starts several processes on it",
-        }
-        for name, repair in settings(gpu):
-            return UnavailableError(gpu.name, problems[name], repair)
-    return None
+    errors = (
+        UnavailableError(gpu.name, each.problem, each.repair) for gpu in found for each in settings(gpu)
+    )
+    return next(errors, None)
 
 
-def settings(gpu: Gpu) -> Iterator[tuple[str, str]]:
-    """Yields the name of each such setting of a GPU, with the command that changes it.
+def settings(gpu: Gpu) -> Iterator[Finding]:
+    """Finds such settings of a GPU, with the command that changes each.
 
     On a GPU that allows only one process a server does not fail: it waits for its workers (issue #2798 of
     TensorRT-LLM).
     """
     if gpu.mig:
-        yield "MIG", f"nvidia-smi -i {gpu.index} -mig 0"
+        problem = "is divided (MIG), but an engine is built for a whole GPU"
+        yield Finding("MIG", problem, f"nvidia-smi -i {gpu.index} -mig 0")
     if not gpu.shared:
-        yield "compute mode", f"nvidia-smi -i {gpu.index} -c DEFAULT"
+        problem = f"has compute mode {gpu.compute_mode}; TensorRT-LLM starts several processes on it"
+        yield Finding("compute mode", problem, f"nvidia-smi -i {gpu.index} -c DEFAULT")

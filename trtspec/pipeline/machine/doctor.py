@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from trtspec.base.errors import UnavailableError
 from trtspec.base.extras import how_to_install
@@ -123,13 +124,8 @@ def _kind(found: str, machine: Machine, recipe: Recipe | None) -> Finding:
 
 def _settings(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
     for gpu in machine.gpus[: recipe.hardware.count if recipe else None]:
-        problems = {
-            "MIG": f"GPU {gpu.index} is divided (MIG); an engine needs a whole GPU",
-            "compute mode": f"GPU {gpu.index} has {gpu.compute_mode}; "
-            "TensorRT-LLM starts several processes on it",
-        }
-        for name, repair in settings(gpu):
-            yield Finding(name, problems[name], repair, severity=_needed(recipe))
+        for found in settings(gpu):
+            yield replace(found, problem=f"GPU {gpu.index} {found.problem}", severity=_needed(recipe))
 
 
 def _memory(machine: Machine, recipe: Recipe | None) -> Finding:
