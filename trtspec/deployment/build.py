@@ -16,7 +16,7 @@ from trtspec.deployment.server_kind import kind_of
 from trtspec.models.tokenizer import read_tokenizer
 from trtspec.pipeline.engine.directory import read_engine
 from trtspec.pipeline.engine.loading import PlacedEngine, Runtime, built_with, check_loading
-from trtspec.pipeline.engine.manifest import backend_of, check_unchanged, recipe_of
+from trtspec.pipeline.engine.manifest import Manifest, check_unchanged, read_manifest
 from trtspec.pipeline.machine.devices import find_gpus, settings_obstacle
 from trtspec.pipeline.plan.choices import build_folder
 from trtspec.pipeline.repository.spec import place
@@ -120,12 +120,14 @@ class DeployedBuild:
     @property
     def backend(self) -> str | None:
         """The backend that it was built for, by its manifest; None if that does not say."""
-        return backend_of(self._manifest)
+        manifest = self._manifest
+        return manifest.backend if manifest else None
 
     @property
     def is_current(self) -> bool:
         """True if the build was made from this recipe, as far as its manifest says."""
-        return recipe_of(self._manifest) in (None, self.loaded.digest)
+        manifest = self._manifest
+        return manifest is None or manifest.recipe == self.loaded.digest
 
     def check(self, runtime: Runtime) -> None:
         """Raises at once the errors that loading would raise after minutes: EngineError, ModelError for the
@@ -138,8 +140,9 @@ class DeployedBuild:
         sizes = {
             role: read_tokenizer(tokenizers[role if role is own else Role.TARGET]).size for role in roles
         }
+        manifest = self._manifest
         engines = {
-            role: PlacedEngine(folder / f"{role}/engine", gpus.of(role), built_with(self._manifest, role))
+            role: PlacedEngine(folder / f"{role}/engine", gpus.of(role), built_with(manifest, role))
             for role in roles
         }
         check_loading(engines, recipe.speculation.num_draft_tokens or 1, sizes, runtime)
@@ -155,8 +158,8 @@ class DeployedBuild:
         return (Role.TARGET,) if target.drafts_inside else tuple(self.recipe.models)
 
     @property
-    def _manifest(self) -> Path:
-        return self.folder / "manifest.json"
+    def _manifest(self) -> Manifest | None:
+        return read_manifest(self.folder / "manifest.json")
 
 
 def find_build(recipe: Path | str, output: Path | str | None = None) -> DeployedBuild:

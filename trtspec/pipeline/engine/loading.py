@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from trtspec.base.errors import EngineError
 from trtspec.base.roles import Role
 from trtspec.pipeline.engine.directory import EXTERNAL, EngineConfig, check_engine, read_engine
+from trtspec.pipeline.engine.manifest import Manifest
 from trtspec.recipe.releases import RELEASES
 
 
@@ -53,19 +52,17 @@ class BuiltWith:
     sm: int | None = None
 
 
-def built_with(manifest: Path, role: Role) -> BuiltWith:
-    """Returns the versions that built an engine, from the build's manifest; unknown if that is missing or of
-    another schema.
+def built_with(manifest: Manifest | None, role: Role) -> BuiltWith:
+    """Returns the versions that built an engine, by the build's manifest if there is one.
 
     For an engine that was pulled from a store the manifest says what built it elsewhere.
     """
-    try:
-        content: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8"))
-        made = (content.get("pulled") or {}).get(role) or content
-        tools, gpu = made.get("tools") or {}, made.get("gpu") or {}
-        return BuiltWith(tools.get("tensorrt"), gpu.get("sm"))
-    except (OSError, ValueError, AttributeError):
+    if manifest is None:
         return BuiltWith()
+    tools, gpu = manifest.tools, manifest.gpu
+    if made := manifest.pulled.get(role):
+        tools, gpu = made.get("tools") or {}, made.get("gpu")
+    return BuiltWith(tools.get("tensorrt"), (gpu or {}).get("sm"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ from pydantic import TypeAdapter
 from trtspec.base.errors import EngineError
 
 SCHEMA = 1
-_SMALL = (
+_SMALL = {
     "tokenizer/tokenizer.json",
     "draft/tokenizer/tokenizer.json",
     "target/engine/config.json",
     "draft/engine/config.json",
-)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,32 +74,17 @@ def read_manifest(file: Path) -> Manifest | None:
         return None
 
 
-def recipe_of(file: Path) -> str | None:
-    """Returns the digest of the recipe that a manifest names; None if there is no such manifest."""
-    found = read_manifest(file)
-    return found.recipe if found else None
-
-
-def backend_of(file: Path) -> str | None:
-    """Returns the backend that a manifest names; None if there is no such manifest."""
-    found = read_manifest(file)
-    return found.backend if found else None
-
-
 def check_unchanged(build: Path) -> None:
     """Raises EngineError for a tokenizer or an engine's config that is not the one of the build's manifest.
 
     Another tokenizer of the same size would load and give wrong text. Engines themselves are too large to be
     read twice, and TensorRT refuses one that is damaged. Without a manifest nothing is checked.
     """
-    try:
-        outputs = json.loads((build / "manifest.json").read_text(encoding="utf-8"))["outputs"]
-        built = {name: outputs[name] for name in _SMALL if name in outputs}
-    except (OSError, ValueError, KeyError, TypeError):
-        return
-    for name, digest in built.items():
+    manifest = read_manifest(build / "manifest.json")
+    outputs = manifest.outputs if manifest else {}
+    for name in _SMALL & outputs.keys():
         file = build / name
-        if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+        if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() != outputs[name]:
             problem = "has changed since the build: its SHA-256 differs from manifest.json"
             raise EngineError(
                 file,

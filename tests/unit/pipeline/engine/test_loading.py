@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from trtspec.base.roles import Role
 from trtspec.pipeline.engine.directory import write_config
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.engine.loading import BuiltWith, PlacedEngine, Runtime, built_with, check_loading
+from trtspec.pipeline.engine.manifest import Manifest
 from trtspec.pipeline.engine.torch_builder import build_config
 
 HERE = Runtime("1.2.1", "10.14.1.48", (90,))
@@ -179,22 +180,21 @@ def test_what_would_fail(tmp_path: Path, changes: dict[str, Any], problem: str, 
     assert caught.value.subject == str(tmp_path / role)
 
 
-def test_what_a_manifest_says(tmp_path: Path) -> None:
-    file = tmp_path / "manifest.json"
-    assert built_with(file, Role.TARGET) == BuiltWith()
-    file.write_text(json.dumps({"tools": {"tensorrt": "10.14.1.48"}, "gpu": {"sm": 90, "name": "x"}}))
-    assert built_with(file, Role.TARGET) == BUILT
-    for other in ("{}", "[]", "half", '{"tools": null, "gpu": null}', '{"pulled": []}'):
-        file.write_text(other)
-        assert built_with(file, Role.TARGET) == BuiltWith()
+def manifest(**changes: Any) -> Manifest:
+    made = Manifest("pair", "0" * 64, "tensorrt_llm", {}, {}, {"tensorrt": "10.14.1.48"}, {"sm": 90}, {})
+    return replace(made, **changes)
 
 
-def test_what_a_manifest_says_of_an_engine_that_was_pulled(tmp_path: Path) -> None:
+def test_what_a_manifest_says() -> None:
+    assert built_with(None, Role.TARGET) == BuiltWith()
+    assert built_with(manifest(), Role.TARGET) == BUILT
+    assert built_with(manifest(tools={}, gpu=None), Role.TARGET) == BuiltWith()
+
+
+def test_what_a_manifest_says_of_an_engine_that_was_pulled() -> None:
     """The machine that pulled it may have no GPU, or another TensorRT."""
     made = {"tools": {"tensorrt": "10.14.1.48"}, "gpu": {"sm": 90}}
-    file = tmp_path / "manifest.json"
-    file.write_text(
-        json.dumps({"tools": {"tensorrt": "10.13.3.9"}, "gpu": {"sm": 80}, "pulled": {"target": made}})
-    )
-    assert built_with(file, Role.TARGET) == BUILT
-    assert built_with(file, Role.DRAFT) == BuiltWith("10.13.3.9", 80)
+    here = manifest(tools={"tensorrt": "10.13.3.9"}, gpu={"sm": 80}, pulled={"target": made})
+    assert built_with(here, Role.TARGET) == BUILT
+    assert built_with(here, Role.DRAFT) == BuiltWith("10.13.3.9", 80)
+    assert built_with(manifest(pulled={"target": {"gpu": None}}), Role.TARGET) == BuiltWith()
