@@ -21,6 +21,8 @@ class TrtspecError(Exception):
     repair: str | None
     step: str | None = None
     """The name of the step of a plan that failed; None if no step was running."""
+    lines: tuple[str, ...] = ()
+    """The last lines of the output or the log that tells more."""
 
     def __init__(self, subject: str | Path, problem: str, repair: str | None = None) -> None:
         super().__init__(f"{subject}: {problem}")
@@ -127,9 +129,6 @@ class RefusedError(TrtspecError):
 
 class ClusterError(TrtspecError):
     """A Kubernetes cluster that cannot be asked, refuses, or whose pods do not come up."""
-
-    lines: tuple[str, ...] = ()
-    """The last lines of the log that tells more."""
 
 
 class UnavailableError(TrtspecError):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from trtspec.base.errors import ClusterError, RecipeError, StepError, TrtspecError
+from trtspec.base.errors import RecipeError, StepError, TrtspecError
 from trtspec.base.extras import missing_extra
 
 
@@ -25,13 +23,12 @@ class Explanation:
 
 def explain(error: BaseException) -> Explanation | None:
     """Returns the explanation of an error; None for one that no user can cause, a defect of trtspec."""
-    if isinstance(error, ModuleNotFoundError):
-        missing = missing_extra(error)
-        return _known(missing) if missing else None
-    for kind, explanation in _EXPLANATIONS.items():
-        if isinstance(error, kind):
-            return explanation(error)
-    return None
+    known = missing_extra(error) if isinstance(error, ModuleNotFoundError) else error
+    if isinstance(known, RecipeError):
+        return _recipe(known)
+    if isinstance(known, TrtspecError):
+        return _known(known)
+    return _os(known) if isinstance(known, OSError) else None
 
 
 def _recipe(error: RecipeError) -> Explanation:
@@ -45,17 +42,9 @@ def _recipe(error: RecipeError) -> Explanation:
     return Explanation(f"{error.path}: {count} problem{'s' * (count > 1)} in this recipe", lines=tuple(lines))
 
 
-def _step(error: StepError) -> Explanation:
-    log = (f"its output is in {error.log}",) if error.log else ()
-    return Explanation(f"{error.subject}: {error.problem}", error.repair, (*error.lines, *log))
-
-
-def _cluster(error: ClusterError) -> Explanation:
-    return Explanation(f"{error.subject}: {error.problem}", error.repair, error.lines)
-
-
 def _known(error: TrtspecError) -> Explanation:
-    return Explanation(f"{error.subject}: {error.problem}", error.repair)
+    log = (f"its output is in {error.log}",) if isinstance(error, StepError) and error.log else ()
+    return Explanation(f"{error.subject}: {error.problem}", error.repair, (*error.lines, *log))
 
 
 def _os(error: OSError) -> Explanation:
@@ -80,13 +69,4 @@ _OS_PROBLEMS: dict[int, tuple[str, str | None]] = {
     errno.EMFILE: ("too many open files", "Raise the limit: ulimit -n 4096"),
     errno.ENAMETOOLONG: ("this name is too long", None),
     errno.EADDRINUSE: ("the port is in use", "Stop what listens there, or choose another port."),
-}
-
-# A subclass stands before its parent, since the first kind that fits is taken.
-_EXPLANATIONS: dict[type[BaseException], Callable[[Any], Explanation]] = {
-    RecipeError: _recipe,
-    StepError: _step,
-    ClusterError: _cluster,
-    TrtspecError: _known,
-    OSError: _os,
 }
