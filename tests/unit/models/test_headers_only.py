@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.heads import write_head_for
 from tests.fakes.hub import COMMIT, Hub
 from trtspec.base.errors import ModelError
 from trtspec.base.progress import no_progress
@@ -73,6 +74,23 @@ def test_a_plan_downloads_no_weights(hub: Hub, recipe: Path, pair_recipe: Path, 
     dry = planned(run("build", recipe, "--dry-run", "--json"))
     assert dry["steps"]
     assert len(of_weights(hub)) == 1
+
+
+def test_a_head_is_compared_with_a_target_of_the_hub(
+    hub: Hub, tmp_path: Path, run: Run, llama_folder: Callable[..., Path]
+) -> None:
+    """A server downloads the target's weights by itself: they are not here when the head is checked."""
+    write_head_for(llama_folder("other", hidden_size=16), tmp_path / "head", "medusa")
+    recipe = tmp_path / "head.yaml"
+    recipe.write_text(
+        "name: head\ntarget: {model: owner/model}\ndraft: {model: ./head}\n"
+        "speculation: {method: medusa, max_draft_len: 3}\n"
+        "engine: {backend: vllm, release: 0.32.0}\nhardware: {gpu: none}\n"
+    )
+    said = run("build", recipe, "--output", tmp_path / "out").stderr
+    assert (
+        "do not fit: hidden size: the head reads states of width 16, but the target's have width 64" in said
+    )
 
 
 def test_of_two_who_plan_at_once_one_makes_the_outline(

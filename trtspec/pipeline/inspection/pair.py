@@ -16,6 +16,7 @@ from trtspec.models.layers import draft_of
 from trtspec.models.masked import check_parallel
 from trtspec.models.mtp import MtpLayers, mtp_layers
 from trtspec.models.pair import Member, compare, read_member
+from trtspec.models.source import Source
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Draft
 
@@ -70,11 +71,7 @@ def inspect_pair(loaded: LoadedRecipe) -> PairReport:
     if Role.TARGET in sides:
         findings += backend.misfits(loaded.recipe, sides[Role.TARGET].source)
     if not unseen and head:
-        if head.method != method.kind:
-            problem = f"is {method.kind}, but the draft is a head of method {head.method}"
-            repair, effect = f"speculation.method: {head.method}", "the head cannot draft by this method"
-            findings.append(Finding("speculation.method", problem, repair, effect=effect))
-        findings += check_head(head, sides[Role.TARGET].source)
+        findings += compare_head(head, method.kind, sides[Role.TARGET].source)
     elif not unseen and Role.DRAFT in sides:
         recipe = loaded.recipe
         findings += compare(
@@ -83,3 +80,13 @@ def inspect_pair(loaded: LoadedRecipe) -> PairReport:
         if method.is_at_once:
             findings += check_parallel(sides[Role.DRAFT].source)
     return PairReport(loaded, sides, unseen, findings, head)
+
+
+def compare_head(head: HeadDescription, method: str, target: Source) -> list[Finding]:
+    """Returns what is wrong with a head as the draft of this target, by this method of a recipe."""
+    findings = check_head(head, target)
+    if head.method != method:
+        problem = f"is {method}, but the draft is a head of method {head.method}"
+        repair, effect = f"speculation.method: {head.method}", "the head cannot draft by this method"
+        findings.insert(0, Finding("speculation.method", problem, repair, effect=effect))
+    return findings

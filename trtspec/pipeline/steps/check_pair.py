@@ -50,13 +50,15 @@ def step(resolved: Resolved, facts: PlanFacts) -> Step:
 
 def head_step(resolved: Resolved, facts: PlanFacts, head: HeadFacts) -> Step:
     loaded, version = resolved.loaded, facts.host.versions.get("trtspec")
-    method = loaded.recipe.speculation.method.kind
+    method, backend = loaded.recipe.speculation.method.kind, loaded.recipe.runner
+    target = resolved.target.model.source
 
     def check(_: Path, advance: Advance) -> None:
         from trtspec.models.pair import refuse
-        from trtspec.pipeline.inspection.pair import inspect_pair
+        from trtspec.pipeline.inspection.pair import compare_head
 
-        refuse(str(loaded.path), inspect_pair(loaded).findings, loaded.recipe.backend)
+        findings = [*backend.misfits(loaded.recipe, target), *compare_head(head.head, method, target)]
+        refuse(str(loaded.path), findings, backend.name)
 
     return Step(
         kind=HEAD_KIND,
