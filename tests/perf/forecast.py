@@ -29,7 +29,7 @@ from statistics import mean
 from tests.perf.bar import Bar
 from tests.perf.pair import built, heldout, machine
 from trtspec.forecast.fit import FittedSeconds, fit
-from trtspec.forecast.speedup import best_length, speedup
+from trtspec.forecast.speedup import speedup
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executor import Executor, KvReuse, Limits, Listener, Request, Response
@@ -183,7 +183,9 @@ def main() -> int:
         "costs": asdict(costs),
         "calibration_ms": in_ms(calibration),
         "best_length": {
-            "forecast": best_length(acceptance, costs),
+            "forecast": max(
+                range(len(acceptance) + 1), key=lambda length: speedup(acceptance[:length], costs)
+            ),
             "measured": max(lengths, key=lambda length: lengths[length]["measured"]),
         },
         "lengths": {str(length): row for length, row in lengths.items()},

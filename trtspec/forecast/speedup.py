@@ -43,8 +43,3 @@ def tokens_per_round(acceptance: Sequence[float]) -> float:
 def speedup(acceptance: Sequence[float], costs: RoundCosts) -> float:
     """Returns tokens a second with drafts of `len(acceptance)` tokens over those of the target alone."""
     return tokens_per_round(acceptance) / costs.of(len(acceptance))
-
-
-def best_length(acceptance: Sequence[float], costs: RoundCosts) -> int:
-    """Returns the draft length with the greatest speed-up, at most `len(acceptance)`; 0 where none gains."""
-    return max(range(len(acceptance) + 1), key=lambda length: speedup(acceptance[:length], costs))

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from trtspec.forecast.speedup import RoundCosts, best_length, speedup, tokens_per_round
+from trtspec.forecast.speedup import RoundCosts, speedup, tokens_per_round
 
 
 @pytest.mark.parametrize(
@@ -32,11 +32,14 @@ def test_a_round_is_what_dice_say() -> None:
 
 def test_no_draft_is_plain_decoding() -> None:
     assert speedup([], RoundCosts(draft=0.1, overhead=0.5, verified=0.1)) == 1
-    assert best_length([0.05] * 8, RoundCosts(draft=0.1)) == 0
+    assert best_length(0.05, RoundCosts(draft=0.1)) == 0
 
 
 def test_overhead_makes_the_best_draft_longer_and_load_makes_it_shorter() -> None:
-    acceptance = [0.7] * 16
-    alone = best_length(acceptance, RoundCosts(0.06))
-    assert best_length(acceptance, RoundCosts(0.06, overhead=0.4)) > alone
-    assert best_length(acceptance, RoundCosts(0.06, verified=0.2)) < alone
+    alone = best_length(0.7, RoundCosts(0.06))
+    assert best_length(0.7, RoundCosts(0.06, overhead=0.4)) > alone
+    assert best_length(0.7, RoundCosts(0.06, verified=0.2)) < alone
+
+
+def best_length(alpha: float, costs: RoundCosts) -> int:
+    return max(range(17), key=lambda length: speedup([alpha] * length, costs))
