@@ -103,7 +103,7 @@ def refused(loaded: LoadedRecipe, known: Collection[Role] = ()) -> dict[Role, Tr
 
 def _is_lacking(model: RecipeModel, *, is_known: bool) -> bool:
     folder = cached_folder(model.model, model.revision)
-    return folder is None or (is_known and not headers_of(folder).is_dir() and not is_whole(folder))
+    return folder is None or (is_known and not is_whole(folder) and not headers_of(folder).is_dir())
 
 
 def _refusal(model: RecipeModel) -> TrtspecError | None:
@@ -157,9 +157,9 @@ def _draft(
     """Returns the facts of the draft beside its target: the layers of it that it is, and what both share."""
     target, facts = models[Role.TARGET], models[Role.DRAFT]
     source = draft_of(facts.source, draft)
+    common = 0 if target.not_read or facts.not_read else num_common(target.source, source)
     is_searched = draft.layers_of_target == AUTO
     search = SearchFacts(_dataset(recipe.layer_texts, here, digests)) if is_searched else None
-    common = 0 if target.not_read or facts.not_read else num_common(target.source, source)
     return replace(facts, source=source, search=search, num_common=common)
 
 

@@ -123,14 +123,12 @@ class RepositorySpec:
     """
 
     model_name: str = "speculative_llm"
-    target_engine_dir: str = "../../target/engine"
     draft_engine_dir: str | None = "../../draft/engine"
     """None if no model proposes."""
     draft_device: str | None = None
     """The device that torch runs the draft on, beside a target of either backend. None if the draft has the
     target's backend, and runs where that runs it.
     """
-    tokenizer_dir: str = "../../tokenizer"
     draft_tokenizer_dir: str | None = None
     """None if the draft has the target's vocabulary."""
     num_draft_tokens: int | None = None

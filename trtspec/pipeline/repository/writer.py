@@ -43,8 +43,8 @@ def _parameters(spec: RepositorySpec) -> dict[str, str]:
     engines = spec.tensorrt_llm
     parameters = {
         "engine_backend": "bls" if spec.engines else "tensorrt_llm" if engines else "torch",
-        "target_engine_dir": spec.target_engine_dir,
-        "tokenizer_dir": spec.tokenizer_dir,
+        "target_engine_dir": "../../target/engine",
+        "tokenizer_dir": "../../tokenizer",
     }
     if spec.draft_engine_dir is not None:
         parameters["draft_engine_dir"] = spec.draft_engine_dir
