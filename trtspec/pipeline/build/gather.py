@@ -24,7 +24,7 @@ from trtspec.models.published import published
 from trtspec.models.source import Source, read_source
 from trtspec.models.tokenizer import TOKENIZER_FILES
 from trtspec.pipeline.machine.host import Host
-from trtspec.pipeline.plan.facts import DatasetFacts, HeadFacts, ModelFacts, PlanFacts, SearchFacts
+from trtspec.pipeline.plan.facts import DatasetFacts, HeadFacts, ModelFacts, PlanFacts
 from trtspec.pipeline.run.digests import FileDigests
 from trtspec.recipe.layers import AUTO
 from trtspec.recipe.loader import LoadedRecipe
@@ -158,9 +158,8 @@ def _draft(
     target, facts = models[Role.TARGET], models[Role.DRAFT]
     source = draft_of(facts.source, draft)
     common = 0 if target.not_read or facts.not_read else num_common(target.source, source)
-    is_searched = draft.layers_of_target == AUTO
-    search = SearchFacts(_dataset(recipe.layer_texts, here, digests)) if is_searched else None
-    return replace(facts, source=source, search=search, num_common=common)
+    texts = recipe.layer_texts if draft.layers_of_target == AUTO else None
+    return replace(facts, source=source, search=_dataset(texts, here, digests), num_common=common)
 
 
 def _dataset(texts: str | None, here: Path, digests: FileDigests | None) -> DatasetFacts | None:

@@ -112,13 +112,12 @@ def _layers(
     written, key = draft.layers_of_target, "draft.layer_search"
     name = AUTO if written == AUTO else ", ".join(map(str, written or ()))
     choose.choices.append(Choice("draft.layers_of_target", name, "recipe", reason))
-    if engine.model.search is None:
+    if written != AUTO:
         return LayersPlan(engine.model.source.layers)
-    values = draft.layer_search.model_dump(exclude={"count", "dataset"})
+    values, dataset = draft.layer_search.model_dump(exclude={"count", "dataset"}), engine.model.search
     calibration = choose.loaded.recipe.target.quantization.calibration
-    if calibration and draft.layer_search.dataset is None and engine.model.search.dataset:
+    if calibration and draft.layer_search.dataset is None and dataset:
         values |= {"text_field": calibration.text_field, "chat_template": calibration.chat_template}
-    dataset = engine.model.search.dataset
     choose(f"{key}.dataset", dataset.dataset.name if dataset else "trtspec's own", _REASON[dataset is None])
     choose(f"{key}.count", count, "without 45 % of the layers between the first and the last, as in SWIFT")
     options = {name: choose(f"{key}.{name}", value, "the usual value") for name, value in values.items()}

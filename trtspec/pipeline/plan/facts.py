@@ -16,19 +16,11 @@ from trtspec.pipeline.machine.host import Host
 
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:
-    """The texts that a model is calibrated with."""
+    """The texts that a model is calibrated with, or that the layers of a draft are chosen by."""
 
     dataset: Dataset
     digest: str | None
     """The SHA-256 of the file; None if it was not asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class SearchFacts:
-    """The answers by which layers of a target are chosen."""
-
-    dataset: DatasetFacts | None
-    """None for trtspec's own texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +32,15 @@ class ModelFacts:
     revision: str | None
     """The commit of a Hub model; None for a folder."""
     source: Source
-    """If a `search` chooses the layers of a draft, the source has as many layers as the draft will have; the
-    build finds out which.
+    """If the layers of a draft are searched, the source has as many layers as the draft will have; the build
+    finds out which.
     """
     digests: Mapping[str, str] | None
     """The SHA-256 of each file that a build reads, by its name; None if they were not asked for."""
     dataset: DatasetFacts | None = None
     """None for a model that is not calibrated."""
-    search: SearchFacts | None = None
-    """The answers that the layers of a draft are chosen by, where those are its target's."""
+    search: DatasetFacts | None = None
+    """The texts that the layers of a draft are searched by; None too for trtspec's own texts."""
     num_common: int = 0
     """The number of values in a draft's weights that its target has too, as far as both are on this machine.
     """
