@@ -169,5 +169,6 @@ def from_bytes(content: bytes) -> Entry:
             return _ENTRY.validate_python(values)
     except ValidationError as error:
         wrong = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from error
+        place = ".".join(map(str, wrong["loc"]))
+        raise ValueError(f"{place}: {wrong['msg']}" if place else wrong["msg"]) from error
     raise ValueError("it was written by another version of trtspec")

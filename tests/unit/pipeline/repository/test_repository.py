@@ -17,9 +17,8 @@ from tritonclient.grpc import model_config_pb2 as pb
 from trtspec.base.roles import Role
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.plan.layout import repository_spec
-from trtspec.pipeline.repository import RepositorySpec, write_repository
-from trtspec.pipeline.repository.spec import AdmissionParameters, TensorRtLlm, place
-from trtspec.pipeline.repository.writer import config_text
+from trtspec.pipeline.repository.spec import AdmissionParameters, RepositorySpec, TensorRtLlm, place
+from trtspec.pipeline.repository.writer import config_text, write_repository
 from trtspec.serving.triton.parameters import Parameters
 
 ROOT = Path(__file__).parents[4]
