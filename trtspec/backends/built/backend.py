@@ -20,8 +20,14 @@ from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.iteration import MAX_NUM_TOKENS
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps import calibrate, convert, copy_tokenizer, write_repository
-from trtspec.pipeline.steps.steps import checks, choices
+from trtspec.pipeline.steps import (
+    calibrate,
+    check_pair,
+    choose_layers,
+    convert,
+    copy_tokenizer,
+    write_repository,
+)
 from trtspec.recipe import releases
 from trtspec.recipe.build_options import Value
 from trtspec.recipe.devices import CPU
@@ -63,11 +69,11 @@ class EngineBackend(Backend):
             engines = {only: engines[only]}
         steps = []
         if only is None:
-            steps += checks(resolved, facts)
+            steps += check_pair.steps(resolved, facts)
             steps.append(copy_tokenizer.step(facts.target))
             if resolved.translates:
                 steps.append(copy_tokenizer.step(facts.models[Role.DRAFT], Role.DRAFT))
-        steps += choices(engines, facts)
+        steps += choose_layers.steps(engines, facts)
         copied = {role: engine for role, engine in engines.items() if not engine.is_dependent}
         for role, engine in copied.items():
             if engine.calibration:

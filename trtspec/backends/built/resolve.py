@@ -20,10 +20,8 @@ from trtspec.pipeline.plan.choices import (
     Choice,
     Chooser,
     TextBound,
-    choose_dtype,
-    choose_fp8_cache,
-    choose_fp8_weights,
     choose_max_seq_len,
+    choose_precision,
 )
 from trtspec.pipeline.plan.depending import check_cyclic, check_ranks, choose_inside, depending, head_engine
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
@@ -33,16 +31,14 @@ from trtspec.pipeline.plan.resolved import (
     MAX_DRAFT_LEN,
     MAX_DRAFT_LEN_CPU,
     CalibrationPlan,
-    Coordination,
     EnginePlan,
     InsidePlan,
     Resolved,
     placement,
 )
-from trtspec.pipeline.plan.serving import choose_admission, choose_layout, choose_rounds
+from trtspec.pipeline.plan.serving import choose_coordination
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.build_options import SIZES, Value, is_on
-from trtspec.recipe.serving import triton_name
 
 if TYPE_CHECKING:
     from trtspec.backends.built.backend import EngineBackend
@@ -62,7 +58,7 @@ def resolve_engines(choose: Chooser, facts: PlanFacts, output: Path, backend: En
     Raises RecipeError for what its models or trtspec cannot do, and ModelError for a model that trtspec does
     not convert.
     """
-    loaded, recipe, release = choose.loaded, choose.loaded.recipe, None
+    release = None
     if backend.compiles:
         version = choose("engine.release", releases.DEFAULT, "the last line of releases with engines")
         release = releases.RELEASES[version]
@@ -80,21 +76,20 @@ def resolve_engines(choose: Chooser, facts: PlanFacts, output: Path, backend: En
         engines[Role.DRAFT] = _engine(choose, Role.DRAFT, backend.name, draft, proposing)
     engines = _iterations(choose, engines, on_tensorrt=release is not None)
     _check_device(choose, engines)
-    policy, num_draft_tokens, share, drafting = choose_rounds(choose, options.max_draft_len, inside)
-    model_name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
-    layout = choose_layout(choose, engines.values())
-    engines = depending(choose, engines, layout)
-    admission = choose_admission(choose, engines.values())
+    coordination, num_draft_tokens, model_name = choose_coordination(
+        choose, engines.values(), options.max_draft_len, inside
+    )
+    engines = depending(choose, engines, coordination.layout)
     return Resolved(
-        loaded,
+        choose.loaded,
         output,
         backend.name,
         release,
-        triton_name(model_name),
+        model_name,
         num_draft_tokens,
         engines,
         tuple(choose.choices),
-        Coordination(layout, policy, share, drafting, admission),
+        coordination,
     )
 
 
@@ -187,8 +182,7 @@ def _engine(
     # Raises for a model that trtspec does not convert, before anything asks for facts of its family.
     family_of(facts.source)
     backend, device = choose.loaded.recipe.backend_of(role, of_target), _device(choose, role)
-    dtype = choose_dtype(choose, role, facts.source, backend)
-    checkpoint = _checkpoint(choose, role, dtype, facts.source)
+    checkpoint = _checkpoint(choose, role, facts.source, backend)
     if checkpoint.fp8 and backend != of_target and not facts.source.scheme:
         problem = "fp8 is no gain on a CPU, which computes it in the model's dtype"
         raise choose.error(f"{role}.quantization.weights", problem, "remove quantization from the draft")
@@ -260,8 +254,8 @@ def _build_options(
     return {name: choice.value for name, choice in choices.items()}
 
 
-def _checkpoint(choose: Chooser, role: Role, dtype: str, source: Source) -> ConvertOptions:
-    fp8, fp8_cache = choose_fp8_weights(choose, role, source), choose_fp8_cache(choose, role)
+def _checkpoint(choose: Chooser, role: Role, source: Source, backend: str) -> ConvertOptions:
+    dtype, fp8, fp8_cache = choose_precision(choose, role, source, backend)
     tensor = choose(f"{role}.parallel.tensor", 1, "one GPU has every layer whole")
     pipeline = choose(f"{role}.parallel.pipeline", 1, "one GPU has every layer")
     mapping = RankMapping(tensor, pipeline)

@@ -24,9 +24,8 @@ from trtspec.pipeline.plan.choices import (
     Choice,
     Chooser,
     Origin,
-    choose_dtype,
-    choose_fp8_cache,
     choose_fp8_weights,
+    choose_precision,
 )
 from trtspec.pipeline.plan.depending import depending
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
@@ -160,9 +159,7 @@ def _own_layers(recipe: Recipe, facts: PlanFacts) -> MtpLayers | None:
 
 
 def _target(choose: Chooser, backend: ServerBackend, facts: ModelFacts, options: BuildOptions) -> EnginePlan:
-    dtype = choose_dtype(choose, Role.TARGET, facts.source, backend.name)
-    fp8 = choose_fp8_weights(choose, Role.TARGET, facts.source)
-    fp8_cache = choose_fp8_cache(choose, Role.TARGET)
+    dtype, fp8, fp8_cache = choose_precision(choose, Role.TARGET, facts.source, backend.name)
     _check_quantization(choose, backend, Role.TARGET, facts.source, fp8=fp8)
     tensor = choose("target.parallel.tensor", 1, "one GPU has every layer whole")
     pipeline = choose("target.parallel.pipeline", 1, "one GPU has every layer")

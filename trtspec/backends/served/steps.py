@@ -18,9 +18,8 @@ from trtspec.models.tensors import INDEX
 from trtspec.pipeline.plan.facts import HeadFacts, PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps import copy_tokenizer, write_layers
+from trtspec.pipeline.steps import check_pair, choose_layers, copy_tokenizer, write_layers
 from trtspec.pipeline.steps.reads import digest_of_files, is_weight
-from trtspec.pipeline.steps.steps import checks, choices
 from trtspec.pipeline.steps.write_layers import OUTPUT
 
 KIND = "write launch"
@@ -29,9 +28,9 @@ _CONFIG = "config.json"
 
 def steps_before_the_manifest(resolved: Resolved, launch: ServerLaunch, facts: PlanFacts) -> Iterator[Step]:
     """Yields the steps but the last one, in order."""
-    yield from checks(resolved, facts)
+    yield from check_pair.steps(resolved, facts)
     yield copy_tokenizer.step(facts.target)
-    yield from choices(resolved.engines, facts)
+    yield from choose_layers.steps(resolved.engines, facts)
     for role, engine in resolved.engines.items():
         if engine.layers:
             yield write_layers.step(resolved, role)

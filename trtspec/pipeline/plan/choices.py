@@ -81,7 +81,16 @@ def choose_output(choose: Chooser) -> Path:
     return Path(choose("output", f"build/{name}", "a folder of the recipe's name under this one"))
 
 
-def choose_dtype(choose: Chooser, role: str, source: Source, backend: str) -> str:
+def choose_precision(choose: Chooser, role: str, source: Source, backend: str) -> tuple[str, bool, bool]:
+    """Returns the dtype of the unquantized weights, and whether the weights and the KV cache are FP8.
+
+    Raises RecipeError for what the backend does not run, or the model is not.
+    """
+    dtype, weights = _choose_dtype(choose, role, source, backend), choose_fp8_weights(choose, role, source)
+    return dtype, weights, bool(choose(f"{role}.quantization.kv_cache", "none", "as the model is") == "fp8")
+
+
+def _choose_dtype(choose: Chooser, role: str, source: Source, backend: str) -> str:
     """Returns the dtype of the unquantized weights: `float32`, `float16` or `bfloat16`.
 
     Raises RecipeError for the first of them with a backend that does not run it.
@@ -108,11 +117,6 @@ def choose_fp8_weights(choose: Chooser, role: str, source: Source) -> bool:
     if source.scheme and weights != "fp8":
         raise choose.error(f"{role}.quantization.weights", "the model is FP8 already", "write weights: fp8")
     return bool(weights == "fp8")
-
-
-def choose_fp8_cache(choose: Chooser, role: str) -> bool:
-    """Says whether the KV cache is FP8."""
-    return bool(choose(f"{role}.quantization.kv_cache", "none", "as the model is") == "fp8")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
-"""The choices for the Triton model that clients call: its draft tokens, layout and admission; pure."""
+"""The choices for the Triton model that clients call: its draft tokens, name, layout and admission; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from trtspec.pipeline.plan.choices import Choice, Chooser
-from trtspec.pipeline.plan.resolved import EnginePlan, InsidePlan, Layout
+from trtspec.pipeline.plan.resolved import Coordination, EnginePlan, InsidePlan, Layout
 from trtspec.pipeline.repository.spec import AdmissionParameters
+from trtspec.recipe.serving import triton_name
 from trtspec.serving.adaptive.policy import Policy
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting
 
@@ -15,18 +16,23 @@ _SECOND = 10**6
 _QUEUE_DELAY, _DRAFT_TIMEOUT = 300 * _SECOND, 5 * _SECOND
 
 
-def choose_rounds(
-    choose: Chooser, longest: int, inside: InsidePlan | None
-) -> tuple[Policy, int | None, float, Drafting | None]:
-    """Returns the policy and K, the share of requests with drafts, and what proposes beside a draft engine.
+def choose_coordination(
+    choose: Chooser, engines: Collection[EnginePlan], longest: int, inside: InsidePlan | None
+) -> tuple[Coordination, int | None, str]:
+    """Returns the settings of the coordinator, K if the policy is fixed, and the model's name for Triton.
 
-    An engine with its draft `inside` reports no rounds.
+    Drafts have at most `longest` tokens. An engine with its draft `inside` reports no rounds.
     """
-    if inside:
-        return "fixed", None, 1.0, None
-    policy, num_draft_tokens = _choose_policy(choose, longest)
-    share = float(choose("speculation.share", 1, "every request"))
-    return policy, num_draft_tokens, share, _choose_drafting(choose)
+    policy: Policy = "fixed"
+    num_draft_tokens, share, drafting = None, 1.0, None
+    if not inside:
+        policy, num_draft_tokens = _choose_policy(choose, longest)
+        share = float(choose("speculation.share", 1, "every request"))
+        drafting = _choose_drafting(choose)
+    serving = choose.loaded.recipe.serving
+    name = choose("serving.model_name", serving.model_name, "the name that clients call")
+    layout, admission = _choose_layout(choose, engines), _choose_admission(choose, engines)
+    return Coordination(layout, policy, share, drafting, admission), num_draft_tokens, triton_name(name)
 
 
 def _choose_policy(choose: Chooser, longest: int) -> tuple[Policy, int | None]:
@@ -60,7 +66,7 @@ def _choose_drafting(choose: Chooser) -> Drafting | None:
     return Drafting(method.kind, options)
 
 
-def choose_layout(choose: Chooser, engines: Collection[EnginePlan]) -> Layout:
+def _choose_layout(choose: Chooser, engines: Collection[EnginePlan]) -> Layout:
     parallel = max(engine.checkpoint.mapping.world_size for engine in engines) > 1
     default: Layout = "bls" if parallel else "in_process"
     reason = (
@@ -73,7 +79,7 @@ def choose_layout(choose: Chooser, engines: Collection[EnginePlan]) -> Layout:
     return layout
 
 
-def choose_admission(choose: Chooser, engines: Collection[EnginePlan]) -> AdmissionParameters:
+def _choose_admission(choose: Chooser, engines: Collection[EnginePlan]) -> AdmissionParameters:
     """Returns the limits on requests; a limit that the recipe leaves out fits those that it writes.
 
     There is none of the draft engine where the method has no model.

@@ -15,7 +15,15 @@ from trtspec.pipeline.steps.reads import digest_of_files, is_config
 KIND, HEAD_KIND = "check pair", "check head"
 
 
-def step(resolved: Resolved, facts: PlanFacts) -> Step:
+def steps(resolved: Resolved, facts: PlanFacts) -> list[Step]:
+    """Returns the check of a draft that is another model than the target, or a head on it."""
+    if facts.head:
+        return [_head_step(resolved, facts, facts.head)]
+    draft = resolved.engines.get(Role.DRAFT)
+    return [_step(resolved, facts)] if draft and draft.layers is None else []
+
+
+def _step(resolved: Resolved, facts: PlanFacts) -> Step:
     target, draft, longest = facts.target, facts.models[Role.DRAFT], resolved.target.options.max_seq_len
     translates, backend = resolved.translates, resolved.backend
     version, recipe = facts.host.versions.get("trtspec"), resolved.loaded.path
@@ -48,7 +56,7 @@ def step(resolved: Resolved, facts: PlanFacts) -> Step:
     )
 
 
-def head_step(resolved: Resolved, facts: PlanFacts, head: HeadFacts) -> Step:
+def _head_step(resolved: Resolved, facts: PlanFacts, head: HeadFacts) -> Step:
     loaded, version = resolved.loaded, facts.host.versions.get("trtspec")
     method, backend = loaded.recipe.speculation.method.kind, loaded.recipe.runner
     target = resolved.target.model.source

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
-from trtspec.checkpoint.layers.choose import FORMAT, choose_layers
+from trtspec.checkpoint.layers.choose import FORMAT, SearchOptions, choose_layers
 from trtspec.checkpoint.layers.chosen import FILE, write_layers
 from trtspec.models.headers_only import check_weights
 from trtspec.models.source import Source, read_source
 from trtspec.pipeline.plan.facts import PlanFacts, portable_name
 from trtspec.pipeline.plan.obstacles import search_obstacle
-from trtspec.pipeline.plan.resolved import LayersPlan, Resolved
+from trtspec.pipeline.plan.resolved import EnginePlan, LayersPlan, Resolved
 from trtspec.pipeline.run.step import Step, name_of
 from trtspec.pipeline.steps.reads import digest_of_files, is_weight_or_tokenizer
 
 KIND = "choose layers"
 
 
-def step(facts: PlanFacts, role: Role, layers: LayersPlan) -> Step | None:
-    """Returns the step, which depends on no size of an engine; None if the recipe names the layers."""
-    model, options, texts = facts.models[role], layers.search, layers.dataset
-    if options is None:
-        return None
+def steps(engines: Mapping[Role, EnginePlan], facts: PlanFacts) -> list[Step]:
+    """Returns the steps that choose layers of the target, where the recipe does not name them."""
+    plans = {role: engine.layers for role, engine in engines.items() if engine.layers}
+    return [_step(facts, role, plan, plan.search) for role, plan in plans.items() if plan.search]
+
+
+def _step(facts: PlanFacts, role: Role, layers: LayersPlan, options: SearchOptions) -> Step:
+    """Returns the step, which depends on no size of an engine."""
+    model, texts = facts.models[role], layers.dataset
     name = texts.dataset.name if texts else "trtspec's own texts"
     origin = {
         "model": portable_name(model.name),

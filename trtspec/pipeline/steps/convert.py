@@ -32,9 +32,9 @@ _Work = Callable[[Source, ConvertOptions, Path, Advance, DraftInside | None], No
 def step(resolved: Resolved, role: Role) -> Step:
     recipe, output = str(resolved.loaded.path), str(resolved.output)
     engine, own = resolved.engines[role], choose_layers.written(resolved, role)
+    layers, before = choose_layers.chosen(resolved, role)
     model, options, inside = engine.model, engine.checkpoint, engine.inside
     calibration, after = scales(resolved, role)
-    layers, before = choose_layers.chosen(resolved, role)
     draft, heads = (inside.draft, inside.model) if inside else (None, None)
     with_heads = f" with {draft.title}" if draft and heads else ""
     return Step(
@@ -60,9 +60,9 @@ def proof(resolved: Resolved, role: Role) -> Step:
     """Returns the step that proves that the checkpoint holds the weights of its model."""
     recipe, output, made = str(resolved.loaded.path), str(resolved.output), checkpoint(role)
     engine, own = resolved.engines[role], choose_layers.written(resolved, role)
+    layers, before = choose_layers.chosen(resolved, role)
     model, options, draft = engine.model, engine.checkpoint, engine.draft_inside
     calibration, after = scales(resolved, role)
-    layers, before = choose_layers.chosen(resolved, role)
     prove = partial(run, verify, model.source, layers, options, calibration, draft)
     return Step(
         kind=VERIFY,

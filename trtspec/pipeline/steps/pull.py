@@ -93,15 +93,21 @@ def engine_key(steps: Sequence[Step], role: Role) -> str | None:
     return None if None in digests else digest_of(digests)
 
 
-def recorded(found: Mapping[Role, StoredEngine], key: str) -> dict[str, Any]:
-    """Returns, by role, what the manifests of the pulled engines say under `key` of the engine's model."""
-    made = {role: stored.entry.manifest.get(key, {}).get(role) for role, stored in found.items()}
-    return {role: value for role, value in made.items() if value is not None}
-
-
 def provenance(found: Mapping[Role, StoredEngine]) -> dict[str, Any]:
-    """Returns, by role, the tools and commands that made the pulled engines."""
-    return {role: _made(role, stored.entry) for role, stored in found.items()}
+    """Returns what a manifest says of the pulled engines, by its fields and by role.
+
+    It is what their own manifests say of them, and under `pulled` the tools and commands that made them.
+    """
+    entries = {role: stored.entry for role, stored in found.items()}
+    said = {
+        field: {
+            role: value
+            for role, entry in entries.items()
+            if (value := entry.manifest.get(field, {}).get(role)) is not None
+        }
+        for field in ("calibration", "quality", "layers")
+    }
+    return {**said, "pulled": {role: _made(role, entry) for role, entry in entries.items()}}
 
 
 def _made(role: Role, entry: Entry) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from trtspec.models.headers_only import is_headers_only
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
 from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps import build, calibrate, check_pair, choose_layers, convert, pull, write_manifest
+from trtspec.pipeline.steps import build, calibrate, choose_layers, convert, pull, write_manifest
 from trtspec.pipeline.steps.pull import StoredEngine
 
 _NOTHING: Mapping[Role, StoredEngine] = {}
@@ -29,21 +29,6 @@ def make_steps(
     """
     steps = pull.in_place(resolved.target.runner.steps(resolved, facts, only), found)
     return [*steps, write_manifest.step(resolved, facts, steps, found)]
-
-
-def checks(resolved: Resolved, facts: PlanFacts) -> list[Step]:
-    """Returns the check of a draft that is another model than the target, or a head on it."""
-    if facts.head:
-        return [check_pair.head_step(resolved, facts, facts.head)]
-    draft = resolved.engines.get(Role.DRAFT)
-    return [check_pair.step(resolved, facts)] if draft and draft.layers is None else []
-
-
-def choices(engines: Mapping[Role, EnginePlan], facts: PlanFacts) -> list[Step]:
-    """Returns the steps that choose layers of the target, where the recipe does not name them."""
-    layers = {role: engine.layers for role, engine in engines.items() if engine.layers}
-    found = (choose_layers.step(facts, role, plan) for role, plan in layers.items())
-    return [step for step in found if step]
 
 
 class Stage(str, Enum):

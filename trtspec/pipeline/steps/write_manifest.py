@@ -20,7 +20,7 @@ from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.records import read_records
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import calibrate, choose_layers
-from trtspec.pipeline.steps.pull import StoredEngine, provenance, recorded
+from trtspec.pipeline.steps.pull import StoredEngine, provenance
 
 KIND = "write manifest"
 OUTPUT = "manifest.json"
@@ -53,10 +53,7 @@ def step(
         tools=dict(host.versions),
         gpu={key: getattr(host.gpus[0], key) for key in ("name", "sm", "driver")} if host.gpus else None,
         commands=_commands(resolved, steps),
-        calibration=recorded(found, "calibration"),
-        quality=recorded(found, "quality"),
-        layers=recorded(found, "layers"),
-        pulled=provenance(found),
+        **provenance(found),
     )
     image: Callable[[], str] | None = None
     if resolved.release and host.container_engine:

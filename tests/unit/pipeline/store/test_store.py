@@ -233,7 +233,7 @@ def test_a_chunk_of_another_form_is_none(engine: Path, chunk: tuple[object, ...]
 def test_half_a_character_in_a_path_is_one_line(engine: Path) -> None:
     entry = entry_of(engine)
     files = {"a\ud800": next(iter(entry.files.values()))}
-    with pytest.raises(ValueError, match="^Invalid JSON: .*hex escape"):
+    with pytest.raises(ValueError, match="Invalid JSON"):
         from_bytes(to_bytes(replace(entry, files=files)))
 
 
