@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,19 +68,3 @@ class LaunchInputs:
         """The folders of the models; those of the Hub have none."""
         models = (self.target, self.draft)
         return tuple(model.place for model in models if model and model.is_folder)
-
-
-LaunchOption = str | int | bool | tuple[str, ...] | None
-
-
-def words(options: Mapping[str, LaunchOption]) -> tuple[str, ...]:
-    """Returns options as arguments: nothing for None and False, for True the option alone."""
-    found: list[str] = []
-    for option, value in options.items():
-        if value is True:
-            found.append(option)
-        elif isinstance(value, tuple):
-            found += (option, *value)
-        elif value is not None and value is not False:
-            found += (option, str(value))
-    return tuple(found)

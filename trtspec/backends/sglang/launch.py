@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from trtspec.backends.served.inputs import LaunchInputs, LaunchOption, words
+from typing import Any
+
+from trtspec.backends.served.inputs import LaunchInputs
+from trtspec.recipe.migration.command import as_words
 
 METHODS = {
     "draft_model": "STANDALONE",
@@ -21,7 +24,7 @@ _UNQUANTIZED = "unquant"
 
 def arguments(wanted: LaunchInputs) -> tuple[str, ...]:
     target = wanted.target
-    options: dict[str, LaunchOption] = {
+    options: dict[str, Any] = {
         "--model-path": target.place,
         "--revision": target.revision,
         "--served-model-name": wanted.names[0],
@@ -36,10 +39,10 @@ def arguments(wanted: LaunchInputs) -> tuple[str, ...]:
         "--enable-metrics": True,
         **speculation(wanted),
     }
-    return words(options)
+    return as_words(options)
 
 
-def speculation(wanted: LaunchInputs) -> dict[str, LaunchOption]:
+def speculation(wanted: LaunchInputs) -> dict[str, Any]:
     """Returns the options on drafts, which are chains of K tokens: SGLang counts the one before them too.
 
     Its n-grams would be a tree, which costs more rows to verify and asks for FlashInfer. They are of as many
@@ -49,7 +52,7 @@ def speculation(wanted: LaunchInputs) -> dict[str, LaunchOption]:
     """
     method, draft, length = wanted.method, wanted.draft, wanted.num_draft_tokens
     algorithm = METHODS[method.kind]
-    options: dict[str, LaunchOption] = {
+    options: dict[str, Any] = {
         "--speculative-algorithm": algorithm,
         "--speculative-num-draft-tokens": length + 1,
     }

@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 
 from trtspec.backends.backend import Unsupported
 from trtspec.backends.served.backend import ONE_SOURCE, ServerBackend
-from trtspec.backends.served.inputs import LaunchInputs, LaunchOption, ServerRelease, words
+from trtspec.backends.served.inputs import LaunchInputs, ServerRelease
 from trtspec.backends.served.rules import MtpSupport
 from trtspec.backends.tensorrt_llm_pytorch.flags import FLAGS, TOOL
 from trtspec.base import yaml11
 from trtspec.base.roles import Role
 from trtspec.methods.method import AT_ONCE, TRANSLATES
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.migration.command import names_in
+from trtspec.recipe.migration.command import as_words, names_in
 from trtspec.recipe.migration.tool import MigrationTool
 from trtspec.recipe.schema import Recipe
 
@@ -142,7 +142,7 @@ class TensorRtLlmPyTorchBackend(ServerBackend):
         Its sizes are options, since not all of these releases take them from a file of configuration, where
         the rest is.
         """
-        options: dict[str, LaunchOption] = {
+        options = {
             "--backend": "pytorch",
             "--tp_size": wanted.checkpoint.mapping.tp_size,
             "--pp_size": wanted.checkpoint.mapping.pp_size,
@@ -151,7 +151,7 @@ class TensorRtLlmPyTorchBackend(ServerBackend):
             "--max_num_tokens": wanted.options.max_num_tokens,
             "--extra_llm_api_options": f"{{build}}/{FILE}",
         }
-        return ("serve", wanted.target.place, *words(options))
+        return ("serve", wanted.target.place, *as_words(options))
 
     def files(self, wanted: LaunchInputs) -> Mapping[str, str]:
         return {FILE: yaml11.dump(configuration(wanted))}

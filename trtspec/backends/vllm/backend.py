@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from trtspec.backends.backend import Unsupported
 from trtspec.backends.served.backend import ONE_SOURCE, ServerBackend
-from trtspec.backends.served.inputs import LaunchInputs, LaunchOption, ServerRelease, words
+from trtspec.backends.served.inputs import LaunchInputs, ServerRelease
 from trtspec.backends.served.rules import MtpSupport
 from trtspec.backends.vllm import triton
 from trtspec.backends.vllm.flags import FLAGS, LONGER, TOOL
@@ -23,7 +23,7 @@ from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
 from trtspec.recipe import gpus
-from trtspec.recipe.migration.command import names_in
+from trtspec.recipe.migration.command import as_words, names_in
 from trtspec.recipe.migration.tool import MigrationTool
 from trtspec.recipe.schema import Recipe
 
@@ -120,7 +120,7 @@ class VllmBackend(ServerBackend):
     def arguments(self, wanted: LaunchInputs) -> tuple[str, ...]:
         """Returns the arguments of `vllm serve`: those of `EngineArgs` and of `SpeculativeConfig`."""
         target, pipeline = wanted.target, wanted.checkpoint.mapping.pp_size
-        options: dict[str, LaunchOption] = {
+        options = {
             "--revision": target.revision,
             "--tokenizer-revision": target.revision,
             "--served-model-name": wanted.names,
@@ -137,7 +137,7 @@ class VllmBackend(ServerBackend):
             "--no-enable-chunked-prefill": not wanted.enable_chunked_context,
             "--speculative-config": json.dumps(speculation(wanted)),
         }
-        return (target.place, *words(options))
+        return (target.place, *as_words(options))
 
     def tools(self) -> tuple[MigrationTool, ...]:
         return (TOOL,)

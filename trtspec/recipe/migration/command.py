@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from trtspec.base.errors import TrtspecError
 
@@ -151,6 +152,20 @@ def _whole_objects(words: Sequence[str]) -> list[str]:
             found.append(word)
         is_open = found[-1].count("{") > found[-1].count("}")
     return list(words) if is_open else found
+
+
+def as_words(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns flags with their values as words: nothing for None and False, for True the flag alone."""
+    found: list[str] = []
+    for flag, value in values.items():
+        if value is None or value is False:
+            continue
+        found.append(flag)
+        if isinstance(value, list | tuple):
+            found += map(str, value)
+        elif value is not True:
+            found.append(str(value))
+    return tuple(found)
 
 
 class _Text(io.StringIO):

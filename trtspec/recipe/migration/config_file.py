@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trtspec.base import yaml11
 from trtspec.base.errors import TrtspecError
+from trtspec.recipe.migration.command import as_words
 from trtspec.recipe.migration.reading import FlagReading
 
 _FLAG = "--config"
@@ -46,18 +47,9 @@ def with_config(words: Sequence[str], reading: FlagReading) -> list[str]:
         if flag == _FLAG:
             after = place + (1 if has_value else 2)
             name = name if has_value else "".join(words[place + 1 : after])
-            return [*_words(document(name, reading)), *words[:place], *words[after:]]
+            values = {
+                f"--{key}": json.dumps(value) if isinstance(value, dict) else value
+                for key, value in document(name, reading).items()
+            }
+            return [*as_words(values), *words[:place], *words[after:]]
     return words
-
-
-def _words(values: Mapping[str, Any]) -> Iterator[str]:
-    for key, value in values.items():
-        if value is False or value is None:
-            continue
-        yield f"--{key}"
-        if isinstance(value, dict):
-            yield json.dumps(value)
-        elif isinstance(value, list):
-            yield from map(str, value)
-        elif value is not True:
-            yield str(value)

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from trtspec.backends.backend import Unsupported
 from trtspec.backends.served.backend import ServerBackend
-from trtspec.backends.served.inputs import LaunchInputs, ServerRelease, words
-from trtspec.recipe.migration.command import options
+from trtspec.backends.served.inputs import LaunchInputs, ServerRelease
+from trtspec.recipe.migration.command import as_words, options
 from trtspec.recipe.migration.drafts import LENGTH, METHOD, MODEL, carry, draft_reading
 from trtspec.recipe.migration.flag_table import FlagKey
 from trtspec.recipe.migration.reading import FlagReading, whole
@@ -35,7 +35,7 @@ class AbacusBackend(ServerBackend):
 
     def arguments(self, wanted: LaunchInputs) -> tuple[str, ...]:
         draft = wanted.draft.place if wanted.draft else None
-        return (wanted.target.place, *words({"--guess": draft, "--beads": wanted.num_draft_tokens}))
+        return (wanted.target.place, *as_words({"--guess": draft, "--beads": wanted.num_draft_tokens}))
 
     def tools(self) -> tuple[MigrationTool, ...]:
         return (MigrationTool(self.title, self.name, (("abacus",),), _read),)
