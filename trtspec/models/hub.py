@@ -41,7 +41,7 @@ def find_commit(repo_id: str, revision: str | None, timeout: float) -> str:
 
     if revision and COMMIT.fullmatch(revision):
         return revision
-    with explained(repo_id, revision), _answering(timeout):
+    with explained(repo_id, revision, timeout=timeout):
         return str(HfApi().model_info(repo_id, revision=revision, timeout=timeout).sha)
 
 
@@ -54,7 +54,7 @@ def check_access(repo_id: str, revision: str | None, timeout: float) -> None:
     from huggingface_hub import get_session, hf_hub_url
     from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
-    with explained(repo_id, revision), _answering(timeout):
+    with explained(repo_id, revision, timeout=timeout):
         url = hf_hub_url(repo_id, "config.json", revision=revision)
         hf_raise_for_status(get_session().head(url, headers=build_hf_headers(), timeout=timeout))
 
@@ -64,30 +64,21 @@ def check_connection(timeout: float) -> None:
     from huggingface_hub import get_session
     from huggingface_hub.constants import ENDPOINT
 
-    with _answering(timeout):
-        try:
-            with explained(ENDPOINT, None):
-                get_session().head(ENDPOINT, timeout=timeout)
-        except ModelError as error:
-            raise UnavailableError(ENDPOINT, "cannot be reached", _NETWORK) from error
-
-
-@contextmanager
-def _answering(timeout: float) -> Iterator[None]:
-    """Turns a timeout of either HTTP library that huggingface_hub may use into UnavailableError."""
     try:
-        yield
-    except Exception as error:
-        cause = error.__cause__ or error
-        if "Timeout" not in type(cause).__name__:
-            raise
-        problem = f"does not answer within {timeout:g} s"
-        raise UnavailableError("the Hub", problem, _NETWORK) from error
+        with explained(ENDPOINT, None, timeout=timeout):
+            get_session().head(ENDPOINT, timeout=timeout)
+    except ModelError as error:
+        raise UnavailableError(ENDPOINT, "cannot be reached", _NETWORK) from error
 
 
 @contextmanager
-def explained(repo_id: str, revision: str | None, kind: HubKind = MODEL) -> Iterator[None]:
-    """Turns the library's errors within this context into the kind's error."""
+def explained(
+    repo_id: str, revision: str | None, kind: HubKind = MODEL, *, timeout: float | None = None
+) -> Iterator[None]:
+    """Turns the library's errors within this context into the kind's error.
+
+    An answer that takes longer than `timeout`, in seconds, is an UnavailableError; None where there is none.
+    """
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -118,6 +109,9 @@ def explained(repo_id: str, revision: str | None, kind: HubKind = MODEL) -> Iter
     except OfflineModeIsEnabled as error:
         raise _not_reached(repo_id, kind, error) from error
     except Exception as error:
+        # Of either HTTP library that huggingface_hub may use.
+        if timeout and "Timeout" in type(error.__cause__ or error).__name__:
+            raise UnavailableError("the Hub", f"does not answer within {timeout:g} s", _NETWORK) from error
         is_transfer = type(error) is OSError and error.errno is None  # raised for a file of the wrong size
         if not is_transfer and type(error).__module__.partition(".")[0] not in _TRANSPORTS:
             raise
