@@ -61,18 +61,14 @@ class EagleInside(TreeInside):
     @property
     def kv_layers(self) -> int:
         """The head's layers once: what each token of a path computes is of the same sequence."""
-        return int(self._layer["num_hidden_layers"])
+        return int(self.head.layer["num_hidden_layers"])
 
     def misfit(self, mapping: RankMapping) -> Finding | None:
-        return misfit(_sizes(self.target, self._layer), mapping, fp8=False)
+        return misfit(_sizes(self.target, self.head.layer), mapping, fp8=False)
 
     @property
     def title(self) -> str:
         return f"EAGLE's head, {self.count} tokens deep"
-
-    @property
-    def _layer(self) -> Mapping[str, Any]:
-        return self.head.layer or {}
 
     def draw(self, source: Source, options: ConvertOptions) -> Blueprint:
         blueprint = draw(source, options)
@@ -90,7 +86,7 @@ class EagleInside(TreeInside):
 
     def _net(self, of_target: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the configuration of the head's layers, with what it shares with the target's."""
-        layer = self._layer
+        layer = self.head.layer
         shared = ("dtype", "logits_dtype", "vocab_size", "position_embedding_type", "rotary_base")
         also = ("rotary_scaling", "mapping", "use_parallel_embedding", "embedding_sharding_dim")
         return {
@@ -124,7 +120,7 @@ class EagleInside(TreeInside):
         matrix = TensorPart("fc.weight", (hidden, 2 * hidden), Split.ROWS)
         yield FamilyTensor(f"{drafter}.fc.weight", (matrix,))
         yield FamilyTensor(f"{drafter}.fc.bias", (TensorPart("fc.bias", (hidden,), Split.ROWS),))
-        for weight in decoder.weights(_sizes(target, self._layer)):
+        for weight in decoder.weights(_sizes(target, self.head.layer)):
             first_norm = weight.layer == 0 and weight.name == "input_layernorm.weight"
             if weight.layer is not None and not first_norm:
                 parts = tuple(replace(part, name=part.name.removeprefix("model.")) for part in weight.parts)
@@ -145,10 +141,9 @@ def fitting(source: Source, named: HeadDescription | None) -> EagleDescription:
             "has no fc.bias, and the layer of TensorRT-LLM's EAGLE has one (fc of models/llama/model.py)"
         )
         raise ModelError(head.folder, problem, "take a head that was trained with it")
-    layer = head.layer or {}
     for name, theirs in _shared(source).items():
-        if layer[name] != theirs:
-            problem = f"{name} is {layer[name]}, and the target's is {theirs}"
+        if (ours := head.layer[name]) != theirs:
+            problem = f"{name} is {ours}, and the target's is {theirs}"
             repair = "take a head in which it is the same: the engine has it once, for both"
             raise ModelError(head.folder / "config.json", problem, repair)
     return head

@@ -55,7 +55,7 @@ def build_head(head: HeadDescription, target_engine: Path, output: Path) -> None
         raise EngineError(target_engine, flaw, _OTHER_HEAD)
     config = _config(head, model)
     parts = {name: [tensor] for name, tensor in head.tensors.items() if name not in _MAPPINGS}
-    if head.layer is not None:
+    if head.layer:
         parts = _renamed(parts, head.layer["num_hidden_layers"], keeps_norm=head.has_first_norm)
     if head.draft_vocab_size < head.vocab_size:
         parts["d2t"] = [head.tensors["d2t"]]
@@ -87,7 +87,7 @@ def _misfit(head: HeadDescription, model: Mapping[str, Any]) -> str | None:
     for name, own in (("hidden_size", head.hidden_size), ("vocab_size", head.vocab_size)):
         if own != model[name]:
             return f"has {name} {model[name]}, and the head is for a target with {own}"
-    if head.layer is None:
+    if not head.layer:
         return None
     if head.layer["hidden_act"] != "silu":
         return f"has a head whose hidden_act is {head.layer['hidden_act']}; the torch backend runs only silu"
@@ -114,7 +114,7 @@ def _config(head: HeadDescription, model: Mapping[str, Any]) -> dict[str, Any]:
         "position_embedding_type": "rope_gpt_neox",
         "quantization": {"quant_algo": None, "kv_cache_quant_algo": None},
         "draft": {"method": head.method, **head.engine_draft(model["num_hidden_layers"])},
-        **(sizes if head.layer is None else _layered(head.layer)),
+        **(_layered(head.layer) if head.layer else sizes),
     }
 
 

@@ -43,7 +43,7 @@ def _sizes(head: HeadDescription, target: Source) -> Iterator[Finding]:
         made_for = f"the head was made for a target with {head.vocab_size} tokens"
         problem = f"{made_for}, but this one has {target.vocab_size}"
         yield Finding("vocabulary", problem, TRAINED_FOR_IT, effect="their tokens are not the same")
-    own = head.layer and head.layer["hidden_size"]
+    own = head.layer.get("hidden_size")
     if own and own != target.hidden_size and "embed_tokens.weight" not in head.tensors:
         problem = (
             f"the head has none of its own and needs width {own}, but the target's has width "

@@ -47,7 +47,6 @@ class DFlashDescription(HeadDescription):
         return self.block if self.draws_first else self.block - 1
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        assert self.layer is not None
         hidden = self.layer["hidden_size"]
         return {
             "fc.weight": (hidden, len(self.aux_layers) * self.hidden_size),

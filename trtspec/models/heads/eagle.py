@@ -33,7 +33,6 @@ class EagleDescription(HeadDescription):
     optional = ("fc.bias", "embed_tokens.weight")
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        assert self.layer is not None
         hidden = self.hidden_size
         shapes: dict[str, tuple[int, ...]] = {
             "fc.weight": (hidden, 2 * hidden),

@@ -59,7 +59,6 @@ class Eagle3Description(HeadDescription):
         return "embed_tokens.weight", *((*MAPPING, "lm_head.weight") if has_all else ())
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        assert self.layer is not None
         hidden, count = self.layer["hidden_size"], len(self.aux_layers or ()) or NUM_AUX
         shapes: dict[str, tuple[int, ...]] = {
             "fc.weight": (hidden, count * self.hidden_size),

@@ -49,8 +49,8 @@ class HeadDescription(ABC):
     `lm_head.weight` are missing where the target's are used, `d2t` and `t2d` where the head has the target's
     vocabulary.
     """
-    layer: Mapping[str, Any] | None = None
-    """The configuration of the head's decoder layers in transformers' names; None for a head without any. It
+    layer: Mapping[str, Any] = field(default_factory=dict)
+    """The configuration of the head's decoder layers in transformers' names; empty for a head without any. It
     has each of model_type, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads,
     num_key_value_heads, head_dim, hidden_act, rms_norm_eps, max_position_embeddings, rope_theta, rope_scaling
     (None or a section) and attention_bias.
@@ -68,7 +68,7 @@ class HeadDescription(ABC):
     @property
     def num_parts(self) -> tuple[str, int]:
         """The keys of `config.json` that count the head's parts, and their number: each has a tensor."""
-        return "num_hidden_layers", self.layer["num_hidden_layers"] if self.layer else 0
+        return "num_hidden_layers", self.layer["num_hidden_layers"]
 
     @abstractmethod
     def shapes(self) -> Mapping[str, tuple[int, ...]]:

@@ -185,7 +185,7 @@ def inspect_head(folder: Path) -> Report:
 
 
 def _facts_of_head(head: HeadDescription) -> dict[str, Any]:
-    layer = {f"layer_{name}": value for name, value in (head.layer or {}).items() if name in _LAYER}
+    layer = {f"layer_{name}": value for name, value in head.layer.items() if name in _LAYER}
     return {
         "method": head.method,
         "format": head.form,
@@ -204,7 +204,7 @@ def _facts_of_head(head: HeadDescription) -> dict[str, Any]:
 def _oddities_of_head(head: HeadDescription) -> Iterator[Finding]:
     names = set(head.tensors)
     yield from head.oddities()
-    if head.layer is not None and "embed_tokens.weight" not in names:
+    if head.layer and "embed_tokens.weight" not in names:
         yield note("embed_tokens.weight", "is missing; the target's is used")
     read = {tensor.file for tensor in head.tensors.values()}
     for path in sorted(head.folder.iterdir()):

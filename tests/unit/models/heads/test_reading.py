@@ -50,7 +50,6 @@ def test_speculators(tmp_path: Path) -> None:
     head = read_eagle3(write_head(tmp_path / "head", "speculators"))
     assert (head.form, head.draft_vocab_size, head.aux_layers) == ("speculators", 12, (1, 2, 3))
     assert (head.norm_before_residual, head.extra_norms, head.verifier) == (False, (), "./target")
-    assert head.layer is not None
     assert head.layer["head_dim"] == 4
     assert (head.layer["rope_theta"], head.layer["rope_scaling"]) == (10000.0, None)
 
@@ -59,7 +58,6 @@ def test_options_of_speculators(tmp_path: Path) -> None:
     head = read_eagle3(write_head(tmp_path / "head", "speculators_qwen3"))
     assert (head.draft_vocab_size, head.aux_layers) == (24, (1, 3))
     assert (head.norm_before_residual, head.extra_norms) == (True, ("fc_norm", "norm_output"))
-    assert head.layer is not None
     assert (head.layer["model_type"], head.layer["num_hidden_layers"]) == ("qwen3", 2)
 
 
@@ -185,7 +183,7 @@ def test_layers_of_another_kind(tmp_path: Path, layer: dict[str, Any], problem: 
 def test_medusa(tmp_path: Path) -> None:
     head = read_head(write_head(tmp_path / "head", "medusa"))
     assert isinstance(head, MedusaDescription)
-    assert (head.count, head.num_layers, head.layer, head.verifier) == (3, 1, None, "./target")
+    assert (head.count, head.num_layers, head.layer, head.verifier) == (3, 1, {}, "./target")
 
 
 def test_medusa_with_the_logits_of_its_target(tmp_path: Path) -> None:

@@ -141,7 +141,6 @@ def eagle3_round(
     """One round as an engine runs it: a prefix at once, then a token at a time behind it."""
     assert isinstance(head, Eagle3Description)
     assert head.aux_layers
-    assert head.layer
     layer = head.layer
     width, size = layer["hidden_size"], layer["head_dim"]
 
