@@ -45,29 +45,24 @@ class OpenAiEndpoint:
         await self._streams.close()
 
     def _body(self, question: EndpointRequest) -> dict[str, Any]:
-        values: dict[str, Any] = {
+        messages = [{"role": message.role, "content": message.text} for message in question.messages]
+        values = {
             "model": self.model,
+            "messages": messages if self._chat else None,
+            "prompt": None if self._chat else question.text,
             "max_tokens": question.max_tokens,
             "temperature": question.temperature,
+            "seed": question.seed,
+            "top_k": question.top_k,
+            "top_p": question.top_p,
+            "stop": list(question.stop) or None,
+            "ignore_eos": question.ignore_eos or None,
+            "num_draft_tokens": question.num_draft_tokens if self.plain_per_request else None,
             "stream": True,
             "stream_options": {"include_usage": True},
             **self._counting,
         }
-        if self._chat:
-            values["messages"] = [
-                {"role": message.role, "content": message.text} for message in question.messages
-            ]
-        else:
-            values["prompt"] = question.text
-        if question.num_draft_tokens is not None and self.plain_per_request:
-            values["num_draft_tokens"] = question.num_draft_tokens
-        asked = {"seed": question.seed, "top_k": question.top_k, "top_p": question.top_p}
-        values |= {name: value for name, value in asked.items() if value is not None}
-        if question.stop:
-            values["stop"] = list(question.stop)
-        if question.ignore_eos:
-            values["ignore_eos"] = True
-        return values
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def _add(answer: TimedAnswer, said: dict[str, Any], now: float) -> None:
