@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from trtspec.methods.dflash import DFlashMethod
 from trtspec.methods.draft_model import DraftModelMethod
-from trtspec.methods.heads import (
-    DFlashMethod,
-    DSparkMethod,
-    Eagle3Method,
-    EagleMethod,
-    MedusaMethod,
-    MtpMethod,
-)
+from trtspec.methods.dspark import DSparkMethod
+from trtspec.methods.eagle import EagleMethod
+from trtspec.methods.eagle3 import Eagle3Method
+from trtspec.methods.hybrid import Hybrid
 from trtspec.methods.lookahead import LookaheadMethod
-from trtspec.methods.lookup import Hybrid, Ngram, NgramGpu, Suffix
+from trtspec.methods.medusa import MedusaMethod
 from trtspec.methods.method import Method
+from trtspec.methods.mtp import MtpMethod
+from trtspec.methods.ngram import Ngram
+from trtspec.methods.ngram_gpu import NgramGpu
+from trtspec.methods.suffix import Suffix
 
 METHODS: dict[str, type[Method]] = {
     "draft_model": DraftModelMethod,

@@ -16,8 +16,9 @@ HOUSE = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_is_its_name_with_its_defaults(name: str) -> None:
+def test_a_method_is_its_module_with_its_defaults(name: str) -> None:
     assert METHODS[name](kind=name).kind == name
+    assert METHODS[name].__module__ == f"trtspec.methods.{name}"
 
 
 def test_a_draft_inside_is_of_a_method_that_the_backend_runs() -> None:
@@ -27,7 +28,7 @@ def test_a_draft_inside_is_of_a_method_that_the_backend_runs() -> None:
 
 
 class TestAMadeUpMethod:
-    """One class and one line of the table: nothing else of trtspec knows it."""
+    """One module and one line of the table: nothing else of trtspec knows it."""
 
     @pytest.fixture
     def recipe(self, pair_recipe: Path) -> Path:

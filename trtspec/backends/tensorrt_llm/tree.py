@@ -18,7 +18,7 @@ from trtspec.checkpoint.blueprint import Blueprint
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.inside import DraftInside
 from trtspec.checkpoint.placement import place
-from trtspec.methods.heads import NODES
+from trtspec.methods.medusa import NODES
 from trtspec.models.heads.check import check_head
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.source import Source

@@ -14,7 +14,7 @@ from trtspec.cluster.kubernetes.deriving import derive
 from trtspec.cluster.kubernetes.of_server import of_server
 from trtspec.cluster.kubernetes.values import Values
 from trtspec.methods.draft_model import DraftModelMethod
-from trtspec.methods.lookup import Ngram
+from trtspec.methods.ngram import Ngram
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.recipe.loader import LoadedRecipe, loads
 

@@ -12,8 +12,8 @@ from trtspec.backends.served.inputs import LaunchInputs, LaunchModel
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
 from trtspec.methods.draft_model import DraftModelMethod
-from trtspec.methods.lookup import Ngram
 from trtspec.methods.method import Method
+from trtspec.methods.ngram import Ngram
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.recipe.loader import loads
 from trtspec.recipe.migration.importing import recipe_of

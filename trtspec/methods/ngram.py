@@ -1,0 +1,16 @@
+"""Drafts of the text itself."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from trtspec.methods.lookup import LookupMethod
+
+
+class Ngram(LookupMethod):
+    """The text itself proposes the tokens that followed its last tokens earlier in the text."""
+
+    gives_way_to = None
+    kind: Literal["ngram"] = Field(description="The name of this method.")
