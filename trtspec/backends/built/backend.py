@@ -73,7 +73,7 @@ class EngineBackend(Backend):
             steps.append(copy_tokenizer.step(facts.target))
             if resolved.translates:
                 steps.append(copy_tokenizer.step(facts.models[Role.DRAFT], Role.DRAFT))
-        steps += choose_layers.steps(engines, facts)
+        steps += choose_layers.searches(engines, facts)
         copied = {role: engine for role, engine in engines.items() if not engine.is_dependent}
         for role, engine in copied.items():
             if engine.calibration:

@@ -30,7 +30,7 @@ def steps_before_the_manifest(resolved: Resolved, launch: ServerLaunch, facts: P
     """Yields the steps but the last one, in order."""
     yield from check_pair.steps(resolved, facts)
     yield copy_tokenizer.step(facts.target)
-    yield from choose_layers.steps(resolved.engines, facts)
+    yield from choose_layers.searches(resolved.engines, facts)
     for role, engine in resolved.engines.items():
         if engine.layers:
             yield write_layers.step(resolved, role)

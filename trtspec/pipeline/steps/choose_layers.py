@@ -22,7 +22,7 @@ from trtspec.pipeline.steps.reads import digest_of_files, is_weight_or_tokenizer
 KIND = "choose layers"
 
 
-def steps(engines: Mapping[Role, EnginePlan], facts: PlanFacts) -> list[Step]:
+def searches(engines: Mapping[Role, EnginePlan], facts: PlanFacts) -> list[Step]:
     """Returns the steps that choose layers of the target, where the recipe does not name them."""
     plans = {role: engine.layers for role, engine in engines.items() if engine.layers}
     return [_step(facts, role, plan, plan.search) for role, plan in plans.items() if plan.search]
