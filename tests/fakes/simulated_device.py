@@ -70,8 +70,11 @@ class Device:
             self._is_at_work = False
             return
         seconds, answers = self._engines[turn].step()
-        seconds *= self.dice.uniform(1 - self._noise, 1 + self._noise)
-        asyncio.get_running_loop().call_later(seconds, self._end, answers)
+        asyncio.get_running_loop().call_later(self.seconds(seconds), self._end, answers)
+
+    def seconds(self, usual: float) -> float:
+        """Returns what a step takes that takes `usual` seconds on the average."""
+        return usual * self.dice.uniform(1 - self._noise, 1 + self._noise)
 
     def _end(self, answers: Sequence[tuple[Listener, Response]]) -> None:
         for listener, response in answers:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 ALIKE = 0.25
 """The largest difference between the mean K of all and the K of a round whose time is measured."""
+BEHIND = 0.1
+"""The largest share of the completions whose drafts are behind while a probe is measured."""
 KEEP = 0.95
 """The weight of the previous step in the share of sequences that have drafts, for a step of all."""
 
@@ -21,6 +23,7 @@ class Ensemble:
         self._present, self._idle_since, self._idle_s = 0, 0.0, 0.0
         self._common: int | None = 0
         self._since = 0.0
+        self._behind, self._are_behind, self._settled = 0, False, 0.0
         self._leader: object = None
         self._left = 0
 
@@ -39,13 +42,16 @@ class Ensemble:
         """Returns the seconds in which any round or burst ran."""
         return (now if self._present else self._idle_since) - self._idle_s
 
-    def begin(self, length: int, now: float) -> None:
-        """Notes the begin of a round with the chosen K `length`, or of a burst with 0."""
-        self._count(1, length, now)
+    def begin(self, length: int, now: float, *, is_behind: bool) -> None:
+        """Notes the begin of a round with the chosen K `length`, or of a burst with 0.
 
-    def end(self, who: object, length: int, now: float) -> None:
+        `is_behind` says that the draft first has to compute a prompt or the tokens of a burst.
+        """
+        self._count(1, length, is_behind, now)
+
+    def end(self, who: object, length: int, now: float, *, is_behind: bool) -> None:
         """Notes the end of that round or burst of the completion `who`."""
-        self._count(-1, -length, now)
+        self._count(-1, -length, -is_behind, now)
         if who is self._leader:
             self._leader, self._left = None, 0
 
@@ -67,14 +73,20 @@ class Ensemble:
         """Says whether nearly all completions have had this K since then."""
         return self._common == length and self._since <= since
 
-    def burst(self, who: object, number: int) -> int:
+    def has_settled(self, since: float) -> bool:
+        """Says whether nearly all drafts have been up to date since then."""
+        return self._settled <= since and not self._are_behind
+
+    def burst(self, who: object, number: int, *, is_last: bool) -> int:
         """Returns the length of a burst of the completion `who` that begins now, at most `number` tokens.
 
         All bursts end together, so that K changes for all at once: rounds beside bursts are slower than
         either alone. The completion that began first leads: its remaining tokens are those of all, since a
-        step gives one token to each.
+        step gives one token to each. If few are left, a completion begins a burst for others to join, unless
+        these are the `is_last` bursts before another K: where completions begin all the time, bursts would
+        never end.
         """
-        if self._left < number / 4:
+        if self._left <= (0 if is_last else number / 4):
             self._leader, self._left = who, number
         return min(self._left, number)
 
@@ -88,9 +100,14 @@ class Ensemble:
         if who is self._leader:
             self._left -= number
 
-    def _count(self, running: int, drafted: int, now: float) -> None:
+    def _count(self, running: int, drafted: int, behind: int, now: float) -> None:
         self._running += running
         self._drafted += drafted
+        self._behind += behind
+        are_behind = self._behind > BEHIND * self._running
+        if self._are_behind and not are_behind:
+            self._settled = now
+        self._are_behind = are_behind
         mean = self.mean_length
         length = round(mean)
         common = length if abs(mean - length) <= ALIKE else None

@@ -174,7 +174,7 @@ class AdaptivePace(Pace):
         self._own: dict[str, AcceptanceCounter] = {}
         self._length, self._before = 0, 0
         self._is_first, self._size = True, 0
-        self._is_chosen = False
+        self._is_chosen = self._is_behind = False
         self._costs: RoundCostModel | None = None
         self._probes: ProbePolicy | None = None
         self._begin, self._last, self._num_alone = 0.0, 0.0, 0
@@ -195,14 +195,17 @@ class AdaptivePace(Pace):
         # The first round is not measured, and while bursts run K cannot change for all.
         may_begin = not self._is_first and not self._ensemble.is_led
         outlook = LoadOutlook(length, tokens, seconds, partial(costs.doubt, origin), share)
-        probe = trials.take(load, may_begin, self._ensemble.worked(now), outlook)
+        worked = self._ensemble.worked(now)
+        probe = trials.take(load, may_begin, worked, outlook)
         usual = BURST_OF_MANY if size >= MANY else BURST
         number, length = (usual, length) if probe is None else (probes.BURST, probe)
         if not length:
             # After its prompt a completion joins the bursts of the others, which went on meanwhile.
             is_late = self._is_first and load > 1
-            self.burst = 1 if is_late else self._ensemble.burst(self, number)
+            is_last = trials.is_waiting(worked)
+            self.burst = 1 if is_late else self._ensemble.burst(self, number, is_last=is_last)
         self._length, self._before = min(length, longest), self._length
+        self._is_behind = self._length > 0 and not self._before
         self._is_chosen = True
         return self._length
 
@@ -211,7 +214,7 @@ class AdaptivePace(Pace):
         self._begin, self._num_alone = now, 0
         self._ensemble.enter(now)
         if self._is_chosen:
-            self._ensemble.begin(length, now)
+            self._ensemble.begin(length, now, is_behind=self._is_behind)
 
     def verified(self, origin: str, counts: VerificationCounts, load: int, now: float) -> None:
         """Notes a round, before its `end`.
@@ -227,6 +230,8 @@ class AdaptivePace(Pace):
             of_all.add(counts.num_verified, counts.num_accepted, keep, now)
         self._ensemble.stepped(1, True, load)
         is_alike = self._ensemble.has_had(self._length, self._begin)
+        if is_alike and self._probes and self._probes.is_early(self._length, load):
+            is_alike = self._ensemble.has_settled(self._begin)
         if self._costs and is_alike and self._length == self._before and self._size == size_of(load):
             self._costs.record(origin, self._length, now - self._begin)
             self._tried()
@@ -254,7 +259,7 @@ class AdaptivePace(Pace):
         """Notes the end of the round or burst, complete or not."""
         self._ensemble.leave(now)
         if self._is_chosen:
-            self._ensemble.end(self, length, now)
+            self._ensemble.end(self, length, now, is_behind=self._is_behind)
         self._is_first = self._is_chosen = False
 
     def _tried(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 FIRST = 4
 """The K before any measurement."""
 ROUNDS = 3
-"""The largest number of rounds of each completion in a probe. The first one is not measured."""
+"""The number of rounds of each completion in a probe, at most twice as many. The first is not measured."""
 BURST = 12
 """The number of tokens that each completion decodes in a probe of K = 0."""
 SHARE = 0.004
@@ -89,11 +89,19 @@ class ProbePolicy:
             if not may_begin or not (self._untried or self._plan(now, outlook)):
                 return None
             self._length = self._untried.pop(0)
-            self._left = load * (ROUNDS if self._length else 1)
+            self._left = load * (2 * ROUNDS if self._length else 1)
             self._unmeasured, self._began = max(load, ROUNDS - 1), now
             self._gap = max(GAP, 2 * load)
         self._left -= 1
         return self._length
+
+    def is_waiting(self, now: float) -> bool:
+        """Says whether a probe is to begin as soon as the bursts of all have ended."""
+        return not self._left and (bool(self._untried) or now >= self._due)
+
+    def is_early(self, length: int, load: int) -> bool:
+        """Says whether a probe of this K can wait for drafts that are behind."""
+        return length == self._length and self._left > load * ROUNDS
 
     def tried(self, length: int) -> None:
         """Notes that a round or burst of this K was measured. One of each completion is enough."""

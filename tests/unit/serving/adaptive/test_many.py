@@ -30,6 +30,16 @@ class QuotingEngine(SimulatedEngine):
         return FEW_WORDS if request.input_token_ids[0] == QUOTING else VOCAB_SIZE - 1
 
 
+class DisturbedDevice(Device):
+    """Up to `until` of the loop's clock, other programs hold each step up by as much as 30 ms."""
+
+    until = 0.0
+
+    def seconds(self, usual: float) -> float:
+        is_disturbed = asyncio.get_running_loop().time() < self.until
+        return super().seconds(usual) + (0.03 * self.dice.random() if is_disturbed else 0.0)
+
+
 class Clients:
     """A server, and clients that keep it busy; `tokens` counts what it said.
 
@@ -45,8 +55,11 @@ class Clients:
         max_rows: int,
         quoting: float = 0.0,
         places: int = PLACES,
+        seed: int = 1,
+        lengths: tuple[int, int] = (TOKENS, TOKENS),
     ) -> None:
-        device = Device(1, NOISE, max_rows)
+        self.lengths = lengths
+        self.device = device = DisturbedDevice(seed, NOISE, max_rows)
         drafter = SimulatedEngine(device, draft, LONGEST, places) if draft else None
         verifier = QuotingEngine(device, target, LONGEST, places)
         verifier.agreement = agreement
@@ -69,13 +82,29 @@ class Clients:
         await asyncio.sleep(1)
         return said / PHASE_S
 
+    async def run_disturbed(self) -> float:
+        """Returns the tokens per second of all from half a minute after the disturbance on."""
+        self.device.until = asyncio.get_running_loop().time() + PHASE_S
+        clients = [asyncio.ensure_future(self._client(0))]
+        await asyncio.sleep(PHASE_S / 6)
+        clients += [asyncio.ensure_future(self._client(seed)) for seed in range(1, self._places)]
+        await asyncio.sleep(PHASE_S * 8 / 6)
+        before = self.tokens
+        await asyncio.sleep(PHASE_S / 2)
+        said = self.tokens - before
+        for client in clients:
+            client.cancel()
+        await asyncio.wait(clients)
+        await asyncio.sleep(1)
+        return said / (PHASE_S / 2)
+
     async def _client(self, seed: int) -> None:
         dice = random.Random(seed)
         while True:
             first = QUOTING if dice.random() < self._quoting else 1
             request = CompletionRequest(
                 prompt_token_ids=[first, *[1] * dice.randint(59, 149)],
-                max_tokens=TOKENS,
+                max_tokens=dice.randint(*self.lengths),
                 num_draft_tokens=self._length,
                 end_id=NO_END,
             )
@@ -126,3 +155,18 @@ def test_so_have_texts_of_which_some_have_a_draft_now_and_then(
 
     best = max(goodput(length) for length in (0, 1, 2, 4, 8))
     assert goodput(None) >= bar * best
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_a_disturbed_machine_taught_is_learned_anew(seed: int) -> None:
+    """Pauses hold drafts up most, so that the target alone is in use when they end. Completions begin and end
+    all the time.
+    """
+    target, draft = Cost(0.010, 0.00002, 0.00001), Cost(0.0015, 5e-6, 3e-6)
+
+    def goodput(length: int | None) -> float:
+        clients = Clients(length, target, draft, 0.7, 2048, seed=seed, lengths=(TOKENS // 2, TOKENS * 3 // 2))
+        return run_virtually(clients.run_disturbed())
+
+    assert goodput(None) >= 0.85 * goodput(2)

@@ -10,7 +10,7 @@ import pytest
 
 from trtspec.serving.adaptive.acceptance import kind_of
 from trtspec.serving.adaptive.costs import WINDOW, RoundCostModel
-from trtspec.serving.adaptive.policy import BURST, STAYS, AdaptivePolicy, Origin, size_of
+from trtspec.serving.adaptive.policy import STAYS, AdaptivePolicy, Origin, size_of
 from trtspec.serving.adaptive.probes import LoadOutlook
 from trtspec.serving.executor import SamplingConfig
 from trtspec.serving.verification import VerificationCounts
@@ -288,16 +288,6 @@ def test_an_end_token_that_is_none_of_the_text_is_no_step_back() -> None:
     assert policy.ensemble.share(8) <= 1
 
 
-def test_the_share_of_texts_with_a_draft_is_that_of_their_steps() -> None:
-    ensemble = AdaptivePolicy(LONGEST).ensemble
-    assert ensemble.share(16) == 1
-    for _ in range(1000):
-        ensemble.stepped(1, True, 16)
-        ensemble.stepped(3, False, 16)
-    assert ensemble.share(16) == pytest.approx((1 + 15 * 0.25) / 16, abs=0.02)
-    assert ensemble.share(1) == 1
-
-
 def test_a_probe_that_waited_for_drafts_has_lost_nothing_by_that() -> None:
     """With every text in it, what it took beyond its rounds is lost; the draft read much first."""
 
@@ -307,26 +297,6 @@ def test_a_probe_that_waited_for_drafts_has_lost_nothing_by_that() -> None:
 
     assert lost(share=0.1) == pytest.approx(0.0)
     assert lost(share=1.0) == pytest.approx(1.0 - 3 * 0.015)
-
-
-def test_bursts_of_all_end_together() -> None:
-    """So that K changes for all at the same token, and rounds are seldom beside bursts."""
-    ensemble = AdaptivePolicy(LONGEST).ensemble
-    leader, second, third, late = object(), object(), object(), object()
-    assert not ensemble.is_led
-    assert ensemble.burst(leader, BURST) == BURST
-    for _ in range(8):
-        ensemble.received(leader, 1)
-    assert ensemble.burst(second, BURST) == BURST - 8
-    ensemble.received(second, 1)  # Whoever follows is as far as the leader.
-    assert ensemble.burst(third, BURST) == BURST - 8
-    ensemble.received(leader, 20)
-    # So few are not worth a request: here others will join.
-    assert ensemble.burst(late, BURST) == BURST
-    ensemble.end(leader, 0, 1.0)
-    assert ensemble.is_led
-    ensemble.end(late, 0, 1.0)
-    assert not ensemble.is_led
 
 
 def test_behind_its_prompt_a_completion_joins_the_bursts_of_the_others() -> None:
