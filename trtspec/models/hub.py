@@ -77,7 +77,7 @@ def explained(
 ) -> Iterator[None]:
     """Turns the library's errors within this context into the kind's error.
 
-    An answer that takes longer than `timeout`, in seconds, is an UnavailableError; None where there is none.
+    An answer that takes longer than `timeout` seconds is an UnavailableError; with None it may take any time.
     """
     from huggingface_hub.errors import (
         GatedRepoError,

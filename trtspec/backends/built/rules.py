@@ -23,7 +23,7 @@ _OTHER_PRECISION = {
     "norm_quant_fusion": "it is for NVFP4",
     "fuse_fp4_quant": "it is for NVFP4",
 }
-_SERVED_BY_US = "trtspec itself serves it; these are for vLLM, SGLang and trtllm-serve"
+_SERVED_BY_US = "trtspec serves its engines itself; these are for vLLM, SGLang and trtllm-serve"
 _LACKING = {
     AT_ONCE: "its draft models propose one token per step",
     "engine.extra_args": _SERVED_BY_US,

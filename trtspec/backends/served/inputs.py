@@ -50,7 +50,7 @@ class LaunchInputs:
     method: Method
     num_draft_tokens: int
     checkpoint: ConvertOptions
-    """The ranks, and the precision: of all models, but for their weights where these are quantized."""
+    """The ranks, and the precision of all models. Weights that are quantized stay as they are."""
     options: BuildOptions
     """The sizes."""
     enable_chunked_context: bool

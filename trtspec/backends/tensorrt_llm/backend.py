@@ -24,7 +24,6 @@ from trtspec.pipeline.run.step import Step
 from trtspec.recipe import devices
 from trtspec.recipe.build_options import FIXED, SIZES, Value, is_on
 from trtspec.recipe.gpus import HOPPER
-from trtspec.recipe.limits import lacking
 from trtspec.recipe.migration.tool import MigrationTool
 from trtspec.recipe.schema import Recipe
 
@@ -142,7 +141,9 @@ def _inside(recipe: Recipe) -> Iterator[Finding]:
     if not recipe.drafts_inside:
         return
     speculation = recipe.speculation
-    yield from lacking(recipe, speculation.method.lacking_inside)
+    for key, reason in speculation.method.lacking_inside.items():
+        if recipe.written(key) is not None:
+            yield Finding(key, reason, "remove this line")
     longest, most = speculation.max_draft_len, speculation.method.most_inside
     if longest is not None and most is not None and longest > most:
         problem = f"is the size of the tree, which has {most} nodes at most"

@@ -84,7 +84,7 @@ def choose_output(choose: Chooser) -> Path:
 def choose_precision(choose: Chooser, role: str, source: Source, backend: str) -> tuple[str, bool, bool]:
     """Returns the dtype of the unquantized weights, and whether the weights and the KV cache are FP8.
 
-    Raises RecipeError for what the backend does not run, or the model is not.
+    Raises RecipeError for a precision that the backend does not run, or that the model does not have.
     """
     dtype, weights = _choose_dtype(choose, role, source, backend), choose_fp8_weights(choose, role, source)
     return dtype, weights, bool(choose(f"{role}.quantization.kv_cache", "none", "as the model is") == "fp8")

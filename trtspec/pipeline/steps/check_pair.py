@@ -59,12 +59,13 @@ def _step(resolved: Resolved, facts: PlanFacts) -> Step:
 def _head_step(resolved: Resolved, facts: PlanFacts, head: HeadFacts) -> Step:
     loaded, version = resolved.loaded, facts.host.versions.get("trtspec")
     method, backend = loaded.recipe.speculation.method.kind, loaded.recipe.runner
-    target = resolved.target.model.source
 
     def check(_: Path, advance: Advance) -> None:
-        from trtspec.models.pair import refuse
+        from trtspec.models.pair import read_member, refuse
         from trtspec.pipeline.inspection.pair import compare_head
 
+        is_built, overrides = backend.builds_engines, backend.overrides(loaded.recipe)
+        target = read_member(facts.target.source.folder, for_engines=is_built, overrides=overrides).source
         findings = [*backend.misfits(loaded.recipe, target), *compare_head(head.head, method, target)]
         refuse(str(loaded.path), findings, backend.name)
 

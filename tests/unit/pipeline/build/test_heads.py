@@ -147,6 +147,14 @@ def test_a_head_of_another_target_is_refused(bench: Bench, llama_folder: Callabl
     assert not (bench.folder / "build/head/target/engine").exists()
 
 
+def test_a_target_without_a_tokenizer_is_refused_before_it_is_converted(bench: Bench) -> None:
+    write_head_for(bench.folder / "target", bench.folder / "head", "medusa")
+    bench.write("medusa")
+    (bench.folder / "target/tokenizer.json").unlink()
+    assert "has no tokenizer.json" in bench.run("build", "recipe.yaml", status=1)[1]
+    assert not (bench.folder / "build/head/target").exists()
+
+
 @pytest.mark.parametrize(
     ("method", "engine", "more", "said"),
     [

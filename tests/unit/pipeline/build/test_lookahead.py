@@ -145,9 +145,9 @@ def test_a_dry_run_says_it(recipe: Path) -> None:
 
 
 REFUSED = {
-    "adaptive": ("speculation: {method: lookahead, policy: adaptive}", "policy: .*engine with lookahead"),
-    "K": ("speculation: {method: lookahead, num_draft_tokens: 4}", "tokens: .*engine with lookahead drafts"),
-    "share": ("speculation: {method: lookahead, share: 0.5}", "share: .*an engine with lookahead"),
+    "adaptive": ("speculation: {method: lookahead, policy: adaptive}", "policy: an engine with lookahead"),
+    "K": ("speculation: {method: lookahead, num_draft_tokens: 4}", "tokens: an engine with lookahead drafts"),
+    "share": ("speculation: {method: lookahead, share: 0.5}", "share: an engine with lookahead"),
     "mode": ("speculation: {method: lookahead, mode: draft_tokens_external}", "mode is lookahead_decoding"),
     "length": ("speculation: {method: lookahead, max_draft_len: 8}", "follows from window_size, .*: 15"),
     "draft": ("draft: {model: ./target}", "proposes nothing: speculation.method is lookahead"),
