@@ -45,7 +45,7 @@ class Ensemble:
     def begin(self, length: int, now: float, *, is_behind: bool) -> None:
         """Notes the begin of a round with the chosen K `length`, or of a burst with 0.
 
-        `is_behind` says that the draft first has to compute a prompt or the tokens of a burst.
+        `is_behind` says that the draft first has to compute the tokens of a burst.
         """
         self._count(1, length, is_behind, now)
 

@@ -205,7 +205,7 @@ class AdaptivePace(Pace):
             is_last = trials.is_waiting(worked)
             self.burst = 1 if is_late else self._ensemble.burst(self, number, is_last=is_last)
         self._length, self._before = min(length, longest), self._length
-        self._is_behind = self._length > 0 and not self._before
+        self._is_behind = self._length > 0 and not self._before and not self._is_first
         self._is_chosen = True
         return self._length
 
@@ -220,7 +220,8 @@ class AdaptivePace(Pace):
         """Notes a round, before its `end`.
 
         Its time is measured on two conditions. The round before had the same K, since after a burst the draft
-        has more tokens to compute. All others have had this K meanwhile, since they share the engines' steps.
+        has more tokens to compute. All others have had this K meanwhile, since they share the engines' steps;
+        a probe waits for those whose drafts compute these tokens.
         """
         known = self._policy.origin(origin)
         if counts.num_verified:
@@ -229,10 +230,10 @@ class AdaptivePace(Pace):
             of_all, keep = known.acceptance(self._kind, load, now), OVERALL_KEEP ** (1 / load)
             of_all.add(counts.num_verified, counts.num_accepted, keep, now)
         self._ensemble.stepped(1, True, load)
-        is_alike = self._ensemble.has_had(self._length, self._begin)
-        if is_alike and self._probes and self._probes.is_early(self._length, load):
-            is_alike = self._ensemble.has_settled(self._begin)
-        if self._costs and is_alike and self._length == self._before and self._size == size_of(load):
+        is_alike = self._length == self._before and self._ensemble.has_had(self._length, self._begin)
+        if is_alike and self._probes and not self._ensemble.has_settled(self._begin):
+            is_alike = not self._probes.wait(self._length)
+        if self._costs and is_alike and self._size == size_of(load):
             self._costs.record(origin, self._length, now - self._begin)
             self._tried()
 

@@ -69,7 +69,7 @@ class ProbePolicy:
     def __init__(self, first: int) -> None:
         self._first = first
         self._untried: list[int] = []
-        self._length, self._left, self._unmeasured, self._gap = 0, 0, 0, 0
+        self._length, self._left, self._extra, self._unmeasured, self._gap = 0, 0, 0, 0, 0
         self._due = 0.0
         self._began: float | None = None
         self._turn = 0
@@ -89,7 +89,8 @@ class ProbePolicy:
             if not may_begin or not (self._untried or self._plan(now, outlook)):
                 return None
             self._length = self._untried.pop(0)
-            self._left = load * (2 * ROUNDS if self._length else 1)
+            self._left = load * (ROUNDS if self._length else 1)
+            self._extra = self._left
             self._unmeasured, self._began = max(load, ROUNDS - 1), now
             self._gap = max(GAP, 2 * load)
         self._left -= 1
@@ -97,11 +98,15 @@ class ProbePolicy:
 
     def is_waiting(self, now: float) -> bool:
         """Says whether a probe is to begin as soon as the bursts of all have ended."""
-        return not self._left and (bool(self._untried) or now >= self._due)
+        return not (self._left or self._gap) and (bool(self._untried) or now >= self._due)
 
-    def is_early(self, length: int, load: int) -> bool:
-        """Says whether a probe of this K can wait for drafts that are behind."""
-        return length == self._length and self._left > load * ROUNDS
+    def wait(self, length: int) -> bool:
+        """Adds a round to a probe of this K for one beside drafts that are behind; False if it has enough."""
+        if not self._left or length != self._length or not self._extra:
+            return False
+        self._left += 1
+        self._extra -= 1
+        return True
 
     def tried(self, length: int) -> None:
         """Notes that a round or burst of this K was measured. One of each completion is enough."""
