@@ -170,5 +170,5 @@ def from_bytes(content: bytes) -> Entry:
     except ValidationError as error:
         wrong = error.errors()[0]
         place = ".".join(map(str, wrong["loc"]))
-        raise ValueError(f"{place!r:.80}: {wrong['msg']}" if place else wrong["msg"]) from error
+        raise ValueError(f"{place:.80}: {wrong['msg']}" if place else wrong["msg"]) from error
     raise ValueError("it was written by another version of trtspec")
