@@ -78,7 +78,8 @@ def check_unchanged(build: Path) -> None:
     """Raises EngineError for a tokenizer or an engine's config that is not the one of the build's manifest.
 
     Another tokenizer of the same size would load and give wrong text. Engines themselves are too large to be
-    read twice, and TensorRT refuses one that is damaged. Without a manifest nothing is checked.
+    read twice, and TensorRT refuses one that is damaged. Without a manifest nothing is checked. Of a manifest
+    only `outputs` is read, so that damage elsewhere hides no change.
     """
     try:
         outputs = json.loads((build / "manifest.json").read_text(encoding="utf-8"))["outputs"]

@@ -174,7 +174,7 @@ class AdaptivePace(Pace):
         self._own: dict[str, AcceptanceCounter] = {}
         self._length, self._before = 0, 0
         self._is_first, self._size = True, 0
-        self._is_chosen = self._is_behind = False
+        self._is_chosen = False
         self._costs: RoundCostModel | None = None
         self._probes: ProbePolicy | None = None
         self._begin, self._last, self._num_alone = 0.0, 0.0, 0
@@ -205,7 +205,6 @@ class AdaptivePace(Pace):
             is_last = trials.is_waiting(worked)
             self.burst = 1 if is_late else self._ensemble.burst(self, number, is_last=is_last)
         self._length, self._before = min(length, longest), self._length
-        self._is_behind = self._length > 0 and not self._before and not self._is_first
         self._is_chosen = True
         return self._length
 
@@ -262,6 +261,11 @@ class AdaptivePace(Pace):
         if self._is_chosen:
             self._ensemble.end(self, length, now, is_behind=self._is_behind)
         self._is_first = self._is_chosen = False
+
+    @property
+    def _is_behind(self) -> bool:
+        """True if the draft first has to compute the tokens of a burst."""
+        return self._length > 0 and not self._before and not self._is_first
 
     def _tried(self) -> None:
         if self._probes:

@@ -68,35 +68,25 @@ class Clients:
         self._coordinator = Coordinator(verifier, drafter, byte_tokenizer(), policy=policy, drafting=drafting)
         self._length, self._quoting, self._places, self.tokens = length, quoting, places, 0
 
-    async def run(self) -> float:
-        """Returns the tokens per second of all, behind a while in which one was alone."""
+    async def run(self, disturbed_s: float = 0.0, later_s: float = 0.0, seconds: float = PHASE_S) -> float:
+        """Returns the tokens per second of all, behind a while in which one was alone.
+
+        The machine is disturbed for `disturbed_s` from the first one on; tokens count `later_s` behind the
+        begin of the others, for so many `seconds`.
+        """
+        self.device.until = asyncio.get_running_loop().time() + disturbed_s
         first = asyncio.ensure_future(self._client(0))
         await asyncio.sleep(PHASE_S / 6)
         others = [asyncio.ensure_future(self._client(seed)) for seed in range(1, self._places)]
+        await asyncio.sleep(later_s)
         before = self.tokens
-        await asyncio.sleep(PHASE_S)
+        await asyncio.sleep(seconds)
         said = self.tokens - before
         for client in (first, *others):
             client.cancel()
         await asyncio.wait([first, *others])
         await asyncio.sleep(1)
-        return said / PHASE_S
-
-    async def run_disturbed(self) -> float:
-        """Returns the tokens per second of all from half a minute after the disturbance on."""
-        self.device.until = asyncio.get_running_loop().time() + PHASE_S
-        clients = [asyncio.ensure_future(self._client(0))]
-        await asyncio.sleep(PHASE_S / 6)
-        clients += [asyncio.ensure_future(self._client(seed)) for seed in range(1, self._places)]
-        await asyncio.sleep(PHASE_S * 8 / 6)
-        before = self.tokens
-        await asyncio.sleep(PHASE_S / 2)
-        said = self.tokens - before
-        for client in clients:
-            client.cancel()
-        await asyncio.wait(clients)
-        await asyncio.sleep(1)
-        return said / (PHASE_S / 2)
+        return said / seconds
 
     async def _client(self, seed: int) -> None:
         dice = random.Random(seed)
@@ -167,6 +157,6 @@ def test_what_a_disturbed_machine_taught_is_learned_anew(seed: int) -> None:
 
     def goodput(length: int | None) -> float:
         clients = Clients(length, target, draft, 0.7, 2048, seed=seed, lengths=(TOKENS // 2, TOKENS * 3 // 2))
-        return run_virtually(clients.run_disturbed())
+        return run_virtually(clients.run(PHASE_S, later_s=PHASE_S * 8 / 6, seconds=PHASE_S / 2))
 
     assert goodput(None) >= 0.85 * goodput(2)
