@@ -11,17 +11,15 @@ from trtspec.backends.table import backend_named
 from trtspec.base.roles import Role
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.checkpoint.mapping import misfit
 from trtspec.models.families import FAMILIES, family_of
-from trtspec.models.source import Source
 from trtspec.pipeline.engine.engine_options import BuildOptions, EngineKind
 from trtspec.pipeline.plan.choices import (
     Choice,
     Chooser,
     TextBound,
+    choose_checkpoint,
     choose_max_seq_len,
-    choose_precision,
 )
 from trtspec.pipeline.plan.depending import check_cyclic, check_ranks, choose_inside, depending, head_engine
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
@@ -182,7 +180,9 @@ def _engine(
     # Raises for a model that trtspec does not convert, before anything asks for facts of its family.
     family_of(facts.source)
     backend, device = choose.loaded.recipe.backend_of(role, of_target), _device(choose, role)
-    checkpoint = _checkpoint(choose, role, facts.source, backend)
+    checkpoint = choose_checkpoint(choose, role, facts.source, backend)
+    if found := misfit(facts.source, checkpoint.mapping, fp8=checkpoint.fp8):
+        raise choose.error(f"{role}.{found.subject}", found.problem, found.repair)
     if checkpoint.fp8 and backend != of_target and not facts.source.scheme:
         problem = "fp8 is no gain on a CPU, which computes it in the model's dtype"
         raise choose.error(f"{role}.quantization.weights", problem, "remove quantization from the draft")
@@ -252,16 +252,6 @@ def _build_options(
         choices[name] = Choice(f"{role}.build.{name}", value, "recipe", "as written")
     choose.choices += choices.values()
     return {name: choice.value for name, choice in choices.items()}
-
-
-def _checkpoint(choose: Chooser, role: Role, source: Source, backend: str) -> ConvertOptions:
-    dtype, fp8, fp8_cache = choose_precision(choose, role, source, backend)
-    tensor = choose(f"{role}.parallel.tensor", 1, "one GPU has every layer whole")
-    pipeline = choose(f"{role}.parallel.pipeline", 1, "one GPU has every layer")
-    mapping = RankMapping(tensor, pipeline)
-    if found := misfit(source, mapping, fp8=fp8):
-        raise choose.error(f"{role}.{found.subject}", found.problem, found.repair)
-    return ConvertOptions(dtype, mapping, fp8, fp8_cache)
 
 
 def _calibration(

@@ -24,8 +24,8 @@ from trtspec.pipeline.plan.choices import (
     Choice,
     Chooser,
     Origin,
+    choose_checkpoint,
     choose_fp8_weights,
-    choose_precision,
 )
 from trtspec.pipeline.plan.depending import depending
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
@@ -159,13 +159,10 @@ def _own_layers(recipe: Recipe, facts: PlanFacts) -> MtpLayers | None:
 
 
 def _target(choose: Chooser, backend: ServerBackend, facts: ModelFacts, options: BuildOptions) -> EnginePlan:
-    dtype, fp8, fp8_cache = choose_precision(choose, Role.TARGET, facts.source, backend.name)
-    _check_quantization(choose, backend, Role.TARGET, facts.source, fp8=fp8)
-    tensor = choose("target.parallel.tensor", 1, "one GPU has every layer whole")
-    pipeline = choose("target.parallel.pipeline", 1, "one GPU has every layer")
-    _check_heads(choose, Role.TARGET, facts.source, tensor)
+    checkpoint = choose_checkpoint(choose, Role.TARGET, facts.source, backend.name)
+    _check_quantization(choose, backend, Role.TARGET, facts.source, fp8=checkpoint.fp8)
+    _check_heads(choose, Role.TARGET, facts.source, checkpoint.mapping.tp_size)
     chunked = choose("engine.enable_chunked_context", True, "a long prompt does not hold up the others")
-    checkpoint = ConvertOptions(dtype, RankMapping(tensor, pipeline), fp8, fp8_cache)
     return EnginePlan(facts, None, checkpoint, options, chunked, backend.name)
 
 

@@ -14,18 +14,28 @@ _RESERVE = 4 << 30  # bytes of a GPU for activations and for what fake quantizat
 
 
 def load_model(source: Source, dtype: str, tokens: int) -> PreTrainedModel:
-    """Loads the model in `dtype`, from safetensors alone and without running code that comes with it.
+    """Loads the model in `dtype` onto the GPUs, with the layers that its source names.
 
     accelerate puts its layers onto the GPUs, and those that do not fit into the CPU's memory. Each GPU keeps
     room for the logits of `tokens` tokens.
     """
     import torch
-    from transformers import AutoModelForCausalLM
 
     logits = 4 * 4 * tokens * source.vocab_size  # those of both models, and two copies in float32
     placement: dict[str, Any] = {}
     if torch.cuda.is_available():
         placement = {"device_map": "auto", "max_memory": _memory(_RESERVE + logits)}
+    model = read_model(source, dtype, **placement)
+    if source.layers is not None:
+        keep_layers(model, source.layers)
+    return model
+
+
+def read_model(source: Source, dtype: str, **placement: Any) -> PreTrainedModel:
+    """Reads the model in `dtype`, from safetensors alone and without running code that comes with it."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         source.folder,
         dtype=getattr(torch, dtype),
@@ -35,8 +45,6 @@ def load_model(source: Source, dtype: str, tokens: int) -> PreTrainedModel:
         config=config_of(source),
         **placement,
     )
-    if source.layers is not None:
-        keep_layers(model, source.layers)
     return model
 
 

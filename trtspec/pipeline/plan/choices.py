@@ -1,7 +1,8 @@
 """Records for each value of a plan its origin and its reason; pure.
 
 A flag overrides the environment, the environment overrides the recipe, and the recipe overrides a default.
-The choices here are those that every backend makes: the folder, a model's precision, the longest sequence.
+The choices here are those that every backend makes: the folder, a model's precision and ranks, the longest
+sequence.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any, Literal
 from trtspec.backends.table import backend_named
 from trtspec.base.errors import RecipeError
 from trtspec.base.roles import Role
+from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.models.source import Source
 from trtspec.recipe.loader import LoadedRecipe
 
@@ -81,13 +84,16 @@ def choose_output(choose: Chooser) -> Path:
     return Path(choose("output", f"build/{name}", "a folder of the recipe's name under this one"))
 
 
-def choose_precision(choose: Chooser, role: str, source: Source, backend: str) -> tuple[str, bool, bool]:
-    """Returns the dtype of the unquantized weights, and whether the weights and the KV cache are FP8.
+def choose_checkpoint(choose: Chooser, role: str, source: Source, backend: str) -> ConvertOptions:
+    """Returns the precision of a model, and its ranks.
 
     Raises RecipeError for a precision that the backend does not run, or that the model does not have.
     """
-    dtype, weights = _choose_dtype(choose, role, source, backend), choose_fp8_weights(choose, role, source)
-    return dtype, weights, bool(choose(f"{role}.quantization.kv_cache", "none", "as the model is") == "fp8")
+    dtype, fp8 = _choose_dtype(choose, role, source, backend), choose_fp8_weights(choose, role, source)
+    fp8_kv_cache = choose(f"{role}.quantization.kv_cache", "none", "as the model is") == "fp8"
+    tensor = choose(f"{role}.parallel.tensor", 1, "one GPU has every layer whole")
+    pipeline = choose(f"{role}.parallel.pipeline", 1, "one GPU has every layer")
+    return ConvertOptions(dtype, RankMapping(tensor, pipeline), fp8, fp8_kv_cache)
 
 
 def _choose_dtype(choose: Chooser, role: str, source: Source, backend: str) -> str:
@@ -99,9 +105,8 @@ def _choose_dtype(choose: Chooser, role: str, source: Source, backend: str) -> s
     if dtype == "auto":
         dtype = source.dtype
         choose.choices[-1] = Choice(f"{role}.dtype", dtype, "model", "auto: the dtype of the stored model")
-    if dtype == "float32" and backend_named(backend).float32_flaw:
-        problem = "float32 has no paged context FMHA in TensorRT-LLM, which speculation needs"
-        raise choose.error(f"{role}.dtype", problem, "write bfloat16 or float16")
+    if dtype == "float32" and (flaw := backend_named(backend).float32_flaw):
+        raise choose.error(f"{role}.dtype", flaw, "write bfloat16 or float16")
     return dtype
 
 

@@ -13,12 +13,12 @@ from jinja2 import TemplateError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import Module
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from trtspec.base.atomic import remove
 from trtspec.base.errors import ModelError
 from trtspec.base.progress import Advance
-from trtspec.checkpoint.calibrate.model import config_of
+from trtspec.checkpoint.calibrate.model import read_model
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.models.source import Source, read_source
@@ -52,7 +52,7 @@ class TrainedDraft:
 
     def module(self) -> nn.Module:
         """Loads it in float32: in the weights' own dtype such small steps would be lost."""
-        return load(self._draft, torch.float32)
+        return read_model(self._draft, "float32")
 
     def choices(
         self, folder: Path | None, answers: Sequence[RecordedAnswer], advance: Advance
@@ -77,16 +77,6 @@ class TrainedDraft:
 
     def write(self, module: nn.Module, folder: Path) -> None:
         write(module, self._draft, folder)
-
-
-def load(source: Source, dtype: torch.dtype) -> PreTrainedModel:
-    """Loads the model in a dtype, only from safetensors and without running its code."""
-    safe = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True}
-    config = config_of(source)
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        source.folder, dtype=dtype, config=config, **safe
-    )
-    return model
 
 
 def write(model: Module, source: Source, folder: Path) -> None:
@@ -153,8 +143,8 @@ class Teacher:
             problem = f"is quantized by {source.scheme.method}, but a head learns from unquantized weights"
             raise ModelError(source.folder, problem, "name the unquantized model as the target")
         on_gpu = torch.cuda.is_available()
-        dtype = getattr(torch, source.dtype) if on_gpu else torch.float32
-        self._model: Any = load(source, dtype).requires_grad_(False)
+        dtype = source.dtype if on_gpu else "float32"
+        self._model: Any = read_model(source, dtype).requires_grad_(False)
         self._model.train(False).to("cuda" if on_gpu else "cpu")
 
     @property
