@@ -68,8 +68,8 @@ def selftest(
     """Try the whole chain on this machine with a tiny pair.
 
     It builds the pair's engines in every way that recipes use, serves them, and checks all that trtspec
-    relies on. That takes about fifteen minutes on a GPU, and less than three without one. The exit status is
-    1 if something differs.
+    relies on. That takes about fifteen minutes on a GPU, and one to five without one. The exit status is 1
+    if something differs.
     """
     require("trtspec selftest", "yarl", "scipy", "torch", extra="measure,torch")
     from trtspec.measure.selftest.chain import SelfTest
