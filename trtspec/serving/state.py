@@ -164,7 +164,7 @@ class CompletionState:
         if end_reason is None:
             return Delta(text, taken, log_probs=kept)
 
-        if ended_by is not None and self.stop.is_included:
+        if end_reason is EndReason.END_ID and ended_by is not None and self.stop.is_included:
             text += self.stop.push(self.detokenizer.push(ended_by))
         if end_reason is not EndReason.STOP:
             text += self.stop.push(self.detokenizer.flush()) + self.stop.flush()

@@ -13,11 +13,11 @@ from trtspec.serving.errors import Busy
 
 
 class PooledCall:
-    """A call in the pool; `is_given_up` once nobody waits for it any more."""
+    """A call in the pool; `is_given_up` if nobody waits for it any more before it `is_over`."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self.work = work
-        self.is_running = self.is_given_up = False
+        self.is_running = self.is_given_up = self.is_over = False
 
 
 class ThreadPool:
@@ -53,8 +53,10 @@ class ThreadPool:
         return job
 
     def give_up(self, job: PooledCall) -> bool:
-        """Gives a call up; returns True if it had not begun, and so never will."""
+        """Gives a call up; returns True if it does not run: it is over, or will never begin."""
         with self._lock:
+            if job.is_over:
+                return True
             job.is_given_up = True
             self._due -= 1
             if job.is_running:
@@ -87,7 +89,7 @@ class ThreadPool:
                 job.is_running = True
             job.work()
             with self._lock:
-                job.is_running = False
+                job.is_running, job.is_over = False, True
                 if job.is_given_up:
                     self._lost -= 1
                     break

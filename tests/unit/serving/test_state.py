@@ -83,6 +83,14 @@ def test_a_run_is_cut_after_the_token_that_completes_a_stop_string(
     assert (delta.text, delta.token_ids, state.end_reason) == ("", said[:2], EndReason.STOP)
 
 
+def test_an_end_token_in_the_same_run_does_not_follow_a_stop_string(
+    state: CompletionState, tokenizer: Tokenizer
+) -> None:
+    state.stop = StopMatcher(["wo!"], is_included=True)
+    delta = state.take(tokenizer.encode("wo!bc"), EndReason.END_ID)
+    assert (delta.text, state.end_reason) == ("wo!", EndReason.STOP)
+
+
 def test_nothing_follows_a_stop_string(
     state: CompletionState, tokenizer: Tokenizer, byte_level: tokenizers.Tokenizer
 ) -> None:

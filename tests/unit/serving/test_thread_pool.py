@@ -68,6 +68,23 @@ def test_what_has_not_begun_never_does() -> None:
     threads.close()
 
 
+def test_giving_up_a_call_that_is_over_costs_no_thread() -> None:
+    threads, call = ThreadPool(1, "over"), Call()
+    call.may_end.set()
+    job = threads.submit(call)
+    assert eventually(lambda: job.is_over)
+    assert threads.give_up(job)
+    left, later = Call(), Call()
+    running = threads.submit(left)
+    assert left.began.wait(SECONDS)
+    assert not threads.give_up(running)
+    threads.submit(later)
+    assert later.began.wait(SECONDS)
+    for each in (left, later):
+        each.may_end.set()
+    threads.close()
+
+
 def test_a_call_that_hangs_takes_nobodys_place_and_there_is_an_end_to_that() -> None:
     threads, hung = ThreadPool(2, "hung"), [Call() for _ in range(2)]
     jobs = [threads.submit(call) for call in hung]

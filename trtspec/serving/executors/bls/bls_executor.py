@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -67,6 +68,12 @@ class BlsCall:
     job: PooledCall | None = None
     draft_logits: Rows | None = None
 
+    @property
+    def is_whole(self) -> bool:
+        """True if the request may not be split into several (`unsplittable_options`)."""
+        sampling, guide = self.request.sampling, self.request.guide
+        return bool(unsplittable_options(sampling, guide, resumes_guides=False) or sampling.min_tokens)
+
 
 class BlsExecutor:
     """Implements `trtspec.serving.executor.Executor` with a model that has the tensors of `tensorrt_llm`.
@@ -101,7 +108,7 @@ class BlsExecutor:
         )
         self._logits = None if form is None else DraftLogits(limits.max_draft_len, form)
         self._guide_end_id = guide_end_id
-        self.kv_tokens, self.progress = kv_tokens, 0
+        self.kv_tokens, self._num_answers = kv_tokens, 0
         self._model = model
         self._calls: dict[int, BlsCall] = {}
         self._ids, self._prefix = itertools.count(1), uuid.uuid4().hex
@@ -109,6 +116,13 @@ class BlsExecutor:
         self._stops = ThreadPool(1, "bls-stop")  # A stop must not wait behind what it is to stop.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_shut_down = False
+
+    @property
+    def progress(self) -> int:
+        """The number of answers. While a request runs whole it rises with time: nothing is heard of such a
+        request before its end, and the time limit of the request bounds it."""
+        is_silent = any(call.is_whole for call in list(self._calls.values()))
+        return self._num_answers + (time.monotonic_ns() if is_silent else 0)
 
     def take_kv_use(self) -> float | None:
         """Returns None: no tensor says it. NVIDIA's C++ backend exports a metric of its own."""
@@ -202,7 +216,7 @@ class BlsExecutor:
     # On the loop again.
 
     def _take(self, said: Response) -> None:
-        self.progress += 1
+        self._num_answers += 1
         call = self._calls.get(said.request_id)
         if call is None:
             return
@@ -238,7 +252,7 @@ class BlsExecutor:
             call.listener(_cancelled(request_id))
 
     def _fail(self, request_id: int, error: str) -> None:
-        self.progress += 1
+        self._num_answers += 1
         call = self._calls.pop(request_id, None)
         if call is not None:
             call.listener(Response(request_id, [], is_final=True, error=error))
@@ -256,10 +270,7 @@ def pieces(call: BlsCall) -> Iterator[int]:
     the end of the text. A request that may not be split (`unsplittable_options`) is one piece.
     """
     left, size = call.valid.max_tokens, 1
-    sampling = call.request.sampling
-    unsplittable = unsplittable_options(sampling, call.request.guide, resumes_guides=False)
-    is_whole = bool(unsplittable or sampling.min_tokens)
-    if not call.request.streaming or call.valid.draft or is_whole:
+    if not call.request.streaming or call.valid.draft or call.is_whole:
         size = left
     while left:
         yield min(size, left)

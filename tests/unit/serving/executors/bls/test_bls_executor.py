@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from trtspec.serving.async_executor import AsyncExecutor
+from trtspec.serving.async_executor import AsyncExecutor, Liveness
 from trtspec.serving.errors import Cancelled, EngineFailure
 from trtspec.serving.executor import FinishReason, Limits, LogitsFormat, Request, Response, SamplingConfig
 from trtspec.serving.executors.bls.bls_executor import BlsExecutor
@@ -319,3 +319,27 @@ def test_each_executor_has_ids_of_its_own() -> None:
         ask(model, Request(PROMPT, 1))
 
     assert models[0].heard.get()[1] != models[1].heard.get()[1]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "is_lost"),
+    [
+        pytest.param(SamplingConfig(presence_penalty=0.5), False, id="in one piece"),
+        pytest.param(SamplingConfig(), True, id="piece by piece"),
+    ],
+)
+def test_a_model_that_answers_in_one_piece_is_not_lost_while_it_says_nothing(
+    sampling: SamplingConfig, is_lost: bool
+) -> None:
+    async def main() -> None:
+        model = Model()
+        executor = BlsExecutor(model, LIMITS)
+        target = Liveness(executor, timeout_s=120)
+        executor.enqueue_request(Request(PROMPT, 100, sampling=sampling, streaming=True), lambda _: None)
+        target.look(0, is_busy=True)
+        target.look(121, is_busy=True)
+        assert (target.failure is not None) is is_lost
+        executor.shutdown()
+        model.says.put(said())
+
+    asyncio.run(main())
