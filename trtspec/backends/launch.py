@@ -12,6 +12,7 @@ from trtspec.backends.backend import Backend
 from trtspec.backends.table import backend_named
 from trtspec.base import yaml11
 from trtspec.base.atomic import write_atomically
+from trtspec.base.flags import is_flag
 
 FILE = "launch.json"
 # vLLM's --speculative-config, SGLang's --speculative-algorithm and its like.
@@ -98,7 +99,7 @@ def _kept(arguments: tuple[str, ...]) -> Iterator[str]:
     """Yields the arguments except those on drafts: options with their values, or switches."""
     is_dropped = False
     for argument in arguments:
-        if argument.startswith("--"):
+        if is_flag(argument):
             is_dropped = argument.startswith(_OPTION)
         if not is_dropped:
             yield argument

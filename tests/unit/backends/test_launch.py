@@ -29,6 +29,12 @@ def test_options_on_drafts_go_with_their_values() -> None:
     assert launch(*words).without_drafts().arguments == ("--tp-size", "2")
 
 
+def test_short_flags_after_options_on_drafts_stay() -> None:
+    kept = ("-ep", "-cc", '{"mode": 3}', "-tp", "2")
+    found = launch("--speculative-config", "{}", *kept, "--speculative-threshold", "-1").without_drafts()
+    assert found.arguments == kept
+
+
 def test_a_file_on_drafts_gets_a_brother_without_them() -> None:
     text = "dtype: float16\nspeculative_config: {decoding_type: NGram}\n"
     found = launch("serve", "m", "--extra", "{build}/llm.yaml", llm_yaml=text).without_drafts()

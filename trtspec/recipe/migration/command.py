@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trtspec.base.errors import TrtspecError
+from trtspec.base.flags import is_flag
 
 _SEPARATORS = frozenset({"\n", ";", "&", "&&", "|", "||"})
 _PUNCTUATION = ";&|<>\n"
@@ -17,7 +18,6 @@ _BOOLEANS = ("true", "false")
 _SEVERAL = ("+", "*", "?")
 _CONTINUED = re.compile(r"\\[ \t]*\r?\n")
 _STREAM = re.compile(r"(?<=\s)[0-9](?=[<>])")  # The 2 of 2>&1.
-_NUMBER = re.compile(r"-\.?\d")
 OFF = "--no-"
 """The beginning of a flag that turns another one off."""
 
@@ -104,7 +104,7 @@ def split(text: str) -> list[list[str]]:
             commands[-1].append(word)
     found: list[list[str]] = []
     for command in filter(None, commands):
-        if found and _is_flag(command[0]):
+        if found and is_flag(command[0]):
             found[-1] += command
         else:
             found.append(command)
@@ -122,7 +122,7 @@ def options(words: Sequence[str], syntax: Syntax) -> Iterator[Option | str]:
     while place < len(words):
         word = words[place]
         place += 1
-        if not _is_flag(word):
+        if not is_flag(word):
             yield word
             continue
         written, has_value, value = word.partition("=")
@@ -135,7 +135,7 @@ def options(words: Sequence[str], syntax: Syntax) -> Iterator[Option | str]:
             place += is_told
         else:
             end, most = place, len(words) if name in syntax.lists else place + 1
-            while end < min(most, len(words)) and not _is_flag(words[end]):
+            while end < min(most, len(words)) and not is_flag(words[end]):
                 end += 1
             yield Option(written, name, " ".join(words[place:end]) if end > place else None)
             place = end
@@ -176,7 +176,3 @@ class _Text(io.StringIO):
         if line.endswith("\n"):
             self.seek(self.tell() - 1)
         return line
-
-
-def _is_flag(word: str) -> bool:
-    return len(word) > 1 and word.startswith("-") and not _NUMBER.match(word)
