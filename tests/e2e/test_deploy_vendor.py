@@ -23,6 +23,7 @@ from tests.fakes.docker_daemon import DockerDaemon
 from tests.fakes.gpu_machine import GpuMachine
 from tests.ports import free_port, free_ports
 from tests.processes import command_lines
+from tests.servers_of_others import write_launch
 from trtspec.backends.launch import ServerLaunch
 from trtspec.client import client as clients
 
@@ -80,7 +81,7 @@ def build(tmp_path: Path) -> Path:
 def written(folder: Path, **environment: str) -> Path:
     """A build with a launch configuration, as `trtspec build` leaves one."""
     folder.mkdir(exist_ok=True)
-    ServerLaunch(
+    launch = ServerLaunch(
         backend="vllm",
         release="0.32.0",
         module=FAKE,
@@ -93,7 +94,8 @@ def written(folder: Path, **environment: str) -> Path:
         served_model_name="tiny",
         environment={"PYTHONPATH": str(ROOT), **environment},
         models=(str(TINY / "target"), str(TINY / "draft")),
-    ).write(folder)
+    )
+    write_launch(launch, folder)
     return folder
 
 

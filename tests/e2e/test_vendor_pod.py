@@ -21,6 +21,7 @@ from tests import helm
 from tests.command_line import trtspec
 from tests.e2e.conftest import Until
 from tests.fakes.kubelet import Pod, needs_sandbox
+from tests.servers_of_others import write_launch
 from trtspec.backends.launch import ServerLaunch
 
 RECIPE = """
@@ -38,7 +39,7 @@ SECRETS = {"keys": {"keys": "the-key"}, "hub": {"HF_TOKEN": "hf_secret"}}
 def pod(tmp_path: Path, until: Until, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
     needs_sandbox()
     monkeypatch.setenv("PATH", helm.path())
-    ServerLaunch(
+    launch = ServerLaunch(
         backend="vllm",
         release="0.33.0",
         module="",
@@ -48,7 +49,8 @@ def pod(tmp_path: Path, until: Until, monkeypatch: pytest.MonkeyPatch) -> Iterat
         served_model_name="pair",
         weights=64_000_000_000,
         metrics_path="/metrics",
-    ).write(tmp_path)
+    )
+    write_launch(launch, tmp_path)
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     said = trtspec("deploy", "recipe.yaml", "--kubernetes", "--dry-run", "--output", ".", folder=tmp_path)
     assert said.returncode == 0, said.stderr

@@ -11,7 +11,6 @@ from typing import Any
 from trtspec.backends.backend import Backend
 from trtspec.backends.table import backend_named
 from trtspec.base import yaml11
-from trtspec.base.atomic import write_atomically
 from trtspec.base.flags import is_flag
 
 FILE = "launch.json"
@@ -63,12 +62,6 @@ class ServerLaunch:
     def runner(self) -> Backend:
         """The backend, which answers what it is like."""
         return backend_named(self.backend)
-
-    def write(self, folder: Path) -> None:
-        """Writes it and its files into a build's folder, the others first."""
-        for name, text in self.files.items():
-            write_atomically(folder / name, text)
-        write_atomically(folder / FILE, self.to_json())
 
     def to_json(self) -> str:
         """Returns the text of `launch.json`."""

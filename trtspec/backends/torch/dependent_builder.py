@@ -23,7 +23,6 @@ from trtspec.models.tensors import Tensor
 from trtspec.pipeline.engine.directory import NO_DRAFTS, check_engine, write_config
 from trtspec.serving.executors.limits import TORCH_VERSION
 
-FORMAT = 1  # version of what is written: raised when the same head and target give other bytes
 _CHUNK = 16 << 20
 _MAPPINGS = {"d2t", "t2d"}
 _OTHER_HEAD = "take a head that was trained for this target"

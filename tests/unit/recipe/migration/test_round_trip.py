@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers_of_others import SERVERS, server_named
+from tests.servers_of_others import SERVERS, server_named, write_launch
 from trtspec.backends.served.inputs import LaunchInputs, LaunchModel
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
@@ -42,7 +42,7 @@ def wanted(backend: str, method: Method) -> LaunchInputs:
 @pytest.mark.parametrize("backend", SERVERS)
 def test_a_launch_is_read_back(backend: str, method: Method, tmp_path: Path) -> None:
     launch = server_named(backend).launch(wanted(backend, method))
-    launch.write(tmp_path)
+    write_launch(launch, tmp_path)
     words = [word.replace("{build}", str(tmp_path)) for word in launch.arguments]
     for start in (launch.program, ("python", "-m", launch.module, *launch.module_words)):
         own = words[words[0] == "serve" and start == launch.program :]
