@@ -132,6 +132,9 @@ def engine_step(resolved: Resolved, facts: PlanFacts, role: Role, gpus: tuple[st
     checkpoint = folder / convert.checkpoint(role)
     argv = build_argv(str(checkpoint), str(folder / build.engine(role)), plan.options, plan.mode)
     portable, options, mode = _portable_argv(role, plan), plan.options, plan.mode
+    adapter, digest = plan.model.adapter, None
+    if adapter is not None:
+        digest = digest_of([release.version, gpu, portable, *sorted(adapter.items())])
 
     def run(output: Path, advance: Advance) -> None:
         # The command runs in the folder of its log, so its paths must be absolute.
@@ -140,7 +143,7 @@ def engine_step(resolved: Resolved, facts: PlanFacts, role: Role, gpus: tuple[st
         directory.check_engine(output, options.max_draft_len, cache.release, mode)
 
     return replace(
-        build.step(resolved, role, gpus, digest_of([release.version, gpu, portable]), run),
+        build.step(resolved, role, gpus, digest, run),
         command=launcher.command(argv, log.parent),
         portable=portable,
         obstacle=build_obstacle(host, release, gpu, plan.checkpoint.mapping.world_size),

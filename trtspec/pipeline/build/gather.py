@@ -58,11 +58,14 @@ def gather(
         model, error, is_head = recipe.models[role], not_given.get(role), has_head and role is Role.DRAFT
         calibration = recipe.calibration(model)
         texts = calibration.dataset if calibration else None
+        adapter = _adapter(model, here, digests)
         if error and role in known and not is_head:
             # Its texts are not asked for either.
             own = Dataset(texts, Path(texts), None) if texts and not known[role].scheme else None
             dataset = DatasetFacts(own, None) if own else None
-            models[role] = ModelFacts(model.model, None, known[role], None, dataset, not_read=error)
+            models[role] = ModelFacts(
+                model.model, None, known[role], None, dataset, adapter=adapter, not_read=error
+            )
             continue
         if error and not isinstance(error, UnavailableError):
             raise error
@@ -76,7 +79,7 @@ def gather(
         is_told = commit is not None and not recipe.runner.builds_engines
         facts = _model(model.model, commit, folder, digests, is_told=is_told)
         dataset = None if facts.source.scheme else _dataset(texts, here, digests)
-        models[role] = replace(facts, dataset=dataset)
+        models[role] = replace(facts, dataset=dataset, adapter=adapter)
     if recipe.draft and not has_head:
         models[Role.DRAFT] = _draft(recipe, recipe.draft, models, here, digests)
     return PlanFacts(models, host, _serving_code(), head)
@@ -168,6 +171,13 @@ def _dataset(texts: str | None, here: Path, digests: FileDigests | None) -> Data
         return None
     dataset = find_dataset(texts, here)
     return DatasetFacts(dataset, digests.of(dataset.file) if digests else None)
+
+
+def _adapter(model: RecipeModel, here: Path, digests: FileDigests | None) -> dict[str, str] | None:
+    """Returns the digests of the LoRA adapter that the recipe in the folder `here` names for a model."""
+    if "lora_dir" not in model.build:
+        return {}
+    return digests.of_tree(here / str(model.build["lora_dir"])) if digests else None
 
 
 def _serving_code() -> str:

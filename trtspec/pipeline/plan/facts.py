@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtspec.base.errors import TrtspecError
@@ -44,6 +44,8 @@ class ModelFacts:
     num_common: int = 0
     """The number of values in a draft's weights that its target has too, as far as both are on this machine.
     """
+    adapter: Mapping[str, str] | None = field(default_factory=dict)
+    """The SHA-256 of each file of its LoRA adapter, by its path; None if they were not asked for."""
     not_read: TrtspecError | None = None
     """The reason why the model's files cannot be had, and the facts are those of trtspec's table of published
     models; None if its files were read.

@@ -21,6 +21,7 @@ from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.repository.guided_vocabulary import vocabulary_path
 from trtspec.pipeline.run.runner import run
 
+MANIFEST = "write manifest"
 TRTSPEC = Path(sys.executable).with_name("trtspec")
 
 
@@ -124,6 +125,21 @@ def test_the_folder_of_an_adapter_is_relative_to_the_recipe(recipe: Path, machin
     words = json.loads(manifest)["commands"]["build target"]
     assert words[words.index("--lora_dir") + 1] == "adapter"
     assert str(recipe.parent) not in manifest
+
+
+def test_an_adapter_that_was_trained_again_is_built_again(recipe: Path, machine: GpuMachine) -> None:
+    lora = "{model: ./target, build: {lora_plugin: auto, lora_dir: adapter}}"
+    recipe.write_text(recipe.read_text().replace("{model: ./target}", lora))
+    weights = recipe.with_name("adapter") / "adapter_model.safetensors"
+    weights.parent.mkdir()
+    weights.write_bytes(b"first")
+    assert build(recipe, machine).returncode == 0
+    assert "nothing to do" in build(recipe, machine).stderr
+    # An engine that is there needs no trtllm-build.
+    assert json.loads(build(recipe, machine, "--json", PATH="/usr/bin:/bin").stdout)["ran"] == [MANIFEST]
+
+    weights.write_bytes(b"again")
+    assert json.loads(build(recipe, machine, "--json").stdout)["ran"] == ["build target", MANIFEST]
 
 
 class TestRefusedBeforeAnythingIsConverted:
