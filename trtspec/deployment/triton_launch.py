@@ -99,9 +99,10 @@ class TritonLaunch:
             build.check(image_runtime(release_of(build.recipe.engine.release)))
 
     def _environment(self, deployment: Deployment) -> dict[str, str]:
-        """Returns the variables by which the models are told of the deployment."""
+        """Returns the variables of the models' own engine, and those that tell models of the deployment."""
+        own = self.models.launch.environment if self.models else {}
         logs = {LOG_FORMAT: "json"} if deployment.json_logs else {}
-        return {ROLLOUT: str(self.rollout or rollout_file(deployment.build)), **logs}
+        return {**own, ROLLOUT: str(self.rollout or rollout_file(deployment.build)), **logs}
 
     def _options(self, deployment: Deployment, address: str, memory: str, *, has_gpus: bool) -> list[str]:
         """Returns the options of a server that listens on this address.

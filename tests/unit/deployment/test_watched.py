@@ -1,4 +1,4 @@
-"""What a deployment is told of logs and traces arrives at the server, here and in a container."""
+"""What a deployment is told of logs, traces and variables arrives at the server, here and in a container."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from trtspec.backends.launch import ServerLaunch
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.in_container import container
 from trtspec.deployment.installed_triton import TritonInstall
 from trtspec.deployment.triton_launch import TritonLaunch
+from trtspec.deployment.vendor_launch import VendorLaunch
 
 TRANSFER = "TRTLLM_KVCACHE_TRANSFER_BUFFER_SIZE"
 TRACING = ("level=TIMESTAMPS", "triton,file=trace.json")
@@ -33,6 +35,14 @@ def test_triton_traces_as_it_is_told(tmp_path: Path) -> None:
     for argv in (here, there):
         options = [word.partition("=")[2] for word in argv if "trace-config" in word]
         assert options == list(TRACING)
+
+
+def test_vllm_in_triton_has_the_variables_of_the_recipe(tmp_path: Path) -> None:
+    server = ServerLaunch("vllm", "", "", (), (), "", "pair", environment={"VLLM_LOGGING_LEVEL": "DEBUG"})
+    deployment, launch = Deployment("pair", tmp_path, "pair"), TritonLaunch(models=VendorLaunch(server))
+    here = launch.here(deployment, TritonInstall(Path("/tritonserver")), 0).environment
+    for environment in (here, container(deployment, launch, "image", ()).environment):
+        assert environment["VLLM_LOGGING_LEVEL"] == "DEBUG"
 
 
 def test_no_engine_reserves_memory_for_kv_caches_that_go_elsewhere(
