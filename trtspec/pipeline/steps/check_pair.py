@@ -66,8 +66,7 @@ def _head_step(resolved: Resolved, facts: PlanFacts, head: HeadFacts) -> Step:
 
         is_built, overrides = backend.builds_engines, backend.overrides(loaded.recipe)
         target = read_member(facts.target.source.folder, for_engines=is_built, overrides=overrides).source
-        findings = [*backend.misfits(loaded.recipe, target), *compare_head(head.head, method, target)]
-        refuse(str(loaded.path), findings, backend.name)
+        refuse(str(loaded.path), compare_head(head.head, method, target), backend.name)
 
     return Step(
         kind=HEAD_KIND,
