@@ -52,6 +52,7 @@ def rewritten(text: str, own: OwnFlags, table: FlagTable, later: OwnFlags | None
     names = {table.syntax.name(flag) for flag in own}
     lists = {
         "SWITCHES": syntax.switches - made,
+        "ONE_WAY": {flag for flag in syntax.switches - made if flag.replace("--", OFF, 1) not in own},
         "LISTS": syntax.lists - made,
         "LATER": {table.syntax.name(flag) for flag in later} - names,
     }

@@ -96,7 +96,7 @@ def read(words: Sequence[str], reading: FlagReading) -> None:
     """Reads the words after `sglang.launch_server`, and its flags for drafts."""
     drafts, own = draft_reading(reading), dict[str, Option]()
     flags = FLAGS.told_by(reading.own_flags)
-    for item in options(with_config(words, reading), flags.syntax):
+    for item in options(with_config(words, flags.syntax.switches, reading), flags.syntax):
         if isinstance(item, str):
             reading.take_model(item)
         elif item.name in (_ALGORITHM, _MODEL, _STEPS, TOPK, TOKENS):

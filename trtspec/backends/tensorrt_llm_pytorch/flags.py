@@ -160,10 +160,11 @@ def _read_file(path: str, reading: FlagReading) -> None:
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the dotted keys with their values; a null is as good as no key."""
     for key, value in values.items():
         if isinstance(value, dict) and value:
             yield from _flat(value, f"{before}{key}.")
-        else:
+        elif value is not None:
             yield f"{before}{key}", value
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from trtspec.backends.vllm.speculators import read_speculator
-from trtspec.backends.vllm.switches import LISTS, SWITCHES
+from trtspec.backends.vllm.switches import LISTS, ONE_WAY, SWITCHES
+from trtspec.methods.method import AT_ONCE, HETEROGENEOUS, PARALLEL, TRANSLATES
 from trtspec.methods.table import METHODS
 from trtspec.recipe.gpus import GpuProduct
 from trtspec.recipe.migration.command import OFF, Option, Syntax, names_in, options
@@ -24,12 +25,14 @@ from trtspec.recipe.migration.flag_table import (
     REPLICAS,
     FlagKey,
     FlagTable,
+    Value,
 )
 from trtspec.recipe.migration.reading import (
     FlagReading,
     dtype,
     is_whole,
     kv_cache,
+    number,
     object_of,
     switch,
     tokens,
@@ -89,6 +92,8 @@ _SPECULATIVE = {
     "--ngram-prompt-lookup-max": "prompt_lookup_max",
     "--ngram-prompt-lookup-min": "prompt_lookup_min",
 }
+_LEAST, _MOST = f"{METHOD}.prompt_lookup_min", f"{METHOD}.prompt_lookup_max"
+_DEPTH, _OWN = f"{METHOD}.suffix_decoding_max_tree_depth", "vLLM's default"
 _NGRAM = ("ngram", "[ngram]")  # Before 0.9 it was a model by this name.
 _MTP = "mtp"  # Also by the name of a family: `qwen3_next_mtp`, `deepseek_mtp` (`MTPModelTypes`).
 _OF_DRAFTS = {
@@ -98,12 +103,16 @@ _OF_DRAFTS = {
     "quantization": FlagKey("draft.quantization.weights", weights),
     "kv_cache_dtype": FlagKey("draft.quantization.kv_cache", kv_cache),
     "revision": FlagKey("draft.revision"),
-    "parallel_drafting": FlagKey("speculation.method.parallel_drafting", switch),
-    "prompt_lookup_min": FlagKey("speculation.method.prompt_lookup_min", whole),
-    "prompt_lookup_max": FlagKey("speculation.method.prompt_lookup_max", whole),
+    PARALLEL: FlagKey(AT_ONCE, switch),
+    HETEROGENEOUS: FlagKey(TRANSLATES, switch),
+    "prompt_lookup_min": FlagKey(_LEAST, whole),
+    "prompt_lookup_max": FlagKey(_MOST, whole),
+    "suffix_decoding_max_tree_depth": FlagKey(_DEPTH, whole),
+    "suffix_decoding_max_cached_requests": FlagKey(f"{METHOD}.suffix_decoding_max_cached_requests", whole),
+    "suffix_decoding_max_spec_factor": FlagKey(f"{METHOD}.suffix_decoding_max_spec_factor", number),
+    "suffix_decoding_min_token_prob": FlagKey(f"{METHOD}.suffix_decoding_min_token_prob", number),
 }
 _NOT_OF_DRAFTS = {
-    "use_heterogeneous_vocab": "trtspec sets it where the vocabularies differ",
     "disable_by_batch_size": "a recipe has no number of requests from which drafts stop",
     "max_model_len": "sequences beyond it would have no drafts; engine.max_seq_len counts for both models",
 }
@@ -123,7 +132,7 @@ _SYNTAX = Syntax(
         "-spec-draft-tp": "--speculative-draft-tensor-parallel-size",
         "--device-memory-utilization": "--gpu-memory-utilization",
     },
-    switches=SWITCHES | {flag.replace("--", OFF, 1) for flag in SWITCHES},
+    switches=SWITCHES | {flag.replace("--", OFF, 1) for flag in SWITCHES - ONE_WAY},
     lists=LISTS,
     folds=True,
 )
@@ -135,7 +144,7 @@ def read(words: Sequence[str], reading: FlagReading) -> None:
     """Reads the words after `vllm serve`, and its flags for drafts."""
     drafts = draft_reading(reading)
     flags = FLAGS.told_by(reading.own_flags)
-    for item in options(with_config(words, reading), flags.syntax):
+    for item in options(with_config(words, flags.syntax.switches, reading), flags.syntax):
         if isinstance(item, str):
             reading.take_model(item)
         elif item.name.partition(".")[0] == _CONFIG:
@@ -152,6 +161,19 @@ def read(words: Sequence[str], reading: FlagReading) -> None:
     if not drafts.values:
         read_speculator(drafts, reading)
     carry(drafts, reading)
+    _defaults(reading)
+
+
+def _defaults(reading: FlagReading) -> None:
+    """Writes vLLM's own defaults where a recipe has others (`vllm/config/speculative.py`)."""
+    values, found = reading.values, dict[str, Value]()
+    if values.get(METHOD) in ("ngram", "ngram_gpu"):
+        found = {_LEAST: values.get(_MOST, 5), _MOST: values.get(_LEAST, 5)}
+    elif values.get(METHOD) == "suffix":
+        found = {LENGTH: values.get(_DEPTH, 24)}
+    for key, value in found.items():
+        if key not in values:
+            reading.set(key, value, _OWN)
 
 
 def _name(option: Option, reading: FlagReading) -> None:
@@ -172,7 +194,8 @@ def _config(option: Option, drafts: FlagReading) -> Iterator[Option]:
     if found is None:
         drafts.miss(option.written, "its value is no JSON object, in single quotes as a shell needs it")
     for key, value in (found or {}).items():
-        yield Option(f"{option.written} {key}", key.replace("-", "_"), str(value))
+        if value is not None:
+            yield Option(f"{option.written} {key}", key.replace("-", "_"), str(value))
 
 
 def _draft(option: Option, drafts: FlagReading) -> None:

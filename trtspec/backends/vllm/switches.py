@@ -41,7 +41,16 @@ SWITCHES = names_in(
     "--trust-request-chat-template --trust-request-mm-kwargs --use-fp64-gumbel --use-replayssm "
     "--use-tqdm-on-load --use-v2-block-manager"
 )
-"""The flags without a value; most have a `--no-` form too."""
+"""The flags without a value."""
+
+ONE_WAY = names_in(
+    "--aggregate-engine-logging --calculate-kv-scales --data-parallel-multi-port-external-lb "
+    "--disable-async-output-proc --disable-frontend-multiprocessing --disable-log-requests "
+    "--disable-log-stats --disable-logprobs-during-spec-decoding --disable-mm-preprocessor-cache "
+    "--enable-reasoning --grpc --headless --multi-step-stream-outputs "
+    "--speculative-disable-mqa-scorer --use-v2-block-manager"
+)
+"""Those of them that have no `--no-` form."""
 
 LISTS = names_in(
     "--allowed-media-domains --api-key --collect-detailed-traces --cpu-offload-params "

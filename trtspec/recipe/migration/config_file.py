@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trtspec.base import yaml11
 from trtspec.base.errors import TrtspecError
-from trtspec.recipe.migration.command import as_words
+from trtspec.recipe.migration.command import OFF, as_words
 from trtspec.recipe.migration.reading import FlagReading
 
 _FLAG = "--config"
@@ -36,10 +36,10 @@ def document(name: str, reading: FlagReading) -> Mapping[str, Any]:
     return found
 
 
-def with_config(words: Sequence[str], reading: FlagReading) -> list[str]:
+def with_config(words: Sequence[str], switches: Collection[str], reading: FlagReading) -> list[str]:
     """Returns the words with those of `--config FILE` before them, as vLLM and SGLang read it.
 
-    The command line comes later and overrides the file.
+    The command line comes later and overrides the file. `switches` are the server's flags without a value.
     """
     words = list(words)
     for place, word in enumerate(words):
@@ -47,9 +47,13 @@ def with_config(words: Sequence[str], reading: FlagReading) -> list[str]:
         if flag == _FLAG:
             after = place + (1 if has_value else 2)
             name = name if has_value else "".join(words[place + 1 : after])
-            values = {
-                f"--{key}": json.dumps(value) if isinstance(value, dict) else value
-                for key, value in document(name, reading).items()
-            }
+            values = dict(_flag(*item, switches) for item in document(name, reading).items())
             return [*as_words(values), *words[:place], *words[after:]]
     return words
+
+
+def _flag(key: str, value: Any, switches: Collection[str]) -> tuple[str, Any]:
+    """Returns a key's flag, and the value of it; False is the flag that turns it off, if there is one."""
+    if value is False and (off := f"{OFF}{key}") in switches:
+        return off, True
+    return f"--{key}", json.dumps(value) if isinstance(value, dict) else value

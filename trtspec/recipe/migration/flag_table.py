@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from trtspec.recipe.migration.command import OwnFlags, Syntax
 
-Value = str | int | bool
+Value = str | float | bool
 Convert = Callable[[str], Value]
 
 OF_DEPLOY = "trtspec deploy has it"

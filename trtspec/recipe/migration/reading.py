@@ -128,6 +128,14 @@ def whole(text: str) -> int:
     return int(text)
 
 
+def number(text: str) -> float:
+    """Returns a number; raises ValueError."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r:.40} is no number") from None
+
+
 def object_of(text: str) -> dict[str, Any] | None:
     """Returns an object of JSON; None for what is none.
 

@@ -33,6 +33,7 @@ MADE = (
         VLLM,
         "org/big",
         "suffix",
+        longest=24,
     ),
     Case(
         "lines without backslashes",

@@ -280,29 +280,59 @@ def test_lookahead_of_an_engine_keeps_its_sizes(tmp_path: Path, flags: str, meth
 
 
 @pytest.mark.parametrize(
-    ("content", "problem"),
+    ("config", "method", "longest"),
     [
-        ("a: 2001-99-99", "is no YAML"),
-        ("[" * 3000, "is no YAML"),
-        ("a: &a {b: *a}", "has a value that stands for another"),
+        ({"method": "ngram"}, {"prompt_lookup_min": 5, "prompt_lookup_max": 5}, 3),
+        ({"method": "ngram_gpu"}, {"prompt_lookup_min": 5, "prompt_lookup_max": 5}, 3),
         (
-            "\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40))]),
-            "write ea",
+            {"method": "ngram", "prompt_lookup_max": 4},
+            {"prompt_lookup_min": 4, "prompt_lookup_max": 4},
+            3,
+        ),
+        (
+            {"method": "ngram", "prompt_lookup_min": 3},
+            {"prompt_lookup_min": 3, "prompt_lookup_max": 3},
+            3,
+        ),
+        ({"method": "suffix"}, {}, 24),
+        (
+            {
+                "method": "suffix",
+                "suffix_decoding_max_tree_depth": 12,
+                "suffix_decoding_max_spec_factor": 2.5,
+            },
+            {"suffix_decoding_max_tree_depth": 12, "suffix_decoding_max_spec_factor": 2.5},
+            12,
+        ),
+        (
+            {"method": "suffix", "suffix_decoding_max_cached_requests": 7, "num_speculative_tokens": 9},
+            {"suffix_decoding_max_cached_requests": 7},
+            9,
+        ),
+        (
+            {"method": "suffix", "suffix_decoding_min_token_prob": 0},
+            {"suffix_decoding_min_token_prob": 0},
+            24,
+        ),
+        (
+            {"method": "draft_model", "model": "org/small", "use_heterogeneous_vocab": True},
+            {"use_heterogeneous_vocab": True},
+            3,
         ),
     ],
 )
-def test_a_file_that_no_server_reads(tmp_path: Path, content: str, problem: str) -> None:
-    (tmp_path / "a.yaml").write_text(content)
-    with pytest.raises(TrtspecError) as caught:
-        recipe_of(f"trtllm-serve a/b --config {tmp_path / 'a.yaml'}", HERE)
-    assert problem in f"{caught.value.problem}; {caught.value.repair}"
-
-
-def test_values_of_a_file_that_are_of_another_kind(tmp_path: Path) -> None:
-    file = tmp_path / "a.yaml"
-    file.write_text('backend: [pytorch]\nspeculative_config: {decoding_type: NGram, max_draft_len: "²"}')
-    told = {told.subject for told in recipe_of(f"trtllm-serve a/b --config {file}", HERE).told}
-    assert {f"{file} backend", f"{file} speculative_config.max_draft_len"} <= told
+def test_drafts_of_vllm_are_those_of_the_recipe(
+    config: dict[str, object], method: dict[str, object], longest: int
+) -> None:
+    """Also where the command leaves an option to vLLM (0.32, `vllm/config/speculative.py`)."""
+    if config["method"] != "suffix":
+        config = {**config, "num_speculative_tokens": 3}
+    found = recipe_of(f"vllm serve org/big -sc '{json.dumps(config)}'", HERE)
+    speculation = recipe(found).speculation
+    assert speculation.method.kind == config["method"]
+    assert speculation.method.model_dump(exclude={"kind"}, exclude_unset=True) == method
+    assert speculation.max_draft_len == longest
+    assert not found.missing
 
 
 @pytest.mark.parametrize(
