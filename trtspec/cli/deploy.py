@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 _ONLY_TRITON: tuple[str, ...] = ("http_port", "grpc_port", "metrics_port", "openai", "trace_config")
 _ONLY_SERVERS: tuple[str, ...] = ("python", "plain")
 _ONLY_API = ("openai_port", "api_keys")
+_ONLY_MODELS = ("draft", "method", "gpu")
+_ONLY_HERE = ("host", *_ONLY_TRITON, "openai_port", "restart", "grace", "log_format", "log_to", "python")
 
 EXAMPLES = (
     "trtspec deploy recipe.yaml",
@@ -179,6 +181,9 @@ def deploy(context: typer.Context, arguments: DeployArguments) -> None:
     """
     _check_together(arguments)
     if arguments.kubernetes:
+        _refuse(context, _ONLY_MODELS, "it goes with a model, and a cluster serves a recipe")
+        _refuse(context, ("api_keys",), "pods read a Secret: kubernetes.secrets.api_keys in the recipe")
+        _refuse(context, _ONLY_HERE, "a cluster has no such option; the recipe says how pods serve")
         # The wing of clusters comes with the option.
         from trtspec.cluster.commands.kubernetes import deploy_on_cluster
 
@@ -310,7 +315,12 @@ def _check_options(context: typer.Context, build: DeployedBuild) -> None:
         refused, why = (*_ONLY_SERVERS, *_ONLY_API), "Triton has no API of OpenAI's in front of vLLM"
     else:
         refused, why = _ONLY_TRITON, f"it is Triton's; {launch.backend} has one port, --openai-port"
-    for name in refused:
+    _refuse(context, refused, why)
+
+
+def _refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:
+    """Refuses these options if the command line has one."""
+    for name in names:
         source = context.get_parameter_source(name)
         if source and source.name == "COMMANDLINE":
             raise typer.BadParameter(why, param_hint=f"--{name.replace('_', '-')}")

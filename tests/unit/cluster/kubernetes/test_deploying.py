@@ -309,6 +309,29 @@ def test_what_only_a_cluster_needs(cli: Cli, words: tuple[str, ...]) -> None:
     assert "a cluster serves a build from a store" in cli.deploy("--plain", status=2)
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--api-keys", "keys"), "kubernetes.secrets.api_keys"),
+        (("--host", "0.0.0.0"), "a cluster has no such option"),
+        (("--http-port", "8000"), "a cluster has no such option"),
+        (("--openai-port", "9000"), "a cluster has no such option"),
+        (("--no-openai",), "a cluster has no such option"),
+        (("--restart",), "a cluster has no such option"),
+        (("--grace", "10"), "a cluster has no such option"),
+        (("--log-format", "json"), "a cluster has no such option"),
+        (("--trace-config", "rate=1"), "a cluster has no such option"),
+        (("--python", "python"), "a cluster has no such option"),
+        (("--draft", "a"), "a cluster serves a recipe"),
+    ],
+)
+def test_what_a_cluster_does_not_do_is_refused(
+    cli: Cli, emulator: Emulator, words: tuple[str, ...], why: str
+) -> None:
+    assert why in cli.deploy(*words, status=2)
+    assert emulator.names("deployments") == []
+
+
 def test_ctrl_c_leaves_what_was_applied(kubeconfig: Path, emulator: Emulator, tmp_path: Path) -> None:
     """In a process of its own, which a signal reaches while it waits."""
     Cli(tmp_path).recipe()
