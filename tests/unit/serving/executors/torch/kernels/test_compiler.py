@@ -24,6 +24,7 @@ print(gate(numpy.float32).cache_hits)
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache folder of a user who has run nothing yet."""
+    monkeypatch.delenv("TRTSPEC_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(compiler, "_kept", compiler._kept.__wrapped__)
     return tmp_path / "cache"
@@ -54,9 +55,12 @@ def test_copies_share_what_is_compiled_until_a_file_changes(tmp_path: Path) -> N
     assert [cache_hits(folder) for folder in (second, first)] == [0, 1]
 
 
-def test_it_is_the_users_alone(home: Path) -> None:
+@pytest.mark.parametrize("is_named", [False, True])
+def test_it_is_the_users_alone(home: Path, monkeypatch: pytest.MonkeyPatch, is_named: bool) -> None:
+    if is_named:
+        monkeypatch.setenv("TRTSPEC_CACHE", str(home / "own"))
     rows.gate.__wrapped__(np.float32)
-    (folder,) = (home / "trtspec/kernels").iterdir()
+    (folder,) = (home / ("own" if is_named else "trtspec") / "kernels").iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
     assert list(folder.rglob("*.nbi"))
 

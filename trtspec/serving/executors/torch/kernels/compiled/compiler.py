@@ -3,7 +3,7 @@
 bfloat16 and half precision are integers of 16 bits here, unsigned and signed, since numba has neither type.
 
 numba caches compiled functions beside their source file, by the file's time. Each build has a copy of this
-package, and would compile for seconds. So the cache is in the user's cache folder, by the content of these
+package, and would compile for seconds. So the cache is in trtspec's cache folder, by the content of these
 files. numba reads pickles from it, so no other user may write to it.
 """
 
@@ -162,8 +162,7 @@ def _kept() -> Path | None:
     sources = sorted(Path(__file__).parents[1].rglob("*.py"))
     digest = hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()
     try:
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        file = Path(home) / "trtspec" / "kernels" / digest / "kernels.py"
+        file = _caches() / "kernels" / digest / "kernels.py"
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = file.parent.stat()
         if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -173,3 +172,10 @@ def _kept() -> Path | None:
         log.warning("kernels are compiled at each start, since they cannot be kept: %s", error)
         return None
     return file
+
+
+def _caches() -> Path:
+    """Returns the folder of trtspec's caches, as `base/cache.py` does, which a build has no copy of."""
+    if own := os.environ.get("TRTSPEC_CACHE"):
+        return Path(own).resolve()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trtspec"
