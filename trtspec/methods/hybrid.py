@@ -6,16 +6,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from trtspec.methods.lookup import LEAST, LookupMethod, LookupTokens
+from trtspec.methods.lookup import LEAST, LookupTokens, TenantLookupMethod
 from trtspec.methods.method import HETEROGENEOUS, HETEROGENEOUS_VOCAB
 
 
-class Hybrid(LookupMethod):
+class Hybrid(TenantLookupMethod):
     """The text itself proposes if its last tokens occurred before. Otherwise the draft model proposes."""
 
     has_model = True
     gives_way_to = "draft_model"
-    added = {**LookupMethod.added, HETEROGENEOUS: False}  # noqa: RUF012
+    added = {**TenantLookupMethod.added, HETEROGENEOUS: False}  # noqa: RUF012
     kind: Literal["hybrid"] = Field(description="The name of this method.")
     prompt_lookup_min: LookupTokens = Field(default=4, description=LEAST)
     use_heterogeneous_vocab: bool = Field(default=False, description=HETEROGENEOUS_VOCAB)

@@ -17,16 +17,10 @@ LEAST = "The smallest number of last tokens that must match."
 class LookupMethod(Method):
     """A method that proposes what followed the last tokens where they stood before."""
 
-    added = {"earlier_answers": None}  # noqa: RUF012
     prompt_lookup_min: LookupTokens = Field(default=2, description=LEAST)
     prompt_lookup_max: LookupTokens = Field(
         default=8,
         description="The largest number of last tokens that are looked up; the longest match counts.",
-    )
-    earlier_answers: Annotated[int, Field(ge=1, le=10**6)] | None = Field(
-        default=None,
-        description="Look up this many tokens of earlier answers too, only for the tenant that got them; "
-        "about 300 bytes each. None if left out.",
     )
 
     def contradictions(self) -> Iterator[Finding]:
@@ -34,3 +28,14 @@ class LookupMethod(Method):
         if least > most:
             problem = f"{least} is more than prompt_lookup_max, which is {most}"
             yield Finding("prompt_lookup_min", problem, f"at most {most}")
+
+
+class TenantLookupMethod(LookupMethod):
+    """A method that can look tokens up in the earlier answers of a request's tenant too."""
+
+    added = {"earlier_answers": None}  # noqa: RUF012
+    earlier_answers: Annotated[int, Field(ge=1, le=10**6)] | None = Field(
+        default=None,
+        description="Look up this many tokens of earlier answers too, only for the tenant that got them; "
+        "about 300 bytes each. None if left out.",
+    )

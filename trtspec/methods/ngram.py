@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from trtspec.methods.lookup import LookupMethod
+from trtspec.methods.lookup import TenantLookupMethod
 
 
-class Ngram(LookupMethod):
+class Ngram(TenantLookupMethod):
     """The text itself proposes the tokens that followed its last tokens earlier in the text."""
 
     gives_way_to = None

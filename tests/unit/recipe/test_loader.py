@@ -94,6 +94,11 @@ class TestUnknownKeys:
                 " or in speculation.method of kind ngram_gpu",
             ),
             (
+                "{kind: ngram_gpu, earlier_answers: 1000}",
+                "earlier_answers",
+                "it belongs in speculation.method of kind ngram or in speculation.method of kind hybrid",
+            ),
+            (
                 "{kind: ngram, zzz: 3}",
                 "zzz",
                 "known keys here: kind, prompt_lookup_min, prompt_lookup_max, earlier_answers",
