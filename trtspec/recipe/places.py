@@ -21,11 +21,18 @@ def written(location: Path | str, folder: Path | None) -> str:
 
 def places(loaded: LoadedRecipe, folder: Path | None) -> dict[str, str]:
     """Returns the keys of a recipe that name files, with how a recipe in `folder` names them."""
-    here, found = loaded.path.parent, dict[str, str]()
+    recipe, found = loaded.recipe, dict[str, str]()
+    files: dict[str, str | None] = {"fleet.workload": recipe.fleet.workload}
     for role, location in loaded.locations.items():
         if isinstance(location, Path):
             found[f"{role}.model"] = written(location, folder)
-        calibration = loaded.recipe.models[role].quantization.calibration
-        if calibration and (here / calibration.dataset).exists():
-            found[f"{role}.quantization.calibration.dataset"] = written(here / calibration.dataset, folder)
+        model = recipe.models[role]
+        calibration, adapter = model.quantization.calibration, model.build.get("lora_dir")
+        files[f"{role}.quantization.calibration.dataset"] = calibration.dataset if calibration else None
+        files[f"{role}.build.lora_dir"] = str(adapter) if adapter else None
+    if recipe.draft:
+        files["draft.layer_search.dataset"] = recipe.draft.layer_search.dataset
+    for key, file in files.items():
+        if file and (place := loaded.path.parent / file).exists():
+            found[key] = written(place, folder)
     return found

@@ -11,8 +11,10 @@ from typer.testing import CliRunner
 from trtspec.backends.table import NAMES
 from trtspec.base.errors import RecipeError
 from trtspec.cli.app import app
+from trtspec.recipe.edit import edit
 from trtspec.recipe.loader import load, loads
 from trtspec.recipe.migration.moving import MovedRecipe, move
+from trtspec.recipe.places import places
 from trtspec.recipe.serving import Serving
 
 RECIPES = Path(__file__).parents[4] / "recipes"
@@ -61,6 +63,24 @@ def test_a_recipe_for_engines_moves_everywhere(name: str, backend: str, tmp_path
     assert loads(found.text.encode(), path).recipe.backend == backend
     comments = [line for line in text.splitlines() if line.startswith("#")]
     assert [line for line in found.text.splitlines() if line.startswith("#")] == comments
+
+
+def test_a_recipe_in_another_folder_names_the_same_files(tmp_path: Path) -> None:
+    text = """\
+name: pair
+target: {model: org/big, build: {lora_plugin: auto, lora_dir: adapter}}
+draft: {layers_of_target: auto, layer_search: {dataset: texts.jsonl}}
+hardware: {gpu: h100}
+fleet: {workload: trace.jsonl}
+"""
+    path, there = tmp_path / "recipe.yaml", tmp_path / "other/recipe.yaml"
+    path.write_text(text)
+    for name in ("adapter", "texts.jsonl", "trace.jsonl"):
+        (tmp_path / name).touch()
+    recipe = loads(edit(text, places(load(path), there.parent), there).encode(), there).recipe
+    assert recipe.target.build["lora_dir"] == "../adapter"
+    assert recipe.layer_texts == "../texts.jsonl"
+    assert recipe.fleet.workload == "../trace.jsonl"
 
 
 def test_a_recipe_without_a_gpu_moves_where_a_cpu_serves(tmp_path: Path) -> None:
