@@ -59,6 +59,7 @@ _FLAGS = frozenset(f"--{name}" for name, kind in OPTIONS.items() if isinstance(k
 _BUILD_SWITCHES = frozenset(
     ("--gather_context_logits", "--gather_all_token_logits", "--strip_plan", "--dry_run", *_FLAGS)
 )
+_BUILD_LISTS = frozenset(("--lora_target_modules",))
 _CONVERTER_SWITCHES = frozenset(
     ("--use_weight_only", "--int8_kv_cache", "--use_fp8", "--load_model_on_cpu", "--use_parallel_embedding")
 )
@@ -120,7 +121,7 @@ class BuildChains:
     def read_build(self, words: Sequence[str], reading: FlagReading) -> None:
         """Reads the words after `trtllm-build`."""
         found = _Chain(is_built=True)
-        for item in options(words, Syntax(_ALIASES, _BUILD_SWITCHES, dash="_", folds=True)):
+        for item in options(words, Syntax(_ALIASES, _BUILD_SWITCHES, _BUILD_LISTS, dash="_", folds=True)):
             if isinstance(item, str):
                 reading.lose(item, "a word that belongs to no option")
             elif item.name == "--checkpoint_dir":

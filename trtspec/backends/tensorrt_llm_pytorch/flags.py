@@ -80,6 +80,8 @@ _LOST_IN_FILE = {
     "disable_overlap_scheduler": "trtspec sets it where the method needs it",
     "print_iter_log": _RUNS,
     "enable_attention_dp": _RUNS,
+    "speculative_config.is_public_pool": "trtspec sets it: false",
+    "speculative_config.is_use_oldest": "trtspec sets it: false",
     "speculative_config": "a recipe has no key for it; TensorRT-LLM's own default counts",
 }
 _METHODS = {

@@ -39,7 +39,7 @@ SWITCHES = names_in(
     "--skip-tokenizer-init --sleep-mode-offload-cudagraph --specialize-active-lora "
     "--speculative-disable-mqa-scorer --swa-bounded-replay --tokens-only --trust-remote-code "
     "--trust-request-chat-template --trust-request-mm-kwargs --use-fp64-gumbel --use-replayssm "
-    "--use-tqdm-on-load --use-v2-block-manager"
+    "--use-tqdm-on-load --use-v2-block-manager -O0 -O1 -O2 -O3"
 )
 """The flags without a value."""
 
@@ -48,7 +48,7 @@ ONE_WAY = names_in(
     "--disable-async-output-proc --disable-frontend-multiprocessing --disable-log-requests "
     "--disable-log-stats --disable-logprobs-during-spec-decoding --disable-mm-preprocessor-cache "
     "--enable-reasoning --grpc --headless --multi-step-stream-outputs "
-    "--speculative-disable-mqa-scorer --use-v2-block-manager"
+    "--speculative-disable-mqa-scorer --use-v2-block-manager -O0 -O1 -O2 -O3"
 )
 """Those of them that have no `--no-` form."""
 

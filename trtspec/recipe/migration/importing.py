@@ -211,7 +211,7 @@ def _shown(word: str) -> str:
 def _commented(text: str, reading: FlagReading) -> str:
     """Returns the text without the comment on a method that was replaced by another."""
     flag, method = reading.origins.get("speculation.method"), reading.values.get("speculation.method")
-    line = re.search(r"^  method: (\S+)( +# .*)$", text, re.M)
+    line = re.search(r"^ +(?:method|kind): (\S+)( +# .*)$", text, re.M)
     if flag is None or line is None or line[1] == method:
         return text
     if not any(told.subject == flag for told in reading.told):

@@ -72,13 +72,24 @@ def without(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _other_method(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the changes to a method that every backend runs and that needs no other keys."""
+    """Returns the changes to a method that every backend runs and that needs no other keys.
+
+    It keeps the options that it has too.
+    """
     other = METHODS.get(_kind(values), Method).gives_way_to
     if other is None:
         return {}
-    if METHODS[other].has_model and "draft" in values:
-        return {_METHOD: other}
-    return {_METHOD: WITHOUT_MODEL[0], **({"draft": None} if "draft" in values else {})}
+    changes: dict[str, Any] = {}
+    if "draft" not in values or not METHODS[other].has_model:
+        other = WITHOUT_MODEL[0]
+        changes = {"draft": None} if "draft" in values else {}
+    method = value_of(_METHOD, values)
+    options = method.keys() - {"kind"} if isinstance(method, dict) else set()
+    kept = options & METHODS[other].model_fields.keys()
+    if not kept:
+        return {_METHOD: other, **changes}
+    lost = {f"{_METHOD}.{name}": None for name in sorted(options - kept)}
+    return {f"{_METHOD}.kind": other, **lost, **changes}
 
 
 def _releases_with_method(values: Mapping[str, Any]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from trtspec.recipe.migration.script import ASSIGNMENT
 
 _INTERPRETERS = re.compile(r"python[0-9.]*\Z")
 _VARIABLE, _VOLUME, _MOUNT = ("-e", "--env"), ("-v", "--volume"), "--mount"
+_NAME = "--name"  # of a container, which may be that of the program in it.
 _MODELS = ("target.model", "draft.model")
 _LONGEST, _ENVIRONMENT = "engine.max_seq_len", "engine.environment."
 
@@ -77,7 +78,7 @@ class MigrationTool:
         for place in range(len(words)):
             for start in self.starts:
                 found = (PurePosixPath(words[place]).name, *words[place + 1 : place + len(start)])
-                if found == start:
+                if found == start and words[place - 1 : place] != [_NAME]:
                     return place, place + len(start)
         for place, word in enumerate(words):
             if any(image in word for image in self.images):
@@ -88,6 +89,7 @@ class MigrationTool:
 def read_prefix(words: Sequence[str], reading: FlagReading) -> None:
     """Notes the words before a tool's name. Their values may be secrets and are not shown."""
     words = [word for word in words if not _INTERPRETERS.match(PurePosixPath(word).name)]
+    words = [part for word in words for part in _parted(word)]
     starts = [word for word in words if not ASSIGNMENT.match(word)]
     for option, value in zip(["", *words], words, strict=False):
         if ASSIGNMENT.match(value) and (option in _VARIABLE or not option.startswith("-")):
@@ -95,6 +97,11 @@ def read_prefix(words: Sequence[str], reading: FlagReading) -> None:
     if starts:
         what = "trtspec deploy starts servers and containers itself"
         reading.lose(" ".join(starts[:2]) + (" …" if len(starts) > 2 else ""), what)
+
+
+def _parted(word: str) -> list[str]:
+    """Returns `--env=NAME=value` as the two words that it stands for, and any other word as it is."""
+    return word.split("=", 1) if word.partition("=")[0] in _VARIABLE else [word]
 
 
 def tell_longer(tool: MigrationTool, reading: FlagReading) -> None:
@@ -110,13 +117,16 @@ def tell_longer(tool: MigrationTool, reading: FlagReading) -> None:
 
 
 def outside(words: Sequence[str], reading: FlagReading) -> None:
-    """Writes the models' folders by their paths on this machine, if a container has them elsewhere."""
+    """Writes the models' folders by their paths on this machine, if a container has them elsewhere.
+
+    Raises TrtspecError for a path with a variable that only a shell knows.
+    """
     for here, inside in _mounts(words):
         for key in _MODELS:
             place = str(reading.values.get(key, ""))
             if place.startswith("/") and PurePosixPath(place).is_relative_to(inside):
                 folder = str(PurePosixPath(here) / PurePosixPath(place).relative_to(inside))
-                reading.values[key] = folder
+                reading.set(key, folder, reading.origins.pop(key))
                 reading.say(key, f"{place} of the container is {folder} here")
 
 

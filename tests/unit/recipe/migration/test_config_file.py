@@ -62,6 +62,14 @@ def test_null_is_as_good_as_no_key(tmp_path: Path) -> None:
         assert not found.missing
 
 
+def test_what_trtspec_sets_for_ngrams_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "extra.yaml"
+    file.write_text("speculative_config: {decoding_type: NGram, is_public_pool: true, is_use_oldest: true}")
+    told = {note.subject: note.fate for note in recipe_of(f"trtllm-serve a/b --config {file}", HERE).told}
+    for key in ("is_public_pool", "is_use_oldest"):
+        assert told[f"{file} speculative_config.{key}"] == "left out: trtspec sets it: false"
+
+
 def test_values_of_a_file_that_are_of_another_kind(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text('backend: [pytorch]\nspeculative_config: {decoding_type: NGram, max_draft_len: "²"}')

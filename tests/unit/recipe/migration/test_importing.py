@@ -124,6 +124,27 @@ def test_a_secret_is_nowhere_in_what_is_said() -> None:
     assert told(found)["--api-key"].startswith("left out: ")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "docker run --env=HF_TOKEN=hf_secret --env=NCCL_DEBUG=INFO vllm/vllm-openai --model org/big",
+        "docker run --name trtllm-serve -e NCCL_DEBUG=INFO image:1 trtllm-serve org/big",
+        "NCCL_DEBUG=INFO vllm serve -O3 org/big",
+    ],
+)
+def test_the_model_and_the_environment_are_the_commands_own(command: str) -> None:
+    found = recipe_of(command, HERE)
+    assert recipe(found).target.model == "org/big"
+    assert recipe(found).engine.environment == {"NCCL_DEBUG": "INFO"}
+    assert "secret" not in found.text + json.dumps(told(found))
+
+
+def test_a_list_of_modules_is_one_value() -> None:
+    command = "trtllm-build --checkpoint_dir org/big --lora_target_modules attn_q attn_k --lora_plugin auto"
+    build = recipe(recipe_of(command, HERE)).target.build
+    assert build == {"lora_target_modules": "attn_q attn_k", "lora_plugin": "auto"}
+
+
 def test_what_a_recipe_has_no_key_for_is_passed_on() -> None:
     found = recipe_of(
         "export NCCL_DEBUG=INFO HF_TOKEN=hf_secret\nVLLM_USE_V1=1 vllm serve a/b --port 1 --reasoning-parser "
@@ -164,9 +185,16 @@ def test_a_variable_that_allows_longer_texts_is_told(
     assert fate is None or ("keeps to the model's own length" in fate and (override or "--") in fate)
 
 
-def test_a_variable_of_a_shell_is_asked_for() -> None:
-    with pytest.raises(TrtspecError, match=r"MODEL.*is a variable of a shell"):
-        recipe_of("vllm serve $MODEL", HERE)
+@pytest.mark.parametrize(
+    "command",
+    [
+        "vllm serve $MODELS/big",
+        "docker run -v $MODELS:/models vllm/vllm-openai --model /models/big",
+    ],
+)
+def test_a_variable_of_a_shell_is_asked_for(command: str) -> None:
+    with pytest.raises(TrtspecError, match=r"MODELS/big.*is a variable of a shell"):
+        recipe_of(command, HERE)
 
 
 def test_nothing_of_a_command_runs(tmp_path: Path) -> None:
@@ -244,6 +272,15 @@ def test_the_longest_draft_that_a_recipe_has() -> None:
     found = recipe_of(PAIR.replace("tokens 4", "tokens 70"), HERE)
     assert recipe(found).speculation.max_draft_len is None
     assert told(found)["--spec-tokens"].startswith("left out: ")
+
+
+def test_a_method_that_gives_way_leaves_its_options_to_the_next_one() -> None:
+    config = '{"method": "ngram_gpu", "num_speculative_tokens": 4, "prompt_lookup_max": 5}'
+    found = recipe_of(f"vllm serve org/big -sc '{config}'", HERE, backend="sglang")
+    assert recipe(found).speculation.method.kind == "ngram"
+    assert recipe(found).speculation.method.options["prompt_lookup_max"] == 5
+    assert [note.subject for note in found.missing] == ["-sc method"]
+    assert "# -sc method" not in found.text
 
 
 def test_a_head_goes_with_its_method() -> None:
