@@ -119,9 +119,9 @@ class DeployedBuild:
 
     @property
     def backend(self) -> str | None:
-        """The backend that it was built for, by its manifest; None if that does not say."""
+        """The backend that it was built for, if from this recipe; None if its manifest does not say."""
         manifest = self._manifest
-        return manifest.backend if manifest else None
+        return manifest.backend if manifest and manifest.recipe == self.loaded.digest else None
 
     @property
     def is_current(self) -> bool:
@@ -173,7 +173,7 @@ def find_build(recipe: Path | str, output: Path | str | None = None) -> Deployed
     found = DeployedBuild(
         build_folder(parsed, {"output": str(output) if output else None}, os.environ), parsed
     )
-    build = replace(found, loaded=load(path, found.backend if found.is_current else None))
+    build = replace(found, loaded=load(path, found.backend))
     if not build.is_there:
         repair = f"trtspec build {recipe}" + (f" --output {output}" if output else "")
         raise UnavailableError(build.folder, "there is no build here", repair)
