@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from collections.abc import Collection, Mapping
 from importlib.resources import as_file, files
 from typing import Any
@@ -18,6 +16,7 @@ from trtspec.cluster.kubernetes.cluster import MANAGER, SCALER, Cluster
 from trtspec.cluster.kubernetes.refusals import helms_words
 from trtspec.cluster.kubernetes.resources import CONFIG_MAP, MONITORS, OURS, Ref
 from trtspec.cluster.kubernetes.values import Values, chart_values
+from trtspec.cluster.tool import run_tool
 
 _HELM = "helm"
 _INSTALL = "install Helm 4 or newer: helm.sh/docs/intro/install"
@@ -125,13 +124,7 @@ def _with_chart(words: tuple[str, ...], values: Mapping[str, Any], namespace: st
 
 
 def _run(words: tuple[str, ...], stdin: str, namespace: str) -> str:
-    executable = shutil.which(_HELM)
-    if executable is None:
-        raise UnavailableError(_HELM, "is not on PATH", _INSTALL)
-    # In a session of its own, so that Ctrl-C does not end it while it holds a release.
-    done = subprocess.run(  # noqa: S603
-        [executable, *words], input=stdin, capture_output=True, text=True, check=False, start_new_session=True
-    )
+    done = run_tool(_HELM, *words, stdin=stdin, repair=_INSTALL)
     if done.returncode == 0:
         return done.stdout
     if "unknown flag" in done.stderr:

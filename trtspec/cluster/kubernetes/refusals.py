@@ -84,7 +84,7 @@ _STATUSES = (
     (401, r"must be logged in|Unauthorized|provide credentials"),
     (403, r"forbidden|denied the request|failed calling webhook"),
     (404, r'namespaces "[^"]+" not found'),
-    (409, r"[Cc]onflict"),
+    (409, r"[Cc]onflict|another operation .* is in progress"),
     (422, r"is invalid|immutable"),
     (503, r"etcdserver|currently unable to handle|too many requests"),
 )
@@ -190,6 +190,12 @@ _REFUSALS = (
         "has been modified",
         "somebody else has changed it meanwhile",
         "check it, and run the command again",
+        statuses=(409,),
+    ),
+    _Known(
+        "another operation .* is in progress",
+        "{message}",
+        "wait until it ends, and try again; helm rollback -n {namespace} ends one that was killed",
         statuses=(409,),
     ),
     _Known("(?i)conflict", "{message}", "--force takes these fields over", statuses=(409,)),

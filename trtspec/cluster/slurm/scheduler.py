@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
-import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -13,11 +11,13 @@ from trtspec.base.causes import Cause, find_cause
 from trtspec.base.errors import JobError, TrtspecError, UnavailableError
 from trtspec.cluster.jobs.job import ClusterJob, JobState, Phase
 from trtspec.cluster.slurm import reading, submission
+from trtspec.cluster.tool import run_tool
 
 _SILENT = (
     r"Unable to contact slurm controller|Socket timed out|Connection refused|Zero Bytes were transmitted"
 )
 _CONFIGURATION = r"[Uu]nable to (establish|process) configuration source|resolve_ctls_from_dns_srv"
+_ELSEWHERE = "run this where jobs are submitted, on the cluster's login node"
 _PREFIX = re.compile(r"^(\w+: )?(error|fatal): ")
 
 CAUSES = (
@@ -71,7 +71,7 @@ def run(command: str, *words: str, stdin: str = "") -> str:
 
     Raises UnavailableError if Slurm does not answer, and JobError if it refuses.
     """
-    result = _run(command, words, stdin)
+    result = run_tool(command, *words, stdin=stdin, repair=_ELSEWHERE)
     if result.returncode:
         raise explained(command, result.stderr or result.stdout)
     return result.stdout
@@ -82,7 +82,7 @@ def run_if_known(command: str, *words: str) -> str | None:
 
     Raises UnavailableError if Slurm does not answer.
     """
-    result = _run(command, words, "")
+    result = run_tool(command, *words, stdin="", repair=_ELSEWHERE)
     if result.returncode == 0:
         return result.stdout
     error = explained(command, result.stderr)
@@ -98,23 +98,13 @@ def explained(command: str, said: str) -> TrtspecError:
             "Slurm", "its controller does not answer", "scontrol ping names the controller"
         )
     if re.search(_CONFIGURATION, said):
-        repair = "run this where jobs are submitted, on the cluster's login node; or set SLURM_CONF"
-        return UnavailableError("Slurm", "is installed here, but not configured", repair)
+        return UnavailableError(
+            "Slurm", "is installed here, but not configured", f"{_ELSEWHERE}; or set SLURM_CONF"
+        )
     if known := find_cause(CAUSES, said):
         return JobError(command, *known)
     first = next((line for line in said.splitlines() if line.strip()), "failed without a message")
     return JobError(command, _PREFIX.sub("", first))
-
-
-def _run(command: str, words: tuple[str, ...], stdin: str) -> subprocess.CompletedProcess[str]:
-    executable = shutil.which(command)
-    if executable is None:
-        repair = "run this where jobs are submitted, on the cluster's login node"
-        raise UnavailableError(command, "is not on PATH", repair)
-    # In a session of its own, so that Ctrl-C does not end a submission halfway.
-    return subprocess.run(  # noqa: S603
-        [executable, *words], input=stdin, capture_output=True, text=True, check=False, start_new_session=True
-    )
 
 
 class SlurmScheduler:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
 import subprocess
 import sys
+from base64 import b64decode, b64encode
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -236,6 +238,21 @@ def test_an_object_that_is_refused(
     assert f"service/llama: {said}" in cli.deploy(status=1).replace("release/llama", "service/llama")
     # Nothing is half done: what was applied before is taken back.
     assert emulator.stored == {}
+
+
+def test_a_release_that_helm_is_changing_names_what_to_do(cli: Cli, emulator: Emulator) -> None:
+    cli.deploy()
+    secret = emulator.stored[NAMESPACE, "secrets", "sh.helm.release.v1.llama.v1"].manifest()
+    release = json.loads(gzip.decompress(b64decode(b64decode(secret["data"]["release"]))))
+    release["info"]["status"] = "pending-upgrade"
+    release["version"], secret["metadata"]["name"] = 2, "sh.helm.release.v1.llama.v2"
+    secret["metadata"]["labels"] |= {"status": "pending-upgrade", "version": "2"}
+    written = b64encode(gzip.compress(json.dumps(release).encode()))
+    secret["data"]["release"] = b64encode(written).decode()
+    emulator.put((NAMESPACE, "secrets", ""), secret, is_new=True)
+    said = cli.deploy(status=1)
+    assert "release/llama: another operation (install/upgrade/rollback) is in progress" in said
+    assert "hint: wait until it ends, and try again" in said
 
 
 def test_no_right_no_namespace_no_credentials(cli: Cli, emulator: Emulator, kubeconfig: Path) -> None:

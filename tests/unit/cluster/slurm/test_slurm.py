@@ -14,6 +14,7 @@ import pytest
 
 from tests.command_line import trtspec
 from tests.unit.cluster.slurm.conftest import Cluster
+from trtspec.cluster.slurm.scheduler import run
 from trtspec.pipeline.store.store import Store
 
 ORDER = ["pair target: build", "pair draft: build", "pair pair"]
@@ -264,3 +265,14 @@ def test_a_build_on_slurm_loads_nothing_of_kubernetes_jobs() -> None:
     code = "import sys, trtspec.cluster.commands.build_on; print(*{'yaml', 'kubernetes'} & {*sys.modules})"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "\n"
+
+
+def test_ctrl_c_does_not_cut_a_submission_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = tmp_path / "sbatch"
+    command.write_text("#!/bin/sh\nkill -INT $PPID\nsleep 1\ntouch submitted\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run("sbatch")
+    assert (tmp_path / "submitted").exists()
