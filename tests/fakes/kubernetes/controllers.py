@@ -87,7 +87,7 @@ class Controllers:
         spec, owner = of.manifest()["spec"], f"deployments/{name}"
         wanted, hashed = spec.get("replicas", 1), _hash(spec["template"])
         surge, missing = _update(spec, wanted)
-        own = [pod for pod in self.pods if pod.owner == owner and pod.ends is None]
+        own = self._active(owner, now)
         new = [pod for pod in own if pod.template_hash == hashed]
         old = [pod for pod in own if pod.template_hash != hashed]
         denied = None
@@ -105,7 +105,7 @@ class Controllers:
                 self._end(pod, now)
                 ready = [each for each in ready if each is not pod]
         failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": denied}
-        own = [pod for pod in self.pods if pod.owner == owner and pod.ends is None]
+        own = self._active(owner, now)
         num_ready = sum(pod.is_ready(now) for pod in own)
         of.status = {
             "observedGeneration": of.generation,
@@ -115,6 +115,11 @@ class Controllers:
             "availableReplicas": num_ready,
             "conditions": [failure] if denied else [],
         }
+
+    def _active(self, owner: str, now: float) -> list[Pod]:
+        """The pods that a ReplicaSet counts: it replaces those that have ended, and leaves them there."""
+        own = [pod for pod in self.pods if pod.owner == owner and pod.ends is None]
+        return [pod for pod in own if pod.moment(now).status.get("phase") not in ("Failed", "Succeeded")]
 
     def _leader_worker_set(self, name: str, of: Stored, now: float) -> None:
         """Groups of pods, a leader and its workers each; an update replaces all at once."""

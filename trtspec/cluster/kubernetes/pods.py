@@ -91,6 +91,7 @@ class Pod:
 
 
 _PREPARED = ("ContainerCreating", "PodInitializing")
+_ENDED = ("Failed", "Succeeded")
 _TEMPLATES = (
     "pod-template-hash",
     "rollouts-pod-template-hash",
@@ -126,9 +127,11 @@ def parse(manifest: Mapping[str, Any]) -> Pod:
 def newest(pods: list[Pod]) -> list[Pod]:
     """Returns the pods of the youngest pod's template, without those that are ending.
 
-    An update always makes pods of the new template, whatever the state of the old ones.
+    An update always makes pods of the new template, whatever the state of the old ones. Pods that have ended
+    count only where there are no others: a ReplicaSet replaces them, and does not delete them.
     """
     here = [pod for pod in pods if not pod.is_ending]
+    here = [pod for pod in here if pod.phase not in _ENDED] or here
     if not here:
         return []
     youngest = max(here, key=lambda pod: (pod.created, pod.name))

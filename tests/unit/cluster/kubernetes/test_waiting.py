@@ -196,6 +196,14 @@ def test_a_pod_that_does_not_come_up(cluster: Cluster, emulator: Emulator, case:
     assert emulator.now == pytest.approx(seconds, abs=1)
 
 
+def test_a_pod_that_was_evicted_and_replaced_is_no_trouble(cluster: Cluster, emulator: Emulator) -> None:
+    lives = iter((scripts.evicted("The node was low on resource: memory."),))
+    emulator.script = lambda template: next(lives, scripts.ready(200))
+    cluster.apply(deployment())
+    assert waited(cluster).troubles == []
+    assert [pod.moment(emulator.now).status["phase"] for pod in emulator.pods()].count("Failed") == 1
+
+
 def test_a_probe_that_restarts_it_is_the_reason(cluster: Cluster, emulator: Emulator) -> None:
     words = "Startup probe failed: Get http://10.0.0.7:8000/v2/health/ready: connection refused"
     emulator.script = lambda template: scripts.probe_failing(words, restarts_after=60, log="loading\n")
