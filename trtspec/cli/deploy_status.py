@@ -84,8 +84,8 @@ def _here(*, json: bool) -> None:
         }
         for deployed, api_flaw in found
     ]
-    known = {row["url"] for row in rows}
-    rows += [_in_foreground(server) for server in servers if server.url not in known]
+    known = {(row["build"], row["url"]) for row in rows}
+    rows += [_in_foreground(server) for server in servers if (server.build, server.url) not in known]
     if json:
         out.json(rows)
     elif rows:

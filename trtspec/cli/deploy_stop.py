@@ -63,20 +63,24 @@ def _on_cluster(name: str | None, context: str | None, namespace: str | None) ->
 
 def _here(name: str | None) -> None:
     program = find_program()
-    local = {server.name: server for server in find_servers() if server.process}
+    servers = {(server.build, server.url): server for server in find_servers() if server.process}
     try:
         found = {deployed.state.name: deployed for deployed in find_deployed(program)}
     except UnavailableError:
-        if not local:
+        if not servers:
             raise
         found = {}
-    asked = {deployed.deployment.url for deployed in found.values()}
-    local = {known: server for known, server in local.items() if server.url not in asked}
-    name = _chosen(name, [*found, *local], f"here or in {program.name}")
-    if name in found:
-        stop(program, found[name])
+    # A deploy in the foreground removes its container itself.
+    foreground = {
+        known: servers.pop((str(deployed.deployment.build), deployed.deployment.url), None)
+        for known, deployed in found.items()
+    }
+    foreground |= {server.name: server for server in servers.values()}
+    name = _chosen(name, foreground, f"here or in {program.name}")
+    if server := foreground[name]:
+        server.stop()
     else:
-        local[name].stop()
+        stop(program, found[name])
     out.status(f"{name}: stopped")
 
 

@@ -17,6 +17,10 @@ import pytest
 from tests.command_line import trtspec
 from trtspec.base.errors import UnavailableError
 from trtspec.client.local_server import LocalServer, find_servers, forget, one_address
+from trtspec.deployment.container import labels_of
+from trtspec.deployment.deployment import Deployment
+from trtspec.gateway.ports import Ports
+from trtspec.pipeline.containers.state import State
 
 TINY = LocalServer(
     name="tiny-1",
@@ -111,6 +115,16 @@ def test_deploy_shows_and_stops_what_is_in_the_foreground(monkeypatch: pytest.Mo
         assert (said.returncode, said.stderr) == (0, "tiny-1: stopped\n")
         assert process.wait() == -signal.SIGTERM
         assert trtspec("deploy", "status").stderr.startswith("nothing is deployed here")
+
+
+def test_stop_ends_the_deploy_that_a_container_belongs_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    deployment = Deployment("tiny", Path(TINY.build), TINY.model, ports=Ports(1, 2, 3))
+    assert deployment.url == TINY.url
+    container = State("0123", "trtspec-tiny", "i", True, 0, "", "", 0, False, labels_of(deployment))
+    monkeypatch.setattr("trtspec.deployment.deployed.find_states", lambda *_: [container])
+    with deploying(TINY) as process:
+        assert trtspec("deploy", "stop").stderr == "trtspec-tiny: stopped\n"
+        assert process.wait() == -signal.SIGTERM
 
 
 def test_a_container_that_was_left_counts_while_it_takes_connections() -> None:
