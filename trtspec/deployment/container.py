@@ -196,6 +196,11 @@ class OneContainer:
             with suppress(UnavailableError):
                 remove_last(self.program, self.name, self.build)
             raise
+        except BaseException:
+            # It may run already, under the name that was free: the command ended before it told the id.
+            with suppress(UnavailableError):
+                remove(self.program, self.name)
+            raise
         self.copy = ContainerLog(self.program, self.container_id, self.log)
         return ContainerProcess(self.program, self.container_id, self.copy)
 

@@ -1,4 +1,4 @@
-"""A container that was made and could not be started, as podman and docker leave one."""
+"""A container that was made and could not be started, or whose start was interrupted."""
 
 from __future__ import annotations
 
@@ -27,19 +27,42 @@ rm) [ "$*" = "rm --force --time 0 0123" ] && rm made ;;
 esac
 """
 
+INTERRUPTED = """#!/bin/sh
+cd {folder}
+case "$1" in
+run) echo "$@" >made; kill -INT $PPID; sleep 1 ;;
+container) echo 'Error: no such container' >&2; exit 125 ;;
+rm) for name; do :; done; grep -qe "--name $name " made && rm made ;;
+esac
+"""
+
+
+def podman(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts a stand-in for podman on PATH, whose container is the file `made`."""
+    (folder / "build").mkdir()
+    commands = folder / "bin"
+    commands.mkdir()
+    command = commands / "podman"
+    command.write_text(script.format(folder=folder))
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:/usr/bin:/bin")
+
+
+def start(folder: Path) -> None:
+    """Starts the container of a deployment, and ends it."""
+    deployment = Deployment("pair", folder / "build", "pair", ports=Ports(*free_ports()))
+    launch, engine = TritonLaunch(), ContainerEngine(Program("podman", PODMAN), "4.3.1")
+    made = container(deployment, launch, "image", ())
+    with serve(deployment, launch, made, engine, detach=False) as begin:
+        begin()
+
 
 @pytest.mark.parametrize(("owner", "is_left"), [("ours", False), ("theirs", True)])
 def test_it_is_removed_if_it_is_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str, is_left: bool
 ) -> None:
-    build, commands = tmp_path / "build", tmp_path / "bin"
-    build.mkdir()
-    commands.mkdir()
-    command = commands / "podman"
-    command.write_text(SCRIPT.format(folder=tmp_path))
-    command.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{commands}:/usr/bin:/bin")
-    labels = {f"{LABEL}.build": str(build if owner == "ours" else tmp_path)}
+    podman(tmp_path, SCRIPT, monkeypatch)
+    labels = {f"{LABEL}.build": str(tmp_path / "build" if owner == "ours" else tmp_path)}
     state = {
         "Id": "0123",
         "Name": "x",
@@ -49,14 +72,16 @@ def test_it_is_removed_if_it_is_ours(
         "State": {"Running": False, "ExitCode": 0, "Restarting": False},
     }
     (tmp_path / "state.json").write_text(json.dumps([state]))
-    deployment = Deployment("pair", build, "pair", ports=Ports(*free_ports()))
-    engine = ContainerEngine(Program("podman", PODMAN), "4.3.1")
-    launch = TritonLaunch()
-    made = container(deployment, launch, "image", ())
 
-    serving = serve(deployment, launch, made, engine, detach=False)
-    with pytest.raises(UnavailableError) as caught, serving as start:
-        start()
+    with pytest.raises(UnavailableError) as caught:
+        start(tmp_path)
 
     assert caught.value.problem == "containers get no GPUs here"
     assert (tmp_path / "made").exists() == is_left
+
+
+def test_it_is_removed_if_ctrl_c_comes_before_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    podman(tmp_path, INTERRUPTED, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        start(tmp_path)
+    assert not (tmp_path / "made").exists()
