@@ -92,7 +92,7 @@ class Lines:
     """Prints one line for each change of a job, and one every five minutes if nothing changes."""
 
     def __init__(self, standing: JobStatus, clock: Callable[[], float] = monotonic) -> None:
-        self._standing, self._clock, self._spoken, self._asked = standing, clock, clock(), True
+        self._standing, self._clock, self._spoken = standing, clock, clock()
 
     def submitted(self, job: ClusterJob, job_id: str) -> None:
         gpus = f" with {job.gpus} GPU{'s' * (job.gpus > 1)}" if job.gpus else ""

@@ -36,7 +36,7 @@ def test_both_builds_serve_and_no_pod_is_missing(replicas: int, share: float) ->
     counts = counts_of(share, replicas)
     assert min(counts.stable, counts.canary) >= 1
     assert counts.stable + counts.canary == max(replicas, 2)
-    assert counts.share <= max(share + 0.5 / replicas, 1 / counts.stable)
+    assert counts.canary / (counts.stable + counts.canary) <= max(share + 0.5 / replicas, 1 / counts.stable)
 
 
 @given(

@@ -25,12 +25,6 @@ class PodCounts:
     stable: int
     canary: int
 
-    @property
-    def share(self) -> float:
-        """The canary's share of requests if every pod gets the same number."""
-        total = self.stable + self.canary
-        return self.canary / total if total else 0.0
-
 
 def name_of(share: float) -> str:
     return {0.0: "off", 1.0: "all"}.get(share) or f"{share * 100:.3g} %"
