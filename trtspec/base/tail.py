@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 
@@ -38,7 +39,8 @@ class Tail:
 
 
 def _split(text: bytes) -> list[str]:
-    return [line for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
+    # JSON may hold U+2028 and its like, at which str.splitlines would cut it.
+    return [line for line in re.split("[\r\n]", text.decode("utf-8", "replace")) if line.strip()]
 
 
 def last_bytes(file: Path, most: int, begin: int = 0) -> str:

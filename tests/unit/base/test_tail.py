@@ -15,6 +15,12 @@ def test_lines_come_once_they_have_ended(tmp_path: Path) -> None:
     assert tail.lines() == ["two"]
 
 
+def test_a_line_ends_at_a_line_end_alone(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text('{"message": "one\u2028two\x85three"}\n50 %\r100 %\n')
+    assert Tail(log).lines() == ['{"message": "one\u2028two\x85three"}', "50 %", "100 %"]
+
+
 def test_a_log_that_is_begun_anew_is_read_from_its_beginning(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("of a server that has ended\n")
