@@ -7,17 +7,19 @@ GIB = 1 << 30
 
 def short(count: int) -> str:
     """A count with three digits and a letter for its unit: 8030261248 is 8.03 B."""
+    rounded = float(f"{count:.3g}")
     for size, letter in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
-        if count >= size:
-            return f"{count / size:.3g} {letter}"
+        if rounded >= size:
+            return f"{rounded / size:.3g} {letter}"
     return str(count)
 
 
 def three_digits(size: int) -> str:
     """Bytes with three digits, in powers of 1000: 8030261248 is 8.03 GB."""
+    rounded = float(f"{size:.3g}")
     for unit, name in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if size >= unit:
-            return f"{size / unit:.3g} {name}"
+        if rounded >= unit:
+            return f"{rounded / unit:.3g} {name}"
     return f"{size} B"
 
 

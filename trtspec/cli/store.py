@@ -32,6 +32,9 @@ EXAMPLES = (
     "trtspec store prune s3://engines/llama --older-than 30 --keep 2",
 )
 
+_DAYS = 36_500
+"""A hundred years, within which every time can be reckoned."""
+
 UrlArgument = Annotated[
     str, typer.Argument(metavar="URL", help="A folder, or a URL of fsspec.", show_default=False)
 ]
@@ -155,7 +158,9 @@ def prune(
     url: UrlArgument,
     older_than: Annotated[
         float | None,
-        typer.Option(metavar="DAYS", min=0, help="Remove entries that are older than this many days."),
+        typer.Option(
+            metavar="DAYS", min=0, max=_DAYS, help="Remove entries that are older than this many days."
+        ),
     ] = None,
     keep: Annotated[
         int | None,
@@ -164,7 +169,10 @@ def prune(
     grace: Annotated[
         float,
         typer.Option(
-            metavar="HOURS", min=1, help="Remove what a killed push has left after this many hours."
+            metavar="HOURS",
+            min=1,
+            max=24 * _DAYS,
+            help="Remove what a killed push has left after this many hours.",
         ),
     ] = 24,
     dry_run: DryRunOption = False,

@@ -168,6 +168,13 @@ def test_prune(store: Path) -> None:
     assert not [path for path in (store / "objects").rglob("*") if path.is_file()]
 
 
+@pytest.mark.parametrize(("option", "value"), [("--older-than", "1e12"), ("--grace", "1e9")])
+def test_an_age_beyond_all_time_is_wrong_usage(store: Path, option: str, value: str) -> None:
+    said = run("prune", store, option, value)
+    assert said.exit_code == 2
+    assert option in said.stderr
+
+
 def test_verify_says_what_cannot_be_pulled(store: Path) -> None:
     assert run("verify", store).exit_code == 0
     (chunk,) = (path for path in (store / "objects").rglob("*") if path.is_file())

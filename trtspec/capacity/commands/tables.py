@@ -68,7 +68,7 @@ def _lines(unit: str, currency: str) -> Iterator[tuple[str, Cell]]:
     yield "replicas", _usual(lambda _, usual: f"{usual.replicas:,}")
     yield f"{unit}s", _usual(lambda arm, usual: f"{usual.replicas * arm.replica.gpus:,}")
     yield "in a burst", lambda arm: f"{arm.peak.replicas:,} replicas" if arm.burst and arm.peak else None
-    yield "one bears", lambda arm: f"{arm.each:.3g} requests/s"
+    yield "one bears", lambda arm: f"{_digits(arm.each)} requests/s"
     yield "its use", _usual(lambda _, usual: f"{usual.steady.use:.0%}")
     yield "running sequences", _usual(lambda arm, usual: f"{usual.steady.texts:.1f} of {arm.replica.places}")
     yield "K", _usual(lambda _, usual: str(usual.steady.draft_length) if usual.steady.draft_length else None)
@@ -80,7 +80,7 @@ def _lines(unit: str, currency: str) -> Iterator[tuple[str, Cell]]:
     yield "  simulated", _seen(lambda seen: seen.inter_token)
     yield "whole answer, mean", _usual(lambda _, usual: _time(usual.steady.end_to_end))
     yield "  simulated", lambda arm: _time(arm.seen.end_to_end.mean) if arm.seen else None
-    yield f"{unit} hours, 1M tokens", lambda arm: f"{arm.cost.gpu_hours:.3g}" if arm.cost else None
+    yield f"{unit} hours, 1M tokens", lambda arm: _digits(arm.cost.gpu_hours) if arm.cost else None
     yield f"{currency}, 1M tokens", lambda arm: _money(arm.cost.million) if arm.cost else None
     yield f"{currency} an hour", lambda arm: _money(arm.cost.hour) if arm.cost else None
     yield "a replica pulls", lambda arm: three_digits(arm.weight.whole)
@@ -176,11 +176,16 @@ def _is_beyond(arm: FleetArm) -> bool:
 
 
 def _time(seconds: float) -> str:
-    if seconds < 1:
+    if round(seconds * 1000) < 1000:
         return f"{seconds * 1000:.3g} ms" if seconds else "0 s"
     if seconds < 600:
         return f"{seconds:.1f} s" if seconds < 100 else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _digits(value: float) -> str:
+    """Returns a number with three significant digits, and without an exponent where it is large."""
+    return f"{float(f'{value:.3g}'):,.10g}"
 
 
 def _money(value: float | None) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from math import isfinite
 
 from trtspec.base.errors import MeasureError
 from trtspec.measure.workloads.workload import Prompt, Workload
@@ -49,10 +48,9 @@ def read_shape(text: str) -> Shape:
             values[key] = float(value) if key == "spread" else int(value)
         except ValueError:
             raise MeasureError(text, f"{key} must be a number, not {value!r}", _REPAIR) from None
-        if values[key] < (0 if key == "spread" else 1):
-            raise MeasureError(text, f"{key} is {value}, which is too small", _REPAIR)
-        if not isfinite(values[key]):
-            raise MeasureError(text, f"{key} must be a number, not {value!r}", _REPAIR)
+        least, most = (0, 5) if key == "spread" else (1, 10**7)
+        if not least <= values[key] <= most:
+            raise MeasureError(text, f"{key} must be {least} to {most:,}, not {value}", _REPAIR)
     return Shape(**values)  # type: ignore[arg-type]
 
 

@@ -104,7 +104,7 @@ def _make(store: Store, entry: Entry, folder: Path, watch: Progress, say: Callab
     try:
         there = sum(path.stat().st_blocks * 512 for path in made.rglob("*") if path.is_file())
         if entry.size - there > shutil.disk_usage(made.parent).free:
-            raise _no_room(entry, made.parent / entry.digest)
+            raise _no_room(entry, folder)
         with watch(f"pull {entry.name}", entry.size) as advance:
             pull(store, entry, made, advance)
         publish(made, folder)

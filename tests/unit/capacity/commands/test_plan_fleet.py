@@ -47,6 +47,15 @@ fleet:
     return file
 
 
+def test_no_number_has_an_exponent(hub_cache: Path, recipe: Path) -> None:
+    recipe.write_text(recipe.read_text() + "  start: {warm_up_seconds: 0.9999}\n")
+    rows = dict(
+        line.split("  ", 1) for line in fleet(recipe, "--rate", "0.001").stdout.splitlines() if "  " in line
+    )
+    assert rows["GPU hours, 1M tokens"].split() == ["8,680", "8,680"]
+    assert rows["warm-up"].split()[:4] == ["1.0", "s", "1.0", "s"]
+
+
 def test_thousands_of_gpus_in_seconds(hub_cache: Path, recipe: Path) -> None:
     begin = time.process_time()
     found = told(recipe)

@@ -78,9 +78,9 @@ def test_sharegpt(tmp_path: Path) -> None:
 
 
 def test_plain_prompts(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one\n\ntwo\n")
+    (tmp_path / "a.txt").write_text("one\u2028more\n\ntwo\n")
     assert Counter(prompt.text for prompt in read_workload(str(tmp_path / "a.txt")).prompts) == {
-        "one": 1,
+        "one\u2028more": 1,
         "two": 1,
     }
     chat = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]}
@@ -152,8 +152,10 @@ def test_synthetic_prompts_have_the_lengths_that_are_asked_for() -> None:
     [
         ("synthetic:inputs=5", "has no inputs; there are input, output, spread, prompts"),
         ("synthetic:input=five", "input must be a number, not 'five'"),
-        ("synthetic:input=0", "input is 0, which is too small"),
-        ("synthetic:spread=nan", "spread must be a number, not 'nan'"),
+        ("synthetic:input=0", "input must be 1 to 10,000,000, not 0"),
+        ("synthetic:input=100000000", "input must be 1 to 10,000,000, not 100000000"),
+        ("synthetic:spread=1e200", "spread must be 0 to 5, not 1e200"),
+        ("synthetic:spread=nan", "spread must be 0 to 5, not nan"),
     ],
 )
 def test_a_wrong_shape_is_named(text: str, problem: str) -> None:

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import pytest
+
+from trtspec.base.units import short, three_digits
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(999, "999"), (999_400, "999 k"), (999_600, "1 M"), (999_999_999, "1 B"), (8_030_261_248, "8.03 B")],
+)
+def test_a_count_has_three_digits(count: int, words: str) -> None:
+    assert short(count) == words
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(999, "999 B"), (999_400, "999 kB"), (999_600, "1 MB"), (999_999_999_999, "1 TB")],
+)
+def test_bytes_have_three_digits(size: int, words: str) -> None:
+    assert three_digits(size) == words
