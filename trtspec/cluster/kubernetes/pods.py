@@ -92,11 +92,7 @@ class Pod:
 
 _PREPARED = ("ContainerCreating", "PodInitializing")
 _ENDED = ("Failed", "Succeeded")
-_TEMPLATES = (
-    "pod-template-hash",
-    "rollouts-pod-template-hash",
-    "leaderworkerset.sigs.k8s.io/template-revision-hash",
-)
+_TEMPLATES = ("pod-template-hash", "leaderworkerset.sigs.k8s.io/template-revision-hash")
 
 
 def parse(manifest: Mapping[str, Any]) -> Pod:

@@ -55,7 +55,6 @@ LEADER_WORKER_SET = Resource(
     "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "leaderworkersets", "LeaderWorkerSet"
 )
 INFERENCE_SERVICE = Resource("serving.kserve.io/v1beta1", "InferenceService", "inferenceservices", "KServe")
-ARGO_ROLLOUT = Resource("argoproj.io/v1alpha1", "Rollout", "rollouts", "Argo Rollouts")
 
 MONITORS = (
     Resource("monitoring.coreos.com/v1", "PodMonitor", "podmonitors", _OPERATOR),
@@ -76,7 +75,6 @@ _APPLIED = (
     DEPLOYMENT,
     LEADER_WORKER_SET,
     INFERENCE_SERVICE,
-    ARGO_ROLLOUT,
 )
 _BY_KIND = {(each.api_version, each.kind): each for each in _APPLIED}
 

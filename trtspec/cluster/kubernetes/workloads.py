@@ -8,7 +8,6 @@ from typing import Any
 
 from trtspec.cluster.kubernetes.cluster import Cluster, Manifest
 from trtspec.cluster.kubernetes.resources import (
-    ARGO_ROLLOUT,
     DEPLOYMENT,
     INFERENCE_SERVICE,
     LEADER_WORKER_SET,
@@ -20,7 +19,7 @@ from trtspec.cluster.kubernetes.resources import (
 DIGEST = "trtspec/digest"
 """The annotation of a template with the digest of the build that its pods serve."""
 
-WORKLOADS: tuple[Resource, ...] = (DEPLOYMENT, LEADER_WORKER_SET, INFERENCE_SERVICE, ARGO_ROLLOUT)
+WORKLOADS: tuple[Resource, ...] = (DEPLOYMENT, LEADER_WORKER_SET, INFERENCE_SERVICE)
 """The kinds that have pods; trtspec waits for these."""
 
 
@@ -78,7 +77,7 @@ def parse(manifest: Mapping[str, Any], predictor: Mapping[str, Any] | None = Non
         status.get("updatedReplicas") or 0,
         status.get("readyReplicas") or 0,
         status.get("replicas") or 0,
-        str(status.get("observedGeneration", unseen)) == str(metadata.get("generation", 0)),
+        status.get("observedGeneration", unseen) == metadata.get("generation", 0),
         (failure.get("message") or failure.get("reason") or "") if failure.get("status") == "True" else "",
         **_served(spec),
     )

@@ -23,7 +23,6 @@ FILES = {
     "LeaderWorkerSet": "leaderworkerset.x-k8s.io_leaderworkersets",
     "PodMonitor": "monitoring.coreos.com_podmonitors",
     "PrometheusRule": "monitoring.coreos.com_prometheusrules",
-    "Rollout": "rollout-crd",
     "ScaledObject": "keda.sh_scaledobjects",
     "ServingRuntime": "serving.kserve.io_servingruntimes",
 }
