@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModelForCausalLM
 
@@ -95,6 +96,22 @@ def test_what_was_trained_leaves_memory_before_it_is_measured(
     run(toy, settings=replace(SETTINGS, epochs=1))
 
     assert left == [None]
+
+
+def test_a_tied_head_that_is_stored_too_is_written_again(
+    toy: DistillationOptions, run: Run, llama_folder: Callable[..., Path]
+) -> None:
+    draft = llama_folder("stored_twice", num_hidden_layers=1, tie_word_embeddings=True, dtype=torch.float32)
+    toy.recipe.write_text(toy.recipe.read_text().replace("./draft", "./stored_twice"))
+    tensors = load_file(draft / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    save_file(tensors, draft / "model.safetensors", metadata={"format": "pt"})
+
+    folder = run(toy, settings=replace(SETTINGS, epochs=1)).folder
+
+    written = load_file(folder / "model.safetensors")
+    assert written.keys() == tensors.keys()
+    assert torch.equal(written["lm_head.weight"], written["model.embed_tokens.weight"])
 
 
 def test_the_folder_is_the_model_that_it_was(
