@@ -11,6 +11,7 @@ import gc
 import os
 import sys
 import traceback
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -45,6 +46,9 @@ def _trtspec(
 def main() -> None:
     """Runs the command line, as the console script; explains a known error and exits with status 1."""
     _open_closed_streams()
+    if isinstance(sys.stdin, TextIOWrapper):
+        # As the command line is read: whoever takes the text says what is wrong with it.
+        sys.stdin.reconfigure(errors="surrogateescape")
     # The end of the process would take a second where torch is loaded, to look through it for garbage.
     atexit.register(gc.freeze)
     try:

@@ -155,6 +155,14 @@ def test_a_closed_stream_is_no_defect(closed: str) -> None:
         assert "Traceback" not in said.stderr
 
 
+def test_stdin_that_is_not_utf8_is_no_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-8:strict")  # as in a UTF-8 locale, which may not be here
+    said = run_shell(f"printf 'vllm serve a/\\377' | \"$0\" init --from - {tmp_path}/recipe.yaml")
+    assert said.returncode == 1
+    assert "target.model: Input should be a valid string" in said.stderr
+    assert "Traceback" not in said.stderr
+
+
 def test_ctrl_c_before_a_command_begins_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
