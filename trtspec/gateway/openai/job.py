@@ -17,6 +17,8 @@ from trtspec.serving.tokenizer import Tokenizer
 _ENDLESS = 2**31 - 1
 _NO_END = -1
 _USUAL_VERBOSITY = "medium"
+# Its blank shows whether the template keeps those at the end of a message.
+_LAST_END = "END-OF-THE-LAST-MESSAGE "
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,22 +122,24 @@ def template_values(body: ChatRequest, template: str) -> dict[str, Any]:
 def continued(prompt: str, body: ChatRequest) -> str:
     """Returns a prompt up to the end of its last message, if the answer is to continue that.
 
-    Raises `ApiError` if the chat template has changed the message.
+    As in transformers blanks at that end stay, unless the template takes them away. Raises `ApiError` if the
+    template has changed the message.
     """
     if not body.continue_final_message:
         return prompt
-    text = str(template_messages(body)[-1]["content"]).strip()
-    begin = prompt.rfind(text)
-    if not text or begin < 0:
+    text = str(template_messages(body)[-1]["content"]).removesuffix(_LAST_END).strip()
+    begun, _, rest = prompt.rpartition(_LAST_END.rstrip())
+    if not text or not begun.rstrip().endswith(text):
         message = "the chat template changes the last message, so it cannot be continued"
         raise ApiError(400, message, "continue_final_message")
-    return prompt[: begin + len(text)]
+    return begun if rest.startswith(" ") else begun.rstrip()
 
 
 def template_messages(body: ChatRequest) -> list[dict[str, Any]]:
     """Returns the messages as chat templates read them.
 
     Content is text, and a call's arguments are what their JSON says; a developer is the system to templates.
+    The last one ends in a mark if the answer is to continue it.
     """
     messages = []
     for number, said in enumerate(body.messages):
@@ -158,6 +162,8 @@ def template_messages(body: ChatRequest) -> list[dict[str, Any]]:
                 function = {"name": call.function.name, "arguments": arguments}
                 calls.append({"id": call.id, "type": "function", "function": function})
         messages.append(message)
+    if body.continue_final_message:
+        messages[-1]["content"] += _LAST_END
     return messages
 
 
@@ -265,8 +271,7 @@ def _guide_of(body: SharedBody) -> dict[str, Any]:
 
 def _schema_guide(schema: Any) -> dict[str, Any]:
     """Returns the inputs for an answer of a JSON schema, which may be written as text."""
-    text = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False)
-    return _guide("json_schema", text)
+    return _guide("json_schema", schema if isinstance(schema, str) else _text(schema))
 
 
 def _structured(
@@ -277,8 +282,13 @@ def _structured(
     if schema is not None:
         return _schema_guide(schema)
     if choice is not None:
-        return _guide("ebnf_grammar", f"root ::= {' | '.join(map(json.dumps, choice))}")
+        return _guide("ebnf_grammar", f"root ::= {' | '.join(map(_text, choice))}")
     return _guide("regex", regex) if regex is not None else _guide("ebnf_grammar", grammar or "")
+
+
+def _text(value: Any) -> str:
+    """Returns JSON whose characters are as they are: grammars read an escaped surrogate as a character."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _guide(kind: str, text: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xgrammar.testing import _is_grammar_accept_string
 
 from trtspec.gateway.openai.errors import ApiError
 from trtspec.gateway.openai.job import ModelRequest, chat, completion, template_messages, template_values
@@ -113,6 +114,13 @@ def test_a_schema_is_a_guide_with_its_keys_in_order() -> None:
     assert inputs["guided_decoding_guide_type"] == "json_schema"
     assert json.loads(inputs["guided_decoding_guide"]) == schema
     assert list(json.loads(inputs["guided_decoding_guide"])["properties"]) == ["z", "a"]
+
+
+@pytest.mark.parametrize("choice", ["\U0001f44d", "é", 'a "b"\n\\'])
+def test_a_choice_is_read_by_xgrammar_as_it_was_sent(choice: str) -> None:
+    for asked in ({"guided_choice": [choice]}, {"structured_outputs": {"choice": [choice]}}):
+        (inputs,) = of_chat(**asked).inputs
+        assert _is_grammar_accept_string(inputs["guided_decoding_guide"], choice)
 
 
 def test_a_tool_that_must_be_called_is_a_guide() -> None:

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from trtspec.gateway.openai.errors import ApiError
+from trtspec.gateway.openai.job import continued, template_messages, template_values
 from trtspec.gateway.openai.renderer import Renderer
+from trtspec.gateway.openai.schema import ChatRequest
 from trtspec.gateway.openai.template import ChatTemplate
 
 TINY = Path(__file__).parents[4] / "recipes" / "tiny" / "target"
@@ -54,11 +57,19 @@ TEMPLATES = {
 }
 
 
-def render(template: ChatTemplate, messages: list[Any], tools: list[Any] | None = None) -> str:
+CHATML = """{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+{%- endif %}"""
+
+
+def render(template: ChatTemplate, messages: list[Any], tools: list[Any] | None = None, **values: Any) -> str:
     async def run() -> str:
         renderer = Renderer(template)
         try:
-            return await renderer.render(messages, tools, {})
+            return await renderer.render(messages, tools, values)
         finally:
             await renderer.close()
 
@@ -79,6 +90,40 @@ def test_the_text_is_that_of_transformers(name: str, tmp_path: Path) -> None:
 
     assert render(template, MESSAGES, TOOLS) == expected
     assert expected
+
+
+@pytest.mark.parametrize("source", [CHATML, CHATML.replace("message.content", "message.content | trim")])
+@pytest.mark.parametrize("text", ["<", "end", " ```python\n ", "user", "1 < 2?"])
+def test_a_prompt_that_goes_on_is_that_of_transformers(source: str, text: str) -> None:
+    messages = [{"role": "user", "content": "1 < 2?"}, {"role": "assistant", "content": text}]
+    asked = {"model": "m", "messages": messages, "continue_final_message": True}
+    body = ChatRequest.model_validate(asked)
+    made = render(ChatTemplate(source, {}), template_messages(body), None, **template_values(body, source))
+    expected = AutoTokenizer.from_pretrained(TINY).apply_chat_template(
+        messages, chat_template=source, tokenize=False, continue_final_message=True
+    )
+
+    assert continued(made, body) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (CHATML.replace("message.content", "message.content | upper"), "a"),
+        (CHATML.replace("message.content", "message.content.split('</think>')[-1]"), "</think>a"),
+        (CHATML, " "),
+    ],
+)
+def test_a_message_that_the_template_changes_cannot_go_on(source: str, text: str) -> None:
+    asked = {
+        "model": "m",
+        "messages": [{"role": "assistant", "content": text}],
+        "continue_final_message": True,
+    }
+    body = ChatRequest.model_validate(asked)
+    made = render(ChatTemplate(source, {}), template_messages(body), None, **template_values(body, source))
+    with pytest.raises(ApiError, match="changes the last message"):
+        continued(made, body)
 
 
 def test_a_named_default_counts_and_a_folder_may_have_none(tmp_path: Path) -> None:
