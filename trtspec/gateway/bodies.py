@@ -31,7 +31,7 @@ class Bodies:
         `said` is the request's Content-Length, or 0 without one. Raises `BodyError` as soon as the body is
         too large (413) or too slow (408), or too many bytes are held (503).
         """
-        self._check(said)
+        self._check(said, said)
         body = bytearray()
         size = 0
         try:
@@ -50,12 +50,13 @@ class Bodies:
     async def _fill(self, body: bytearray, chunks: AsyncGenerator[bytes, None]) -> None:
         async with aclosing(chunks):
             async for chunk in chunks:
-                self._check(len(body) + len(chunk))
+                self._check(len(body) + len(chunk), len(chunk))
                 body += chunk
                 self._held += len(chunk)
 
-    def _check(self, size: int) -> None:
+    def _check(self, size: int, more: int) -> None:
+        """Raises `BodyError` for a body of this size, or where `more` bytes of it cannot be held."""
         if size > MAX_BODY:
             raise BodyError(413, f"the body has more than {MAX_BODY} bytes")
-        if self._held + size > self._most:
+        if self._held + more > self._most:
             raise BodyError(503, "too many large bodies at once")

@@ -253,7 +253,21 @@ Messages = Annotated[list[MessageBody], Field(fail_fast=True, min_length=1, max_
 Tools = Annotated[list[ToolBody], Field(fail_fast=True, max_length=_MOST_TOOLS)]
 
 
-class ChatRequest(SharedBody):
+class TemplateBody(Body):
+    """vLLM's extensions for what the chat template makes: more values for it, and what its prompt ends in."""
+
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+    @model_validator(mode="after")
+    def _ends(self) -> TemplateBody:
+        if self.continue_final_message and self.add_generation_prompt:
+            raise ValueError("continue_final_message cannot be combined with add_generation_prompt")
+        return self
+
+
+class ChatRequest(SharedBody, TemplateBody):
     """A body of `/v1/chat/completions`."""
 
     messages: Messages
@@ -271,10 +285,6 @@ class ChatRequest(SharedBody):
     # For the chat template.
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
-    # vLLM's extensions: more values for the chat template, and what its prompt ends in.
-    chat_template_kwargs: dict[str, Any] | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
     # Without an effect on the answer.
     store: bool | None = None
     metadata: _Notes | None = None
@@ -284,12 +294,6 @@ class ChatRequest(SharedBody):
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
     prompt_cache_options: _Notes | None = None
     modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
-
-    @model_validator(mode="after")
-    def _ends(self) -> ChatRequest:
-        if self.continue_final_message and self.add_generation_prompt:
-            raise ValueError("continue_final_message cannot be combined with add_generation_prompt")
-        return self
 
     @model_validator(mode="after")
     def _has_tools(self) -> ChatRequest:
@@ -317,7 +321,7 @@ _MOST_TOKENS = 1 << 20
 _OF_CHATS = ("messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs")
 
 
-class TokenizeBody(Body):
+class TokenizeBody(TemplateBody):
     """A body of `/tokenize`: a text, or a chat of which the template makes one."""
 
     model: str | None = None
@@ -326,9 +330,6 @@ class TokenizeBody(Body):
     return_token_strs: bool | None = None
     messages: Messages | None = None
     tools: Tools | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def _has_one(self) -> TokenizeBody:

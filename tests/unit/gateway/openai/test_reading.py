@@ -12,7 +12,7 @@ from openai.types.completion_create_params import CompletionCreateParamsBase as 
 
 from trtspec.gateway.openai.errors import ApiError
 from trtspec.gateway.openai.reading import read
-from trtspec.gateway.openai.schema import ChatRequest, CompletionBody
+from trtspec.gateway.openai.schema import ChatRequest, CompletionBody, TokenizeBody
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
 TEXT: dict[str, Any] = {"model": "m", "prompt": "a"}
@@ -134,6 +134,12 @@ def test_every_other_field_of_the_official_client_is_known(params: Any, kind: An
     fields = set(params.__annotations__) - NOT_HERE
     assert fields - set(kind.model_fields) == set()
     assert len(fields) > 10
+
+
+@pytest.mark.parametrize("kind", [ChatRequest, TokenizeBody])
+def test_a_prompt_ends_in_one_way(kind: Any) -> None:
+    ends = {"continue_final_message": True, "add_generation_prompt": True}
+    assert "cannot be combined" in refused({**CHAT, **ends}, kind).message
 
 
 @pytest.mark.parametrize(
