@@ -221,7 +221,8 @@ def _collect(client: GrpcClient, values: dict[str, Any], hear: Hear) -> Generate
     for response in client.generate(values):
         text = response.pop("text_output")
         completion.seconds = time.monotonic() - start
-        completion.first_text_s = completion.first_text_s or completion.seconds
+        if text and completion.first_text_s is None:
+            completion.first_text_s = completion.seconds
         completion.text += text
         tensors |= response
         hear(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 from yarl import URL
 
 from trtspec.client.endpoint import Api, AskError, DraftCounts, EndpointRequest, Hear, TimedAnswer, unheard
@@ -67,7 +68,7 @@ class OpenAiEndpoint:
 
 def _add(answer: TimedAnswer, said: dict[str, Any], now: float) -> None:
     if said.get("error") is not None:
-        raise AskError("failed", problem_of(str(said["error"])), answer.sent)
+        raise AskError("failed", problem_of(orjson.dumps(said).decode()), answer.sent)
     for choice in said.get("choices") or ():
         delta = choice.get("delta") or choice
         text = delta.get("content") or delta.get("text") or ""

@@ -36,12 +36,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Server:
     """A server whose `answer` is what it does with a request for text; `bodies` are what it was sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer: Handler | None = None) -> None:
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[Any] = []
         self.inputs: tuple[str, ...] = TRITON_INPUTS
         self.models = [{"id": "tiny", "owned_by": "trtspec"}]
-        self.answer: Handler = self.nothing
+        self.answer: Handler = answer or self.nothing
         self.port = 0
 
     async def nothing(self, request: web.Request) -> web.StreamResponse:
@@ -305,29 +305,28 @@ def _status(status: int, body: str) -> Handler:
     ],
 )
 def test_every_failure_has_a_kind(answer: Handler, kind: str, problem: str) -> None:
-    server = Server()
-    server.answer = answer
     with pytest.raises(AskError) as caught:
-        ask(server, triton=True, timeout_s=0.5)
+        ask(Server(answer), triton=True, timeout_s=0.5)
     assert caught.value.kind == kind
     assert problem in caught.value.problem
     assert caught.value.sent > 0
 
 
 @pytest.mark.parametrize(
-    "event",
+    ("event", "told"),
     [
-        {"choices": ["a"]},
-        {"choices": [], "usage": {"prompt_tokens": 1}},
-        {"choices": [], "sglext": {"spec_tokens_details": {"spec_verify_ct": 1}}},
+        ({"choices": ["a"]}, "unreadable: no event of this API"),
+        ({"choices": [], "usage": {"prompt_tokens": 1}}, "unreadable: no event"),
+        ({"choices": [], "sglext": {"spec_tokens_details": {"spec_verify_ct": 1}}}, "unreadable: no event"),
+        ({"error": "engine lost"}, "failed: engine lost$"),
+        ({"error": {"message": "engine lost", "type": "server_error", "code": None}}, "failed: engine lost$"),
     ],
 )
-def test_what_is_no_event_of_openais_is_one_failure(event: dict[str, Any]) -> None:
-    server = Server()
-    server.answer = stream(event)
-    with pytest.raises(AskError, match="no event of this API") as caught:
-        ask(server, triton=False)
-    assert caught.value.kind == "unreadable"
+def test_an_event_of_openais_that_is_none_or_an_error_is_one_failure(
+    event: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(AskError, match=f"^{told}"):
+        ask(Server(stream(event)), triton=False)
 
 
 def test_an_error_that_is_none_is_none() -> None:

@@ -1,15 +1,18 @@
-"""The gRPC client when nothing answers at the address."""
+"""The gRPC client when nothing answers at the address, or no text comes."""
 
 from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from trtspec.base.errors import ServerError
+from trtspec.client import client
+from trtspec.client.client import Client
 from trtspec.client.grpc import GrpcClient
 
 if TYPE_CHECKING:
@@ -44,3 +47,26 @@ def test_a_stream_that_cannot_begin_is_a_server_error(closed_port: int, is_late:
     with pytest.raises(ServerError, match="failed to connect"):
         next(client.generate(values))
     client.close()
+
+
+@pytest.mark.parametrize(("texts", "has_text"), [(["", ""], False), (["", "a", "b"], True)])
+def test_the_first_text_is_the_first_that_is_not_empty(
+    texts: list[str], has_text: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Answering(GrpcClient):
+        def wait(self, seconds: float) -> None:
+            pass
+
+        def inputs(self) -> set[str]:
+            return set()
+
+        def generate(self, values: Any) -> Generator[dict[str, Any], None, None]:
+            for text in texts:
+                time.sleep(0.01)
+                yield {"text_output": text}
+
+    monkeypatch.setattr(client, "GrpcClient", Answering)
+    made = Client("127.0.0.1:1").generate("hello")
+    assert made.text == "".join(texts)
+    assert (made.first_text_s or 0) >= 0.02 * has_text
+    assert (made.first_text_s is not None) == has_text
