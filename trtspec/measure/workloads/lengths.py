@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.base.errors import DatasetError
-from trtspec.measure.workloads.reading import Row, prompts, read_rows
+from trtspec.measure.workloads.reading import Row, check_whole, prompts, read_rows
 
 Count = Callable[[str], int]
 """Returns the number of tokens of a text."""
@@ -51,10 +51,10 @@ def _lengths(place: str, row: Mapping[str, Any], count: Count, answer_tokens: in
     for given, asked in _KEYS:
         if given in row and asked in row:
             return _number(place, given, row[given]), _number(place, asked, row[asked])
-    if place.partition(":")[0].endswith(".csv"):
+    if place.rpartition(":")[0].endswith(".csv"):
         raise DatasetError(place, f"has no lengths: its columns are {', '.join(row) or 'none'}", _REPAIR)
-    answer = _of(row, "answer_token_ids", "text", count)
-    prompt = _of(row, "prompt_token_ids", "prompt", count) if answer is not None else None
+    answer = _of(place, row, "answer_token_ids", "text", count)
+    prompt = _of(place, row, "prompt_token_ids", "prompt", count) if answer is not None else None
     if prompt is not None and answer is not None:
         return max(prompt, 1), max(answer, 1)
     read = prompts([(place, dict(row))])
@@ -63,10 +63,13 @@ def _lengths(place: str, row: Mapping[str, Any], count: Count, answer_tokens: in
     return max(count(read[0].text), 1), read[0].max_tokens or answer_tokens
 
 
-def _of(row: Mapping[str, Any], ids: str, text: str, count: Count) -> int | None:
+def _of(place: str, row: Mapping[str, Any], ids: str, text: str, count: Count) -> int | None:
     if isinstance(row.get(ids), list):
         return len(row[ids])
-    return count(row[text]) if isinstance(row.get(text), str) else None
+    if not isinstance(row.get(text), str):
+        return None
+    check_whole(place, text, row[text], "no tokenizer reads")
+    return count(row[text])
 
 
 def _number(place: str, key: str, value: Any) -> int:

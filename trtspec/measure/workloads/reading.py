@@ -80,18 +80,18 @@ def _prompt(number: int, place: str, row: dict[str, Any], most_turns: int | None
         if _NOT_FETCHED in turn:
             repair = "complete the file with the script that the data set's page names"
             raise DatasetError(place, "its text was left out of the published file", repair)
-        _check_whole(place, "a turn", turn, "no tokenizer reads")
+        check_whole(place, "a turn", turn, "no tokenizer reads")
     max_tokens = row.get("max_tokens")
     if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1):
         raise DatasetError(place, f"max_tokens must be a number above 0, not {max_tokens!r:.60}")
     name = next((str(row[key]) for key in _NAMES if row.get(key) not in (None, "")), str(number))
     category = str(row.get("category") or "")
     for what, text in (("its name", name), ("its category", category)):
-        _check_whole(place, what, text, "no file has")
+        check_whole(place, what, text, "no file has")
     return Prompt(name, tuple(turns[:most_turns]), category, max_tokens)
 
 
-def _check_whole(place: str, what: str, text: str, then: str) -> None:
+def check_whole(place: str, what: str, text: str, then: str) -> None:
     """Refuses a text that was cut between the two UTF-16 halves of an emoji."""
     try:
         text.encode()

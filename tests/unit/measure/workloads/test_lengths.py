@@ -66,6 +66,8 @@ def test_prompts_and_recorded_answers_are_counted(tmp_path: Path) -> None:
             "input_length is -1, which is impossible for a request",
         ),
         ("a.jsonl", '{"input_length": 1e999, "output_length": 2}', "must be a number of tokens, not inf"),
+        ("a:b.csv", "prompt\nHello, world\n", "a:b.csv:2: has no lengths: its columns are prompt"),
+        ("a.jsonl", '{"prompt": "a", "text": "\\ud83d"}', "a.jsonl:1: text has half a character"),
         ("a.jsonl", '{"x": 1}', "has no prompt: its keys are x"),
     ],
 )
