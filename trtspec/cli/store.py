@@ -182,7 +182,8 @@ def prune(
     store = trtspec.Store(url)
     store.require()
     days = None if older_than is None else timedelta(days=older_than)
-    with out.watch("prune", None) as advance:
+    # Pushes wait for the end of a prune, so one that is told to end says so.
+    with ended_by_sigterm(), out.watch("prune", None) as advance:
         gone = upkeep.prune(store, PruneRules(days, keep, timedelta(hours=grace)), advance, dry_run=dry_run)
     if json:
         entries = [entry_as_json(entry) for entry in gone.entries]
@@ -207,7 +208,8 @@ def verify(
     store.require()
     found = upkeep.verify(store, out.watch)
     if remove and found.findings:
-        upkeep.drop(store, found)
+        with ended_by_sigterm():
+            upkeep.drop(store, found)
     if json:
         damaged = [entry.digest for entry in found.damaged()]
         content = {"entries": len(found.entries), "size": found.size, "damaged": damaged}

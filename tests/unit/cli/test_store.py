@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from os import getpid
 from pathlib import Path
 from socket import gethostname
@@ -14,6 +15,7 @@ from trtspec.base.errors import StoreError, UnavailableError
 from trtspec.base.progress import no_progress
 from trtspec.cli.app import app
 from trtspec.pipeline.engine.loading import Runtime
+from trtspec.pipeline.store import upkeep
 from trtspec.pipeline.store.entry import Entry, Platform
 from trtspec.pipeline.store.lease import leased
 from trtspec.pipeline.store.store import Store
@@ -166,6 +168,18 @@ def test_prune(store: Path) -> None:
     assert len(gone["entries"]) == 2
     assert run("list", store, "--json").stdout == "[]\n"
     assert not [path for path in (store / "objects").rglob("*") if path.is_file()]
+
+
+def test_a_prune_that_is_told_to_end_holds_up_no_push(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told_to_end(*_: object) -> None:
+        assert list((store / "pruning").iterdir())
+        handler = signal.getsignal(signal.SIGTERM)
+        assert callable(handler)
+        handler(signal.SIGTERM, None)
+
+    monkeypatch.setattr(upkeep, "_look", told_to_end)
+    assert run("prune", store).exit_code == 143
+    assert not list((store / "pruning").iterdir())
 
 
 @pytest.mark.parametrize(("option", "value"), [("--older-than", "1e12"), ("--grace", "1e9")])
