@@ -17,8 +17,8 @@ from trtspec.serving.completion import CompletionRequest, Delta
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting, DraftSource
 from trtspec.serving.drafters.sources import SourceInputs, make_source
 from trtspec.serving.drafters.translation import Dictionary, draw_alike
-from trtspec.serving.errors import Cancelled, EngineFailure, GuideError, Overdue, RequestError, TimedOut
-from trtspec.serving.executor import GUIDE_REFUSED, Executor, Guide, GuideType, Request
+from trtspec.serving.errors import Busy, Cancelled, EngineFailure, GuideError, Overdue, RequestError, TimedOut
+from trtspec.serving.executor import GUIDE_REFUSED, GUIDE_WAITS, Executor, Guide, GuideType, Request
 from trtspec.serving.guides.guides import Guides
 from trtspec.serving.intake import begin, is_long
 from trtspec.serving.rollout.rollout import Rollout, Shadow
@@ -107,9 +107,10 @@ class Coordinator:
     def stream(self, request: CompletionRequest) -> AsyncGenerator[Delta, None]:
         """Yields a `Delta` for each round. The last one of each sequence has its `Completion`.
 
-        Iterating raises `RequestError` or `Busy` before anything runs, `TimedOut` when the time limit passes,
-        `EngineFailure` when the target fails and `Cancelled` when it ends the request by itself. Closing the
-        generator, or cancelling the task that iterates it, cancels the requests on both engines.
+        Iterating raises `RequestError` or `Busy` before anything runs, or when the target cannot follow the
+        guide, at all or now. It raises `TimedOut` when the time limit passes, `EngineFailure` when the target
+        fails and `Cancelled` when it ends the request by itself. Closing the generator, or cancelling the
+        task that iterates it, cancels the requests on both engines.
         """
         takes_part = False
         if request.num_draft_tokens is None:
@@ -202,9 +203,8 @@ class Coordinator:
                             delta = replace(delta, completion=replace(end, num_cached_tokens=told))
                         yield delta
         except EngineFailure as failure:
-            _, is_refused, problem = str(failure).partition(GUIDE_REFUSED)
-            if is_refused and request.guide is not None:
-                raise _refused(request.guide, problem) from None
+            if request.guide is not None:
+                _raise_of_guide(request.guide, str(failure))
             if arm:
                 arm.failures += 1
             if not isinstance(failure, Overdue):
@@ -295,6 +295,16 @@ class Coordinator:
         self._note_kv_use()
         if self._num_present or self._probe:
             self._check = loop.call_later(CHECK_S, self._tick)
+
+
+def _raise_of_guide(guide: Guide, failure: str) -> None:
+    """Raises `RequestError` or `Busy` for a failure that is about the guide."""
+    _, is_refused, problem = failure.partition(GUIDE_REFUSED)
+    if is_refused:
+        raise _refused(guide, problem) from None
+    _, waits, why = failure.partition(GUIDE_WAITS)
+    if waits:
+        raise Busy(why) from None
 
 
 def _refused(guide: Guide, problem: str) -> RequestError:

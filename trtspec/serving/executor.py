@@ -194,6 +194,8 @@ class Response:
 
 GUIDE_REFUSED = "Guide refused: "
 """The prefix of errors about a guide that cannot be read or followed."""
+GUIDE_WAITS = "Guide waits: "
+"""The prefix of errors about a guide that nobody has looked at yet, because of other guides."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.guides import guides as guides_module
 from trtspec.serving.guides.compiler import Grammar, GuideCompiler
 from trtspec.serving.guides.guides import Guides
+from trtspec.serving.thread_pool import BoundedCalls
 from trtspec.serving.tokenizer import Tokenizer
 
 SCHEMA: dict[str, Any] = {
@@ -233,6 +234,28 @@ def test_a_guide_that_takes_long_to_read_holds_up_nobody(
             target.shutdown()
 
     run(main())
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Guides, "grammar"), (BoundedCalls, "make")])
+def test_a_guide_that_an_engine_has_no_time_for_is_not_refused(
+    kind: type, name: str, run: Run, engines: Engines, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: Any) -> None:
+        raise Busy("others take their time")
+
+    monkeypatch.setattr(kind, name, busy)
+    asked = CompletionRequest("hello", guide=Guide(GuideType.REGEX, f"{name}[0-9]{{3}}"))
+
+    async def main() -> None:
+        target, draft = engines.load()
+        try:
+            await Coordinator(target, draft, tokenizer).complete(asked)
+        finally:
+            draft.shutdown()
+            target.shutdown()
+
+    with pytest.raises(Busy, match=r"other.*; try again later$"):
+        run(main())
 
 
 def test_an_engine_that_begins_anew_decodes_alone_and_the_answer_says_so(

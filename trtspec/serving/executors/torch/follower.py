@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trtspec.serving.errors import Busy, GuideError, TooAmbiguous
-from trtspec.serving.executor import GUIDE_REFUSED, Request
+from trtspec.serving.executor import GUIDE_REFUSED, GUIDE_WAITS, Request
 from trtspec.serving.guides.compiler import MAX_MASK_S, TOO_AMBIGUOUS, Bitmasks, Grammar
 from trtspec.serving.text import Text
 from trtspec.serving.thread_pool import BoundedCalls
@@ -24,7 +24,7 @@ from trtspec.serving.thread_pool import BoundedCalls
 ENDED, NOTHING = -1, -2
 """The choice of a row in place of a token: the end of the text, and no allowed token."""
 
-GUIDES_BUSY = "The engine is busy with other guides, which take too long; try again later"
+GUIDES_BUSY = f"{GUIDE_WAITS}the engine is busy with other guides, which take too long"
 
 MAX_STALL_S = 0.2
 """The largest CPU time of one guide in one step, in seconds, for which all requests wait."""

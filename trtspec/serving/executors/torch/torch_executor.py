@@ -13,7 +13,15 @@ from pathlib import Path
 import torch
 
 from trtspec.serving.errors import Busy, EngineLoadError, GuideError
-from trtspec.serving.executor import GUIDE_REFUSED, FinishReason, KvReuse, Listener, Request, Response
+from trtspec.serving.executor import (
+    GUIDE_REFUSED,
+    GUIDE_WAITS,
+    FinishReason,
+    KvReuse,
+    Listener,
+    Request,
+    Response,
+)
 from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.cache_slots import CacheSlots
 from trtspec.serving.executors.torch.dependents.home import Home
@@ -153,8 +161,10 @@ class TorchExecutor:
         assert self._guides is not None
         try:
             grammar = await self._guides.grammar(request.guide)
-        except (GuideError, Busy) as error:
+        except GuideError as error:
             self._hear(Response(request_id, [], is_final=True, error=f"{GUIDE_REFUSED}{error}"))
+        except Busy as error:
+            self._hear(Response(request_id, [], is_final=True, error=f"{GUIDE_WAITS}{error.why}"))
         except Exception as error:  # Without a response the request would never end.
             log.exception("a guide could not be read")
             self._hear(Response(request_id, [], is_final=True, error=f"Guide failed: {error}"))
