@@ -42,7 +42,9 @@ def engine_config(engine_dir: Path) -> Iterator[dict[str, Any]]:
         yield json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise EngineLoadError(path, "no such file; is this an engine directory?") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except KeyError as error:
+        raise EngineLoadError(path, f"has no {error.args[0]}") from error
+    except (OSError, ValueError, TypeError) as error:
         raise EngineLoadError(path, f"not an engine's config.json ({error!r})") from error
 
 

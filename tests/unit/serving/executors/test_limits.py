@@ -45,7 +45,7 @@ def test_an_engine_without_the_mode_verifies_nothing(engine: Path) -> None:
     [
         (None, "no such file; is this an engine directory?"),
         ("{", "not an engine's config.json"),
-        ('{"pretrained_config": {}, "build_config": {}}', "speculative_decoding_mode"),
+        ('{"pretrained_config": {}, "build_config": {}}', "has no speculative_decoding_mode"),
         ("[]", "not an engine's config.json"),
     ],
 )

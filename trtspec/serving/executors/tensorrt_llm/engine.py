@@ -6,7 +6,6 @@ then fail, or load and misbehave, is refused here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Limits
-from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, INSIDE, limits_of
+from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, INSIDE, engine_config, limits_of
 from trtspec.serving.executors.tensorrt_llm.runtime_draft import RuntimeDraft
 
 IGNORED_WITH_DRAFTS = frozenset({"min_p"})
@@ -46,9 +45,7 @@ def read_engine(
     folder: Path, release: str, enable_chunked_context: bool = True, inside: RuntimeDraft | None = None
 ) -> TrtLlmEngine:
     """Returns the engine; raises `EngineLoadError` if this release cannot run it in one process."""
-    path = folder / "config.json"
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+    with engine_config(folder) as document:
         model, build = document["pretrained_config"], document["build_config"]
         _check(folder, release, document)
         limits = limits_of(document)
@@ -75,12 +72,6 @@ def read_engine(
             logits_dtype=str(model.get("logits_dtype", "float32")),
             inside=inside,
         )
-    except FileNotFoundError:
-        raise EngineLoadError(path, "no such file; is this an engine directory?") from None
-    except KeyError as error:
-        raise EngineLoadError(path, f"has no {error.args[0]}") from error
-    except (OSError, ValueError, TypeError) as error:
-        raise EngineLoadError(path, f"not an engine's config.json ({error!r})") from error
 
 
 def _check(folder: Path, release: str, document: dict[str, Any]) -> None:
