@@ -11,8 +11,7 @@ from yarl import URL
 
 from trtspec.client.endpoint import Api, AskError, DraftCounts, EndpointRequest, Hear, TimedAnswer, unheard
 from trtspec.client.http import Streams, problem_of
-
-_NO_END = -1
+from trtspec.serving.completion import NO_END
 
 VLLM_INPUT = "sampling_parameters"
 """The input that only models of the vLLM backend have: vLLM's sampling parameters as one text of JSON."""
@@ -75,7 +74,7 @@ def tensors_of(question: EndpointRequest, *, stream: bool = True) -> dict[str, A
         "top_k": question.top_k,
         "top_p": question.top_p,
         "stop_words": list(question.stop) or None,
-        "end_id": _NO_END if question.ignore_eos else None,
+        "end_id": NO_END if question.ignore_eos else None,
         "tenant": question.tenant,
     }
     return {

@@ -12,10 +12,10 @@ from trtspec.gateway.openai.errors import ApiError
 from trtspec.gateway.openai.readers import NO_PARSER, Reading, reading
 from trtspec.gateway.openai.schema import ChatRequest, CompletionBody, NamedTool, SharedBody
 from trtspec.gateway.openai.tools import ForcedArguments, ForcedCalls, forced_schema
+from trtspec.serving.completion import NO_END
 from trtspec.serving.tokenizer import Tokenizer
 
 _ENDLESS = 2**31 - 1
-_NO_END = -1
 _USUAL_VERBOSITY = "medium"
 # Its blank shows whether the template keeps those at the end of a message.
 _LAST_END = "END-OF-THE-LAST-MESSAGE "
@@ -223,7 +223,7 @@ def _shared(
     if body.num_draft_tokens is not None:
         values["num_draft_tokens"] = body.num_draft_tokens
     if body.ignore_eos:
-        values["end_id"] = _NO_END
+        values["end_id"] = NO_END
     if log_probs is not None:
         if tokenizer is None:
             message = "logprobs need the model's tokenizer, which this server does not have"

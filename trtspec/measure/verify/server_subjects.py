@@ -15,9 +15,9 @@ from trtspec.client.finding import shown
 from trtspec.client.http import Streams, problem_of
 from trtspec.client.openai import COUNTING, SGLANG, TRTSPEC, counts_of
 from trtspec.measure.verify.subject import END, PROBED, Row, SubjectAnswer, SubjectRequest
+from trtspec.serving.completion import NO_END
 from trtspec.serving.executor import MAX_TOP_LOG_PROBS
 
-_NO_END = -1
 _NEEDED = ("input_ids", "return_output_ids")
 _WANTED = ("stream", "return_output_ids", "return_num_input_tokens", "return_perf_metrics")
 _MOST_TOP = 5
@@ -113,7 +113,7 @@ class TritonSubject(_ServerSubject):
             "num_draft_tokens": question.num_draft_tokens,
             "temperature": sampling.temperature,
             "seed": sampling.seed,
-            "end_id": _NO_END if question.ignores_end else None,
+            "end_id": NO_END if question.ignores_end else None,
             "embedding_bias_ids": list(bias) or None,
             "embedding_bias_weights": list(bias.values()) or None,
             "return_log_probs": question.top_log_probs > 0 or None,
