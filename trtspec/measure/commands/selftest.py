@@ -20,6 +20,7 @@ from trtspec.base.errors import UnavailableError
 from trtspec.base.extras import require
 from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import out
+from trtspec.cli.terminal.signals import ended_by_sigterm
 from trtspec.recipe.shipped import TINY
 
 if TYPE_CHECKING:
@@ -78,9 +79,10 @@ def selftest(
 
     start, tiny = time.monotonic(), _tiny(pair, heads, release, in_container=container)
     outcomes: list[Outcome] = []
-    for found in SelfTest(output.resolve(), tiny, container, out.watch, out.status).run():
-        outcomes.append(found)
-        out.status(f"{found.state.value:9}  {found.build}: {found.check}: {found.found}")
+    with ended_by_sigterm():
+        for found in SelfTest(output.resolve(), tiny, container, out.watch, out.status).run():
+            outcomes.append(found)
+            out.status(f"{found.state.value:9}  {found.build}: {found.check}: {found.found}")
     counts = {state: sum(one.state is state for one in outcomes) for state in Ruling}
     result: dict[str, Any] = {
         "ok": not counts[Ruling.DIFFERS],

@@ -119,8 +119,10 @@ class SelfTest:
         argv, start = (python, "-m", "trtspec.measure.selftest.engines", str(file)), time.monotonic()
         with self.watch(f"{build.name}: the engines, rule by rule", None), log.open("wb") as said:
             running = launcher.start(argv, said, self._code)
-            status = running.wait(_ENGINES_S)
-            running.kill()
+            try:
+                status = running.wait(_ENGINES_S)
+            finally:
+                running.kill()
         lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
         found = [Outcome.of_dict(json.loads(line)) for line in lines]
         yield from found

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import signal
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -124,6 +126,24 @@ def test_in_nvidias_image(machine: GpuMachine, tmp_path: Path, monkeypatch: pyte
     assert outcomes(found, "bf16")["release"] == ("ok", "1.2.1")
     assert outcomes(found, "bf16-bls").keys() == {"build", "bls"}
     assert len([words for words in daemon.calls("run") if "trtspec.measure.selftest.engines" in words]) == 1
+    assert daemon.running() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_self_test_that_is_ended_leaves_no_container(
+    machine: GpuMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    only(monkeypatch, "reference", "bf16")
+    monkeypatch.setattr(chain, "_ENGINES_S", 10.0)
+    daemon = machine.containers(release_of(None).image)
+    end = f"import os, time; os.kill({os.getpid()}, {int(number)}); time.sleep(60)"
+    daemon.program("python3", f"#!{sys.executable}\n{end}\n")
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        done = run("selftest", "--container", "--output", tmp_path / "out", environment=machine.environment)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert done.returncode == 128 + number
     assert daemon.running() == []
 
 
