@@ -9,6 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from xml.etree.ElementTree import fromstring
 
+import pytest
+
 from tests.command_line import trtspec
 from tests.fakes.bench_result import result
 from trtspec.measure.bench.result import Arms, read, write
@@ -89,6 +91,15 @@ def test_a_run_of_which_one_request_was_answered_has_not_failed() -> None:
     ):
         assert replace(result(), levels=(replace(level, arms=arms),)).is_unanswered == is_unanswered
     assert not replace(result(), levels=()).is_unanswered
+
+
+@pytest.mark.parametrize("key", ["--api-key-file", "--baseline-api-key-file"])
+def test_a_key_is_refused_with_aiperf(tmp_path: Path, key: str) -> None:
+    (tmp_path / "key").write_text("sk-mine")
+    servers = ("--url", "http://127.0.0.1:1", "--baseline", "http://127.0.0.1:2")
+    done = trtspec("bench", *servers, "--with", "aiperf", "--tokenizer", "t", key, "key", folder=tmp_path)
+    assert done.returncode == 2
+    assert "aiperf takes the key on its command line" in done.stderr
 
 
 def test_an_output_that_is_a_file_is_refused_before_anything_is_asked(tmp_path: Path) -> None:

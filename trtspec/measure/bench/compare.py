@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from trtspec.measure.bench.result import Arms, BenchResult, Interval, LoadResult, OfferedLoad
@@ -60,8 +60,12 @@ def _ratio(first: LoadResult, second: LoadResult, confidence: float) -> Interval
         return unpaired_ratio(second.arms.speculative.blocks, first.arms.speculative.blocks, confidence)
     if any(fails_often(level.load, Arms(level.arms.speculative)) for level in (first, second)):
         return None
-    before, after = ([seconds for seconds, _ in level.pairs] for level in (first, second))
-    return unpaired_ratio(before, after, confidence)
+    return unpaired_ratio(_times(first), _times(second), confidence)
+
+
+def _times(level: LoadResult) -> Sequence[float]:
+    """Returns each block's mean time of a request; older results have it in their pairs alone."""
+    return level.arms.speculative.block_times or [seconds for seconds, _ in level.pairs]
 
 
 def _differences(first: BenchResult, second: BenchResult) -> Iterator[str]:

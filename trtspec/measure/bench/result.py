@@ -169,6 +169,8 @@ class ArmFigures:
     inside: Inside = field(default_factory=Inside)
     blocks: tuple[float, ...] = ()
     """The tokens per second of each block."""
+    block_times: tuple[float, ...] = ()
+    """The mean time of a request of each block, 0.0 without an answer; empty in older results."""
 
     @property
     def failed(self) -> int:

@@ -82,9 +82,11 @@ class Block:
         """Tokens per second under full load, 0.0 for none.
 
         In the tail fewer and fewer streams are busy. That is another load, at which drafts may gain more or
-        less. A request that ended in the tail counts with the share of its pieces that came before.
+        less. A request that ended in the tail counts with the share of its pieces that came before. If no
+        answer ended under full load, the whole block counts.
         """
-        window = self.full_until or self.seconds
+        ended = (sample.ended for sample in self.samples if sample.error is None)
+        window = self.full_until if any(end <= self.full_until for end in ended) else self.seconds
         tokens = sum(
             sample.output_tokens * (sum(piece <= window for piece in sample.pieces) / len(sample.pieces))
             for sample in self.samples

@@ -182,7 +182,7 @@ class _Keeper:
         result = self._write(is_partial=is_partial)
         samples = write_samples(self._measured, self._asked.folder, as_csv=self._asked.as_csv)
         files = [self._asked.folder / "result.json", samples]
-        if self._asked.keeps_answers:
+        if self._has_kept:
             files.append(self._asked.folder / ANSWERS)
         return result, tuple(files)
 
@@ -193,10 +193,10 @@ class _Keeper:
         told = self._plan, self._of, self._measured
         result = summary(*told, is_partial=is_partial, is_one_tenant=is_one)
         write(result, self._asked.folder)
+        file = self._asked.folder / ANSWERS
+        if self._asked.keeps_answers and not self._has_kept:
+            remove(file)  # These belong to an earlier run, whose result is replaced too.
         if self._answers:
-            file = self._asked.folder / ANSWERS
-            if not self._has_kept:  # These belong to an earlier run, whose result is replaced too.
-                remove(file)
             self._has_kept = True
             append_recorded(file, self._answers)
             self._answers.clear()

@@ -105,6 +105,7 @@ def figures(
         drafts=_drafts(whole) or drafts,
         inside=inside,
         blocks=tuple(rates),
+        block_times=tuple(block.mean_end_to_end or 0.0 for block in blocks),
     )
 
 

@@ -221,7 +221,7 @@ def _check_usage(options: BenchCommandOptions) -> None:
         return
     if options.tokenizer is None and options.recipe is None:
         raise typer.BadParameter("aiperf needs the model's tokenizer", param_hint="--tokenizer")
-    if options.api_key_file or options.api_key_env:
+    if options.api_key_file or options.api_key_env or options.baseline_api_key_file:
         # AIPerf takes it on its command line alone.
         raise typer.BadParameter(
             "aiperf takes the key on its command line, where every user of this machine would see it"

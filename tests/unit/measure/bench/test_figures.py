@@ -27,8 +27,9 @@ def test_latencies_count_from_when_a_request_was_due() -> None:
 
 
 def test_tokens_a_second_are_those_of_the_full_load() -> None:
-    """By 3 s, two of the three pieces of five tokens were there."""
-    assert Block((SAMPLE,), 4.0, 3.0).tokens_per_second == pytest.approx(5 * 2 / 3 / 3)
+    """By 3 s, one answer had ended, and two of the three pieces of another were there."""
+    ended = replace(SAMPLE, ended=3.0, pieces=(2.0, 3.0))
+    assert Block((SAMPLE, ended), 4.0, 3.0).tokens_per_second == pytest.approx((5 * 2 / 3 + 5) / 3)
     assert Block((SAMPLE, replace(SAMPLE, error="failed")), 4.0, 4.0).tokens_per_second == 1.25
     assert Block((), 0.0, 0.0).tokens_per_second == 0
 

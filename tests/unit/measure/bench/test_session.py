@@ -15,12 +15,14 @@ import pytest
 from aiohttp import web
 from pyarrow.parquet import read_table
 
+from tests.fakes.bench_result import result
 from trtspec.measure.bench import session
 from trtspec.measure.bench.compare import compare
 from trtspec.measure.bench.plan import BenchPlan
-from trtspec.measure.bench.result import BenchResult, OfferedLoad, read
-from trtspec.measure.bench.sample import ArmName, RequestSample
+from trtspec.measure.bench.result import Arms, BenchResult, Inside, LoadResult, OfferedLoad, Targets, read
+from trtspec.measure.bench.sample import ArmName, Block, RequestSample
 from trtspec.measure.bench.session import BenchTargets, run
+from trtspec.measure.bench.summary import figures
 from trtspec.measure.bench.traffic import OwnTraffic
 from trtspec.measure.workloads.recorded import read_recorded
 from trtspec.measure.workloads.workload import Prompt, Workload
@@ -142,8 +144,8 @@ def test_everything_is_written_but_the_key(server: tuple[Server, str], tmp_path:
     (level,) = result.levels
     assert level.arms.plain is not None
     # Of prompts 0 to 23 those that end with 4 are refused, in both arms, and are counted.
-    for figures in (level.arms.speculative, level.arms.plain):
-        assert (figures.requests, figures.errors) == (24, {"refused": 2})
+    for arm in (level.arms.speculative, level.arms.plain):
+        assert (arm.requests, arm.errors) == (24, {"refused": 2})
     assert any(
         "2 of 24 requests with drafts failed: refused 2 (503: full)" in n for n in result.verdict.notes
     )
@@ -202,6 +204,34 @@ def test_answers_are_those_of_the_run_that_the_result_is_of(
     bench(url, tmp_path, as_csv=True, plan=replace(PLAN, temperature=0.5))
     answers = read_recorded(tmp_path / "answers.jsonl")
     assert [answer.sampling["temperature"] for answer in answers] == [0.5] * 44
+
+
+def test_a_run_without_answers_leaves_none_of_an_earlier_run(
+    server: tuple[Server, str], tmp_path: Path
+) -> None:
+    _, url = server
+    bench(url, tmp_path, as_csv=True)
+    refused = Workload("w", "w.jsonl", tuple(Prompt(str(n), ("prompt 4",)) for n in range(100)))
+    (_, files), _ = bench(url, tmp_path, as_csv=True, plan=replace(PLAN, workload=refused))
+    names = {"result.json", "samples.csv"}
+    assert {file.name for file in files} == names == {file.name for file in tmp_path.iterdir()}
+
+
+def test_runs_at_a_rate_are_compared_by_the_times_of_their_requests() -> None:
+    """The second takes half the time; neither has a plain arm. Older results have the times in pairs."""
+    load, loads = OfferedLoad("rate", 2.0), []
+    for seconds in (2.0, 1.0):
+        block = Block((RequestSample("p", "c", 0, 0.0, 0.0, seconds, (seconds,), 7, 5),), seconds, seconds)
+        loads.append(LoadResult(load, Arms(figures([block] * 2, Targets(), 0.95, Inside()))))
+    older = [
+        replace(one, arms=Arms(replace(one.arms.speculative, block_times=())), pairs=((seconds, 3.0),) * 2)
+        for one, seconds in zip(loads, (2.0, 1.0), strict=True)
+    ]
+    for levels in (loads, older):
+        first, second = (replace(result(), levels=(level,)) for level in levels)
+        ratio = compare(first, second).rows[0].ratio
+        assert ratio is not None
+        assert ratio.value == pytest.approx(2)
 
 
 def test_two_runs_are_compared(server: tuple[Server, str], tmp_path: Path) -> None:

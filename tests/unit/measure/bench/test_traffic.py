@@ -137,6 +137,17 @@ def test_a_rate_waits_for_nobody_and_hides_nothing(run: Callable[..., Block]) ->
     assert block.mean_end_to_end == 6
 
 
+def test_a_rate_whose_requests_all_came_before_an_answer_counts_the_whole_block(
+    run: Callable[..., Block],
+) -> None:
+    """Two answers of ten tokens and a second each, the later one begun a microsecond after the other."""
+
+    async def work(clock: Clock) -> Block:
+        return await open_loop(Scripted(clock, lambda _: 1.0), prompts(*"ab"), [0, 1e-6], manner())
+
+    assert run(work).tokens_per_second == pytest.approx(20, rel=1e-4)
+
+
 def test_latency_counts_from_the_intended_time_where_the_program_is_late(run: Callable[..., Block]) -> None:
     """Something blocks this process for two seconds before the second request."""
 
