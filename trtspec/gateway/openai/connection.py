@@ -8,7 +8,7 @@ from collections import deque
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from trtspec.gateway.client_bounds import HEAD_S, MAX_HEAD, READING_S
+from trtspec.gateway.client_bounds import HEAD_S, MAX_HEAD, MOST_CONNECTIONS, READING_S
 from trtspec.gateway.openai.errors import ApiError
 
 # The parser reads whole pieces: this many bytes of requests may wait behind the running one.
@@ -19,6 +19,8 @@ _EACH_HEADER = 32
 
 class Connection(HttpToolsProtocol):
     """Reads one request at a time, and hangs up on a client that sends too long a head or waits too long.
+
+    A connection beyond the first `most_connections` is answered 503 at once.
 
     Nothing is read while a request waits for the answer to the one before it, so a client that sends many
     without reading the answers fills its own buffers. A head, or the trailers behind a body, of more than
@@ -32,7 +34,7 @@ class Connection(HttpToolsProtocol):
     seconds; whoever makes the answer is told, like of any client that has left.
     """
 
-    head_s, reading_s = HEAD_S, READING_S
+    head_s, reading_s, most_connections = HEAD_S, READING_S, MOST_CONNECTIONS
     _clock: asyncio.TimerHandle | None = None
     _unread: memoryview = memoryview(b"")
     _head = 0
@@ -43,6 +45,8 @@ class Connection(HttpToolsProtocol):
         self._owed = deque[RequestResponseCycle]()
         self.flow = _Flow(self, transport)
         self._wait()
+        if len(self.connections) > self.most_connections:
+            self._refuse(ApiError(503, "too many connections"))
 
     def data_received(self, data: bytes) -> None:
         self._unread = memoryview(data)
@@ -93,8 +97,8 @@ class Connection(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
 
-    def refused(self) -> None:
-        """Called for each request refused here, which the application does not see."""
+    def refused(self, status: int) -> None:
+        """Called for each request or connection refused here, which the application does not see."""
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(ApiError(400, msg))
@@ -108,17 +112,22 @@ class Connection(HttpToolsProtocol):
                 self._refuse(ApiError(431, f"the head of the request has more than {MAX_HEAD} bytes"))
 
     def _refuse(self, error: ApiError) -> None:
-        """Answers the arriving request with an error, and hangs up."""
+        """Answers the arriving request, or the connection, with an error, and hangs up."""
         if self.transport.is_closing():
             return
-        self.refused()
+        self.refused(error.status)
         if self._owed and self._owed[0].response_started:
             # In the middle of another answer it would be taken for a part of that.
             self.transport.abort()
             return
         body = error.body()
-        head = b"%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-        self.transport.write(head % (STATUS_LINE[error.status], len(body)) + body)
+        headers = {
+            "Content-Type": "application/json",
+            "Content-Length": str(len(body)),
+            "Connection": "close",
+        }
+        lines = [f"{name}: {value}\r\n" for name, value in {**headers, **error.headers}.items()]
+        self.transport.write(STATUS_LINE[error.status] + "".join([*lines, "\r\n"]).encode() + body)
         self.transport.close()
 
     def _wait(self) -> None:

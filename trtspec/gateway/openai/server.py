@@ -66,7 +66,6 @@ async def _serve(listener: socket.socket, settings: ApiSettings, texts: ModelTex
         server_header=False,
         proxy_headers=False,
         http=counting(refusals),
-        limit_concurrency=MOST_CONNECTIONS,
         timeout_graceful_shutdown=_LAST_RESPONSES_S,
     )
     server = _Server(config)
@@ -91,11 +90,11 @@ async def _serve(listener: socket.socket, settings: ApiSettings, texts: ModelTex
 
 
 def counting(refusals: Refusals) -> type[Connection]:
-    """Returns connections that count their own refusals, which the application does not see."""
+    """Returns connections that count what they refuse themselves, which the application does not see."""
 
     class Counting(Connection):
-        def refused(self) -> None:
-            refusals.add(Refusal.INVALID_REQUEST)
+        def refused(self, status: int) -> None:
+            refusals.add(Refusal.TOO_MANY_CONNECTIONS if status == 503 else Refusal.INVALID_REQUEST)
 
     return Counting
 

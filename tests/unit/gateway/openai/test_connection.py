@@ -294,8 +294,35 @@ def test_a_head_that_the_application_does_not_see_is_counted(sent: bytes) -> Non
             return await reader.read()
 
     assert asyncio.run(run())[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 431")
-    counted = [line for line in refusals.text().splitlines() if line.endswith("} 1")]
-    assert counted == ['trtspec:front_refusals{api="openai",model="llm",reason="invalid_request"} 1']
+    assert counted(refusals) == [
+        'trtspec:front_refusals{api="openai",model="llm",reason="invalid_request"} 1'
+    ]
+
+
+def counted(refusals: Refusals) -> list[str]:
+    return [line for line in refusals.text().splitlines() if line.endswith("} 1")]
+
+
+def test_a_connection_too_many_is_refused_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "most_connections", 1)
+    refusals = Refusals("openai", "llm")
+
+    async def run() -> tuple[bytes, bytes]:
+        async with connected(app, counting(refusals)) as (reader, writer):
+            late, other = await asyncio.open_connection(*writer.get_extra_info("peername"))
+            said = await late.read()
+            other.close()
+            writer.write(HEAD)
+            return said, await answer(reader)
+
+    said, first = asyncio.run(run())
+    assert said.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+    assert b"Retry-After: 1\r\n" in said
+    assert b'"type": "server_error"' in said
+    assert first.endswith(b"ok")
+    assert counted(refusals) == [
+        'trtspec:front_refusals{api="openai",model="llm",reason="too_many_connections"} 1'
+    ]
 
 
 def test_a_head_may_be_large() -> None:
