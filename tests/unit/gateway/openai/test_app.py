@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
+from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -17,7 +19,9 @@ from trtspec.gateway.openai.renderer import Renderer
 from trtspec.gateway.openai.template import ChatTemplate
 from trtspec.gateway.openai.upstream import Upstream
 from trtspec.gateway.refusals import Refusals
+from trtspec.serving.tokenizer import Detokenizer, Tokenizer
 
+TINY = Path(__file__).parents[4] / "recipes" / "tiny" / "target"
 CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a" * 1000}]}).encode()
 
 
@@ -83,6 +87,54 @@ def test_who_waits_for_the_template_holds_the_body_until_he_leaves(monkeypatch: 
             await asyncio.sleep(0)
         third.leave()
         await asyncio.wait_for(third.asking, 10)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+class Slow(Tokenizer):
+    """Says nothing of any token before it may."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.is_asked, self.may_say = Event(), Event()
+
+    def _wait(self) -> None:
+        self.is_asked.set()
+        assert self.may_say.wait(5)
+
+    def name_of(self, token_id: int) -> str:
+        self._wait()
+        return super().name_of(token_id)
+
+    def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
+        self._wait()
+        return super().detokenizer(skip_special_tokens=skip_special_tokens)
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [("/tokenize", {"prompt": "a", "return_token_strs": True}), ("/detokenize", {"tokens": [1, 2, 3]})],
+)
+def test_tokens_are_told_beside_all_else_and_their_body_is_held(
+    path: str, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = json.dumps(asked).encode()
+    monkeypatch.setattr(routes, "_MOST_HELD", len(body))
+    tokenizer = Slow.load(TINY)
+    assert isinstance(tokenizer, Slow)
+
+    async def run() -> None:
+        refusals = Refusals("openai", "m")
+        texts = ModelText(tokenizer=tokenizer)
+        app = make_app(Upstream("m", refusals), texts, None, Keys([]), refusals, max_requests=9)
+        first = Client(app, path, body)
+        while not tokenizer.is_asked.is_set():
+            await asyncio.sleep(0.01)
+        second = Client(app, path, body)
+        await asyncio.wait_for(second.asking, 10)
+        tokenizer.may_say.set()
+        await asyncio.wait_for(first.asking, 10)
+        assert (first.status, second.status) == (200, 503)
 
     asyncio.run(asyncio.wait_for(run(), 30))
 
