@@ -70,6 +70,12 @@ class BuildPlan:
         """Returns the names of the steps that are not done."""
         return pending(self.steps, self.output, self.digests)
 
+    def missing(self, names: Collection[str]) -> set[Role]:
+        """Returns the roles whose weights the steps of these names read and this machine lacks."""
+        readers = (step for step in self.steps if step.name in names and step.reads_weights)
+        roles = {step.role for step in readers if step.role}
+        return {role for role in roles if is_headers_only(self.facts.models[role].source)}
+
 
 def make_plan(
     recipe: str | Path,
@@ -155,10 +161,7 @@ def with_files(made: BuildPlan, store: Store | None, progress: Progress, *, to_r
         made = draw_plan(
             loaded, host, made.request, progress, digests=made.digests, weights=weights, store=store
         )
-        undone = made.pending() if to_run else set()
-        readers = [step for step in made.steps if step.name in undone and step.reads_weights]
-        needed = {step.role for step in readers if step.role}
-        missing = {role for role in needed if is_headers_only(made.facts.models[role].source)}
+        missing = made.missing(made.pending()) if to_run else set[Role]()
         if not missing:
             return made
         weights |= missing

@@ -10,7 +10,6 @@ from pathlib import Path
 from trtspec.base.errors import TrtspecError
 from trtspec.base.progress import Progress
 from trtspec.models.download import cache_of
-from trtspec.models.headers_only import is_headers_only
 from trtspec.pipeline.build.plan import BuildPlan, PlanRequest, draw_plan, read_request
 from trtspec.pipeline.machine.host import Host, find_disk, find_host
 from trtspec.pipeline.plan.choices import build_folder
@@ -44,13 +43,12 @@ def look_ahead(
     if is_whole and not pulls and not has_records(folder) and (error := _host_obstacle(loaded, host)):
         raise error
     made = draw_plan(loaded, host, request, watch)
-    steps = up_to(made.steps, stage)
-    names = unrecorded(steps, folder)
+    steps, names = up_to(made.steps, stage), unrecorded(made.steps, folder)
     undone = [step for step in steps if step.name in names]
     check_models(undone)
     check_ours(steps, folder)
     if not pulls:
-        _check_disks(made, undone)
+        _check_disks(made, undone, names)
         prepare(undone, watch)
     return made
 
@@ -70,14 +68,18 @@ def _host_obstacle(loaded: LoadedRecipe, host: Host) -> TrtspecError | None:
     return None if is_built_anywhere else recipe_obstacle(host, recipe)
 
 
-def _check_disks(made: BuildPlan, undone: Collection[Step]) -> None:
-    """Raises UnavailableError if the steps, and the downloads before them, do not fit a disk."""
-    needs = Counter[Path]()
+def _check_disks(made: BuildPlan, undone: Collection[Step], names: Collection[str]) -> None:
+    """Raises UnavailableError if the steps, and the downloads for the steps of these names, do not fit a
+    disk."""
+    needs, downloads = Counter[Path](), Counter[str]()
     needs[made.output] = _written(made, undone)
-    for facts in made.facts.models.values():
-        if is_headers_only(facts.source):
-            cache, present = cache_of(facts.name)
-            needs[cache] += max(facts.source.size - present, 0)
+    for role in made.missing(names):
+        facts = made.facts.models[role]
+        # A draft of the target's layers is in the target's repository, which is downloaded once.
+        downloads[facts.name] = max(downloads[facts.name], facts.source.size)
+    for name, size in downloads.items():
+        cache, present = cache_of(name)
+        needs[cache] += max(size - present, 0)
     disks = {folder: find_disk(folder) for folder in needs}
     for disk in disks.values():
         on_it = sum(size for folder, size in needs.items() if disks[folder].device == disk.device)

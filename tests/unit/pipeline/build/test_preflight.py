@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -19,8 +19,14 @@ from huggingface_hub.utils._http import reset_sessions
 from tests.command_line import trtspec
 from tests.fakes.gpu_machine import H100, GpuMachine
 from tests.fakes.hub import Hub
+from trtspec.base.errors import UnavailableError
 from trtspec.base.progress import no_progress
+from trtspec.base.roles import Role
+from trtspec.models.headers_only import headers_of
+from trtspec.pipeline.build.plan import PlanRequest
+from trtspec.pipeline.build.preflight import look_ahead
 from trtspec.pipeline.run.digests import FileDigests
+from trtspec.pipeline.steps.steps import Stage
 from trtspec.recipe.releases import release_of
 
 SHIPPED = Path(__file__).parents[4] / "recipes/llama-3.1-8b-h100.yaml"
@@ -197,6 +203,43 @@ def test_a_build_that_cannot_succeed_has_read_no_weights(
     assert expected in result.stderr
     assert not list(attempt.recipe.parent.rglob("*.safetensors"))
     assert not list(attempt.recipe.parent.rglob("digests.json"))
+
+
+@pytest.mark.parametrize(
+    ("request_", "free_gb", "fits"),
+    [
+        (PlanRequest(), 32, False),
+        (PlanRequest(), 36, True),
+        (PlanRequest(only=Role.DRAFT), 6, False),
+        (PlanRequest(only=Role.DRAFT), 9, True),
+        (PlanRequest(backend="vllm"), 1, True),
+    ],
+)
+def test_a_disk_needs_room_for_the_weights_that_are_read(
+    attempt: Attempt, hub_cache: Path, request_: PlanRequest, free_gb: int, fits: bool
+) -> None:
+    """This machine has only the headers of both models, of 9 GB and 2.5 GB; an engine is of its
+    checkpoint's size."""
+    attempt.with_tools()
+    for name, value in attempt.machine.environment.items():
+        attempt.patch.setenv(name, value)
+    cache = attempt.recipe.parent / "hub"
+    attempt.patch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    attempt.patch.setenv("TRTSPEC_CACHE", str(attempt.recipe.parent / "trtspec"))
+    for name in (TARGET, DRAFT):
+        (whole,) = hub_cache.glob(f"models--{name.replace('/', '--')}/snapshots/*")
+        snapshot = cache / whole.relative_to(hub_cache)
+        shutil.copytree(whole.parent.parent / "refs", snapshot.parent.parent / "refs")
+        for folder in (snapshot, headers_of(snapshot)):
+            folder.mkdir(parents=True)
+            for file in whole.iterdir():
+                if folder != snapshot or file.suffix != ".safetensors":
+                    (folder / file.name).symlink_to(file)
+        (headers_of(snapshot) / ".sha256.json").write_text("{}")
+    free = shutil.disk_usage("/")._replace(free=free_gb * 10**9)
+    attempt.patch.setattr(shutil, "disk_usage", lambda _: free)
+    with nullcontext() if fits else pytest.raises(UnavailableError, match="are free in"):
+        look_ahead(attempt.recipe, request_, Stage.BUILD, no_progress, pulls=False)
 
 
 def test_the_kernel_would_have_counted_them(hub_cache: Path, tmp_path: Path) -> None:
