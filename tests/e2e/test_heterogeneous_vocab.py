@@ -85,7 +85,7 @@ def said(
         coordinator = pair.coordinator()
         asked = [replace(request, prompt=prompt) for prompt in heldout(number)]
         answers = await asyncio.gather(*map(coordinator.complete, asked))
-        assert coordinator.stats.draft_failures == 0
+        assert coordinator.stats.fallbacks["draft_failed"] == 0
         return [answer.token_ids for answer in answers], coordinator.stats.by_origin["engine"]
 
     return asyncio.run(main())

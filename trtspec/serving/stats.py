@@ -223,8 +223,3 @@ class Stats:
     inter_token_latency: Histogram = field(default_factory=lambda: Histogram(BETWEEN_TOKENS_S))
     e2e_latency: Histogram = field(default_factory=lambda: Histogram(REQUEST_S))
     rollout: RolloutStats = field(default_factory=RolloutStats)
-
-    @property
-    def draft_failures(self) -> int:
-        """The number of drafts that failed or timed out."""
-        return self.fallbacks["draft_failed"] + self.fallbacks["draft_timed_out"]

@@ -162,7 +162,7 @@ def test_a_long_completion_outgrows_the_engines_inputs(run: Run, tokenizer: Toke
                 assert delta.completion is not None
                 assert delta.completion.end_reason is EndReason.LENGTH
                 assert delta.completion.num_output_tokens == 100 - 8 - 10
-                assert coordinator.stats.draft_failures == 0
+                assert coordinator.stats.fallbacks["draft_failed"] == 0
                 assert target.requests[-1].streaming
                 assert len(target.requests) > 2
 

@@ -208,10 +208,13 @@ def check_counts(deployment: Deployment, told: list[Told]) -> None:
     check_times(stats, completions(told), are_all=all(end.is_whole for end in told))
 
     failed = sum(fault in (Fault.FAILS, Fault.HANGS) for _, fault in deployment.draft.struck)
-    shadow = stats.rollout.shadow_fallbacks
-    assert stats.draft_failures + shadow["draft_failed"] + shadow["draft_timed_out"] <= failed
+    missed, shadow = (
+        found["draft_failed"] + found["draft_timed_out"]
+        for found in (stats.fallbacks, stats.rollout.shadow_fallbacks)
+    )
+    assert missed + shadow <= failed
     if all(end.is_whole for end in told) and not world.stands:
-        assert stats.draft_failures == failed
+        assert missed == failed
     for request in deployment.verifying.requests:
         visit = world.visits[request.input_token_ids[0]]
         assert len(request.draft_token_ids) <= world.longest_draft(visit)

@@ -42,7 +42,7 @@ def test_a_completion_has_a_limit(run: Run, tokenizer: Tokenizer, clock: Clock, 
         with pytest.raises(TimedOut):
             await tasks[1]
         assert engine.in_flight == 0
-        assert coordinator.stats.draft_failures == 0
+        assert coordinator.stats.fallbacks["draft_timed_out"] == 0
 
     run(main())
 

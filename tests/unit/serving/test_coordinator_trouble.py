@@ -42,7 +42,7 @@ class TestDraft:
             deltas = await asyncio.gather(*(coordinator.complete(request) for request in requests))
             for request, delta in zip(requests, deltas, strict=True):
                 assert_is(delta, expect(request, by_prompt(languages), tokenizer, byte_level.decode))
-            assert coordinator.stats.draft_failures > 20
+            assert coordinator.stats.fallbacks["draft_failed"] > 20
 
         run(main())
 
@@ -61,14 +61,14 @@ class TestDraft:
             is_down = True
             draft.requests.clear()
             assert (await coordinator.complete(request)).token_ids == whole
-            assert (len(draft.requests), coordinator.stats.draft_failures) == (3, 3)
+            assert (len(draft.requests), coordinator.stats.fallbacks["draft_failed"]) == (3, 3)
             assert not coordinator.stats.draft_available
             assert (await coordinator.complete(request)).token_ids == whole
             assert len(draft.requests) == 3
 
             clock.seconds += FIRST_REST_S
             assert (await coordinator.complete(request)).token_ids == whole
-            assert (len(draft.requests), coordinator.stats.draft_failures) == (4, 4)
+            assert (len(draft.requests), coordinator.stats.fallbacks["draft_failed"]) == (4, 4)
 
             is_down = False
             clock.seconds += 2 * FIRST_REST_S
@@ -108,7 +108,7 @@ class TestDraft:
             )
 
             def has_failed(times: int) -> bool:
-                return coordinator.stats.draft_failures == times
+                return coordinator.stats.fallbacks["draft_timed_out"] == times
 
             for failures in range(1, 4):
                 await until(lambda: draft.in_flight)
@@ -131,7 +131,7 @@ class TestDraft:
                 draft.shutdown()
                 await until(lambda: not draft.in_flight)
             assert (await task).token_ids == list(range(50, 90))
-            assert coordinator.stats.draft_failures == 3
+            assert coordinator.stats.fallbacks["draft_failed"] == 3
 
         run(main())
 
@@ -191,7 +191,7 @@ class TestTarget:
                     await listen()
                 assert said == list(range(50, 60)) if num_draft_tokens else said == []
                 assert (coordinator.stats.running, coordinator.stats.waiting) == (0, 0)
-                assert coordinator.stats.draft_failures == 0
+                assert coordinator.stats.fallbacks["draft_failed"] == 0
 
         run(main())
 

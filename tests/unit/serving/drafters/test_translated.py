@@ -172,7 +172,7 @@ def test_a_draft_of_smaller_tokens_ends_where_its_room_does(run: Run) -> None:
     coordinator = Coordinator(target_of(ours, prompt, answer), draft, ours, draft_tokenizer=theirs)
     found = run(coordinator.complete(wanted))
     assert found.token_ids == answer
-    assert coordinator.stats.draft_failures == 0
+    assert coordinator.stats.fallbacks["draft_failed"] == 0
     assert coordinator.stats.fallbacks["no_room"]
     assert all(len(request.input_token_ids) + request.max_tokens <= 60 for request in draft.requests)
 
@@ -189,7 +189,7 @@ def test_a_prompt_that_says_nothing_to_the_draft(run: Run) -> None:
         coordinator.complete(CompletionRequest(prompt_token_ids=[turn], max_tokens=9, num_draft_tokens=2))
     )
     assert found.token_ids == answer
-    assert coordinator.stats.draft_failures == 0
+    assert coordinator.stats.fallbacks["draft_failed"] == 0
     assert coordinator.stats.fallbacks["draft_untranslated"] == 1
 
 

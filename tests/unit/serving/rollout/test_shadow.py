@@ -142,7 +142,7 @@ def test_no_draft_is_waited_for(tokenizer: Tokenizer, cases: Cases) -> None:
         assert took == pytest.approx(alone)
         if draft_s == 0:
             assert coordinator.stats.rollout.shadow_fallbacks["draft_failed"] > 0
-            assert coordinator.stats.draft_failures == 0
+            assert coordinator.stats.fallbacks["draft_failed"] == 0
 
 
 def test_a_request_that_names_its_k_is_left_alone(tokenizer: Tokenizer, cases: Cases) -> None:
