@@ -74,12 +74,15 @@ def _is_spared(one: Alternative, other: Alternative) -> bool:
 
 
 def _fitting(resolved: Resolved, gpu: gpus.GpuProduct) -> Iterator[Alternative]:
-    here = resolved.loaded.recipe.hardware.count
+    recipe = resolved.loaded.recipe
+    here, lacking = recipe.hardware.count, set[str]()
+    if recipe.drafts_inside:
+        lacking.update(recipe.speculation.method.lacking_inside)
     for count, parts in product((here, *(more for more in COUNTS if more > here)), _PRECISIONS):
         moved: Values = {"hardware.count": count} if count != here else {}
         for spread, ranks in _spread(resolved.engines, count):
             quantized = _quantized(spread, gpu, parts)
-            if quantized is None or (moved and not ranks):
+            if quantized is None or quantized[1].keys() & lacking or (moved and not ranks):
                 continue
             engines, precision = quantized
             for shortened, length in _shorter(engines, gpu, count):
@@ -101,7 +104,8 @@ def _quantized(
             fp8_kv_cache=before.fp8_kv_cache or "kv_cache" in parts,
         )
         if after.fp8 and not engine.runner.is_embedded:
-            if not gpu.fp8 or misfit(engine.model.source, mapping, fp8=True):
+            can_be = gpu.fp8 and (before.fp8 or engine.runner.quantizes)
+            if not can_be or misfit(engine.model.source, mapping, fp8=True):
                 return None
             changed[role] = replace(engine, checkpoint=after)
             for part, was, now in (
@@ -114,14 +118,24 @@ def _quantized(
 
 
 def _spread(engines: Engines, count: int) -> Iterator[tuple[Engines, Values]]:
-    """Yields the engines as they are, and with a target on all GPUs if it can be split so."""
+    """Yields the engines as they are, and with a target on all GPUs if it can be split so.
+
+    Another engine's server splits the draft as it splits the target.
+    """
     yield engines, {}
     target = engines[Role.TARGET]
     mapping = RankMapping(count // target.checkpoint.mapping.pp_size, target.checkpoint.mapping.pp_size)
     is_new = mapping.world_size == count and mapping != target.checkpoint.mapping
-    if is_new and not misfit(target.model.source, mapping, fp8=target.checkpoint.fp8):
-        spread = replace(target, checkpoint=replace(target.checkpoint, mapping=mapping))
-        yield {**engines, Role.TARGET: spread}, {"target.parallel.tensor": mapping.tp_size}
+    split = {Role.TARGET: target} if target.runner.builds_engines else engines
+    divides = all(engine.model.source.num_attention_heads % mapping.tp_size == 0 for engine in split.values())
+    if is_new and divides and not misfit(target.model.source, mapping, fp8=target.checkpoint.fp8):
+        spread = {role: _on_ranks(engine, mapping.tp_size) for role, engine in split.items()}
+        yield {**engines, **spread}, {"target.parallel.tensor": mapping.tp_size}
+
+
+def _on_ranks(engine: EnginePlan, tensor: int) -> EnginePlan:
+    before = engine.checkpoint
+    return replace(engine, checkpoint=replace(before, mapping=replace(before.mapping, tp_size=tensor)))
 
 
 def _shorter(engines: Engines, gpu: gpus.GpuProduct, count: int) -> Iterator[tuple[Engines, Values]]:

@@ -29,6 +29,7 @@ from trtspec.backends.tensorrt_llm.tree import choices
 from trtspec.base.errors import ModelError, RecipeError
 from trtspec.deployment.build import DeployedBuild
 from trtspec.pipeline.inspection.folder import inspect
+from trtspec.pipeline.plan.alternatives import alternatives
 from trtspec.pipeline.plan.memory import budget, engine_memory
 from trtspec.recipe.loader import load as load_recipe
 from trtspec.serving.completion import NO_END, CompletionRequest
@@ -74,6 +75,12 @@ def built(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     write(bench.folder)
     assert bench.ran() == STEPS
     return bench
+
+
+def test_no_fp8_is_offered_for_an_engine_with_a_head(recipe: Path) -> None:
+    found = alternatives(planned(recipe))
+    assert found
+    assert not [key for one in found for key in one.changes if "quantization" in key]
 
 
 def test_one_engine_drafts_and_verifies(built: Bench) -> None:

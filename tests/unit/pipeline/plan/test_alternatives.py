@@ -28,15 +28,15 @@ def plan(folder: Path, recipe: dict[str, Any], *more: str) -> Any:
     return json.loads(result.stdout)
 
 
-def changed(changes: dict[str, Any]) -> dict[str, Any]:
-    recipe: dict[str, Any] = json.loads(json.dumps(RECIPE))
+def changed(changes: dict[str, Any], of: dict[str, Any] = RECIPE) -> dict[str, Any]:
+    recipe: dict[str, Any] = json.loads(json.dumps(of))
     for key, value in changes.items():
         section = recipe
         *names, last = key.split(".")
         for name in names:
             section = section.setdefault(name, {})
         section[last] = value
-    if "target.quantization.weights" in changes:
+    if "target.quantization.weights" in changes and "engine" not in of:
         recipe["target"]["quantization"] |= CALIBRATION
     return recipe
 
@@ -57,6 +57,22 @@ def test_each_fits_as_it_is_said_to(hub_cache: Path, folder: Path) -> None:
         assert weights == one["weights"]
         # A plan of that recipe may choose wider iterations, which may cost a tenth of the KV cache.
         assert 0.89 * one["tokens"] <= memory["tokens"] <= one["tokens"]
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"engine": {"backend": "vllm"}, "draft": {"model": "Qwen/Qwen2.5-0.5B-Instruct"}},
+        {"engine": {"backend": "tensorrt_llm_pytorch"}, "draft": None, "speculation": {"method": "ngram"}},
+    ],
+    ids=["a draft whose heads 4 ranks cannot share", "a backend that quantizes nothing"],
+)
+def test_a_server_takes_what_is_offered(hub_cache: Path, folder: Path, own: dict[str, Any]) -> None:
+    recipe = {key: value for key, value in (RECIPE | own).items() if value}
+    found = plan(folder, recipe)["alternatives"]
+    assert found
+    for one in found:
+        assert plan(folder, changed(one["changes"], recipe))["memory"]["problem"] is None
 
 
 def test_the_best_comes_first(hub_cache: Path, folder: Path) -> None:
