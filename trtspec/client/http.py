@@ -60,7 +60,11 @@ class Streams:
 
         `sent` is when the request began, for errors.
         """
-        async with _told(sent), self._session.post(url, data=orjson.dumps(body), headers=_JSON) as response:
+        try:
+            content = orjson.dumps(body)
+        except TypeError as error:
+            raise AskError("rejected", "the text is not UTF-8", sent) from error
+        async with _told(sent), self._session.post(url, data=content, headers=_JSON) as response:
             if (status := response.status) != 200:
                 kind = "refused" if status in _BUSY else "rejected" if status < 500 else "failed"
                 problem = f"{status}: {problem_of(await response.text(errors='replace'))}"
