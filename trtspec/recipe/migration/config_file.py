@@ -54,6 +54,6 @@ def with_config(words: Sequence[str], switches: Collection[str], reading: FlagRe
 
 def _flag(key: str, value: Any, switches: Collection[str]) -> tuple[str, Any]:
     """Returns a key's flag, and the value of it; False is the flag that turns it off, if there is one."""
-    if value is False and (off := f"{OFF}{key}") in switches:
+    if value is False and (off := f"{OFF}{key.replace('_', '-')}") in switches:
         return off, True
     return f"--{key}", json.dumps(value) if isinstance(value, dict) else value

@@ -36,7 +36,7 @@ def test_a_file_that_no_server_reads(tmp_path: Path, content: str, problem: str)
     ("key", "passed", "is_chunked"),
     [
         ("enable-chunked-prefill", [], False),
-        ("enable-prefix-caching", ["--no-enable-prefix-caching"], None),
+        ("enable_prefix_caching", ["--no-enable-prefix-caching"], None),
         ("disable-log-stats", [], None),
     ],
 )
