@@ -17,6 +17,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from tests.draft_failures import draft_failures
 from tests.fakes.around import Around
 from tests.fakes.bindings import change_config, stand_in, write_trtllm_engine
 from tests.fakes.clock import Clock, until
@@ -238,7 +239,7 @@ class TestADraftThatFails:
             draft, coordinator = before_each_step(monkeypatch, pair, fail), pair.coordinator()
             said = [await coordinator.complete(ask(prompt, num_draft_tokens=3)) for prompt in PROMPTS]
             assert [delta.token_ids for delta in said] == [build.says(prompt) for prompt in PROMPTS]
-            assert coordinator.stats.fallbacks["draft_failed"] >= 3
+            assert draft_failures(coordinator.stats) >= 3
             assert not coordinator.stats.draft_available
             assert draft.failure == "The engine failed 3 times in a row: the machine has no memory left"
             assert (coordinator.failure, pair.target.failure) == (None, None)
@@ -260,7 +261,7 @@ class TestADraftThatFails:
             await until(begun.is_set)
             for failures in (1, 2, 3):
                 clock.seconds += 2.5
-                await until(lambda number=failures: coordinator.stats.fallbacks["draft_timed_out"] >= number)  # type: ignore[misc]
+                await until(lambda number=failures: draft_failures(coordinator.stats) >= number)  # type: ignore[misc]
             assert (await asked).token_ids == build.says(PROMPTS[0])
             assert not coordinator.stats.draft_available
             may_go_on.set()

@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.command_line import trtspec
+from tests.draft_failures import draft_failures
 from tests.fakes.vocabularies import shuffled_model
 from tests.perf.pair import heldout
 from trtspec.measure.verify.opening import load_build
@@ -85,7 +86,7 @@ def said(
         coordinator = pair.coordinator()
         asked = [replace(request, prompt=prompt) for prompt in heldout(number)]
         answers = await asyncio.gather(*map(coordinator.complete, asked))
-        assert coordinator.stats.fallbacks["draft_failed"] == 0
+        assert draft_failures(coordinator.stats) == 0
         return [answer.token_ids for answer in answers], coordinator.stats.by_origin["engine"]
 
     return asyncio.run(main())

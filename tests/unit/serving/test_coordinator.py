@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import tokenizers
 
+from tests.draft_failures import draft_failures
 from tests.fakes.expected import Cases, assert_is, expect
 from tests.fakes.languages import DRAFT, TARGET, OneShot, Run, by_prompt, chatter, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, agreeing, echo
@@ -162,7 +163,7 @@ def test_a_long_completion_outgrows_the_engines_inputs(run: Run, tokenizer: Toke
                 assert delta.completion is not None
                 assert delta.completion.end_reason is EndReason.LENGTH
                 assert delta.completion.num_output_tokens == 100 - 8 - 10
-                assert coordinator.stats.fallbacks["draft_failed"] == 0
+                assert draft_failures(coordinator.stats) == 0
                 assert target.requests[-1].streaming
                 assert len(target.requests) > 2
 

@@ -12,6 +12,7 @@ import pytest
 import tokenizers
 from hypothesis import HealthCheck, Phase, given, settings
 
+from tests.draft_failures import draft_failures
 from tests.fakes.expected import Expected, assert_is, expect
 from tests.fakes.scripted_executor import ScriptedExecutor
 from tests.fakes.trimming import Trimming, sometimes
@@ -208,13 +209,10 @@ def check_counts(deployment: Deployment, told: list[Told]) -> None:
     check_times(stats, completions(told), are_all=all(end.is_whole for end in told))
 
     failed = sum(fault in (Fault.FAILS, Fault.HANGS) for _, fault in deployment.draft.struck)
-    missed, shadow = (
-        found["draft_failed"] + found["draft_timed_out"]
-        for found in (stats.fallbacks, stats.rollout.shadow_fallbacks)
-    )
-    assert missed + shadow <= failed
+    shadow = stats.rollout.shadow_fallbacks
+    assert draft_failures(stats) + shadow["draft_failed"] + shadow["draft_timed_out"] <= failed
     if all(end.is_whole for end in told) and not world.stands:
-        assert missed == failed
+        assert draft_failures(stats) == failed
     for request in deployment.verifying.requests:
         visit = world.visits[request.input_token_ids[0]]
         assert len(request.draft_token_ids) <= world.longest_draft(visit)

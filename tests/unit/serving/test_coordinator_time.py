@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.draft_failures import draft_failures
 from tests.fakes.clock import Clock, until
 from tests.fakes.languages import TARGET, Run, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, echo
@@ -42,7 +43,7 @@ def test_a_completion_has_a_limit(run: Run, tokenizer: Tokenizer, clock: Clock, 
         with pytest.raises(TimedOut):
             await tasks[1]
         assert engine.in_flight == 0
-        assert coordinator.stats.fallbacks["draft_timed_out"] == 0
+        assert draft_failures(coordinator.stats) == 0
 
     run(main())
 

@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 import tokenizers
 
+from tests.draft_failures import draft_failures
 from tests.fakes.clock import Clock, until
 from tests.fakes.expected import Cases, assert_is, expect
 from tests.fakes.languages import DRAFT, TARGET, OneShot, Run, by_prompt, chatter, drafting_for
@@ -42,7 +43,7 @@ class TestDraft:
             deltas = await asyncio.gather(*(coordinator.complete(request) for request in requests))
             for request, delta in zip(requests, deltas, strict=True):
                 assert_is(delta, expect(request, by_prompt(languages), tokenizer, byte_level.decode))
-            assert coordinator.stats.fallbacks["draft_failed"] > 20
+            assert draft_failures(coordinator.stats) > 20
 
         run(main())
 
@@ -61,14 +62,14 @@ class TestDraft:
             is_down = True
             draft.requests.clear()
             assert (await coordinator.complete(request)).token_ids == whole
-            assert (len(draft.requests), coordinator.stats.fallbacks["draft_failed"]) == (3, 3)
+            assert (len(draft.requests), draft_failures(coordinator.stats)) == (3, 3)
             assert not coordinator.stats.draft_available
             assert (await coordinator.complete(request)).token_ids == whole
             assert len(draft.requests) == 3
 
             clock.seconds += FIRST_REST_S
             assert (await coordinator.complete(request)).token_ids == whole
-            assert (len(draft.requests), coordinator.stats.fallbacks["draft_failed"]) == (4, 4)
+            assert (len(draft.requests), draft_failures(coordinator.stats)) == (4, 4)
 
             is_down = False
             clock.seconds += 2 * FIRST_REST_S
@@ -108,7 +109,7 @@ class TestDraft:
             )
 
             def has_failed(times: int) -> bool:
-                return coordinator.stats.fallbacks["draft_timed_out"] == times
+                return draft_failures(coordinator.stats) == times
 
             for failures in range(1, 4):
                 await until(lambda: draft.in_flight)
@@ -131,7 +132,7 @@ class TestDraft:
                 draft.shutdown()
                 await until(lambda: not draft.in_flight)
             assert (await task).token_ids == list(range(50, 90))
-            assert coordinator.stats.fallbacks["draft_failed"] == 3
+            assert draft_failures(coordinator.stats) == 3
 
         run(main())
 
@@ -191,7 +192,7 @@ class TestTarget:
                     await listen()
                 assert said == list(range(50, 60)) if num_draft_tokens else said == []
                 assert (coordinator.stats.running, coordinator.stats.waiting) == (0, 0)
-                assert coordinator.stats.fallbacks["draft_failed"] == 0
+                assert draft_failures(coordinator.stats) == 0
 
         run(main())
 
