@@ -73,7 +73,7 @@ def state_of(job: JobObject, pods: Sequence[Pod], events: Sequence[Event], names
         return JobState(Phase.CANCELLED, "was deleted in the cluster")
     if job.is_suspended:
         return JobState(Phase.WAITS, f"waits in the queue {job.queue}" if job.queue else "is suspended")
-    if newest is None or newest.phase in ("Failed", "Succeeded"):
+    if newest is None or newest.has_ended:
         refused = [event.message for event in events if event.reason == _DENIED and newest is None]
         reason = denied(job.name, refused[-1], namespace).problem if refused else "waits for a pod"
         return JobState(Phase.WAITS, reason, restarts=job.failed)

@@ -67,6 +67,10 @@ class Pod:
     labels: Mapping[str, str]
 
     @property
+    def has_ended(self) -> bool:
+        return self.phase in ("Failed", "Succeeded")
+
+    @property
     def current(self) -> PodContainer | None:
         """The pod's current container: the first that is not done."""
         for each in self.containers:
@@ -91,7 +95,6 @@ class Pod:
 
 
 _PREPARED = ("ContainerCreating", "PodInitializing")
-_ENDED = ("Failed", "Succeeded")
 _TEMPLATES = ("pod-template-hash", "leaderworkerset.sigs.k8s.io/template-revision-hash")
 
 
@@ -127,7 +130,7 @@ def newest(pods: list[Pod]) -> list[Pod]:
     count only where there are no others: a ReplicaSet replaces them, and does not delete them.
     """
     here = [pod for pod in pods if not pod.is_ending]
-    here = [pod for pod in here if pod.phase not in _ENDED] or here
+    here = [pod for pod in here if not pod.has_ended] or here
     if not here:
         return []
     youngest = max(here, key=lambda pod: (pod.created, pod.name))

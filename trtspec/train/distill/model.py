@@ -97,7 +97,9 @@ def write(model: Module, source: Source, folder: Path) -> None:
         # Tensors that are no weights stay, such as the inverse frequencies of old Llamas. A tied head that is
         # stored too becomes a copy, since safetensors refuses tensors that share memory.
         after = {
-            name: trained[name].detach().to("cpu", value.dtype, copy=True) if name in trained else value
+            name: trained[name].detach().to("cpu", value.dtype, copy=True).contiguous()
+            if name in trained
+            else value
             for name, value in load_file(file).items()
         }
         save_file(after, folder / file.name, metadata={"format": "pt"})

@@ -188,12 +188,12 @@ def test_a_variable_that_allows_longer_texts_is_told(
 @pytest.mark.parametrize(
     "command",
     [
-        "vllm serve $MODELS/big",
-        "docker run -v $MODELS:/models vllm/vllm-openai --model /models/big",
+        "vllm serve $MODEL",
+        "docker run -v $MODEL:/models vllm/vllm-openai --model /models/big",
     ],
 )
 def test_a_variable_of_a_shell_is_asked_for(command: str) -> None:
-    with pytest.raises(TrtspecError, match=r"MODELS/big.*is a variable of a shell"):
+    with pytest.raises(TrtspecError, match=r"MODEL.*is a variable of a shell"):
         recipe_of(command, HERE)
 
 
