@@ -113,7 +113,9 @@ def deploy(cluster: Cluster, values: Values, talk: ClusterTalk, patience_s: floa
             _hand_over(cluster, workload)
         try:
             helm.upgrade(_no_smaller(cluster, values), force=force)
-        except ClusterError:
+        except ClusterError as error:
+            if isinstance(error, RefusedByCluster) and error.answer.is_of_other_helm:
+                raise
             # What was applied before is undone; an error of Helm here would hide the cause.
             with suppress(ClusterError):
                 if before is None:

@@ -12,6 +12,7 @@ from trtspec.base.errors import ClusterError
 _RIGHT = r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)"'
 _LACKS_KIND = "404 page not found|the server could not find the requested resource"
 _PASSING = (429, 502, 503, 504)
+_HELM_IS_BUSY = "another operation .* is in progress"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,11 @@ class ApiRefusal:
     def is_passing(self) -> bool:
         """True if the same request may succeed later."""
         return self.status in _PASSING
+
+    @property
+    def is_of_other_helm(self) -> bool:
+        """True if another Helm is changing the release, so that this one has changed nothing."""
+        return re.search(_HELM_IS_BUSY, self.message) is not None
 
 
 class RefusedByCluster(ClusterError):
@@ -84,7 +90,7 @@ _STATUSES = (
     (401, r"must be logged in|Unauthorized|provide credentials"),
     (403, r"forbidden|denied the request|failed calling webhook"),
     (404, r'namespaces "[^"]+" not found'),
-    (409, r"[Cc]onflict|another operation .* is in progress"),
+    (409, rf"[Cc]onflict|{_HELM_IS_BUSY}"),
     (422, r"is invalid|immutable"),
     (503, r"etcdserver|currently unable to handle|too many requests"),
 )
@@ -193,7 +199,7 @@ _REFUSALS = (
         statuses=(409,),
     ),
     _Known(
-        "another operation .* is in progress",
+        _HELM_IS_BUSY,
         "{message}",
         "wait until it ends, and try again; helm rollback -n {namespace} ends one that was killed",
         statuses=(409,),

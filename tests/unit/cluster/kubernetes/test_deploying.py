@@ -250,9 +250,11 @@ def test_a_release_that_helm_is_changing_names_what_to_do(cli: Cli, emulator: Em
     written = b64encode(gzip.compress(json.dumps(release).encode()))
     secret["data"]["release"] = b64encode(written).decode()
     emulator.put((NAMESPACE, "secrets", ""), secret, is_new=True)
+    before = dict(emulator.stored)
     said = cli.deploy(status=1)
     assert "release/llama: another operation (install/upgrade/rollback) is in progress" in said
     assert "hint: wait until it ends, and try again" in said
+    assert emulator.stored == before
 
 
 def test_no_right_no_namespace_no_credentials(cli: Cli, emulator: Emulator, kubeconfig: Path) -> None:
