@@ -144,7 +144,8 @@ def extra_inputs(endpoint: Endpoint, manner: Manner) -> dict[str, Any]:
 
 
 def read_records(file: Path) -> list[dict[str, Any]]:
-    lines = file.read_text(encoding="utf-8").splitlines()
+    # JSON may hold other ends of lines as they are.
+    lines = file.read_text(encoding="utf-8").split("\n")
     return [json.loads(line) for line in lines if line.strip()]
 
 
