@@ -249,6 +249,15 @@ REFUSED = {
         Guide(GuideType.JSON_SCHEMA, '{"allOf": [{}, {"type": "null"}]}'),
         "allOf of several",
     ),
+    "a choice beside properties": (
+        Guide(GuideType.JSON_SCHEMA, '{"properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}]}'),
+        "anyOf and properties of one schema cannot be followed together",
+    ),
+    "two choices": (
+        Guide(GuideType.JSON_SCHEMA, '{"oneOf": [{}], "$ref": "#/$defs/a", "$defs": {"a": {}}}'),
+        "$ref and oneOf of one schema",
+    ),
+    "a dependence": (Guide(GuideType.JSON_SCHEMA, '{"dependencies": {"a": ["b"]}}'), "dependencies of the"),
     "a schema elsewhere": (
         Guide(GuideType.JSON_SCHEMA, '{"$ref": "https://example.com/a.json"}'),
         "$ref 'https://example.com/a.json' is outside",

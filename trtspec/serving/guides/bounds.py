@@ -19,7 +19,16 @@ _TOO_DEEP = f"it is nested more than {MAX_DEPTH} deep"
 # xgrammar silently ignores these keywords (`cpp/json_schema_converter.cc`), and takes a `$ref` to another
 # document, or `allOf` of several schemas, for any JSON. A client that sends such a schema would get answers
 # that violate it. Keywords that only narrow a value (`multipleOf`, `uniqueItems`, `contains`) are accepted.
-_IGNORED = ("not", "if", "dependentRequired", "dependentSchemas", "$dynamicRef", "$recursiveRef")
+_IGNORED = (
+    *("not", "if", "dependentRequired", "dependentSchemas", "dependencies"),
+    *("$dynamicRef", "$recursiveRef"),
+)
+# Of a schema with one of these it follows only that one, and of two of them only one.
+_ALONE = ("$ref", "anyOf", "oneOf", "allOf")
+_SHAPES = (
+    *("properties", "patternProperties", "additionalProperties", "required"),
+    *("items", "prefixItems", "const", "enum"),
+)
 _NAMED = ("properties", "patternProperties", "$defs", "definitions")
 _LISTED = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _SINGLE = (
@@ -123,6 +132,10 @@ def _check_keywords(part: dict[str, Any]) -> None:
     several = part.get("allOf")
     if isinstance(several, list) and len(several) > 1:
         raise GuideError("allOf of several schemas cannot be followed; merge them")
+    alone = [keyword for keyword in _ALONE if keyword in part]
+    others = [keyword for keyword in (*alone[1:], *_SHAPES) if keyword in part]
+    if alone and others:
+        raise GuideError(f"{alone[0]} and {others[0]} of one schema cannot be followed together; merge them")
 
 
 def _parts(part: dict[str, Any]) -> Iterator[Any]:
