@@ -90,7 +90,7 @@ class Translation:
     @property
     def ratio(self) -> float:
         """The mean number of the draft's tokens for a token of the target, in what was read."""
-        return max(len(self.text), 1) / max(self._num_read, 1)
+        return max(len(self.text), 1) / self._num_read if self._num_read else 1.0
 
     def read(self) -> None:
         """Translates the new tokens of the target."""

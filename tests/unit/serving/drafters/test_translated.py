@@ -219,3 +219,14 @@ def test_with_lookup_the_engine_is_asked_where_nothing_is_found(run: Run) -> Non
     wanted = CompletionRequest(prompt_token_ids=prompt, max_tokens=40, num_draft_tokens=3)
     assert run(coordinator.complete(wanted)).token_ids == answer
     assert all(coordinator.stats.by_origin[origin].num_spec_steps for origin in ("engine", "lookup"))
+
+
+def test_several_tokens_before_every_text_take_no_room_from_a_long_prompt(run: Run) -> None:
+    ours, theirs = served(vocabularies.byte_level([])), served(vocabularies.byte_level([]))
+    theirs.beginning = theirs.encode("ab")
+    prompt, answer = ours.encode("h" * 3000), ours.encode("hello")
+    draft = speaking(theirs, "ab" + "h" * 3000 + "hello")
+    wanted = {"prompt_token_ids": prompt, "max_tokens": 20, "num_draft_tokens": 4}
+    found = run(completed(ours, target_of(ours, prompt, answer), draft, theirs, **wanted))
+    assert found.token_ids == answer
+    assert found.completion.speculation.num_accepted_draft_tokens >= 4

@@ -45,8 +45,9 @@ def load_engines(
     device_thread = DeviceThread()
     shared = SharedWeights() if device == CPU and len(folders) > 1 else None
     kv_tokens = kv_tokens_of(configs, device, shared_bytes(folders, configs) if shared else 0)
-    loaded = [
-        TorchExecutor(
+
+    def load(folder: Path) -> Executor:
+        return TorchExecutor(
             folder,
             device=device,
             device_thread=device_thread,
@@ -54,9 +55,9 @@ def load_engines(
             guides=guides,
             shared=shared,
         )
-        for folder in reversed(folders)
-    ]
-    return loaded[::-1]
+
+    target, *drafts = folders
+    return _beside([load(draft) for draft in drafts], lambda: [load(target)])
 
 
 def _load_inside(
@@ -80,11 +81,18 @@ def load_beside(
     """
     found = find_device(device)
     device_thread = DeviceThread(partial(usable_threads, busy=1)) if found == CPU else _on_gpu()
-    draft_executor = TorchExecutor(draft, device=found, device_thread=device_thread, guides=guides)
+    return _beside(
+        [TorchExecutor(draft, device=found, device_thread=device_thread, guides=guides)], load_target
+    )
+
+
+def _beside(drafts: Sequence[Executor], load_target: Callable[[], Sequence[Executor]]) -> list[Executor]:
+    """Returns the executors of a target and its draft, which is shut down if the target does not load."""
     try:
-        return [*load_target(), draft_executor]
+        return [*load_target(), *drafts]
     except BaseException:
-        draft_executor.shutdown()
+        for draft in drafts:
+            draft.shutdown()
         raise
 
 

@@ -59,8 +59,12 @@ class BatchSize:
 
 
 # On a CPU the keys of a batch must stay in the processor's caches until they are used, and padding of this
-# size costs as much as the calls of another batch. On a GPU the calls cost most.
-SIZES = {"cpu": BatchSize(most=4 << 20, padding=1 << 20), "cuda": BatchSize(sys.maxsize, sys.maxsize)}
+# size costs as much as the calls of another batch. On a GPU the calls cost most, but the padding takes memory
+# that the KV cache's budget does not count.
+SIZES = {
+    "cpu": BatchSize(most=4 << 20, padding=1 << 20),
+    "cuda": BatchSize(most=sys.maxsize, padding=256 << 20),
+}
 
 
 def batches(spans: Iterable[Span], window: int | None, bytes_per_token: int, size: BatchSize) -> list[Batch]:

@@ -87,11 +87,12 @@ class ThreadCount:
         self._pause, self._next_try = _PAUSE_S, 0.0
         self._is_short = False
 
+        self._before = torch.get_num_threads()
         set_threads(most)
 
     def reset(self) -> None:
         """Sets the number of threads that the process began with."""
-        self._set_threads(self.most)
+        self._set_threads(self._before)
 
     def note(self, wall_s: float, cpu_s: float, engine: int, rows: int) -> None:
         """Notes a step of `rows` rows in `wall_s` seconds, `cpu_s` of CPU time; ignores one without rows."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 import pytest
+import torch
 
 from tests.fakes.clock import HandClock
 from trtspec.serving.executor import Response
@@ -180,6 +181,24 @@ def test_a_thread_comes_back_for_whom_joins_later() -> None:
         await play("two")
 
     assert run(main) == ["one", "two"]
+
+
+def test_a_thread_that_has_ended_leaves_the_process_its_number_of_threads() -> None:
+    found: list[int] = []
+
+    def threads() -> int:
+        found.append(torch.get_num_threads())
+        return 1
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        for _ in range(2):
+            device_thread = DeviceThread(threads)
+            device_thread.leave(Engine(device_thread, []))
+    finally:
+        torch.set_num_threads(before)
+    assert found == [3, 3]
 
 
 def test_nobody_is_left_behind_who_never_played() -> None:

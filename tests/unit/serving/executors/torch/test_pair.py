@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from tests.fakes.engine_dir import tiny_llama, write_engine
@@ -198,6 +199,16 @@ def test_a_target_that_does_not_load_takes_the_draft_with_it(
 
     with pytest.raises(EngineLoadError, match="GPU 0: is busy"):
         load_beside(load, folders[1], device.CPU)
+    assert running() == 0
+
+
+def test_nothing_of_a_pair_is_left_where_the_target_does_not_load(
+    folders: tuple[Path, Path], running: Callable[[], int]
+) -> None:
+    weights = folders[0] / "rank0.safetensors"
+    save_file({name: value for name, value in load_file(weights).items() if "ln_f" not in name}, weights)
+    with pytest.raises(EngineLoadError):
+        load_engines(folders)
     assert running() == 0
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from trtspec.serving.executors.torch.spans import Batch, BatchSize, Span, batches
+from trtspec.serving.executors.torch.spans import SIZES, Batch, BatchSize, Span, batches
 
 BYTES = 10
 SIZE = BatchSize(most=1000 * BYTES, padding=300 * BYTES)
@@ -31,6 +31,16 @@ def test_a_long_text_makes_no_padding_for_short_ones() -> None:
     assert split([49] * 5 + [899]) == [[49] * 5, [899]]
     assert split([49, 99, 149, 199]) == [[49, 99, 149, 199]]
     assert split([49, 99, 149, 200]) == [[49, 99, 149], [200]]
+
+
+@pytest.mark.parametrize(
+    ("short", "many", "long"), [(1500, 63, 120_000), (600, 255, 32_000), (600, 255, 120_000)]
+)
+def test_a_long_text_among_many_short_ones_does_not_fill_a_gpu(short: int, many: int, long: int) -> None:
+    layer = 4096  # Llama 3.1 8B in bfloat16
+    spans = [Span(slot, start, 1) for slot, start in enumerate([short] * many + [long])]
+    found = batches(spans, None, layer, SIZES["cuda"])
+    assert [len(batch.spans) for batch in found] == [many, 1]
 
 
 def test_only_spans_of_as_many_rows_are_together() -> None:
