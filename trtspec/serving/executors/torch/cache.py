@@ -10,7 +10,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from trtspec.serving.executors.torch.budget import capacity
+from trtspec.serving.executors.torch.budget import capacity, held
 from trtspec.serving.executors.torch.cache_view import BatchView, CacheView, CausalMask, SequenceView, Sight
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
 from trtspec.serving.executors.torch.kernels.kernel import KernelAttention, KernelView, has_kernels
@@ -46,6 +46,16 @@ class SlotMemory:
             end = start + theirs.shape[2]
             memory.grown(target, end)[:, :, start:end] = theirs
 
+    @torch.inference_mode()
+    def cut(self, slot: int, length: int, longest: int) -> None:
+        """Frees what a sequence of at most `longest` tokens does not need; the first `length` stay."""
+        for memory in (self, *self.beside):
+            old = memory._slots.get(slot, memory._empty)
+            layers, heads, has, size = old.shape
+            if has > (needed := capacity(held(longest))):
+                new = memory._slots[slot] = _memory((layers, heads, needed, size), old)
+                new[:, :, :length] = old[:, :, :length]
+
     def drop(self, slot: int) -> None:
         """Frees the memory of a slot."""
         for memory in (self, *self.beside):
@@ -56,9 +66,9 @@ class SlotMemory:
         old = self._slots.get(slot, self._empty)
         if old.shape[2] >= length:
             return old
-        layers, heads, held, size = old.shape
+        layers, heads, has, size = old.shape
         new = _memory((layers, heads, min(capacity(length), self._max_seq_len), size), old)
-        new[:, :, :held] = old
+        new[:, :, :has] = old
         self._slots[slot] = new
         return new
 

@@ -132,6 +132,7 @@ class Runner:
                 return
             self._waiting.popleft()
             self._begin(sequence, lease, lease.reused)
+            self._cache.cut(lease.slot, lease.reused, sequence.longest)
             self.stats.kv_held = self._slots.busy
             self.stats.kv_most = max(self.stats.kv_most, self._slots.busy)
 

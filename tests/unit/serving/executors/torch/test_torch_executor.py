@@ -266,6 +266,23 @@ def test_memory_is_what_texts_take_and_is_given_back(engine: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_short_text_that_begins_as_a_long_one_gives_the_rest_of_its_memory_back(tmp_path: Path) -> None:
+    model = tiny_llama(max_position_embeddings=1024)
+    engine = write_engine(tmp_path / "long", model, max_input_len=1024, max_seq_len=1024)
+
+    async def main() -> None:
+        executor, large = TorchExecutor(engine, kv_tokens=1024), TorchExecutor(engine)
+        for index, length in enumerate((1014, 200, 820, 200, 620)):
+            text = [1 + index // 2] * 100 + [10 + index] * (length - 100)
+            small, usual = [await ask(each, Request(text, 4)) for each in (executor, large)]
+            assert small.token_ids == usual.token_ids != []
+            assert runner_of(executor)._cache.tokens <= 1.5 * 1024
+        executor.shutdown()
+        large.shutdown()
+
+    asyncio.run(main())
+
+
 def test_the_largest_gap_of_a_stream_while_prompts_arrive(tmp_path: Path) -> None:
     """A token in every step, and bounded rows in each: what time is made of, and the same on each machine."""
     model = tiny_llama(max_position_embeddings=1024)
