@@ -32,10 +32,10 @@ class Tokenizer:
         self.longest_token = max(map(len, inner.get_vocab()), default=1)
 
     @classmethod
-    def load(cls, folder: Path) -> Tokenizer:
+    def load(cls, folder: Path, listed: tuple[int, ...] = ()) -> Tokenizer:
         """Reads `tokenizer.json` and, if present, `tokenizer_config.json` and `generation_config.json`.
 
-        Raises `TokenizerError`.
+        `listed` are the model's end tokens if another file has them. Raises `TokenizerError`.
         """
         path = folder / "tokenizer.json"
         if not path.is_file():
@@ -46,7 +46,7 @@ class Tokenizer:
             raise TokenizerError(str(path), f"not a tokenizer: {error}") from error
         if inner.decoder is None:
             raise TokenizerError(str(path), "has no decoder, so that its tokens cannot be turned into text")
-        return cls(inner, _end_ids(folder, inner))
+        return cls(inner, _end_ids(folder, inner, listed))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Returns the token ids of a text.
@@ -203,14 +203,17 @@ def _without_prefix(stage: Any) -> Any:
     return {key: own[key] if key in own else _without_prefix(value) for key, value in stage.items()}
 
 
-def _end_ids(folder: Path, inner: tokenizers.Tokenizer) -> tuple[int, ...]:
-    """Returns the end tokens of the generation config, the tokenizer's own first, or else only its own."""
+def _end_ids(folder: Path, inner: tokenizers.Tokenizer, known: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the end tokens, `known` or the generation config's, the tokenizer's own first.
+
+    Without any, the tokenizer's own is the only one.
+    """
     own = _read_json(folder / "tokenizer_config.json").get("eos_token")
     content = own.get("content") if isinstance(own, dict) else own
     own_id = inner.token_to_id(content) if isinstance(content, str) else None
 
     path = folder / "generation_config.json"
-    listed = _read_json(path).get("eos_token_id")
+    listed = list(known) or _read_json(path).get("eos_token_id")
     if listed is None:
         return () if own_id is None else (own_id,)
     ids = listed if isinstance(listed, list) else [listed]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trtspec.base.errors import EngineError, ModelError, RecipeError
+from trtspec.base.errors import ModelError, RecipeError
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
 from trtspec.methods.method import TRANSLATES
@@ -13,8 +13,8 @@ from trtspec.models.pair import compare, read_member, refuse
 from trtspec.models.source import DTYPES, Source
 from trtspec.pipeline.plan.resolved import MAX_DRAFT_LEN
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.serving.errors import TokenizerError
 from trtspec.serving.tokenizer import Tokenizer
+from trtspec.train.tune.answer import tokenizer_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class TrainingPair:
 def read_target(loaded: LoadedRecipe, watch: Progress) -> TrainingPair:
     """Reads the target of a head, with its weights."""
     location, revision = loaded.locations[Role.TARGET], loaded.recipe.target.revision
-    target = read_member(fetch(location, revision, watch))
-    return _pair(loaded, target.source, None)
+    target = read_member(fetch(location, revision, watch)).source
+    return TrainingPair(loaded, target, None, tokenizer_of(target))
 
 
 def read_pair(loaded: LoadedRecipe, watch: Progress) -> TrainingPair:
@@ -72,7 +72,7 @@ def read_pair(loaded: LoadedRecipe, watch: Progress) -> TrainingPair:
     target, draft = read_member(folders[Role.TARGET]), read_member(folders[Role.DRAFT])
     refuse(str(loaded.path), compare(target, draft, loaded.recipe.engine.max_seq_len), loaded.recipe.backend)
     _check_trainable(draft.source)
-    return _pair(loaded, target.source, draft.source)
+    return TrainingPair(loaded, target.source, draft.source, tokenizer_of(target.source))
 
 
 def _check_trainable(source: Source) -> None:
@@ -82,12 +82,3 @@ def _check_trainable(source: Source) -> None:
         found = f"is quantized by {source.scheme.method}" if source.scheme else f"has weights of {other[0]}"
         repair = "train the unquantized model; a build quantizes the result"
         raise ModelError(source.folder, f"{found}, and cannot be trained", repair)
-
-
-def _pair(loaded: LoadedRecipe, target: Source, draft: Source | None) -> TrainingPair:
-    try:
-        tokenizer = Tokenizer.load(target.folder)
-    except TokenizerError as error:
-        raise EngineError(error.path, error.problem) from error
-    tokenizer.end_ids = target.end_ids or tokenizer.end_ids
-    return TrainingPair(loaded, target, draft, tokenizer)

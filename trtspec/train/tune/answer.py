@@ -8,8 +8,10 @@ from math import isfinite
 from pathlib import Path
 
 from trtspec.base.digest import digest_of
-from trtspec.base.errors import DatasetError
+from trtspec.base.errors import DatasetError, EngineError
 from trtspec.measure.workloads.recorded import Recorded
+from trtspec.models.source import Source
+from trtspec.serving.errors import TokenizerError
 from trtspec.serving.executor import SamplingConfig
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -44,6 +46,17 @@ class RecordedAnswer:
         """Identifies the answer."""
         sampling = [getattr(self.sampling, name) for name in _OPTIONS]
         return digest_of([self.prompt, self.tokens, self.stopped, sampling])
+
+
+def tokenizer_of(target: Source) -> Tokenizer:
+    """Returns the target's tokenizer with the end tokens of a served pair, the one that it reports first.
+
+    Raises EngineError for a tokenizer that cannot be served.
+    """
+    try:
+        return Tokenizer.load(target.folder, target.end_ids)
+    except TokenizerError as error:
+        raise EngineError(error.path, error.problem) from error
 
 
 def in_tokens(recorded: Recorded, tokenizer: Tokenizer, source: Path) -> RecordedAnswer:

@@ -27,9 +27,9 @@ class Kept:
         """Returns the file of a target's answers; its name depends on their inputs."""
         return self.folder / f"answers-{_short(what)}.jsonl"
 
-    def choices(self, draft: str) -> KeptChoices:
-        """Returns the choices for each answer of the draft with this digest."""
-        return KeptChoices(self.folder / f"choices-{_short(draft)}.jsonl")
+    def choices(self, draft: str, end_ids: tuple[int, ...]) -> KeptChoices:
+        """Returns the choices for each answer of the draft with this digest, which ends with `end_ids`."""
+        return KeptChoices(self.folder / f"choices-{_short([draft, end_ids])}.jsonl")
 
     def costs(self, *what: Any) -> DraftLengthCosts | None:
         """Returns the measured costs for this digest; None if there are none."""

@@ -17,8 +17,7 @@ from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe, model_location
 from trtspec.serving.executors.torch.device import find_device
 from trtspec.serving.executors.torch.pair import load_engines
-from trtspec.serving.tokenizer import Tokenizer
-from trtspec.train.tune.answer import RecordedAnswer, in_tokens, mixed
+from trtspec.train.tune.answer import RecordedAnswer, in_tokens, mixed, tokenizer_of
 from trtspec.train.tune.candidate import CandidateDraft, Precision, candidates
 from trtspec.train.tune.costing import ForecastCosts, MeasuredCosts
 from trtspec.train.tune.kept import Kept
@@ -83,8 +82,7 @@ class Session:
         self._loaded, self._wanted, self._longest, self._count = loaded, wanted, longest, count
         self._kept, self._workshop = Kept(work), Workshop(loaded, work, longest, watch)
         self._work, self._source = work, self._workshop.source()
-        self._tokenizer = Tokenizer.load(self._source.folder)
-        self._tokenizer.end_ids = self._source.end_ids
+        self._tokenizer = tokenizer_of(self._source)
         options = self._workshop.plan(ALONE).resolved.target.options
         self._max_seq_len = options.max_seq_len
         if wanted.streams > options.max_batch_size:
@@ -139,8 +137,8 @@ class Session:
             costing = MeasuredCosts(self._workshop, self._kept, *load, self._count)
         else:
             costing = ForecastCosts(self._workshop, answers, wanted.streams, self._longest)
-        source = self._source
-        told = DraftOracle(self._workshop, self._kept, find_device(None), source.vocab_size, source.end_ids)
+        size, end_ids = self._source.vocab_size, self._tokenizer.end_ids
+        told = DraftOracle(self._workshop, self._kept, find_device(None), size, end_ids)
         tuner = Tuner(self._loaded.recipe, answers, self._longest, costing, told, self._count)
         found = tuner.standings(standing)
         return outcome(found, len(answers), wanted.streams, is_measured=is_measured)

@@ -37,7 +37,8 @@ class DraftOracle:
         """Returns the draft's choices for each answer; raises what building it raises."""
         built = self._workshop.draft(draft)
         if draft != self._draft:
-            self._draft, self._forced, self._known = draft, None, self._kept.choices(built.digest)
+            self._draft, self._forced = draft, None
+            self._known = self._kept.choices(built.digest, self._end_ids[:1])
         assert self._known is not None
         found = []
         for answer in answers:

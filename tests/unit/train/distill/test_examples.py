@@ -10,8 +10,12 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
+from trtspec.base.progress import no_progress
+from trtspec.recipe.loader import load
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.train.distill.examples import Example, collate, examples_of
+from trtspec.train.distill.pair import read_pair, read_target
+from trtspec.train.distill.settings import DistillationOptions
 from trtspec.train.tune.answer import RecordedAnswer
 
 
@@ -43,3 +47,14 @@ def test_the_end_is_learned_where_the_target_ended(llama_folder: Callable[..., P
     assert cut == Example((2, 3, 4, 50, 51), 3)
     assert ended == Example((2, 3, 4, 50, 51, end), 3)
     assert too_long == Example((2, 3, 4, 50, 51, 52, 53, 54), 3)
+
+
+def test_the_end_is_the_one_that_serving_reports(toy: DistillationOptions, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    (target / "generation_config.json").write_text('{"eos_token_id": [0, 1]}')
+    own = Tokenizer.load(target).id_of("</s>")
+
+    for read in (read_pair, read_target):
+        tokenizer = read(load(toy.recipe), no_progress).tokenizer
+        (example,) = examples_of([answer(3, 2, stopped=True)], tokenizer, 8)
+        assert (example.token_ids[-1], set(tokenizer.end_ids)) == (own, {0, 1})

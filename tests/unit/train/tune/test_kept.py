@@ -10,17 +10,18 @@ from trtspec.train.tune.kept import Kept
 
 def test_choices_are_found_again_but_for_the_one_that_broke_off(tmp_path: Path) -> None:
     kept = Kept(tmp_path / "work")
-    choices = kept.choices("draft")
+    choices = kept.choices("draft", (7,))
     choices.put("first", [1, 2])
     choices.put("second", [3, -1])
     (file,) = (tmp_path / "work").iterdir()
     file.write_bytes(file.read_bytes()[:-3])
-    again = kept.choices("draft")
+    again = kept.choices("draft", (7,))
     assert (again.get("first"), again.get("second")) == ([1, 2], None)
     again.put("second", [4])
-    last = kept.choices("draft")
+    last = kept.choices("draft", (7,))
     assert (last.get("first"), last.get("second")) == ([1, 2], [4])
-    assert kept.choices("other").get("first") is None
+    assert kept.choices("other", (7,)).get("first") is None
+    assert kept.choices("draft", (8,)).get("first") is None
 
 
 def test_costs_are_those_of_what_they_were_measured_of(tmp_path: Path) -> None:

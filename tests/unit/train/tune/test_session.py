@@ -103,6 +103,29 @@ def test_the_best_draft_is_found_and_written(pair_recipe: Path, prompts: Path) -
 
 
 @pytest.mark.usefixtures("cheap")
+@pytest.mark.parametrize("listed", [[0, 1], None])
+def test_a_draft_ends_with_the_token_that_a_served_pair_ends_with(
+    pair_recipe: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch, listed: list[int] | None
+) -> None:
+    """The tokenizer's own, whatever the order of the model's, and also where the model names none."""
+    for folder in ("target", "draft"):
+        for file in ("config.json", "generation_config.json"):
+            path = pair_recipe.parent / folder / file
+            path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": listed}))
+    asked = list[tuple[int, ...]]()
+
+    def noted(self: forced.Forced, engine: Path, device: str, size: int, end_ids: tuple[int, ...]) -> None:
+        asked.append(end_ids)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(forced.Forced, "__init__", noted)
+    words = ("--work", pair_recipe.parent / "work", "--method", "draft_model", "--longest", 1)
+    assert trtspec("tune", pair_recipe, "--workload", prompts, *words).returncode == 130
+    own = Tokenizer.load(pair_recipe.parent / "target").id_of("</s>")
+    assert [ends[:1] for ends in asked] == [(own,)]
+
+
+@pytest.mark.usefixtures("cheap")
 def test_a_second_run_measures_nothing_again(
     pair_recipe: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
