@@ -20,6 +20,7 @@ def publish(made: Path, path: Path) -> None:
         _sync(item)
     replaced = path.with_name(f".{path.name}{REPLACED}")
     if path.is_dir():
+        remove(replaced)
         path.rename(replaced)
     made.rename(path)
     _sync(path.parent)

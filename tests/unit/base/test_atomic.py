@@ -18,6 +18,15 @@ def test_a_folder_takes_the_place_of_another(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*")] == ["engine", "new"]
 
 
+def test_a_folder_takes_the_place_of_one_whose_run_was_killed_before_it_tidied_up(tmp_path: Path) -> None:
+    folder, replaced = tmp_path / "draft", tmp_path / ".draft.replaced"
+    for path in (folder, replaced, temporary(folder)):
+        path.mkdir()
+        (path / path.name).touch()
+    publish(temporary(folder), folder)
+    assert [path.name for path in tmp_path.rglob("*")] == ["draft", ".draft.partial"]
+
+
 def test_a_file_takes_the_place_of_another(tmp_path: Path) -> None:
     for text in ("old", "new"):
         write_atomically(tmp_path / "sub/file.json", text)
