@@ -72,7 +72,8 @@ def change(before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]) 
     """Returns the ratio of a share after the training to the share before, from (part, whole) of each answer.
 
     The variance is that of the logarithm of a ratio of two ratios, linearized (Cochran, "Sampling
-    techniques", section 6.19). So an answer's effect on both sides does not widen the interval.
+    techniques", section 6.19). So an answer's effect on both sides does not widen the interval. A single
+    answer with a whole gives no variance.
     """
     old, tried, new, tried_anew = (
         sum(pair[side] for pair in pairs) for pairs in (before, after) for side in (0, 1)
@@ -80,7 +81,7 @@ def change(before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]) 
     if not (old and new):
         return Interval(math.inf if new else 0.0, 0.0, math.inf)
     value = (new / tried_anew) / (old / tried)
-    if len(before) < 2:
+    if sum(max(first[1], then[1]) > 0 for first, then in zip(before, after, strict=True)) < 2:
         return Interval(value, 0.0, math.inf)
     parts = [
         then[0] / new - then[1] / tried_anew - first[0] / old + first[1] / tried

@@ -8,7 +8,6 @@ that was killed at any moment continues there. Results of changed inputs get ano
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -34,6 +33,7 @@ from trtspec.train.distill.pair import TrainingPair, read_pair, read_target
 from trtspec.train.distill.settings import DistillationOptions
 from trtspec.train.distill.training import Checkpoints, num_steps, train
 from trtspec.train.tune.answer import RecordedAnswer
+from trtspec.train.tune.outcome import finite
 from trtspec.train.tune.replay import Choices
 
 RECORD = "distillation.json"
@@ -204,5 +204,5 @@ def _acceptance(measured: AcceptanceEstimate | None) -> dict[str, Any] | None:
     }
 
 
-def _estimate(estimate: Interval | None) -> dict[str, float] | None:
-    return asdict(estimate) if estimate and math.isfinite(estimate.high) else None
+def _estimate(estimate: Interval | None) -> Any:
+    return finite(asdict(estimate)) if estimate else None

@@ -142,16 +142,16 @@ def _standing(standing: CandidateResult, found: TuneOutcome) -> dict[str, Any]:
     }
     if run:
         values["costs"] = asdict(run.costs)
-        values["scores"] = [_finite(asdict(score)) for score in run.scores]
+        values["scores"] = [finite(asdict(score)) for score in run.scores]
     return values
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """Returns plain data in which infinite bounds are None, since JSON has no infinity."""
     if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     return None if value == math.inf else value
 
 

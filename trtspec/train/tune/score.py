@@ -146,11 +146,11 @@ def ratio(wholes: Sequence[float], parts: Sequence[float], relative_error: float
 
     The variance is the jackknife's, of a ratio of means (Cochran, "Sampling techniques", section 6.17), and
     the interval Student's, of the logarithm. `relative_error` is the standard error of a factor that all
-    pairs share. A single answer gives no variance.
+    pairs share. A single answer with a part gives no variance.
     """
     y, x = np.asarray(wholes, float), np.asarray(parts, float)
     value, count = float(y.sum() / x.sum()), len(y)
-    if count < 2:
+    if np.count_nonzero(x) < 2:
         return Interval(value, 0.0, math.inf)
     residuals = (y - value * x) / (1 - x / x.sum())
     own = math.sqrt((count - 1) / count * float((residuals**2).sum())) / float(y.sum()) if y.sum() else 0.0

@@ -8,7 +8,8 @@ import random
 import numpy as np
 import pytest
 
-from trtspec.train.distill.acceptance import change
+from trtspec.train.distill.acceptance import change, measure
+from trtspec.train.tune.answer import RecordedAnswer
 
 Shares = list[tuple[int, int]]
 
@@ -50,3 +51,18 @@ def test_what_says_nothing() -> None:
     assert change([(0, 9), (0, 9)], [(3, 9), (1, 9)]).high == math.inf
     alone = change([(3, 9)], [(6, 9)])
     assert (alone.value, alone.low, alone.high) == (2.0, 0.0, math.inf)
+
+
+def test_one_answer_with_drafts_says_nothing_about_others() -> None:
+    """The other answer leaves no room for a draft."""
+    answers = [
+        RecordedAnswer(str(count), "", (1,), tuple(range(3, 3 + count)), stopped=False) for count in (6, 1)
+    ]
+    found = measure(answers, [[[3, 4, 5, 9, 7, 8]] * 4, [[3]] * 4], 4)
+    assert found
+    assert [tally.drafted > 0 for tally in found.tallies] == [True, False]
+    for interval in (found.per_token, found.of_drafted):
+        assert 0 < interval.value < 1
+        assert (interval.low, interval.high) == (0.0, math.inf)
+    changed = change([(3, 5), (0, 0)], [(4, 5), (0, 0)])
+    assert (changed.low, changed.high) == (0.0, math.inf)

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from tests.unit.train.distill.conftest import PROMPT, SETTINGS, Run, speak
+from tests.unit.train.distill.conftest import PROMPT, SETTINGS, Run, recorded, speak
 from trtspec.base.errors import DatasetError, ModelError, PairError, TrainingError
 from trtspec.base.progress import Advance
 from trtspec.measure.workloads.recorded import Recorded, append_recorded
@@ -183,6 +183,20 @@ def test_what_bench_asked_twice_counts_once(toy: DistillationOptions, run: Run) 
 
     counts = len(found.answers.learned), len(found.answers.held_out), found.answers.left_out
     assert counts == (8, 6, 28)
+
+
+def test_a_share_that_one_answer_tells_has_no_interval(
+    toy: DistillationOptions, run: Run, tmp_path: Path
+) -> None:
+    held_out = tmp_path / "one.jsonl"
+    short = Recorded("short", prompt_token_ids=(9, 8, 7), answer_token_ids=(6,))
+    append_recorded(held_out, [*recorded([1000]), short])
+
+    found = run(toy, held_out=str(held_out), settings=replace(SETTINGS, epochs=1))
+
+    assert found.after
+    told = json.loads((found.folder / "distillation.json").read_text())["acceptance"]["after"]["per_token"]
+    assert told == {"value": found.after.per_token.value, "low": 0.0, "high": None}
 
 
 def test_a_prompt_that_is_held_out_is_not_learned(toy: DistillationOptions, run: Run) -> None:

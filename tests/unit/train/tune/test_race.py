@@ -91,3 +91,9 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
 def test_one_answer_says_nothing() -> None:
     found = ratio([10], [5])
     assert (found.value, found.low, found.high) == (2.0, 0.0, math.inf)
+
+
+def test_one_answer_with_a_part_says_nothing_either() -> None:
+    for wholes, parts in (([10, 0], [5, 0]), ([0, 10, 0], [0, 5, 0])):
+        found = ratio(wholes, parts)
+        assert (found.value, found.low, found.high) == (2.0, 0.0, math.inf)
