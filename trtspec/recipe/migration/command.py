@@ -12,7 +12,6 @@ from typing import Any
 from trtspec.base.errors import TrtspecError
 from trtspec.base.flags import is_flag
 
-_SEPARATORS = frozenset({"\n", ";", "&", "&&", "|", "||"})
 _PUNCTUATION = ";&|<>\n"
 _BOOLEANS = ("true", "false")
 _SEVERAL = ("+", "*", "?")
@@ -94,12 +93,12 @@ def split(text: str) -> list[list[str]]:
         raise TrtspecError("the command", problem, "close what was opened: a quote, or a last \\") from None
     is_redirected = False
     for word in words:
-        if word in _SEPARATORS or set(word) == {"\n"}:
-            commands.append([])
+        if word and set(word) <= set(_PUNCTUATION):
+            is_redirected = not {"<", ">"}.isdisjoint(word)
+            if not is_redirected:
+                commands.append([])
         elif is_redirected:
             is_redirected = False
-        elif word[:1] in ("<", ">") and set(word) <= set(_PUNCTUATION):
-            is_redirected = True
         else:
             commands[-1].append(word)
     found: list[list[str]] = []

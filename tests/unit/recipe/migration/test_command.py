@@ -16,7 +16,9 @@ TEXTS = (
     'vllm serve a \\\n  --x \'{"k": 1, "l": "m n"}\' \\\n  -tp 2',
     "A=1 vllm serve 'a b' \"c d\" e\\ f",
     "one --x=1  # don't\ntwo; three && four",
-    "server --x 1 > /tmp/log 2>&1 &",
+    "server --x 1 > /dev/null 2>&1 &",
+    "server --x a b &> /dev/null",
+    "server --x a b &>> /dev/null --y",
     "a --model [ngram] --y *",
 )
 
@@ -27,11 +29,18 @@ def test_words_are_those_of_a_shell(text: str) -> None:
     """Each command is made a function's arguments, with `set -f` against patterns, and no program runs."""
     commands = split(text)
     names = {words[0] for words in commands if "=" not in words[0]} | {"vllm"}
-    functions = "".join(f'{name}() {{ printf "%s\\0" {name} "$@"; printf "\\1\\0"; }}; ' for name in names)
-    script = f"set -f; exec 3>&1; {functions}{text.replace('/tmp/log 2>&1 &', '/dev/fd/3')}"
+    functions = "".join(
+        f'{name}() {{ printf "%s\\0" {name} "$@" >&3; printf "\\1\\0" >&3; }}; ' for name in names
+    )
+    script = f"set -f; exec 3>&1; {functions}{text}"
     told = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout
     wanted = [line.split("\0")[:-1] for line in told.removesuffix("\1\0").split("\1\0")]
     assert [[word for word in words if word != "A=1"] for words in commands] == wanted
+
+
+@pytest.mark.parametrize("pipe", ["|", "|&", "||", ";", "&"])
+def test_a_pipe_of_any_kind_ends_a_command(pipe: str) -> None:
+    assert split(f"vllm serve a {pipe} tee log") == [["vllm", "serve", "a"], ["tee", "log"]]
 
 
 @pytest.mark.parametrize("text", ["vllm serve 'a", 'vllm "', "vllm \\"])
