@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trtspec.base.digest import digest_of
 from trtspec.base.errors import DatasetError, RecipeError
 from trtspec.base.progress import Progress
 from trtspec.measure.workloads.recorded import read_recorded
@@ -81,9 +82,10 @@ class Session:
         longest = wanted.longest or recipe.speculation.max_draft_len or LONGEST
         self._loaded, self._wanted, self._longest, self._count = loaded, wanted, longest, count
         self._kept, self._workshop = Kept(work), Workshop(loaded, work, longest, watch)
-        self._work, self._source = work, self._workshop.source()
+        plan = self._workshop.plan(ALONE)
+        self._work, self._commit, self._source = work, plan.facts.target.revision, plan.facts.target.source
         self._tokenizer = tokenizer_of(self._source)
-        options = self._workshop.plan(ALONE).resolved.target.options
+        options = plan.resolved.target.options
         self._max_seq_len = options.max_seq_len
         if wanted.streams > options.max_batch_size:
             problem = f"serves {options.max_batch_size} texts at once, not {wanted.streams}"
@@ -164,9 +166,15 @@ class Session:
         return Encoder(self._source.folder, Path("workload"), self._max_seq_len + 1, chat_template=True)
 
     def _of_layers(self, written: str) -> CandidateDraft:
-        """Returns the draft made of some layers, given their count or their numbers."""
+        """Returns the draft made of some layers, given their count or their numbers.
+
+        The name of its folder tells the targets apart that the recipe had.
+        """
         count = self._source.num_hidden_layers
         layers = tuple(map(int, written.split(",")))
         if "," not in written:
             layers = spread(min(layers[0], count), count)
-        return CandidateDraft(self._work / f"layers-{'-'.join(map(str, layers))}", layers=layers)
+        stats = [(file.name, file.stat()) for file in self._source.files]
+        files = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+        target = digest_of(self._commit or [str(self._source.folder), files])[:8]
+        return CandidateDraft(self._work / f"layers-{'-'.join(map(str, layers))}-of-{target}", layers=layers)

@@ -11,8 +11,9 @@ from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
 from trtspec.checkpoint.layers.folder import write_model
 from trtspec.methods.any_method import WITHOUT_MODEL
+from trtspec.models.download import fetch
 from trtspec.models.layers import of_layers
-from trtspec.models.source import Source
+from trtspec.models.source import read_source
 from trtspec.pipeline.build.plan import BuildPlan, make_plan
 from trtspec.pipeline.run.runner import run
 from trtspec.pipeline.steps import build, check_pair, choose_layers, convert, copy_tokenizer
@@ -62,10 +63,6 @@ class Workshop:
         """Builds a draft's engine; raises PairError for one that does not fit, and what a build raises."""
         return self._built(Candidate(DRAFT_MODEL.kind, draft), Role.DRAFT, check_pair.KIND)
 
-    def source(self) -> Source:
-        """Reads the target's description from its files."""
-        return self.plan(ALONE).facts.target.source
-
     def _built(self, candidate: Candidate, role: Role, other: str) -> Built:
         if candidate in self._known:
             return self._known[candidate]
@@ -91,7 +88,9 @@ class Workshop:
         """Writes the recipe of a candidate, with the original paths of models and texts."""
         loaded, draft = self._loaded, candidate.draft
         if draft and draft.layers and isinstance(draft.location, Path):
-            write_model(of_layers(self.source(), draft.layers), draft.location)
+            # A plan has only the headers of a Hub model that no step has read yet.
+            target = fetch(loaded.locations[Role.TARGET], loaded.recipe.target.revision, self._watch)
+            write_model(of_layers(read_source(target), draft.layers), draft.location)
         name = digest_of([candidate.method, draft and [str(draft.location), draft.precision]])[:16]
         path = self._folder / f"{name}.yaml"
         changes = {

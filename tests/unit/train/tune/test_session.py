@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.command_line import trtspec
-from tests.unit.train.tune.made import costs
 from trtspec.measure.workloads.recorded import Recorded, append_recorded, read_recorded
 from trtspec.recipe.loader import load
 from trtspec.serving.coordinator import Coordinator
@@ -20,24 +19,6 @@ from trtspec.train.tune.answer import RecordedAnswer
 from trtspec.train.tune.candidate import candidates
 from trtspec.train.tune.race import FEWEST
 from trtspec.train.tune.session import Session
-
-
-@pytest.fixture
-def prompts(tmp_path: Path) -> Path:
-    file = tmp_path / "prompts.jsonl"
-    rows = [{"category": "ab"[n % 2], "prompt": f"{n} of them" * 3, "max_tokens": 24} for n in range(10)]
-    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return file
-
-
-@pytest.fixture
-def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds of the engine for next to nothing, in place of times of this machine."""
-
-    def said(self: calibration.CostMeasurement, advance: Any) -> Any:
-        return costs(0.05)
-
-    monkeypatch.setattr(calibration.CostMeasurement, "costs", said)
 
 
 def tune(recipe: Path, *words: object) -> dict[str, Any]:
