@@ -95,7 +95,7 @@ def _recorded(pair: TrainingPair, render: Render, name: str) -> tuple[list[Recor
 
 
 def _in_tokens(found: Sequence[Recorded], pair: TrainingPair, source: str | Path) -> list[RecordedAnswer]:
-    answers = [in_tokens(recorded, pair.tokenizer, Path(source)) for recorded in found]
+    answers = in_tokens(found, pair.tokenizer, Path(source))
     size = min(model.vocab_size for model in (pair.target, pair.draft) if model)
     for answer in answers:
         if (largest := max((*answer.prompt, *answer.tokens))) >= size:

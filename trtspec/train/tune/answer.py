@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from math import isfinite
 from pathlib import Path
@@ -59,11 +59,18 @@ def tokenizer_of(target: Source) -> Tokenizer:
         raise EngineError(error.path, error.problem) from error
 
 
-def in_tokens(recorded: Recorded, tokenizer: Tokenizer, source: Path) -> RecordedAnswer:
-    """Returns a recorded answer in tokens; the target's tokenizer encodes text.
+def in_tokens(recorded: Sequence[Recorded], tokenizer: Tokenizer, source: Path) -> list[RecordedAnswer]:
+    """Returns recorded answers in tokens; the target's tokenizer encodes text.
 
     Raises `DatasetError`, naming `source`, for text that cannot be encoded and for unknown options.
     """
+    is_text = any(answer.answer_token_ids is None for answer in recorded)
+    within = tokenizer.within() if is_text else tokenizer
+    return [_in_tokens(answer, tokenizer, within, source) for answer in recorded]
+
+
+def _in_tokens(recorded: Recorded, tokenizer: Tokenizer, within: Tokenizer, source: Path) -> RecordedAnswer:
+    """Returns a recorded answer in tokens; `within` encodes its text, which continues the prompt."""
     place = f"{source}: {recorded.name}"
     if unknown := sorted(set(recorded.sampling) - set(_OPTIONS)):
         raise DatasetError(
@@ -74,7 +81,7 @@ def in_tokens(recorded: Recorded, tokenizer: Tokenizer, source: Path) -> Recorde
         if not prompt:
             prompt = tuple(tokenizer.encode(recorded.prompt or ""))
         if tokens is None:
-            tokens = tuple(tokenizer.encode(recorded.text or "", add_special_tokens=False))
+            tokens = tuple(within.encode(recorded.text or "", add_special_tokens=False))
     except UnicodeEncodeError as error:
         half = error.object[error.start]
         raise DatasetError(place, f"its text has half a character, {half!r}") from None

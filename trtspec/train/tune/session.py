@@ -102,7 +102,7 @@ class Session:
         for number, one in enumerate(found if chat else ()):
             if not one.prompt_token_ids and one.prompt is not None:
                 found[number] = replace(one, prompt_token_ids=tuple(encode(one.prompt)))
-        answers = [in_tokens(answer, self._tokenizer, file) for answer in found]
+        answers = in_tokens(found, self._tokenizer, file)
         size = self._source.vocab_size
         for answer in answers:
             if (largest := max((*answer.prompt, *answer.tokens))) >= size:
@@ -123,7 +123,7 @@ class Session:
                 found = record(file, prompts, asking, engine, self._tokenizer, advance)
             finally:
                 engine.shutdown()
-        return self._chosen([in_tokens(answer, self._tokenizer, file) for answer in found], file, len(found))
+        return self._chosen(in_tokens(found, self._tokenizer, file), file, len(found))
 
     def outcome(self, answers: Sequence[RecordedAnswer]) -> TuneOutcome:
         """Measures every candidate on the answers; raises what building the target raises."""
