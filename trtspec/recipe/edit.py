@@ -22,21 +22,41 @@ Pair = tuple[yaml11.Node, yaml11.Node]
 def edit(text: str, changes: Mapping[str, Any], path: Path) -> str:
     """Returns the recipe's text with new values at dotted keys; None removes a key.
 
-    It adds missing sections, and reads the result again. Raises `RecipeError` for `path` if the result has
-    other values than it should, for example because a changed value is an alias.
+    It adds missing sections, removes those that a removed key leaves empty, and reads the result again.
+    Raises `RecipeError` for `path` if the result has other values than it should, for example because a
+    changed value is an alias.
     """
     before = read(text.encode())
     wanted, after = before.values, None
     with suppress(Unreadable, yaml11.YAMLError):
         for key, value in changes.items():
-            _set(wanted, key.split("."), value)
-            text = _changed(text, key.split("."), value)
+            keys = (_emptied(key, wanted) if value is None else key).split(".")
+            _set(wanted, keys, value)
+            text = _changed(text, keys, value)
         after = read(text.encode())
     if after is None or after.values != wanted or len(after.findings) > len(before.findings):
         written = ", ".join(f"{key}: {flow(value)}" for key, value in changes.items())
         problem = "is written in a way that trtspec cannot change without changing more"
         raise RecipeError(path, [Finding("", problem, f"write it by hand: {written}")])
     return text
+
+
+def value_of(key: str, values: Mapping[str, Any]) -> Any:
+    """Returns the value of a dotted key; None if there is none."""
+    found: Any = values
+    for name in key.split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def _emptied(key: str, values: Mapping[str, Any]) -> str:
+    """Returns the key, or the largest section that would be empty without it.
+
+    A recipe that says nothing in a section is refused.
+    """
+    section, _, name = key.rpartition(".")
+    others = value_of(section, values)
+    return _emptied(section, values) if isinstance(others, dict) and others.keys() == {name} else key
 
 
 def _set(values: dict[str, Any], keys: list[str], value: Any) -> None:

@@ -63,6 +63,11 @@ def test_a_section_leaves_with_its_lines() -> None:
         ("a: |\n  text\n", {"b": 1}, "a: |\n  text\nb: 1\n"),
         ("a: 1", {"b.c.d": "5"}, "a: 1\nb:\n  c:\n    d: '5'"),
         ("a: 1\n", {"b.c": None}, "a: 1\n"),
+        ("a: {b: 1}  # x\nc: 2\n", {"a.b": None}, "c: 2\n"),
+        ("a: {\n  b: 1,\n}\nc: 2\n", {"a.b": None, "c": 3}, "c: 3\n"),
+        ("a:\n  b:\n    c: 1  # why\nd: 2\n", {"a.b.c": None}, "d: 2\n"),
+        ("a:\n  b:\n    c: 1\n  d: 2\n  # end\n", {"a.b.c": None}, "a:\n  d: 2\n  # end\n"),
+        ("a:\n  b: 1\n  # c: 2\nd: 2\n", {"a.b": None}, "  # c: 2\nd: 2\n"),
     ],
 )
 def test_every_way_to_write_a_mapping(before: str, changes: dict[str, Any], after: str) -> None:
@@ -90,7 +95,7 @@ def test_what_would_change_more_is_refused() -> None:
     ("text", "changes"),
     [
         ("target: &model\n  model: a\ndraft: *model\nname: x\n", {"draft": {"model": "b"}, "engine.k": 1}),
-        ("engine: {\n  k: 4,\n}\nname: x\n", {"engine.k": None, "name": "y"}),
+        ("draft: &model {model: a}\ntarget: *model\nname: x\n", {"draft": None, "name": "y"}),
     ],
 )
 def test_a_change_that_leaves_no_yaml_for_the_next_one_is_refused(text: str, changes: dict[str, Any]) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 from trtspec.backends.table import backend_named
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
-from trtspec.recipe.edit import edit
+from trtspec.recipe.edit import edit, value_of
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.migration.settling import settle, value_of, without
+from trtspec.recipe.migration.settling import settle, without
 from trtspec.recipe.places import places
 from trtspec.recipe.schema import Recipe
 from trtspec.recipe.yaml_reader import read

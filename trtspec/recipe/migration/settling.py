@@ -12,7 +12,7 @@ from trtspec.base.findings import Finding
 from trtspec.methods.any_method import WITHOUT_MODEL
 from trtspec.methods.method import Method
 from trtspec.methods.table import METHODS
-from trtspec.recipe.edit import edit
+from trtspec.recipe.edit import edit, value_of
 from trtspec.recipe.loader import LoadedRecipe, loads
 from trtspec.recipe.yaml_reader import read
 
@@ -45,19 +45,10 @@ def _loaded(text: str, path: Path) -> tuple[LoadedRecipe | None, list[Finding]]:
     return loaded, list(loaded.recipe.runner.lacking_on_clusters(loaded.recipe))
 
 
-def value_of(key: str, values: Mapping[str, Any]) -> Any:
-    """Returns the value of a dotted key; None if there is none."""
-    found: Any = values
-    for name in key.split("."):
-        found = found.get(name) if isinstance(found, dict) else None
-    return found
-
-
 def without(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the changes that remove a key; none if the recipe needs the key or lacks it.
 
-    They also remove a section that would be empty. A release is replaced by one that runs the method, if only
-    some releases do.
+    A release is replaced by one that runs the method, if only some releases do.
     """
     if key == _METHOD:
         return _other_method(values)
@@ -65,9 +56,6 @@ def without(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
         return {key: releases[0]}
     if key in _NEEDED or value_of(key, values) is None:
         return {}
-    section = key.rpartition(".")[0]
-    while section and len(value_of(section, values)) == 1:
-        key, section = section, section.rpartition(".")[0]
     return {key: None}
 
 
