@@ -35,4 +35,5 @@ def places(loaded: LoadedRecipe, folder: Path | None) -> dict[str, str]:
     for key, file in files.items():
         if file and (place := loaded.path.parent / file).exists():
             found[key] = written(place, folder)
-    return found
+    # A draft of the target's layers has keys of the target, which its own section must not pin.
+    return {key: place for key, place in found.items() if key in loaded.lines}

@@ -83,6 +83,23 @@ fleet: {workload: trace.jsonl}
     assert recipe.fleet.workload == "../trace.jsonl"
 
 
+def test_a_draft_of_the_targets_layers_follows_the_target_into_another_folder(tmp_path: Path) -> None:
+    quantization = "quantization: {weights: fp8, calibration: {dataset: texts.jsonl}}"
+    text = f"""\
+name: a
+target: {{model: ./m, {quantization}}}
+draft: {{layers_of_target: [0, 1]}}
+hardware: {{gpu: h100}}
+"""
+    path, there = tmp_path / "recipe.yaml", tmp_path / "other/recipe.yaml"
+    (tmp_path / "texts.jsonl").touch()
+    written = edit(text, places(loads(text.encode(), path), there.parent), there)
+    assert written == text.replace("./m", "../m").replace("texts", "../texts")
+    recipe = loads(written.replace("../m", "../n").encode(), there).recipe
+    assert recipe.draft
+    assert recipe.draft.model == "../n"
+
+
 def test_a_recipe_without_a_gpu_moves_where_a_cpu_serves(tmp_path: Path) -> None:
     tiny = RECIPES / "tiny/recipe.yaml"
     loaded, path = load(tiny), tmp_path / "moved.yaml"
