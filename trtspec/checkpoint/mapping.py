@@ -40,24 +40,30 @@ def misfit(sizes: Sizes, mapping: Mapping, *, fp8: bool) -> Finding | None:
 
     The subject is the key to change, within the model's section of the recipe.
     """
-    layers = sizes.num_hidden_layers
-    most = layers if FAMILIES[sizes.architecture].pipelines else 1
-    if mapping.pp_size > most:
+    layers, has_pipelines = sizes.num_hidden_layers, FAMILIES[sizes.architecture].pipelines
+    if mapping.pp_size > 1 and not has_pipelines:
+        problem = f"TensorRT-LLM's {sizes.architecture} has no pipeline ranks"
+        return Finding("parallel.pipeline", problem, "at most 1")
+    if mapping.pp_size > layers:
         problem = f"{mapping.pp_size} pipeline ranks exceed the model's {layers} layers"
-        if most == 1:
-            problem = f"TensorRT-LLM's {sizes.architecture} has no pipeline ranks"
-        return Finding("parallel.pipeline", problem, f"at most {most}")
+        return Finding("parallel.pipeline", problem, f"at most {layers}")
     flaw = _flaw(sizes, mapping.tp_size, fp8=fp8)
     if flaw is None:
         return None
     all_sizes = _divisors(sizes.num_attention_heads)
-    fitting = [str(size) for size in all_sizes if _flaw(sizes, size, fp8=fp8) is None]
-    if fitting:
-        some = ", ".join(fitting[:-1])
-        return Finding("parallel.tensor", flaw, f"use {' or '.join(filter(None, [some, fitting[-1]]))}")
-    if any(_flaw(sizes, size, fp8=False) is None for size in all_sizes):
+    if fitting := [size for size in all_sizes if _flaw(sizes, size, fp8=fp8) is None]:
+        return Finding("parallel.tensor", flaw, f"use {_either(fitting)}")
+    plain = [size for size in all_sizes if _flaw(sizes, size, fp8=False) is None]
+    if mapping.tp_size in plain:
         return Finding("quantization.weights", flaw, "leave quantization out")
+    if plain:
+        return Finding("parallel.tensor", flaw, f"use {_either(plain)}, and leave quantization out")
     return Finding("model", flaw, "use another model")
+
+
+def _either(sizes: list[int]) -> str:
+    *some, last = map(str, sizes)
+    return " or ".join(filter(None, [", ".join(some), last]))
 
 
 def _divisors(number: int) -> list[int]:

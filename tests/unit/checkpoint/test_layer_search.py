@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 import random
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 import torch
 from transformers import DynamicCache
 
 from tests.fakes.engine_dir import tiny_llama
+from trtspec.base.errors import ModelError
 from trtspec.checkpoint.calibrate.model import keep_layers
 from trtspec.checkpoint.layers.agreement import Skipping
-from trtspec.checkpoint.layers.chosen import ChosenLayers, best_round, found, worries
+from trtspec.checkpoint.layers.chosen import FILE, ChosenLayers, best_round, found, read_layers, worries
 from trtspec.checkpoint.layers.search import Layers, search
 
 PROMPTS = ([5, 9, 33, 7], [61, 2, 2, 48, 17], [11])
@@ -144,3 +146,10 @@ def test_what_does_not_pay_is_said_with_its_number() -> None:
     sentence = found(chosen(0.464), 0.68)
     assert sentence.startswith("layers 0, 2, 9 of 10 say what the target says in 46% of 1024 tokens")
     assert sentence.endswith("reads 68% of the target's weights: at best 0.87x, with K = 1")
+
+
+@pytest.mark.parametrize("text", ["null", "1", "[]", "{}", '{"format": 1, "curve": []}', "{"])
+def test_a_file_that_is_no_choice_of_layers_says_so(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(ModelError, match=r"layers\.json: is no choice of layers"):
+        read_layers(tmp_path / FILE)

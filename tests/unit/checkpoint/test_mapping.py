@@ -52,12 +52,21 @@ def test_layers_of_a_pipeline_as_torch_splits_them(layers: int, stages: int) -> 
         ),
         (Mapping(1, 3), False, {}, "parallel.pipeline", "exceed the model's 2 layers", "at most 2"),
         (
+            *(Mapping(1, 2), False, {"num_hidden_layers": 1}),
+            *("parallel.pipeline", "exceed the model's 1 layers", "at most 1"),
+        ),
+        (
             *(Mapping(2), True, {}),
             *("parallel.tensor", "intermediate_size of a rank: 40 is not a multiple of 16", "use 1"),
         ),
         (
             *(Mapping(1), True, {"intermediate_size": 88}),
             *("quantization.weights", "88 is not a multiple of 16", "leave quantization out"),
+        ),
+        (
+            *(Mapping(3), True, {"intermediate_size": 88}),
+            *("parallel.tensor", "4 attention heads cannot be divided among 3"),
+            "use 1, 2 or 4, and leave quantization out",
         ),
     ],
 )

@@ -53,7 +53,7 @@ def read_layers(file: Path) -> ChosenLayers:
             raise ValueError("written by another version of trtspec")
         curve = {int(count): share for count, share in content["curve"].items()}
         return ChosenLayers(**{**content, "layers": tuple(content["layers"]), "curve": curve})
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(file, f"is no choice of layers: {error}", "remove it, and build again") from error
 
 
