@@ -200,7 +200,7 @@ def _print(result: Distilled) -> None:
     out.status(f"learned {len(learned)} answers of {tokens} tokens; {len(kept)} others were held out")
     if result.answers.left_out:
         out.status(
-            f"left out {result.answers.left_out}: too long, empty, repeated, or held out by their prompts"
+            f"left out {result.answers.left_out}: too long, refused, empty, repeated, or of prompts held out"
         )
     out.status(f"loss {as_line(result.points)}, {len(result.points)} steps; {result.training / 'loss.svg'}")
     if not (result.before and result.after):

@@ -44,7 +44,7 @@ class Answers:
     left_out: int
     """The number of unused answers.
 
-    They are empty or repeated, or their prompt leaves no room for them or is held out.
+    They are empty or repeated, or their prompt leaves no room for them, is refused or is held out.
     """
 
 
@@ -107,14 +107,18 @@ def _in_tokens(found: Sequence[Recorded], pair: TrainingPair, source: str | Path
 def _asked(
     wanted: DistillationOptions, show: Show, watch: Progress, pair: TrainingPair, render: Render, name: str
 ) -> tuple[list[RecordedAnswer], int]:
-    """Asks the target; returns its answers, and the number of prompts that are too long.
+    """Asks the target; returns its answers, and the number of prompts that are too long or refused.
 
     The answers are kept in a file whose name depends on all inputs.
     """
     workload, model = read_workload(name), pair.loaded.recipe.target.model
-    prompts = [replace(prompt, turns=(render(prompt.text),)) for prompt in workload.prompts]
-    most = pair.max_seq_len - LEAST_ROOM
-    fitting = [prompt for prompt in prompts if len(pair.tokenizer.encode(prompt.text)) <= most]
+    fitting = []
+    for prompt in workload.prompts:
+        text = render(prompt.text)
+        room = pair.max_seq_len - len(pair.tokenizer.encode(text))
+        if room >= LEAST_ROOM:
+            most = min(room, prompt.max_tokens or wanted.max_tokens)
+            fitting.append(replace(prompt, turns=(text,), max_tokens=most))
     asking = Asking(model, pair.tokenizer.encode, wanted.max_tokens, wanted.temperature)
     if at := wanted.deployment:
         whose: object = [at.url, at.model]
@@ -127,7 +131,7 @@ def _asked(
     file = wanted.output / "answers" / f"{workload.name}-{digest_of(made_of)[:8]}.jsonl"
     with show(f"answers to {workload.name}", len(fitting), "answers") as advance:
         found = ask(file, fitting, asking, advance)
-    return _in_tokens(found, pair, file), len(prompts) - len(found)
+    return _in_tokens(found, pair, file), len(workload.prompts) - len(found)
 
 
 def _record_here(

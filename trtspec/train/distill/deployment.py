@@ -41,10 +41,12 @@ def record(
     """Returns the unchanged first turn of each prompt, with its answer.
 
     Answers are appended to the file as they come, and those in the file are not requested again. `advance` is
-    called with 1 for each. Raises what `connect` raises, and ServerError.
+    called with 1 for each. Prompts that the server refuses are left out. Raises what `connect` raises, and
+    ServerError, also if the server refuses all prompts.
     """
     recorded = read_recorded(file) if file.is_file() else []
     known = {(answer.name, answer.prompt): answer for answer in recorded}
+    refused = list[ServerError]()
     missing = [prompt for prompt in prompts if (prompt.name, prompt.text) not in known]
     advance(len(prompts) - len(missing))
 
@@ -54,19 +56,33 @@ def record(
         advance(1)
 
     if missing:
-        asyncio.run(_ask_all(missing, asking, connect, streams, keep))
-    return [known[prompt.name, prompt.text] for prompt in prompts]
+        asyncio.run(_ask_all(missing, asking, connect, streams, keep, refused.append))
+    found = [known[key] for prompt in prompts if (key := (prompt.name, prompt.text)) in known]
+    if refused and not found:
+        raise refused[0]
+    return found
 
 
 async def _ask_all(
-    jobs: Sequence[Prompt], asking: Asking, connect: Connect, streams: int, keep: Callable[[Recorded], None]
+    jobs: Sequence[Prompt],
+    asking: Asking,
+    connect: Connect,
+    streams: int,
+    keep: Callable[[Recorded], None],
+    leave_out: Callable[[ServerError], None],
 ) -> None:
     endpoint, left = await connect(), iter(jobs)
 
     async def work() -> None:
         for prompt in left:
             max_tokens, sampling = prompt.max_tokens or asking.max_tokens, asking.sampling(prompt.text)
-            keep(await _ask(endpoint, prompt, max_tokens, sampling))
+            try:
+                keep(await _ask(endpoint, prompt, max_tokens, sampling))
+            except AskError as error:
+                told = ServerError(endpoint.url, f"prompt {prompt.name}: {error.problem}")
+                if error.kind != "rejected":
+                    raise told from error
+                leave_out(told)
 
     try:
         async with Tasks() as tasks:
@@ -83,10 +99,7 @@ async def _ask(endpoint: Endpoint, prompt: Prompt, max_tokens: int, sampling: di
         temperature=sampling.get("temperature", 0.0),
         seed=int(sampling["seed"]) if sampling else None,
     )
-    try:
-        said = await endpoint.ask(question)
-    except AskError as error:
-        raise ServerError(endpoint.url, f"prompt {prompt.name}: {error.problem}") from error
+    said = await endpoint.ask(question)
     return Recorded(
         prompt.name,
         prompt.category,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,10 +15,14 @@ from transformers import AutoModelForCausalLM
 
 from tests.unit.train.distill.conftest import Run
 from trtspec.base.errors import ServerError
+from trtspec.base.progress import no_progress
 from trtspec.client.endpoint import AskError, EndpointRequest, TimedAnswer
 from trtspec.measure.workloads.recorded import read_recorded
 from trtspec.measure.workloads.workload import Prompt
-from trtspec.train.distill.deployment import record
+from trtspec.recipe.loader import load
+from trtspec.train.distill.answers import Answers, gather
+from trtspec.train.distill.deployment import TargetDeployment, record
+from trtspec.train.distill.pair import read_pair
 from trtspec.train.distill.settings import DistillationOptions
 from trtspec.train.tune.recording import Asking
 
@@ -45,6 +52,55 @@ class Parrot:
 
     async def close(self) -> None:
         self.is_closed = True
+
+
+class Narrow(Parrot):
+    """A server that refuses prompts that leave no room for the longest answer; a character is a token."""
+
+    def __init__(self, longest: int) -> None:
+        super().__init__(99)
+        self.longest = longest
+
+    async def ask(self, question: EndpointRequest) -> TimedAnswer:
+        wanted = len(question.messages[0].text) + question.max_tokens
+        if wanted > self.longest:
+            raise AskError("rejected", f"400: {wanted} tokens are more than {self.longest}", 0.0)
+        return await super().ask(question)
+
+
+def gathered(toy: DistillationOptions, server: Narrow, lengths: Sequence[int]) -> Answers:
+    workload = toy.recipe.with_name("prompts.txt")
+    workload.write_text("".join(f"{chr(97 + at) * length}\n" for at, length in enumerate(lengths)))
+    asked = replace(
+        toy,
+        answers=None,
+        held_out=None,
+        max_tokens=100,
+        workload=str(workload),
+        deployment=Mock(TargetDeployment, url=server.url, model=None, streams=2, connect=server.connect),
+        settings=replace(toy.settings, max_length=10**6),
+    )
+    return gather(
+        asked, read_pair(load(toy.recipe), no_progress), lambda *_: nullcontext(lambda *_: None), no_progress
+    )
+
+
+def test_a_long_prompt_gets_the_answer_that_it_leaves_room_for(toy: DistillationOptions) -> None:
+    longest = read_pair(load(toy.recipe), no_progress).max_seq_len
+    server = Narrow(longest)
+
+    found = gathered(toy, server, [5, 6, longest - 20, longest - 5])
+
+    assert found.left_out == 1, "the last has no room for an answer"
+    assert sorted(question.max_tokens for question in server.asked) == [20, 100, 100]
+
+
+def test_a_prompt_that_the_server_refuses_is_left_out(toy: DistillationOptions) -> None:
+    found = gathered(toy, Narrow(150), [5, 6, 7, 60])
+    assert (len(found.learned) + len(found.held_out), found.left_out) == (3, 1)
+
+    with pytest.raises(ServerError, match=r"http://parrot: prompt \d+: 400: \d+ tokens are more than 90"):
+        gathered(replace(toy, output=toy.output / "again"), Narrow(90), [5, 6, 7])
 
 
 def test_only_what_is_missing_is_asked_for(tmp_path: Path) -> None:
