@@ -8,7 +8,8 @@ them with engines and an event loop of its own, which stand still while the othe
 slice of a second each, so that what another program takes of the machine meets each alike. Engines use one
 thread.
 `--draft wrong` is right one time in ten, `--draft slow` takes as long a step as the target. Ratios are of
-tokens per second over a whole phase, the time to adapt included. JSON on stdout.
+tokens per second over a whole phase, the time to adapt included. JSON on stdout. Each tenth slice of each way
+stderr has the tokens per second since the last ones, and how many rounds of each K the adaptive way has had.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import os
 import random
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -40,6 +42,8 @@ from trtspec.serving.tokenizer import Tokenizer
 
 TOKENS = 128
 LENGTHS = (2, 4, 8)
+SLICES = 10
+"""The slices of each way between two lines on stderr."""
 RIGHT, SLOW_S = 0.1, 0.002
 
 
@@ -166,9 +170,20 @@ def measure(ways: Mapping[str, Way], phase: Phase, options: argparse.Namespace) 
     for way in ways.values():
         way.enter(phase)
     number = max(1, round(options.seconds / options.slice))
+    before, rounds_before = dict.fromkeys(ways, 0), Counter(ways["adaptive"].coordinator.stats.rounds)
     for turn in range(number):
         for way in list(ways.values())[:: 1 if turn % 2 else -1]:
             way.run_for(options.slice)
+        if turn % SLICES == SLICES - 1:
+            rates = {
+                name: (way.tokens - before[name]) / (SLICES * options.slice) for name, way in ways.items()
+            }
+            rounds = Counter(ways["adaptive"].coordinator.stats.rounds)
+            said = {name: round(rate) for name, rate in rates.items()}
+            print(
+                phase.name, said, dict(sorted((rounds - rounds_before).items())), file=sys.stderr, flush=True
+            )
+            before, rounds_before = {name: way.tokens for name, way in ways.items()}, rounds
     rates = {name: way.tokens / (number * options.slice) for name, way in ways.items()}
     best = max(rate for name, rate in rates.items() if name != "adaptive")
     print(phase.name, {name: round(rate) for name, rate in rates.items()}, file=sys.stderr)
