@@ -1,6 +1,6 @@
 #!/bin/sh
-# The demo and the end-to-end tests of deploy, with a Python of each version that is named and on PATH (or that
-# pyenv has), each in an environment of its own under build/pythons; says what it found.
+# The help of every command, the demo and the end-to-end tests of deploy, with a Python of each version that is named
+# and on PATH (or that pyenv has), each in an environment of its own under build/pythons; says what it found.
 #   tests/pythons.sh 3.12 3.11 3.10
 set -eu
 cd "$(dirname "$0")/.."
@@ -22,7 +22,8 @@ for version; do
     mkdir -p "$home"
     git ls-files -z | xargs -0 cp -P --parents -t "$home"
     if make -C "$home" PYTHON="$python" demo .venv/.dev >"$home/log" 2>&1 &&
-        (cd "$home" && .venv/bin/python -m pytest -n 0 tests/e2e/test_deploy.py tests/e2e/test_generate.py) >>"$home/log" 2>&1; then
+        (cd "$home" && .venv/bin/python -m pytest -n 0 tests/unit/cli/test_app.py tests/unit/test_docs.py \
+            tests/e2e/test_deploy.py tests/e2e/test_generate.py) >>"$home/log" 2>&1; then
         echo "Python $version: passed"
     else
         echo "Python $version: failed; $home/log says why"

@@ -213,9 +213,7 @@ def _flat(command: Callable[..., None]) -> Callable[..., None]:
 
     Typer's context may stand before the dataclass.
     """
-    kinds: dict[str, Any] = {
-        name: kind for name, kind in get_type_hints(command).items() if is_dataclass(kind)
-    }
+    kinds: dict[str, Any] = {name: kind for name, kind in _hints(command).items() if is_dataclass(kind)}
     if not kinds:
         # An option in an annotation that is text would be made anew each time that it is read.
         command.__annotations__ = _with_numbers(command)
@@ -249,13 +247,22 @@ def _flat(command: Callable[..., None]) -> Callable[..., None]:
 
 def _with_numbers(options: Any) -> dict[str, Any]:
     """Returns the annotations; options with bounds are shown as <int> or <float>, not as <int range>."""
-    hints = get_type_hints(options, include_extras=True)
+    hints = _hints(options)
     for hint in hints.values():
         for option in getattr(hint, "__metadata__", ()):
             if isinstance(option, OptionInfo) and not (option.min is option.max is None):
                 is_float = float in (hint.__origin__, *get_args(hint.__origin__))
                 option.metavar = option.metavar or ("<float>" if is_float else "<int>")
     return hints
+
+
+def _hints(options: Any) -> dict[str, Any]:
+    """Returns the annotations of a function, or of a dataclass and those that it extends, as objects."""
+    # Python 3.10's `get_type_hints` puts Optional around a parameter whose default is None, and Typer then
+    # reads neither its name nor its help.
+    if not isinstance(options, type):
+        return inspect.get_annotations(options, eval_str=True)
+    return get_type_hints(options, include_extras=True)
 
 
 def examples(*lines: str) -> str:

@@ -1,17 +1,22 @@
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import subprocess
 import sys
+import typing
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from tests.docs.commands import named
 from trtspec.base.errors import ModelError
 from trtspec.cli import app as cli
+from trtspec.cli import commands
 from trtspec.cli.commands import TABLE, CommandEntry, load
 
 TRTSPEC = Path(sys.executable).with_name("trtspec")
@@ -52,6 +57,22 @@ def test_every_option_has_a_help(entry: CommandEntry) -> None:
     for one in getattr(command, "commands", {"": command}).values():
         options = [option for option in one.params if not getattr(option, "hidden", False)]
         assert [option.name for option in options if not getattr(option, "help", None)] == []
+
+
+def test_python_3_10s_type_hints_lose_no_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make test-pythons` compares the help under a real 3.10; here its hints alone are as it gives them."""
+
+    def as_python_3_10(of: Any, *args: Any, **options: Any) -> dict[str, Any]:
+        hints = typing.get_type_hints(of, *args, **options)
+        parameters = {} if isinstance(of, type) else inspect.signature(of).parameters
+        # Before 3.11 a default of None makes any hint optional, one with Typer's metadata too.
+        none = [name for name, given in parameters.items() if given.default is None]
+        return hints | {name: typing.Optional[hints[name]] for name in none if name in hints}  # noqa: UP045
+
+    help_of = {name: one.get_help(one.context_class(one, info_name=name)) for name, one in named()}
+    monkeypatch.setattr(commands, "get_type_hints", as_python_3_10)
+    for name, one in named():
+        assert one.get_help(one.context_class(one, info_name=name)) == help_of[name]
 
 
 def test_help_imports_nothing_heavy() -> None:
