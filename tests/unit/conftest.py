@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def byte_level() -> Callable[..., Tokenizer]:
 
 @pytest.fixture
 def model_folder(tmp_path: Path, byte_level: Callable[..., Tokenizer]) -> Callable[..., Path]:
-    """Writes a Llama folder: configs, tokenizer, one tensor of weights; keywords replace config keys."""
+    """Writes a Llama folder: configs, tokenizer, weights of zeros; keywords replace config keys."""
 
     def write(
         name: str,
@@ -80,11 +80,35 @@ def model_folder(tmp_path: Path, byte_level: Callable[..., Tokenizer]) -> Callab
             **(settings or {}),
         }
         (folder / "tokenizer_config.json").write_text(json.dumps(names))
-        embedding = np.zeros((values["vocab_size"], hidden_size), np.float32)
-        save_file({"model.embed_tokens.weight": embedding}, folder / "model.safetensors")
+        shapes = dict(_shapes(values))
+        weights = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        save_file(weights, folder / "model.safetensors")
         return folder
 
     return write
+
+
+def _shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yields the tensors of a LlamaForCausalLM as transformers names them, with their shapes."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    head = hidden // config["num_attention_heads"]
+    yield "model.embed_tokens.weight", (config["vocab_size"], hidden)
+    for layer in range(config["num_hidden_layers"]):
+        name = f"model.layers.{layer}"
+        for letter, heads in (
+            ("q", config["num_attention_heads"]),
+            *((letter, config["num_key_value_heads"]) for letter in "kv"),
+        ):
+            yield f"{name}.self_attn.{letter}_proj.weight", (heads * head, hidden)
+        yield f"{name}.self_attn.o_proj.weight", (hidden, config["num_attention_heads"] * head)
+        for projection in ("gate", "up"):
+            yield f"{name}.mlp.{projection}_proj.weight", (inner, hidden)
+        yield f"{name}.mlp.down_proj.weight", (hidden, inner)
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            yield f"{name}.{norm}.weight", (hidden,)
+    yield "model.norm.weight", (hidden,)
+    if not config["tie_word_embeddings"]:
+        yield "lm_head.weight", (config["vocab_size"], hidden)
 
 
 @pytest.fixture

@@ -61,7 +61,18 @@ class OptionError(TrtspecError):
 
 
 class PairError(TrtspecError):
-    """A target and a draft that would give wrong output together."""
+    """A target, or a target and a draft, that would give wrong output; `findings` has every reason."""
+
+    def __init__(self, subject: str | Path, findings: Sequence[Finding]) -> None:
+        first, *others = self._findings = tuple(findings)
+        more = f" (and {len(others)} more)" if others else ""
+        effect = f"; {first.effect}" if first.effect else ""
+        problem = f"the models do not fit: {first.subject}: {first.problem}{more}{effect}"
+        super().__init__(subject, problem, first.repair)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return self._findings
 
 
 class ModelError(TrtspecError):

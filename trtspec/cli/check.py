@@ -11,8 +11,9 @@ from trtspec.base.units import mb_or_gb, short
 from trtspec.cli.terminal.options import JsonOption, RecipeArgument
 from trtspec.cli.terminal.output import out
 from trtspec.models.pair import refuse
-from trtspec.pipeline.inspection.pair import inspect_pair
-from trtspec.recipe.loader import load
+from trtspec.pipeline.build.plan import PlanRequest, read_request
+from trtspec.pipeline.build.preflight import look_here
+from trtspec.pipeline.machine.host import find_host
 
 if TYPE_CHECKING:
     from trtspec.models.pair import Member
@@ -26,8 +27,10 @@ _LABELS = {Severity.ERROR: "refused", Severity.NOTE: "differs"}
 
 def check(recipe: RecipeArgument, json: JsonOption = False) -> None:
     """Check a recipe, and whether its models fit together."""
+    request = PlanRequest()
     try:
-        report = inspect_pair(load(recipe))
+        loaded = read_request(recipe, request)
+        report = look_here(loaded, find_host(loaded.recipe, container=False), request)
     except TrtspecError as error:
         if json:
             out.json({"recipe": str(recipe), **as_json(error.findings)})

@@ -13,8 +13,8 @@ from trtspec.base.findings import Finding, Severity, as_json, errors, ok
 from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import out
 from trtspec.deployment.installed_triton import find_wheel
-from trtspec.pipeline.build.plan import PlanRequest, draw_plan
-from trtspec.pipeline.build.preflight import check_models
+from trtspec.pipeline.build.plan import PlanRequest
+from trtspec.pipeline.build.preflight import look_here
 from trtspec.pipeline.machine.doctor import examine
 from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.machine.survey import look
@@ -45,7 +45,7 @@ def doctor(
     output = build_folder(loaded, {}, os.environ) if loaded else Path()
     machine = look(loaded, output, _wheel())
     findings = examine(machine, loaded.recipe if loaded else None)
-    if loaded and all(state.here for state in machine.models.values()):
+    if loaded and not any(state.problem for state in machine.models.values()):
         findings += _models(loaded, machine)
     if json:
         out.json({"recipe": str(recipe) if recipe else None, **as_json(findings)})
@@ -59,10 +59,11 @@ def _models(loaded: LoadedRecipe, machine: Machine) -> list[Finding]:
     """Finds what the recipe asks of its models and they do not allow, as a build would before it starts."""
     host = Host(machine.versions, machine.trtllm_build, machine.gpus)
     try:
-        made = draw_plan(loaded, host, PlanRequest(), out.watch, offline=True)
-        check_models(made.steps)
+        report = look_here(loaded, host, PlanRequest())
     except TrtspecError as error:
         return list(error.findings)
+    if errors(report.findings) or report.unseen:
+        return errors(report.findings)
     return [ok("models", "they allow what the recipe asks of them")]
 
 

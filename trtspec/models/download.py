@@ -86,6 +86,26 @@ def cached_folder(location: Path | str, revision: str | None = None) -> Path | N
     return Path(config).parent if isinstance(config, str) else None
 
 
+def kept(location: Path | str, revision: str | None = None, *, is_head: bool = False) -> Path:
+    """Returns a model's folder, in which the weights may be their headers alone, and asks the Hub nothing.
+
+    Raises UnavailableError for a model of the Hub that this machine lacks, or has in part.
+    """
+    folder = cached_folder(location, revision)
+    if folder is None:
+        raise UnavailableError(str(location), "is not on this machine, and the Hub was not asked")
+    if folder == location or is_head or is_whole(folder):
+        return folder
+    if (headers := headers_of(folder)).is_dir():
+        return headers
+    try:
+        read_tensors(folder)
+        problem = "has no tokenizer.json"
+    except ModelError as error:
+        problem = error.problem
+    raise UnavailableError(str(location), f"is incomplete in this machine's Hub cache: {problem}")
+
+
 def is_whole(folder: Path) -> bool:
     """Returns True if all weights and the tokenizer are there; an interrupted download leaves some files
     out.

@@ -8,18 +8,18 @@ with another meaning, a target beyond its trained length.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trtspec.backends.table import backend_named
-from trtspec.base.errors import ModelError, PairError
+from trtspec.base.errors import PairError
 from trtspec.base.findings import Finding, Severity, errors, note
 from trtspec.methods.method import HETEROGENEOUS
 from trtspec.models.families import family_of, longrope
 from trtspec.models.families.family import ModelFamily
-from trtspec.models.heads.reading import is_head, read_head
-from trtspec.models.source import Source, read_source
+from trtspec.models.heads.reading import read_model
+from trtspec.models.source import Source
 from trtspec.models.tokenizer import TokenizerTraits, read_tokenizer
 from trtspec.models.vocabularies import alike, translated
 
@@ -44,14 +44,17 @@ def read_member(
     `for_engines` refuses what trtspec builds no engine of, which other servers may load; `overrides` are keys
     of `config.json` that a server is told otherwise.
     """
-    if is_head(folder):
-        method = read_head(folder).method
-        repair = f"name it as the draft, with speculation.method: {method}"
-        raise ModelError(folder, f"is a head of method {method}, not a model", repair)
-    source = read_source(folder).overridden(overrides or {})
+    return member_of(read_model(folder), for_engines=for_engines, overrides=overrides)
+
+
+def member_of(
+    source: Source, *, for_engines: bool = True, overrides: Mapping[str, Any] | None = None
+) -> Member:
+    """Returns the compared facts of a model whose tokenizer is in its folder; as `read_member`."""
+    source = source.overridden(overrides or {})
     family = family_of(source) if for_engines else None
     longest = source.max_position if for_engines else source.served_length
-    return Member(source, read_tokenizer(folder), family, longest)
+    return Member(source, read_tokenizer(source.folder), family, longest)
 
 
 def compare(
@@ -73,13 +76,10 @@ def compare(
 
 
 def refuse(subject: str, findings: list[Finding], backend: str) -> None:
-    """Raises PairError for the first error among the findings, if any; `backend` is the recipe's."""
+    """Raises PairError with the errors among the findings, if any; `backend` is the recipe's."""
     if refused := errors(findings):
-        more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
-        first = refused[0]
-        problem = f"target and draft do not fit: {first.subject}: {first.problem}{more}; {first.effect}"
         usual = f"{_SAME_FAMILY}, or {_TRANSLATED}" if backend_named(backend).translates else _SAME_FAMILY
-        raise PairError(subject, problem, first.repair or usual)
+        raise PairError(subject, [replace(found, repair=found.repair or usual) for found in refused])
 
 
 _SAME_FAMILY = "use a draft of the target's own model family, with the same tokenizer"

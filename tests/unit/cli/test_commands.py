@@ -14,7 +14,10 @@ from trtspec.cli.app import app
 from trtspec.recipe.loader import load
 from trtspec.recipe.schema import json_schema
 
-PAIR = "name: pair\ntarget: {model: ./target}\ndraft: {model: ./draft}\nhardware: {gpu: h100}\n"
+PAIR = (
+    "name: pair\ntarget: {model: ./target, dtype: bfloat16}\ndraft: {model: ./draft, dtype: bfloat16}\n"
+    "hardware: {gpu: h100}\n"
+)
 
 
 def run(*args: str | Path) -> Result:
@@ -85,7 +88,7 @@ class TestCheck:
         assert (result.exit_code, result.stderr) == (0, "")
         assert result.stdout.splitlines()[-1] == "the recipe is valid, and the pair fits"
         rows = {line.split("  ")[0]: line.split() for line in result.stdout.splitlines() if "  " in line}
-        assert rows["parameters"] == ["parameters", "10.2", "k", "5.12", "k"]
+        assert rows["parameters"] == ["parameters", "19.6", "k", "7.47", "k"]
         assert rows["family"] == ["family", "llama", "llama"]
 
     def test_differences_are_listed_with_their_effect(self, pair: Callable[..., Path]) -> None:
@@ -169,7 +172,7 @@ class TestHub:
         path = write_recipe(self.TEXT)
         result = run("check", path)
         assert result.exit_code == 0
-        assert "the pair was not checked: the draft someone/draft is on the Hub" in result.stderr
+        assert "the pair was not checked: the draft someone/draft is not on this machine" in result.stderr
         assert result.stdout.splitlines()[-1] == "the recipe is valid"
         answer = json.loads(run("check", path, "--json").stdout)
         assert list(answer["not_checked"]) == ["draft"]
@@ -178,13 +181,16 @@ class TestHub:
     def test_a_target_alone_is_no_pair(
         self, model_folder: Callable[..., Path], write_recipe: Callable[..., Path]
     ) -> None:
-        text = "name: alone\ntarget: {model: MODEL}\nspeculation: {method: ngram}\nhardware: {gpu: h100}\n"
+        text = (
+            "name: alone\ntarget: {model: MODEL, dtype: bfloat16}\nspeculation: {method: ngram}\n"
+            "hardware: {gpu: h100}\n"
+        )
         model_folder("target")
         here = run("check", write_recipe(text.replace("MODEL", "./target")))
         assert (here.stdout.splitlines()[-1], here.stderr) == ("the recipe is valid", "")
         away = run("check", write_recipe(text.replace("MODEL", "someone/target")))
         assert away.exit_code == 0
-        assert "the model was not checked: the target someone/target is on the Hub" in away.stderr
+        assert "the model was not checked: the target someone/target is not on this machine" in away.stderr
         assert away.stdout.splitlines()[-1] == "the recipe is valid"
 
     def test_a_cached_model_is_checked(

@@ -69,7 +69,7 @@ class EngineBackend(Backend):
             engines = {only: engines[only]}
         steps = []
         if only is None:
-            steps += check_pair.steps(resolved, facts)
+            steps.append(check_pair.step(resolved, facts))
             steps.append(copy_tokenizer.step(facts.target))
             if resolved.translates:
                 steps.append(copy_tokenizer.step(facts.models[Role.DRAFT], Role.DRAFT))

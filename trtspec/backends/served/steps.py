@@ -28,7 +28,7 @@ _CONFIG = "config.json"
 
 def steps_before_the_manifest(resolved: Resolved, launch: ServerLaunch, facts: PlanFacts) -> Iterator[Step]:
     """Yields the steps but the last one, in order."""
-    yield from check_pair.steps(resolved, facts)
+    yield check_pair.step(resolved, facts)
     yield copy_tokenizer.step(facts.target)
     yield from choose_layers.searches(resolved.engines, facts)
     for role, engine in resolved.engines.items():

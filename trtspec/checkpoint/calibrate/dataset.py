@@ -38,8 +38,10 @@ def is_text_file(name: str) -> bool:
     return name.endswith(PARQUET) or PurePosixPath(name.removesuffix(".gz")).suffix in LINES
 
 
-def find_dataset(name: str, folder: Path) -> Dataset:
+def find_dataset(name: str, folder: Path, *, asks: bool = True) -> Dataset:
     """Finds a file relative to `folder`, or else downloads it from the Hub; raises DatasetError.
+
+    Without `asks` the Hub is not asked, and its file is only named.
 
     On the Hub a file is `owner/name/path/in/it.parquet`, with `@commit` after the name to pin it; the path
     can be left out where the dataset has one file of texts.
@@ -52,7 +54,8 @@ def find_dataset(name: str, folder: Path) -> Dataset:
             repair = "name a file relative to the recipe's folder, or owner/name/file of a Hub dataset"
             raise DatasetError(local, "no such file", repair)
         return Dataset(name, local, None)
-    return _download(name, match["repo"], match["revision"], match["path"])
+    found = Dataset(name, Path(name), None)
+    return _download(name, match["repo"], match["revision"], match["path"]) if asks else found
 
 
 def _download(name: str, repo: str, revision: str | None, path: str | None) -> Dataset:

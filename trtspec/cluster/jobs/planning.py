@@ -15,7 +15,6 @@ from trtspec.pipeline.build.stored import pair_key
 from trtspec.pipeline.plan.resolved import EnginePlan
 from trtspec.pipeline.run.digests import FileDigests
 from trtspec.pipeline.run.records import FOLDER, pending
-from trtspec.pipeline.steps import check_pair
 from trtspec.pipeline.steps.pull import engine_platform, unbuilt
 from trtspec.pipeline.steps.steps import Stage, needs_gpu, undone_stages
 from trtspec.pipeline.store.entry import Entry
@@ -45,13 +44,7 @@ def work_folder(output: Path, role: Role) -> Path:
 
 
 def look(store: Store, made: BuildPlan) -> PendingBuild:
-    """Returns what is still to be built of a plan that was made for a store.
-
-    Raises StoreError. Raises PairError for models that do not fit together, before a job waits for hours.
-    """
-    for step in made.own_steps:
-        if step.kind == check_pair.KIND:
-            step.action(made.output, lambda *_: None)
+    """Returns what is still to be built of a plan that was made for a store; raises StoreError."""
     resolved = made.resolved
     pair = Product(engine_platform(resolved, Role.TARGET, None), pair_key(made))
     if entry := store.find(pair.platform, pair.key):

@@ -16,6 +16,7 @@ from trtspec.models.heads.head import HeadDescription, HeadFormat
 from trtspec.models.heads.medusa import MedusaFormat
 from trtspec.models.heads.speculators import SpeculatorsFormat
 from trtspec.models.hf_config import HfConfig, read_hf_config
+from trtspec.models.source import Source, read_source
 from trtspec.models.tensors import read_tensors
 
 FORMATS: Sequence[HeadFormat] = (
@@ -36,6 +37,15 @@ def is_head(folder: Path) -> bool:
         return _format(folder)[1] is not None
     except ModelError:
         return False
+
+
+def read_model(folder: Path) -> Source:
+    """Reads a folder that must have a whole model; raises ModelError, also for a head, or TensorError."""
+    if is_head(folder):
+        method = read_head(folder).method
+        repair = f"name it as the draft, with speculation.method: {method}"
+        raise ModelError(folder, f"is a head of method {method}, not a model", repair)
+    return read_source(folder)
 
 
 def read_head(folder: Path) -> HeadDescription:

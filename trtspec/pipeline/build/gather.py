@@ -15,13 +15,13 @@ from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
 from trtspec.checkpoint.calibrate.dataset import Dataset, find_dataset
-from trtspec.models.download import cached_folder, fetch, is_whole
+from trtspec.models.download import cached_folder, fetch, is_whole, kept
 from trtspec.models.headers_only import digests_of_blobs, digests_of_weights, headers_of
-from trtspec.models.heads.reading import read_head
+from trtspec.models.heads.reading import read_head, read_model
 from trtspec.models.hub import check_access
 from trtspec.models.layers import draft_of, num_common
 from trtspec.models.published import published
-from trtspec.models.source import Source, read_source
+from trtspec.models.source import Source
 from trtspec.models.tokenizer import TOKENIZER_FILES
 from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.plan.facts import DatasetFacts, HeadFacts, ModelFacts, PlanFacts
@@ -41,18 +41,19 @@ def gather(
     watch: Progress,
     *,
     offline: bool = False,
+    asks: bool = True,
 ) -> PlanFacts:
     """Reads the models and the code that repositories carry, and returns the facts.
 
     `weights` are the roles whose weights are needed, and downloaded if they are not here. Without `digests`
     no file of a model is hashed, and the facts do not tell whether a step is done. With `offline`, which goes
-    with neither, a published model that the Hub does not give is what trtspec's table says of it. Raises
-    ModelError, TensorError or DatasetError for what cannot be read, and UnavailableError for a disk without
-    room.
+    with neither, a published model that the Hub does not give is what trtspec's table says of it. Without
+    `asks`, which goes with `offline`, the Hub is not asked. Raises ModelError, TensorError or DatasetError
+    for what cannot be read, and UnavailableError for a disk without room.
     """
     recipe, here, has_head = loaded.recipe, loaded.path.parent, loaded.recipe.speculation.method.is_head
     known = _published(recipe) if offline else {}
-    not_given = refused(loaded, known)
+    not_given = refused(loaded, known) if asks else absent(loaded)
     models, head = dict[Role, ModelFacts](), None
     for role, location in loaded.locations.items():
         model, error, is_head = recipe.models[role], not_given.get(role), has_head and role is Role.DRAFT
@@ -67,10 +68,14 @@ def gather(
                 model.model, None, known[role], None, dataset, adapter=adapter, not_read=error
             )
             continue
-        if error and not isinstance(error, UnavailableError):
+        if error and not (asks and isinstance(error, UnavailableError)):
             raise error
         # A head is downloaded whole: it is small, and which tokens it knows is among its tensors.
-        folder = fetch(location, model.revision, watch, weights=role in weights or is_head)
+        folder = (
+            fetch(location, model.revision, watch, weights=role in weights or is_head)
+            if asks
+            else kept(location, model.revision, is_head=is_head)
+        )
         commit = None if folder == location else folder.name
         if is_head:
             head = _head(model.model, commit, folder, models[Role.TARGET].source, digests)
@@ -78,10 +83,10 @@ def gather(
         # Another engine's server gets a model of the Hub by its commit: nothing here reads its weights.
         is_told = commit is not None and not recipe.runner.builds_engines
         facts = _model(model.model, commit, folder, digests, is_told=is_told)
-        dataset = None if facts.source.scheme else _dataset(texts, here, digests)
+        dataset = None if facts.source.scheme else _dataset(texts, here, digests, asks=asks)
         models[role] = replace(facts, dataset=dataset, adapter=adapter)
     if recipe.draft and not has_head:
-        models[Role.DRAFT] = _draft(recipe, recipe.draft, models, here, digests)
+        models[Role.DRAFT] = _draft(recipe, recipe.draft, models, here, digests, asks=asks)
     return PlanFacts(models, host, _serving_code(), head)
 
 
@@ -104,6 +109,18 @@ def refused(loaded: LoadedRecipe, known: Collection[Role] = ()) -> dict[Role, Tr
         return {role: error for role, future in found.items() if (error := future.result())}
 
 
+def absent(loaded: LoadedRecipe) -> dict[Role, TrtspecError]:
+    """Returns why models of the Hub cannot be looked at on this machine; the Hub is not asked."""
+    found, recipe = dict[Role, TrtspecError](), loaded.recipe
+    for role, location in loaded.locations.items():
+        is_head = recipe.speculation.method.is_head and role is Role.DRAFT
+        try:
+            kept(location, recipe.models[role].revision, is_head=is_head)
+        except UnavailableError as error:
+            found[role] = error
+    return found
+
+
 def _is_lacking(model: RecipeModel, *, is_known: bool) -> bool:
     folder = cached_folder(model.model, model.revision)
     return folder is None or (is_known and not is_whole(folder) and not headers_of(folder).is_dir())
@@ -121,7 +138,7 @@ def _model(
     name: str, commit: str | None, folder: Path, digests: FileDigests | None, *, is_told: bool
 ) -> ModelFacts:
     """Returns the facts about a model, without its texts; with `is_told` its digests are those of the Hub."""
-    source = read_source(folder)
+    source = read_model(folder)
     names = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
     told = {**digests_of_weights(folder), **(digests_of_blobs(folder) if is_told else {})}
     known = digests.by_name((*source.files, *names), name, told) if digests else None
@@ -156,20 +173,24 @@ def _draft(
     models: Mapping[Role, ModelFacts],
     here: Path,
     digests: FileDigests | None,
+    *,
+    asks: bool,
 ) -> ModelFacts:
     """Returns the facts of the draft beside its target: the layers of it that it is, and what both share."""
     target, facts = models[Role.TARGET], models[Role.DRAFT]
     source = draft_of(facts.source, draft)
     common = 0 if target.not_read or facts.not_read else num_common(target.source, source)
     texts = recipe.layer_texts if draft.layers_of_target == AUTO else None
-    return replace(facts, source=source, search=_dataset(texts, here, digests), num_common=common)
+    return replace(facts, source=source, search=_dataset(texts, here, digests, asks=asks), num_common=common)
 
 
-def _dataset(texts: str | None, here: Path, digests: FileDigests | None) -> DatasetFacts | None:
+def _dataset(
+    texts: str | None, here: Path, digests: FileDigests | None, *, asks: bool
+) -> DatasetFacts | None:
     """Returns the facts about the file of texts that the recipe in the folder `here` names, if any."""
     if texts is None:
         return None
-    dataset = find_dataset(texts, here)
+    dataset = find_dataset(texts, here, asks=asks)
     return DatasetFacts(dataset, digests.of(dataset.file) if digests else None)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trtspec.base.errors import OptionError
+from trtspec.base.findings import Finding
 from trtspec.base.progress import Progress, no_progress
 from trtspec.base.roles import Role
 from trtspec.models.headers_only import is_headers_only
@@ -18,7 +19,9 @@ from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved, resolve
 from trtspec.pipeline.run.digests import FileDigests
 from trtspec.pipeline.run.records import FOLDER, has_records, pending
+from trtspec.pipeline.run.runner import named
 from trtspec.pipeline.run.step import Step
+from trtspec.pipeline.steps import check_pair
 from trtspec.pipeline.steps.pull import StoredEngine, find_stored
 from trtspec.pipeline.steps.steps import make_steps
 from trtspec.pipeline.store.store import Store
@@ -61,6 +64,8 @@ class BuildPlan:
     """The digests of files."""
     found: Mapping[Role, StoredEngine] = field(default_factory=dict)
     """The engines that a store has."""
+    notes: Sequence[Finding] = ()
+    """What its models show that need not be mended; none if an earlier build looked at them."""
 
     @property
     def output(self) -> Path:
@@ -98,7 +103,8 @@ def make_plan(
     The weights of a pair that was never built are read only with `to_run` or a `store`, and downloaded only
     with `to_run`, if a step will read them. Where they are not read, a published model that the Hub does not
     give is what trtspec's table says of it. `progress` reports long work. Raises RecipeError, OptionError for
-    an option that does not go with the recipe, what `gather` raises, and StoreError.
+    an option that does not go with the recipe, PairError for models that do not fit, what `gather` raises,
+    and StoreError.
     """
     request = PlanRequest(output, backend, layout, container, only)
     loaded = read_request(recipe, request)
@@ -106,7 +112,21 @@ def make_plan(
     reads = to_run or store is not None
     made = draw_plan(loaded, host, request, progress, offline=not reads)
     reads = reads or has_records(made.output)
-    return with_files(made, store, progress, to_run=to_run) if reads else made
+    if reads:
+        made = with_files(made, store, progress, to_run=to_run)
+    return judged(made, made.pending())
+
+
+def judged(made: BuildPlan, names: Collection[str]) -> BuildPlan:
+    """Returns the plan with its `notes`, if the step that judges the models is among these names.
+
+    Raises PairError for models that do not fit, and ModelError or TensorError for one that cannot be used.
+    """
+    step = next((step for step in made.steps if step.kind in check_pair.KINDS and step.name in names), None)
+    if step is None:
+        return made
+    with named(step):
+        return replace(made, notes=check_pair.judge(made.resolved, made.facts))
 
 
 def read_request(recipe: str | Path, request: PlanRequest) -> LoadedRecipe:
@@ -127,17 +147,18 @@ def draw_plan(
     progress: Progress,
     *,
     offline: bool = False,
+    asks: bool = True,
     digests: FileDigests | None = None,
     weights: Collection[Role] = (),
     store: Store | None = None,
 ) -> BuildPlan:
     """Returns the plan as far as it is known before a file of weights is read, hashed or downloaded.
 
-    With `digests` it tells which steps are done, and of which engines the `store` has. `weights` and
-    `offline` are as for `gather`. Raises RecipeError and OptionError, also for what the recipe wants and its
+    With `digests` it tells which steps are done, and of which engines the `store` has. `weights`, `offline`
+    and `asks` are as for `gather`. Raises RecipeError and OptionError, also for what the recipe wants and its
     models do not allow, what `gather` raises, and StoreError.
     """
-    facts = gather(loaded, host, digests, weights, progress, offline=offline)
+    facts = gather(loaded, host, digests, weights, progress, offline=offline, asks=asks)
     resolved = resolve(loaded, facts, request.flags, os.environ)
     if request.container and resolved.release is None:
         raise OptionError("container", f"the {resolved.backend} backend builds without a container")
@@ -156,12 +177,12 @@ def with_files(made: BuildPlan, store: Store | None, progress: Progress, *, to_r
 
     `store` and `to_run` are as for `make_plan`. Raises what `gather` raises, and StoreError.
     """
-    loaded, host, weights = made.resolved.loaded, made.facts.host, set[Role]()
+    loaded, host, notes, weights = made.resolved.loaded, made.facts.host, made.notes, set[Role]()
     while True:
         made = draw_plan(
             loaded, host, made.request, progress, digests=made.digests, weights=weights, store=store
         )
         missing = made.missing(made.pending()) if to_run else set[Role]()
         if not missing:
-            return made
+            return replace(made, notes=notes)
         weights |= missing

@@ -8,22 +8,26 @@ from collections.abc import Collection
 from pathlib import Path
 
 from trtspec.base.errors import TrtspecError
-from trtspec.base.progress import Progress
-from trtspec.models.download import cache_of
-from trtspec.pipeline.build.plan import BuildPlan, PlanRequest, draw_plan, read_request
+from trtspec.base.progress import Progress, no_progress
+from trtspec.base.roles import Role
+from trtspec.models.download import cache_of, kept
+from trtspec.models.heads.reading import read_head, read_model
+from trtspec.models.pair import refuse
+from trtspec.models.published import published
+from trtspec.models.source import Source
+from trtspec.pipeline.build.gather import absent
+from trtspec.pipeline.build.plan import BuildPlan, PlanRequest, draw_plan, judged, read_request
+from trtspec.pipeline.inspection.pair import PairReport, inspect_pair, inspect_planned
 from trtspec.pipeline.machine.host import Host, find_disk, find_host
 from trtspec.pipeline.plan.choices import build_folder
 from trtspec.pipeline.plan.obstacles import disk_obstacle, recipe_obstacle
 from trtspec.pipeline.run.records import has_records, unrecorded
-from trtspec.pipeline.run.runner import check_ours, named, prepare
+from trtspec.pipeline.run.runner import check_ours, prepare
 from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps import build, check_pair, convert
+from trtspec.pipeline.steps import build, convert
 from trtspec.pipeline.steps.steps import Stage, up_to
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe
-
-_CHECKS = (check_pair.KIND, check_pair.HEAD_KIND)
-"""The kinds of steps that read configurations and tokenizers alone."""
 
 
 def look_ahead(
@@ -41,11 +45,13 @@ def look_ahead(
     host = find_host(loaded.recipe, container=request.container)
     is_whole = request.only is None and stage is Stage.BUILD
     if is_whole and not pulls and not has_records(folder) and (error := _host_obstacle(loaded, host)):
+        # Another machine would refuse a wrong recipe too.
+        refuse(str(recipe), look_here(loaded, host, request).findings, loaded.recipe.backend)
         raise error
     made = draw_plan(loaded, host, request, watch)
     steps, names = up_to(made.steps, stage), unrecorded(made.steps, folder)
     undone = [step for step in steps if step.name in names]
-    check_models(undone)
+    made = judged(made, names)
     check_ours(steps, folder)
     if not pulls:
         _check_disks(made, undone, names)
@@ -53,12 +59,28 @@ def look_ahead(
     return made
 
 
-def check_models(steps: Collection[Step]) -> None:
-    """Raises what the steps that check a pair or a head raise; they read no weights."""
-    for step in steps:
-        if step.kind in _CHECKS:
-            with named(step):
-                step.action(Path(), lambda *_: None)
+def look_here(loaded: LoadedRecipe, host: Host, request: PlanRequest) -> PairReport:
+    """Returns what the models show by which a plan would be refused, as far as this machine has them.
+
+    The Hub is not asked. Of a model that is neither here nor in trtspec's table nothing is known, and so
+    nothing of what the plan would choose. Raises what `draw_plan` raises.
+    """
+    lacking, models, head = absent(loaded), loaded.recipe.models, None
+    if all(published(models[role].model, models[role].revision) for role in lacking):
+        made = draw_plan(loaded, host, request, no_progress, offline=True, asks=False)
+        return inspect_planned(made.resolved, made.facts)
+    sources = dict[Role, Source]()
+    for role, location in loaded.locations.items():
+        if role in lacking:
+            continue
+        is_head = loaded.recipe.speculation.method.is_head and role is Role.DRAFT
+        folder = kept(location, models[role].revision, is_head=is_head)
+        if is_head:
+            head = read_head(folder)
+        else:
+            sources[role] = read_model(folder)
+    unseen = {role: f"{error.subject} {error.problem}" for role, error in lacking.items()}
+    return inspect_pair(loaded, sources, unseen, head, loaded.recipe.engine.max_seq_len)
 
 
 def _host_obstacle(loaded: LoadedRecipe, host: Host) -> TrtspecError | None:

@@ -1,31 +1,32 @@
-"""Compares the models of a recipe, if this machine has them."""
+"""Judges the models of a recipe, each by itself and the draft beside its target.
+
+`check`, `plan`, `build` and `doctor` all ask here, so none of them passes what another refuses.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from trtspec.base.errors import ModelError
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
-from trtspec.models.download import cached_folder
+from trtspec.checkpoint.inventory import check_tensors
+from trtspec.models.families import family_of
 from trtspec.models.heads.check import check_head
 from trtspec.models.heads.head import HeadDescription
-from trtspec.models.heads.reading import read_head
-from trtspec.models.layers import draft_of
-from trtspec.models.masked import check_parallel
 from trtspec.models.mtp import MtpLayers, mtp_layers
-from trtspec.models.pair import Member, compare, read_member
+from trtspec.models.pair import Member, compare, member_of
 from trtspec.models.source import Source
+from trtspec.pipeline.plan.facts import PlanFacts
+from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.schema import Draft
 
 
 @dataclass(frozen=True, slots=True)
 class PairReport:
-    """The result of a check of a pair.
+    """The result of a look at the models of a recipe.
 
-    If a model could not be looked at, nothing was compared, and there are no findings.
+    A draft and its target are compared only if both could be looked at.
     """
 
     loaded: LoadedRecipe
@@ -44,41 +45,43 @@ class PairReport:
         return mtp_layers(self.sides[Role.TARGET].source)
 
 
-def inspect_pair(loaded: LoadedRecipe) -> PairReport:
-    """Compares what this machine has, without a download; raises ModelError for a folder that is no model."""
-    method = loaded.recipe.speculation.method
-    backend = loaded.recipe.runner
-    sides, unseen, head = dict[Role, Member](), dict[Role, str](), None
-    for role, location in loaded.locations.items():
-        model = loaded.recipe.models[role]
-        folder = cached_folder(location, model.revision)
-        if folder is None:
-            unseen[role] = f"{location} is on the Hub but not on this machine"
-            continue
-        try:
-            if role is Role.DRAFT and method.is_head:
-                head = read_head(folder)
-                continue
-            overrides = backend.overrides(loaded.recipe) if role is Role.TARGET else {}
-            sides[role] = read_member(folder, for_engines=backend.builds_engines, overrides=overrides)
-            if isinstance(model, Draft):
-                sides[role] = replace(sides[role], source=draft_of(sides[role].source, model))
-        except ModelError as error:
-            if folder == location:
-                raise
-            unseen[role] = f"{location} is incomplete in this machine's Hub cache: {error.problem}"
-    findings: list[Finding] = []
-    if Role.TARGET in sides:
-        findings += backend.misfits(loaded.recipe, sides[Role.TARGET].source)
-    if not unseen and head:
-        findings += compare_head(head, method.kind, sides[Role.TARGET].source)
-    elif not unseen and Role.DRAFT in sides:
-        recipe = loaded.recipe
-        findings += compare(
-            sides[Role.TARGET], sides[Role.DRAFT], recipe.engine.max_seq_len, translates=method.translates
-        )
-        if method.is_at_once:
-            findings += check_parallel(sides[Role.DRAFT].source)
+def inspect_planned(resolved: Resolved, facts: PlanFacts) -> PairReport:
+    """Returns what the models of a plan show; raises as `inspect_pair`."""
+    unread = {role: model.not_read for role, model in facts.models.items() if model.not_read}
+    sources = {role: model.source for role, model in facts.models.items() if role not in unread}
+    unseen = {role: f"{error.subject} {error.problem}" for role, error in unread.items()}
+    head, longest = facts.head and facts.head.head, resolved.target.options.max_seq_len
+    return inspect_pair(resolved.loaded, sources, unseen, head, longest)
+
+
+def inspect_pair(
+    loaded: LoadedRecipe,
+    sources: Mapping[Role, Source],
+    unseen: Mapping[Role, str],
+    head: HeadDescription | None = None,
+    max_seq_len: int | None = None,
+) -> PairReport:
+    """Returns what these models of a recipe show; `max_seq_len` is the longest sequence in tokens.
+
+    Raises ModelError for a tokenizer that cannot be read, and TensorError for tensors of which no engine can
+    be built.
+    """
+    recipe, backend = loaded.recipe, loaded.recipe.runner
+    sides = dict[Role, Member]()
+    for role, source in sources.items():
+        overrides = backend.overrides(recipe) if role is Role.TARGET else {}
+        sides[role] = member_of(source, for_engines=backend.builds_engines, overrides=overrides)
+        # The scales of an FP8 model are among its weights, which are not read here.
+        if backend.builds_engines and source.layers is None and source.scheme is None:
+            check_tensors(source, family_of(source).weights(source), None)
+    findings, target, draft = list[Finding](), sides.get(Role.TARGET), sides.get(Role.DRAFT)
+    if target:
+        findings += backend.misfits(recipe, target.source)
+    if target and head:
+        findings += compare_head(head, recipe.speculation.method.kind, target.source)
+    if target and draft:
+        translates = recipe.speculation.method.translates
+        findings += compare(target, draft, max_seq_len, translates=translates)
     return PairReport(loaded, sides, unseen, findings, head)
 
 

@@ -1,81 +1,55 @@
-"""The steps that check that the models fit together: a target with its draft, or with its head."""
+"""The step that judges the models: each by itself, and a target beside its draft or its head."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from trtspec.backends.table import backend_named
+from trtspec.base.findings import Finding
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
-from trtspec.pipeline.plan.facts import HeadFacts, PlanFacts
+from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps.reads import digest_of_files, is_config
 
-KIND, HEAD_KIND = "check pair", "check head"
+KIND, HEAD_KIND, MODEL_KIND = "check pair", "check head", "check model"
+KINDS = (KIND, HEAD_KIND, MODEL_KIND)
 
 
-def steps(resolved: Resolved, facts: PlanFacts) -> list[Step]:
-    """Returns the check of a draft that is another model than the target, or a head on it."""
-    if facts.head:
-        return [_head_step(resolved, facts, facts.head)]
-    draft = resolved.engines.get(Role.DRAFT)
-    return [_step(resolved, facts)] if draft and draft.layers is None else []
+def judge(resolved: Resolved, facts: PlanFacts) -> list[Finding]:
+    """Returns what the models show that need not be mended; raises PairError, and as `inspect_pair`."""
+    from trtspec.models.pair import refuse
+    from trtspec.pipeline.inspection.pair import inspect_planned
+
+    findings = inspect_planned(resolved, facts).findings
+    refuse(str(resolved.loaded.path), findings, resolved.backend)
+    return findings
 
 
-def _step(resolved: Resolved, facts: PlanFacts) -> Step:
-    target, draft, longest = facts.target, facts.models[Role.DRAFT], resolved.target.options.max_seq_len
-    translates, backend = resolved.translates, resolved.backend
-    version, recipe = facts.host.versions.get("trtspec"), resolved.loaded.path
-    overrides = backend_named(backend).overrides(resolved.loaded.recipe)
-
-    def check(_: Path, advance: Advance) -> None:
-        from trtspec.models.pair import compare, read_member, refuse
-
-        is_built = backend_named(backend).builds_engines
-        one = read_member(target.source.folder, for_engines=is_built, overrides=overrides)
-        other = read_member(draft.source.folder, for_engines=is_built, overrides=None)
-        refuse(str(recipe), compare(one, other, longest, translates=translates), backend)
-
-    return Step(
-        kind=KIND,
-        summary="target and draft fit together",
-        inputs=(target.name, draft.name),
-        output=None,
-        command=("trtspec", "check", str(recipe)),
-        digest=digest_of_files(
-            is_config,
-            target,
-            draft,
-            version=version,
-            max_seq_len=longest,
-            translates=translates,
-            overrides=overrides,
-        ),
-        action=check,
-    )
-
-
-def _head_step(resolved: Resolved, facts: PlanFacts, head: HeadFacts) -> Step:
-    loaded, version = resolved.loaded, facts.host.versions.get("trtspec")
-    method, backend = loaded.recipe.speculation.method.kind, loaded.recipe.runner
+def step(resolved: Resolved, facts: PlanFacts) -> Step:
+    """Returns the check of a target, with a draft that is another model or with a head on it."""
+    target, recipe = facts.target, resolved.loaded.recipe
+    draft, longest = resolved.engines.get(Role.DRAFT), resolved.target.options.max_seq_len
+    version, overrides = facts.host.versions.get("trtspec"), recipe.runner.overrides(recipe)
+    kind, summary, models = MODEL_KIND, "the target and its tokenizer fit together", [target]
+    values = {"max_seq_len": longest, "translates": resolved.translates, "overrides": overrides}
+    if head := facts.head:
+        method = recipe.speculation.method.kind
+        kind, summary = HEAD_KIND, f"the head is of method {method}, and fits the target"
+        values = {"head": dict(head.digests or {}), "method": method}
+    elif draft and draft.layers is None:
+        kind, summary = KIND, "target and draft fit together"
+        models.append(facts.models[Role.DRAFT])
 
     def check(_: Path, advance: Advance) -> None:
-        from trtspec.models.pair import read_member, refuse
-        from trtspec.pipeline.inspection.pair import compare_head
-
-        is_built, overrides = backend.builds_engines, backend.overrides(loaded.recipe)
-        target = read_member(facts.target.source.folder, for_engines=is_built, overrides=overrides).source
-        refuse(str(loaded.path), compare_head(head.head, method, target), backend.name)
+        judge(resolved, facts)
 
     return Step(
-        kind=HEAD_KIND,
-        summary=f"the head is of method {method}, and fits the target",
-        inputs=(facts.target.name, head.name),
+        kind=kind,
+        summary=summary,
+        inputs=tuple(model.name for model in (*models, *([head] if head else []))),
         output=None,
-        command=("trtspec", "check", str(loaded.path)),
-        digest=digest_of_files(
-            is_config, facts.target, head=dict(head.digests or {}), method=method, version=version
-        ),
+        command=("trtspec", "check", str(resolved.loaded.path)),
+        digest=digest_of_files(is_config, *models, version=version, **values),
         action=check,
     )

@@ -113,7 +113,7 @@ def test_tensorrt_llm_builds_them_as_an_engine(bench: Bench) -> None:
 def test_layers_are_chosen_once_by_the_texts_of_the_recipe(bench: Bench) -> None:
     bench.write(SEARCH, more="serving: {layout: bls}\n")
     content, said = bench.built()
-    assert content["ran"][1] == "choose layers draft"
+    assert content["ran"][2] == "choose layers draft"
     chosen = json.loads((bench.folder / "out/draft/layers.json").read_text())
     assert len(chosen["layers"]) == 4  # all but 45 % of the three between the first and the last
     assert chosen["provenance"]["dataset"] == "texts.jsonl"
@@ -129,6 +129,7 @@ def test_layers_are_chosen_once_by_the_texts_of_the_recipe(bench: Bench) -> None
 def test_a_server_of_others_loads_them_as_a_model(bench: Bench) -> None:
     bench.write("[0, 3, 4]", SERVER.format("vllm"))
     assert bench.built()[0]["ran"] == [
+        "check model",
         "copy tokenizer",
         "write layers draft",
         "write launch",
@@ -148,7 +149,7 @@ def test_a_server_of_others_loads_them_as_a_model(bench: Bench) -> None:
 
 def test_a_server_of_others_has_layers_that_were_chosen_for_a_cache_of_their_own(bench: Bench) -> None:
     bench.write(SEARCH, SERVER.format("sglang"))
-    assert bench.built()[0]["ran"][1:3] == ["choose layers draft", "write layers draft"]
+    assert bench.built()[0]["ran"][2:4] == ["choose layers draft", "write layers draft"]
     chosen = json.loads((bench.folder / "out/draft/layers.json").read_text())
     assert not chosen["provenance"]["shares_cache"]
     assert bench.served() == chosen["layers"] == bench.manifest()["layers"]["draft"]["layers"]

@@ -27,7 +27,8 @@ from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import SamplingConfig
 
 STEPS = [
-    "copy tokenizer", "convert target", "verify target", "build target", "write repository", "write manifest",
+    "check model", "copy tokenizer", "convert target", "verify target", "build target",
+    "write repository", "write manifest",
 ]  # fmt: skip
 LOOKAHEAD = "{kind: lookahead, window_size: 7, ngram_size: 5, verification_set_size: 3}"
 

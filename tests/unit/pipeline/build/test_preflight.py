@@ -137,7 +137,7 @@ def a_precision_that_the_checkpoint_has_not(attempt: Attempt) -> str:
 def a_draft_of_another_family(attempt: Attempt) -> str:
     attempt.with_tools()
     attempt.writes(DRAFT, "Qwen/Qwen2.5-0.5B-Instruct")
-    return "target and draft do not fit"
+    return "the models do not fit: token ids: "
 
 
 def a_file_in_the_way(attempt: Attempt) -> str:

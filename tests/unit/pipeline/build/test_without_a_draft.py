@@ -38,7 +38,7 @@ ENGINES = {
 OF_A_PAIR = re.compile(
     r"\b(both|pair|the two)\b|\btwo (models|engines)|\bdraft (model|engine|checkpoint)\b|tensorrt_llm_draft"
 )
-STEPS = ["copy tokenizer", "convert target", "verify target", "build target"]
+STEPS = ["check model", "copy tokenizer", "convert target", "verify target", "build target"]
 SERVED = ["write repository", "write manifest"]
 
 
@@ -185,7 +185,7 @@ def test_a_store_gives_back_what_it_got(bench: Bench) -> None:
     listed = trtspec("store", "list", "store", "--json", folder=bench.folder).stdout
     assert {entry["role"] for entry in json.loads(listed)} == {"target", "pair"}
     again = json.loads(bench.run("build", "recipe.yaml", "--output", "new", "--store", "store", "--json"))
-    assert again["ran"] == ["copy tokenizer", "pull target", *SERVED]
+    assert again["ran"] == ["check model", "copy tokenizer", "pull target", *SERVED]
     if bench.backend == "torch":
         bench.run("store", "pull", "store", "alone", "--output", "pulled")
         assert bench.parameters("pulled") == bench.parameters("out")

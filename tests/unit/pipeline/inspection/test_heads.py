@@ -16,8 +16,11 @@ from tests.unit.pipeline.inspection.reports import Save, only, said
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import Severity
 from trtspec.cli.app import app
+from trtspec.pipeline.build.plan import PlanRequest
+from trtspec.pipeline.build.preflight import look_here
 from trtspec.pipeline.inspection.folder import inspect
-from trtspec.pipeline.inspection.pair import inspect_pair
+from trtspec.pipeline.inspection.pair import PairReport
+from trtspec.pipeline.machine.host import Host
 from trtspec.recipe.loader import load
 
 RUN = CliRunner()
@@ -103,8 +106,12 @@ def recipe(tmp_path: Path, llama_folder: Save, write_recipe: Callable[[str], Pat
     return write
 
 
+def look(recipe: Path) -> PairReport:
+    return look_here(load(recipe), Host({}), PlanRequest())
+
+
 def test_the_draft_of_a_recipe(recipe: Callable[[str], Path]) -> None:
-    report = inspect_pair(load(recipe("eagle3")))
+    report = look(recipe("eagle3"))
     assert report.findings == []
     assert report.head
     assert report.head.method == "eagle3"
@@ -114,10 +121,10 @@ def test_the_draft_of_a_recipe(recipe: Callable[[str], Path]) -> None:
 
 
 def test_another_method_than_the_heads(recipe: Callable[[str], Path]) -> None:
-    (finding,) = inspect_pair(load(recipe("medusa"))).findings
+    (finding,) = look(recipe("medusa")).findings
     assert (finding.subject, finding.repair) == ("speculation.method", "speculation.method: eagle3")
 
 
 def test_a_head_is_no_draft_model(recipe: Callable[[str], Path]) -> None:
     with pytest.raises(ModelError, match="is a head of method eagle3, not a model"):
-        inspect_pair(load(recipe("draft_model")))
+        look(recipe("draft_model"))

@@ -1,0 +1,123 @@
+"""Each way to a build refuses the same recipes, for the same reasons, and passes the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import trtspec
+from tests.fakes.broken_recipes import ALONE, BROKEN, GPU, VLLM, VLLM_ALONE
+from tests.fakes.gpu_machine import H100, GpuMachine
+from trtspec.base.errors import TrtspecError
+from trtspec.cli.app import app
+
+Refusal = tuple[int, list[tuple[str, str, str | None]]]
+
+
+def of_command(*words: str) -> Callable[[Path], Refusal]:
+    def ask(recipe: Path) -> Refusal:
+        result = CliRunner().invoke(app, [words[0], str(recipe), *words[1:]])
+        return result.exit_code, told(result.exception)
+
+    return ask
+
+
+def of_api(call: Callable[[Path], object]) -> Callable[[Path], Refusal]:
+    def ask(recipe: Path) -> Refusal:
+        try:
+            call(recipe)
+        except TrtspecError as error:
+            return 1, told(error)
+        return 0, []
+
+    return ask
+
+
+def told(error: BaseException | None) -> list[tuple[str, str, str | None]]:
+    if not isinstance(error, TrtspecError):
+        assert error is None or isinstance(error, SystemExit), error
+        return []
+    return [(found.subject, found.problem, found.repair) for found in error.findings]
+
+
+WAYS: Mapping[str, Callable[[Path], Refusal]] = {
+    "check": of_command("check"),
+    "check --json": of_command("check", "--json"),
+    "plan": of_command("plan", "--commands"),
+    "build --dry-run": of_command("build", "--dry-run"),
+    "build": of_command("build"),
+    "trtspec.plan": of_api(trtspec.plan),
+    "trtspec.build": of_api(trtspec.build),
+}
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_network: None) -> GpuMachine:
+    """A machine that lacks nothing of what a build needs, but the network."""
+    machine = GpuMachine(tmp_path / "machine")
+    machine.gpus(H100, H100, H100)
+    machine.tensorrt_llm()
+    for name, value in machine.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TRTSPEC_OUTPUT", str(tmp_path / "build"))
+    return machine
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_recipe_is_refused_alike(name: str, pair_recipe: Path, machine: GpuMachine) -> None:
+    BROKEN[name].write(pair_recipe)
+    refusals = {way: ask(pair_recipe) for way, ask in WAYS.items()}
+    status, findings = refusals["check"]
+    assert (status, bool(findings)) == (1, True), refusals
+    assert any(BROKEN[name].says in " ".join(map(str, found)) for found in findings), findings
+    assert refusals == dict.fromkeys(WAYS, (status, findings))
+
+
+@pytest.mark.parametrize("lines", [{}, VLLM, GPU, ALONE, VLLM_ALONE])
+def test_a_recipe_that_can_be_built_passes_everywhere(
+    lines: Mapping[str, str], pair_recipe: Path, machine: GpuMachine
+) -> None:
+    text = pair_recipe.read_text()
+    for old, new in lines.items():
+        text = text.replace(old, new)
+    pair_recipe.write_text(text)
+    ways = {way: ask for way, ask in WAYS.items() if "build" not in way or "dry" in way}
+    assert {way: ask(pair_recipe) for way, ask in ways.items()} == dict.fromkeys(ways, (0, []))
+
+
+def test_a_model_that_is_not_here_is_not_said_to_be_on_the_hub(
+    write_recipe: Callable[[str], Path], without_network: None
+) -> None:
+    recipe = write_recipe(
+        "name: x\ntarget: {model: nope/nope}\nspeculation: {method: ngram}\nhardware: {gpu: none}\n"
+    )
+    result = CliRunner().invoke(app, ["check", str(recipe)])
+    assert result.exit_code == 0
+    assert "the target nope/nope is not on this machine, and the Hub was not asked" in result.stderr
+    assert "on the Hub" not in result.output
+
+
+def test_a_published_model_that_is_not_here_is_judged_by_its_sizes(
+    tmp_path: Path, write_recipe: Callable[[str], Path], machine: GpuMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    recipe = write_recipe(
+        "name: x\ntarget: {model: Qwen/Qwen3-32B}\nspeculation: {method: ngram, num_draft_tokens: 99}\n"
+        "hardware: {gpu: h100}\n"
+    )
+    asked = {way: WAYS[way](recipe) for way in ("check", "plan", "build --dry-run", "trtspec.plan")}
+    status, findings = asked["check"]
+    assert (status, [subject for subject, *_ in findings]) == (1, ["speculation.num_draft_tokens"])
+    assert asked == dict.fromkeys(asked, (status, findings))
+
+
+def test_a_lacking_tool_does_not_hide_what_is_wrong_with_the_recipe(
+    pair_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    BROKEN["another_tokenizer_on_tensorrt"].write(pair_recipe)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("TRTSPEC_OUTPUT", str(tmp_path / "build"))
+    assert WAYS["build"](pair_recipe) == WAYS["check"](pair_recipe)
