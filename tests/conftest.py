@@ -87,7 +87,7 @@ def saved_llama(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
             made[key] = tmp_path_factory.mktemp("llama")
             model = LlamaForCausalLM(LlamaConfig(**values)).to(dtype)  # type: ignore[arg-type]
             model.save_pretrained(made[key], max_shard_size=shard)
-            _save_tokenizer(made[key])
+            _save_tokenizer(made[key], int(values["vocab_size"]))
         return made[key]
 
     return save
@@ -108,10 +108,11 @@ def llama_folder(tmp_path: Path, saved_llama: Callable[..., Path]) -> Callable[.
     return write
 
 
-def _save_tokenizer(folder: Path) -> None:
+def _save_tokenizer(folder: Path, vocab_size: int) -> None:
+    """Saves a tokenizer of bytes; a target of toy heads, of 24 tokens, has one of as many."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())[: vocab_size - 2 if vocab_size < 64 else None]
     words = {"<s>": 0, "</s>": 1, **{letter: 2 + i for i, letter in enumerate(letters)}}
     tokenizer = Tokenizer(models.BPE(words, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

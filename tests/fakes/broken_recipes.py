@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.numpy import load_file, save_file
+from tokenizers import AddedToken, Tokenizer
 
 from tests.fakes.heads import write_head, write_head_for
 
@@ -76,6 +77,19 @@ def swap(name: str, first: str, second: str) -> Change:
         words = content["model"]["vocab"]
         words[first], words[second] = words[second], words[first]
         file.write_text(json.dumps(content))
+
+    return change
+
+
+def add(name: str, *, special: bool) -> Change:
+    """Adds tokens until one has the id 264, which the toys' embeddings of 264 rows lack."""
+
+    def change(folder: Path) -> None:
+        tokenizer = Tokenizer.from_file(str(folder / name))
+        tokenizer.add_tokens([f"w{n}" for n in range(264 - tokenizer.get_vocab_size())])
+        tokenizer.add_tokens([AddedToken("<image_soft_token>", special=special, normalized=False)])
+        assert tokenizer.token_to_id("<image_soft_token>") == 264
+        tokenizer.save(str(folder / name))
 
     return change
 
@@ -180,6 +194,19 @@ BROKEN: Mapping[str, BrokenRecipe] = {
     "tokenizer_is_text": BrokenRecipe("is not JSON", {}, write("draft/tokenizer.json", "hello")),
     "tokenizer_is_another_thing": BrokenRecipe(
         "is not a tokenizer", {}, write("target/tokenizer.json", '{"model": {"vocab": {"a": -1}}}')
+    ),
+    "tokenizer_is_a_pointer": BrokenRecipe("Git LFS pointer", {}, write("target/tokenizer.json", POINTER)),
+    "tokenizer_is_a_pointer_alone": BrokenRecipe(
+        "Git LFS pointer", ALONE, write("target/tokenizer.json", POINTER)
+    ),
+    "words_past_the_embedding": BrokenRecipe(
+        "ids up to 264", {}, add("target/tokenizer.json", special=False)
+    ),
+    "words_past_the_embedding_alone": BrokenRecipe(
+        "ids up to 264", ALONE, add("target/tokenizer.json", special=False)
+    ),
+    "words_past_the_embedding_on_vllm": BrokenRecipe(
+        "ids up to 264", VLLM_ALONE, add("target/tokenizer.json", special=False)
     ),
     "a_head_as_the_draft": BrokenRecipe("is a head of method", _HEAD, head("speculators")),
     # What two models have to agree on.

@@ -31,6 +31,12 @@ class Finding:
     line: int | None = None
     """The 1-based line of a recipe."""
 
+    @property
+    def words(self) -> str:
+        """The finding in one line, without its repair."""
+        effect = f"; {self.effect}" if self.effect else ""
+        return f"{self.subject}: {self.problem}{effect}"
+
 
 def ok(subject: str, found: str) -> Finding:
     """A finding of something that is as it should be."""

@@ -64,7 +64,7 @@ def _models(loaded: LoadedRecipe, machine: Machine) -> list[Finding]:
         return list(error.findings)
     if errors(report.findings) or report.unseen:
         return errors(report.findings)
-    return [ok("models", "they allow what the recipe asks of them")]
+    return [*report.alone, ok("models", "they allow what the recipe asks of them")]
 
 
 def _wheel() -> UnavailableError | None:

@@ -106,6 +106,8 @@ def plan(options: PlanCommandOptions) -> None:
     if options.commands and options.json:
         raise typer.BadParameter("the steps of --json have them", param_hint="--commands")
     made = trtspec.plan(options.recipe, output=options.output, backend=options.backend, progress=out.watch)
+    for note in made.notes:
+        out.warning(note.words)
     if options.fleet:
         # The wing of fleets comes with the option.
         from trtspec.capacity.commands.plan_fleet import FleetOptions, show_fleet

@@ -138,7 +138,7 @@ class DeployedBuild:
         tokenizers = {Role.TARGET: folder / "tokenizer", Role.DRAFT: folder / "draft/tokenizer"}
         own = Role.DRAFT if recipe.speculation.method.translates else Role.TARGET
         sizes = {
-            role: read_tokenizer(tokenizers[role if role is own else Role.TARGET]).size for role in roles
+            role: read_tokenizer(tokenizers[role if role is own else Role.TARGET]).text_size for role in roles
         }
         manifest = self._manifest
         engines = {

@@ -15,6 +15,7 @@ T = TypeVar("T")
 DOWNLOAD_AGAIN = "download the file again, or copy it again from an intact one"
 SAME_REVISION = "use config.json and weights of the same revision"
 REQUIRED: Any = object()
+_POINTER = "version https://git-lfs."
 LARGEST = 2**31 - 1  # the largest size: TensorRT-LLM counts with 32 bits
 
 
@@ -92,7 +93,12 @@ def read_hf_config(file: Path) -> HfConfig:
 def read_json(file: Path) -> Mapping[str, Any]:
     """The JSON object in a file of a model; raises ModelError if there is none."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        if text.startswith(_POINTER):
+            raise ModelError(
+                file, "is a Git LFS pointer, not the file", f"git lfs pull --include {file.name}"
+            )
+        content = json.loads(text)
     except FileNotFoundError as error:
         raise ModelError(file, "is missing", DOWNLOAD_AGAIN) from error
     except (ValueError, RecursionError) as error:

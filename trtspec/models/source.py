@@ -54,6 +54,8 @@ class Source(Sizes):
     """The reason why trtspec builds no engine of this quantization; None otherwise."""
     tensors: Mapping[str, Tensor]
     """The tensors by Hugging Face's names."""
+    ends_past: tuple[int, ...] = ()
+    """The end tokens of the configs that are past the embedding, and so end no text."""
     layers: tuple[int, ...] | None = None
     """The layers of the folder's model that this one consists of; None for all of them."""
 
@@ -176,13 +178,15 @@ def source_of(
     heads = config.size("num_attention_heads")
     model_type = config.get("model_type", str)
     rotary_base, rotary_scaling, partial_rotary_factor = read_rope(config)
+    rows, listed = config.size("vocab_size"), (ends.ids("eos_token_id"), config.ids("eos_token_id"))
+    reached = [tuple(token for token in tokens if token < rows) for tokens in listed]
     return Source(
         folder=config.folder,
         config=config,
         architecture=architectures[0],
         model_type=model_type,
         dtype=_dtype(config, tensors),
-        vocab_size=config.size("vocab_size"),
+        vocab_size=rows,
         hidden_size=hidden_size,
         intermediate_size=config.size("intermediate_size"),
         num_hidden_layers=config.size("num_hidden_layers"),
@@ -201,7 +205,8 @@ def source_of(
         mlp_bias=config.get("mlp_bias", bool, False),
         bos_id=config.token("bos_token_id"),
         pad_id=config.token("pad_token_id"),
-        end_ids=ends.ids("eos_token_id") or config.ids("eos_token_id"),
+        end_ids=reached[0] or reached[1],
+        ends_past=tuple(dict.fromkeys(token for tokens in listed for token in tokens if token >= rows)),
         scheme=scheme,
         foreign=foreign,
         tensors=MappingProxyType(tensors),
@@ -270,6 +275,7 @@ def read_rope(config: HfConfig) -> tuple[float, Mapping[str, Any] | None, float]
 def _scaling(section: HfConfig) -> Mapping[str, Any] | None:
     """The section without the keys that every rotation has; None for the default type."""
     others = ("rope_theta", "partial_rotary_factor")
-    scaling = {key: value for key, value in section.content.items() if key not in others}
+    known = ((key, value) for key, value in section.content.items() if value is not None)
+    scaling = {key: value for key, value in known if key not in others}
     is_default = not scaling or scaling.get("rope_type", scaling.get("type")) == "default"
     return None if is_default else MappingProxyType(scaling)

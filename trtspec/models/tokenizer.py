@@ -61,6 +61,30 @@ class TokenizerTraits:
         """One more than the highest id."""
         return max(self.tokens, default=-1) + 1
 
+    @property
+    def text_size(self) -> int:
+        """One more than the highest id that texts have without naming it."""
+        return max(filter(self._is_in_texts, self.tokens), default=-1) + 1
+
+    def beyond(self, rows: int) -> tuple[list[int], list[int]]:
+        """Returns the ids past an embedding of so many rows: those that texts have, and those to be named.
+
+        A special token is in a text only if the text names it, as a marker of images or of padding, unless
+        the tokenizer or the chat template puts it there.
+        """
+        past = sorted(token_id for token_id in self.tokens if token_id >= rows)
+        found = list(filter(self._is_in_texts, past))
+        return found, [token_id for token_id in past if token_id not in found]
+
+    def _is_in_texts(self, token_id: int) -> bool:
+        token = self.added.get(token_id)
+        if token is None or not token.special:
+            return True
+        if token_id in (self.named["bos_token"], self.named["eos_token"]):
+            return True
+        quoted = _canonical(token.content)
+        return quoted in self.stages["post_processor"] or token.content in (self.chat_template or "")
+
 
 def read_tokenizer(folder: Path) -> TokenizerTraits:
     """Reads `tokenizer.json` and, where they exist, the config and the chat template; raises ModelError."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from trtspec.base.findings import Finding, note
 from trtspec.methods.method import HETEROGENEOUS
+from trtspec.models.source import Source
 from trtspec.models.tokenizer import TokenizerTraits
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ def translated(target: Member, draft: Member) -> Iterator[Finding]:
         common = len(own & other)
         difference = f"{common} of the target's {len(own)} tokens are among the draft's {len(other)}"
         yield note("vocabularies", difference, effect=_COST)
-    yield from _own_reach("target", target)
-    yield from _own_reach("draft", draft)
+    yield from past_embedding("target", target.source, ours)
+    yield from past_embedding("draft", draft.source, theirs)
     if not draft.source.end_ids:
         effect = "the draft continues after the end of a text; fewer drafts are accepted there"
         yield note("end tokens", "the draft names none", effect=effect)
@@ -90,15 +91,22 @@ def _ids(target: Member, draft: Member) -> Iterator[Finding]:
 def _reach(target: Member, draft: Member) -> Iterator[Finding]:
     """Finds ids that only one of the tokenizers has, or that are beyond an embedding."""
     ours, theirs = target.tokenizer, draft.tokenizer
-    yield from _own_reach("target", target)
+    yield from past_embedding("target", target.source, ours)
+    yield from past_embedding("draft", draft.source, None)
     for who, mine, other, whose, rows, effect in (
         ("target", ours, theirs, "draft", draft.source.vocab_size, "the draft cannot read a text with them"),
         ("draft", theirs, ours, "target", target.source.vocab_size, "the target cannot verify them"),
     ):
-        if beyond := sorted(token_id for token_id in mine.tokens if token_id >= rows):
+        in_texts, others = mine.beyond(rows)
+        if beyond := in_texts or others:
             difference = f"{_count(beyond, 'id')} of the {who}'s tokenizer, such as {_name(mine, beyond[0])}"
             difference += f", beyond the {whose}'s embedding of {rows} rows"
-            yield Finding("vocabulary", difference, effect=effect)
+            rarely = f"{effect}; only a text that names one has it"
+            yield (
+                Finding("vocabulary", difference, effect=effect)
+                if in_texts
+                else note("vocabulary", difference, effect=rarely)
+            )
         alone = sorted(
             token_id for token_id in mine.tokens if token_id not in other.tokens and token_id < rows
         )
@@ -107,13 +115,25 @@ def _reach(target: Member, draft: Member) -> Iterator[Finding]:
             yield note("token ids", difference, effect=_LESS_ACCEPTED)
 
 
-def _own_reach(who: str, side: Member) -> Iterator[Finding]:
-    """Finds ids of a tokenizer that are beyond its own model's embedding."""
-    size, rows = side.tokenizer.size, side.source.vocab_size
-    if size > rows:
-        difference = f"the {who}'s tokenizer has ids up to {size - 1}, but its embedding has {rows} rows"
+def past_embedding(who: str, source: Source, tokenizer: TokenizerTraits | None) -> Iterator[Finding]:
+    """Finds ids that are past the embedding of the model that names them.
+
+    Without the `tokenizer`, whose texts the model reads, they are those of its configuration alone.
+    """
+    rows = source.vocab_size
+    in_texts, others = tokenizer.beyond(rows) if tokenizer else ([], [])
+    if in_texts:
+        difference = f"the {who}'s tokenizer has ids up to {in_texts[-1]}, but its embedding has {rows} rows"
         repair = f"use the tokenizer that belongs to the {who}"
         yield Finding("vocabulary", difference, repair, effect="a text with such an id cannot be computed")
+    elif tokenizer and others:
+        difference = f"{_count(others, 'id')} of the {who}'s tokenizer, such as {_name(tokenizer, others[0])}"
+        difference += f", past its own embedding of {rows} rows"
+        effect = "only a prompt that names one has it, and engines refuse such a prompt"
+        yield note("vocabulary", difference, effect=effect)
+    if ends := source.ends_past:
+        difference = f"{_list(ends)} in the {who}'s configuration, past its embedding of {rows} rows"
+        yield note("end tokens", difference, effect="left out: the model cannot say them")
 
 
 def _ends(target: Member, draft: Member) -> Iterator[Finding]:

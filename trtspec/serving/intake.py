@@ -187,21 +187,21 @@ def _embedding_bias(
 def _biased_tokens(biased: str | int, limits: Limits, tokenizer: Tokenizer) -> list[int]:
     if isinstance(biased, str):
         _check_length("embedding_bias_words", biased)
-        return _word_tokens("embedding_bias_words", biased, tokenizer)
+        return _word_tokens("embedding_bias_words", biased, limits, tokenizer)
     if not 0 <= biased < limits.vocab_size:
         raise RequestError("embedding_bias_ids", biased, f"token ids from 0 to {limits.vocab_size - 1}")
     return [biased]
 
 
 def _bad_word(word: str, limits: Limits, tokenizer: Tokenizer) -> list[int]:
-    tokens = _word_tokens("bad_words", word, tokenizer)
+    tokens = _word_tokens("bad_words", word, limits, tokenizer)
     if tokens[-1] in limits.never_banned:
         allowed = f"words that do not end in token id {tokens[-1]}, which the target engine never bans"
         raise RequestError("bad_words", repr(word), allowed)
     return tokens
 
 
-def _word_tokens(field: str, word: str, tokenizer: Tokenizer) -> list[int]:
+def _word_tokens(field: str, word: str, limits: Limits, tokenizer: Tokenizer) -> list[int]:
     """Returns the tokens of a word by itself, without special tokens, as in NVIDIA's preprocessing."""
     try:
         tokens = tokenizer.encode(word, add_special_tokens=False)
@@ -209,7 +209,15 @@ def _word_tokens(field: str, word: str, tokenizer: Tokenizer) -> list[int]:
         raise RequestError(field, "not valid Unicode", "text that UTF-8 can hold") from None
     if not tokens:
         raise RequestError(field, repr(word), "strings of which the tokenizer makes tokens")
+    _check_embedded(field, Text(tokens), limits, tokenizer)
     return tokens
+
+
+def _check_embedded(field: str, text: Text, limits: Limits, tokenizer: Tokenizer) -> None:
+    """Raises `RequestError` for a token of a tokenizer that is past the engine's embedding."""
+    if text.largest >= limits.vocab_size:
+        found = f"text with the token {tokenizer.name_of(text.largest)!r}, whose id is {text.largest}"
+        raise RequestError(field, found, f"tokens with ids from 0 to {limits.vocab_size - 1}")
 
 
 def _end_ids(end_id: int | None, limits: Limits, tokenizer: Tokenizer) -> tuple[int, ...]:
@@ -248,6 +256,7 @@ def _prompt(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) ->
         except UnicodeEncodeError:
             raise RequestError("prompt", "not valid Unicode", "text that UTF-8 can hold") from None
         prompt = Text(ids)
+        _check_embedded("prompt", prompt, limits, tokenizer)
     else:
         prompt = Text(request.prompt_token_ids or ())
         if prompt and not (min(prompt) >= 0 and prompt.largest < limits.vocab_size):

@@ -145,7 +145,7 @@ class TestVocabulary:
         self, sides: Callable[..., tuple[Member, Member]], byte_level: Callable[..., Tokenizer]
     ) -> None:
         more = byte_level()
-        more.add_special_tokens([AddedToken(f"<extra {n}>", special=True) for n in range(30)])
+        more.add_tokens([f"<extra {n}>" for n in range(30)])
         findings = compare(*sides(target={"tokenizer": more, "vocab_size": 384}))
         assert refused(findings) == ["vocabulary"]
         size = byte_level().get_vocab_size()
@@ -155,10 +155,30 @@ class TestVocabulary:
         self, sides: Callable[..., tuple[Member, Member]], byte_level: Callable[..., Tokenizer]
     ) -> None:
         more = byte_level()
-        more.add_special_tokens([AddedToken(f"<extra {n}>", special=True) for n in range(30)])
+        more.add_tokens([f"<extra {n}>" for n in range(30)])
         findings = compare(*sides(draft={"tokenizer": more, "vocab_size": 384}))
         assert refused(findings) == ["vocabulary"]
         assert findings[0].effect == "the target cannot verify them"
+
+    @pytest.mark.parametrize("rows", [{}, {"vocab_size": 384}])
+    def test_an_id_that_no_prompt_needs_is_a_note(
+        self,
+        sides: Callable[..., tuple[Member, Member]],
+        byte_level: Callable[..., Tokenizer],
+        rows: dict[str, int],
+    ) -> None:
+        """Gemma 3's tokenizer has a marker of images after its 262,144 rows, of which its larger models have
+        some more."""
+        tokenizer = byte_level(size=319)
+        tokenizer.add_tokens([f"w{n}" for n in range(320 - tokenizer.get_vocab_size())])
+        tokenizer.add_special_tokens([AddedToken("<image_soft_token>", special=True)])
+        assert tokenizer.token_to_id("<image_soft_token>") == 320
+        findings = compare(*sides(target={"tokenizer": tokenizer, **rows}, draft={"tokenizer": tokenizer}))
+        assert refused(findings) == []
+        said = [found for found in findings if "320 (b'<image_soft_token>')" in found.problem]
+        assert {found.severity for found in said} == {Severity.NOTE}
+        own = [found for found in said if "past its own embedding of 320 rows" in found.problem]
+        assert len(own) == (not rows)
 
     def test_tokens_that_one_has_and_the_other_could_learn(
         self, sides: Callable[..., tuple[Member, Member]], byte_level: Callable[..., Tokenizer]
@@ -199,6 +219,13 @@ class TestEnds:
             ("bos token", Severity.NOTE),
             ("pad token", Severity.NOTE),
         ]
+
+    def test_an_end_past_the_embedding_is_left_out(self, sides: Callable[..., tuple[Member, Member]]) -> None:
+        target, draft = sides(target={"eos_token_id": [1, 999]})
+        assert target.source.end_ids == (1,)
+        finding = the_one(compare(target, draft))
+        assert (finding.severity, finding.effect) == (Severity.NOTE, "left out: the model cannot say them")
+        assert finding.problem == "999 in the target's configuration, past its embedding of 320 rows"
 
 
 class TestCutting:

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from tests.fakes.broken_recipes import POINTER
 from trtspec.base.errors import ModelError
 from trtspec.models.tokenizer import read_tokenizer
 
@@ -129,3 +130,45 @@ def test_a_broken_file_is_a_model_error_that_names_it(tmp_path: Path, content: s
 def test_a_folder_without_tokenizer_json(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"has no tokenizer\.json"):
         read_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("special", "template", "begins", "in_texts"),
+    [
+        (True, None, False, False),
+        (False, None, False, True),
+        (True, "{{ '<x>' }}{{ messages }}", False, True),
+        (True, None, True, True),
+    ],
+    ids=["to_be_named", "ordinary", "in_the_template", "before_every_text"],
+)
+def test_which_ids_past_an_embedding_texts_have(
+    tmp_path: Path,
+    byte_level: Callable[..., Tokenizer],
+    special: bool,
+    template: str | None,
+    begins: bool,
+    in_texts: bool,
+) -> None:
+    tokenizer = byte_level()
+    size = tokenizer.get_vocab_size()
+    add = tokenizer.add_special_tokens if special else tokenizer.add_tokens
+    add([AddedToken("<x>", special=special)])
+    if begins:
+        tokenizer.post_processor = processors.TemplateProcessing("<x> $A", special_tokens=[("<x>", size)])
+    save(tmp_path, tokenizer)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    found = read_tokenizer(tmp_path)
+    assert found.beyond(size) == (([size], []) if in_texts else ([], [size]))
+    assert found.beyond(size + 1) == ([], [])
+    assert found.text_size == size + in_texts
+    # The library itself puts it into no text that does not name it.
+    written = tokenizer.encode("def add(left, right):").ids
+    assert (size in written) == begins
+
+
+def test_a_pointer_is_told_as_one(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(POINTER)
+    with pytest.raises(ModelError, match="is a Git LFS pointer, not the file") as error:
+        read_tokenizer(tmp_path)
+    assert error.value.repair == "git lfs pull --include tokenizer.json"

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import tokenizers
 
 from trtspec.serving import intake
 from trtspec.serving.completion import NO_END, CompletionRequest
@@ -217,3 +218,26 @@ def test_a_refusal_names_the_numbers(tokenizer: Tokenizer) -> None:
         begin(CompletionRequest(prompt_token_ids=[1] * 70), LIMITS, tokenizer)
     with pytest.raises(RequestError, match=r"^prompt_token_ids is 64 tokens; allowed: 1 to 51 tokens$"):
         begin(CompletionRequest(prompt_token_ids=[1] * 64), replace(LIMITS, max_seq_len=60), tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"prompt": "see <image_soft_token> here"}, "prompt"),
+        ({"bad_words": ("<image_soft_token>",)}, "bad_words"),
+        ({"embedding_bias": (("<image_soft_token>", 1.0),)}, "embedding_bias_words"),
+    ],
+)
+def test_a_token_past_the_embedding_is_the_clients_fault(
+    tokenizer: Tokenizer, changes: dict[str, Any], field: str
+) -> None:
+    inner = tokenizers.Tokenizer.from_str(tokenizer.document)
+    inner.add_special_tokens([tokenizers.AddedToken("<image_soft_token>", special=True)])
+    marked = Tokenizer(inner, tokenizer.end_ids)
+    last = marked.size - 1
+    begin(GOOD, replace(LIMITS, vocab_size=last), marked)
+    begin(replace(GOOD, **changes), replace(LIMITS, vocab_size=last + 1), marked)
+    with pytest.raises(RequestError) as caught:
+        begin(replace(GOOD, **changes), replace(LIMITS, vocab_size=last), marked)
+    assert (caught.value.field, caught.value.allowed) == (field, f"tokens with ids from 0 to {last - 1}")
+    assert caught.value.found == f"text with the token '<image_soft_token>', whose id is {last}"

@@ -85,6 +85,8 @@ def build(
 
     with recorded(Path(recipe), report, warn=warn) as record, ExitStack() as held:
         made, watch = look_ahead(recipe, request, stage, progress, pulls=store is not None), progress
+        for note in made.notes:
+            warn(note.words)
         if pushes:
             made = complete(made, to_run=False)
             watch = held.enter_context(_leased(pushes, made, progress, warn))

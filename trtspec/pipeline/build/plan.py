@@ -65,7 +65,7 @@ class BuildPlan:
     found: Mapping[Role, StoredEngine] = field(default_factory=dict)
     """The engines that a store has."""
     notes: Sequence[Finding] = ()
-    """What its models show that need not be mended; none if an earlier build looked at them."""
+    """What each model shows by itself; none if an earlier build looked at them."""
 
     @property
     def output(self) -> Path:

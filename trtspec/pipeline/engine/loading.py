@@ -85,7 +85,7 @@ def check_loading(
     """Raises EngineError for the first thing that would fail, with the image or the rebuild that repairs it.
 
     `num_draft_tokens` is the longest draft that will be sent, `tokenizer_sizes` one more than the highest
-    token id that each engine is given.
+    token id of the texts that each engine is given.
     """
     configs = {role: read_engine(engine.folder) for role, engine in engines.items()}
     for role, engine in engines.items():

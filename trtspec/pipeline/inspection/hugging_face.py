@@ -21,6 +21,7 @@ from trtspec.models.scheme import name_of
 from trtspec.models.source import DTYPES, Source, read_source
 from trtspec.models.tensors import PICKLES, Tensor, read_tensors
 from trtspec.models.tokenizer import read_tokenizer
+from trtspec.models.vocabularies import past_embedding
 from trtspec.pipeline.inspection.report import Report, finding, stored
 
 _SIZES = (
@@ -49,13 +50,14 @@ def inspect_model(folder: Path, config: Mapping[str, Any]) -> Report:
         findings.append(finding(error, folder, Severity.ERROR))
     else:
         source, is_convertible, prequantized = _convertible(folder, findings)
-    tokenizer_size = None
+    tokenizer = None
     try:
-        tokenizer_size = read_tokenizer(folder).size
+        tokenizer = read_tokenizer(folder)
     except ModelError as error:
         findings.append(finding(error, folder, Severity.NOTE))
     findings += [found for found in _impossible(folder, config) if found not in findings]
-    findings += _oddities(folder, config, tensors, tokenizer_size)
+    findings += past_embedding("model", source, tokenizer) if source else ()
+    findings += _oddities(folder, config, tensors)
     if prequantized and not prequantized.has_kv_scales:
         problem = "has no scales of keys and values; kv_cache: fp8 uses 1.0"
         findings.append(note("KV cache", problem))
@@ -65,7 +67,7 @@ def inspect_model(folder: Path, config: Mapping[str, Any]) -> Report:
         "dtype": config.get("dtype") or config.get("torch_dtype"),
         "parameters": sum(prod(tensor.shape) for tensor in _weights(tensors)),
         **{key: config.get(key) for key in _KEYS},
-        "tokenizer_size": tokenizer_size,
+        "tokenizer_size": tokenizer.size if tokenizer else None,
         "mtp_layers": own.count if own else None,
         **_quantization(config, source),
         "convertible": is_convertible and not errors(findings),
@@ -107,13 +109,8 @@ def _impossible(folder: Path, config: Mapping[str, Any]) -> Iterator[Finding]:
                 yield finding(error, folder, Severity.NOTE)
 
 
-def _oddities(
-    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], tokenizer_size: int | None
-) -> Iterator[Finding]:
+def _oddities(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[Finding]:
     vocabulary = config.get("vocab_size")
-    if isinstance(vocabulary, int) and (tokenizer_size or 0) > vocabulary:
-        problem = f"has {tokenizer_size} tokens, but the model's vocabulary has only {vocabulary}"
-        yield Finding("tokenizer", problem, "use both from the same revision")
     if isinstance(vocabulary, int) and vocabulary % 8:
         problem = f"{vocabulary} is not a multiple of 8; tensor parallel ranks pad their share with zero rows"
         yield note("vocab_size", problem)

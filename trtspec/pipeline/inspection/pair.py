@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trtspec.base.findings import Finding
+from trtspec.base.findings import Finding, Severity
 from trtspec.base.roles import Role
 from trtspec.checkpoint.inventory import check_tensors
 from trtspec.models.families import family_of
@@ -17,6 +17,7 @@ from trtspec.models.heads.head import HeadDescription
 from trtspec.models.mtp import MtpLayers, mtp_layers
 from trtspec.models.pair import Member, compare, member_of
 from trtspec.models.source import Source
+from trtspec.models.vocabularies import past_embedding
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.recipe.loader import LoadedRecipe
@@ -34,6 +35,9 @@ class PairReport:
     unseen: Mapping[Role, str]
     """The reason why a model could not be looked at."""
     findings: list[Finding]
+    """Errors come first."""
+    alone: list[Finding]
+    """Those of the findings that each model has by itself."""
     head: HeadDescription | None = None
     """The draft that is a head."""
 
@@ -67,22 +71,27 @@ def inspect_pair(
     be built.
     """
     recipe, backend = loaded.recipe, loaded.recipe.runner
-    sides = dict[Role, Member]()
+    translates = recipe.speculation.method.translates
+    sides, alone = dict[Role, Member](), list[Finding]()
     for role, source in sources.items():
         overrides = backend.overrides(recipe) if role is Role.TARGET else {}
-        sides[role] = member_of(source, for_engines=backend.builds_engines, overrides=overrides)
+        side = member_of(source, for_engines=backend.builds_engines, overrides=overrides)
         # The scales of an FP8 model are among its weights, which are not read here.
         if backend.builds_engines and source.layers is None and source.scheme is None:
             check_tensors(source, family_of(source).weights(source), None)
-    findings, target, draft = list[Finding](), sides.get(Role.TARGET), sides.get(Role.DRAFT)
+        reads = role is Role.TARGET or translates
+        alone += past_embedding(role, source, side.tokenizer if reads else None)
+        sides[role] = side
+    findings, target, draft = [*alone], sides.get(Role.TARGET), sides.get(Role.DRAFT)
     if target:
         findings += backend.misfits(recipe, target.source)
     if target and head:
         findings += compare_head(head, recipe.speculation.method.kind, target.source)
     if target and draft:
-        translates = recipe.speculation.method.translates
-        findings += compare(target, draft, max_seq_len, translates=translates)
-    return PairReport(loaded, sides, unseen, findings, head)
+        compared = compare(target, draft, max_seq_len, translates=translates)
+        findings += [found for found in compared if found not in alone]
+    findings.sort(key=lambda found: found.severity is not Severity.ERROR)
+    return PairReport(loaded, sides, unseen, findings, alone, head)
 
 
 def compare_head(head: HeadDescription, method: str, target: Source) -> list[Finding]:

@@ -17,13 +17,15 @@ KINDS = (KIND, HEAD_KIND, MODEL_KIND)
 
 
 def judge(resolved: Resolved, facts: PlanFacts) -> list[Finding]:
-    """Returns what the models show that need not be mended; raises PairError, and as `inspect_pair`."""
+    """Returns what each model shows by itself; raises PairError for models that do not fit, and as
+    `inspect_pair`.
+    """
     from trtspec.models.pair import refuse
     from trtspec.pipeline.inspection.pair import inspect_planned
 
-    findings = inspect_planned(resolved, facts).findings
-    refuse(str(resolved.loaded.path), findings, resolved.backend)
-    return findings
+    report = inspect_planned(resolved, facts)
+    refuse(str(resolved.loaded.path), report.findings, resolved.backend)
+    return report.alone
 
 
 def step(resolved: Resolved, facts: PlanFacts) -> Step:

@@ -49,4 +49,6 @@ def run(source: Source, output: Path, advance: Advance) -> None:
     content = dict(read_json(generation)) if generation.is_file() else {}
     if source.end_ids:
         content["eos_token_id"] = list(source.end_ids)
+    else:
+        content.pop("eos_token_id", None)
     (output / generation.name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -166,7 +166,7 @@ def test_models_that_are_broken(llama_folder: Save) -> None:
 
     small = llama_folder("small", vocab_size=200)
     assert said(inspect(str(small)), wrong=True) == [
-        "tokenizer: has 258 tokens, but the model's vocabulary has only 200"
+        "vocabulary: the model's tokenizer has ids up to 257, but its embedding has 200 rows"
     ]
 
     config = json.loads((small / "config.json").read_text()) | {"architectures": {"0": "LlamaForCausalLM"}}
