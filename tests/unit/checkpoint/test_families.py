@@ -339,6 +339,18 @@ def test_rope_scaling(saved: Callable[..., Path], family: str, rope: dict[str, A
     check_logits(saved(family, **rope), 1, 1)
 
 
+def test_a_key_of_a_scaling_that_is_null_counts_as_missing(saved: Callable[..., Path]) -> None:
+    """transformers writes `attention_factor: null`, and computes as without it."""
+    folder = saved("qwen2", rope_scaling={**YARN, "attention_factor": None, "mscale": None})
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    key = "rope_parameters" if "rope_parameters" in config else "rope_scaling"
+    config[key] |= {"attention_factor": None, "mscale": None}
+    file.write_text(json.dumps(config))
+    assert {"attention_factor", "mscale"}.isdisjoint(read_source(folder).rotary_scaling or {})
+    check_logits(folder, 1, 1)
+
+
 @pytest.mark.parametrize("family", CONFIGS)
 def test_some_of_the_layers(saved: Callable[..., Path], family: str) -> None:
     """A draft of layers of its target, against transformers' model with the others taken out."""

@@ -75,6 +75,12 @@ def test_a_checkpoint_has_the_keys_of_nvidias_conversion(tmp_path: Path) -> None
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
+def test_a_key_that_is_null_counts_as_missing(tmp_path: Path) -> None:
+    nulls = {"attention_factor": None, "factor": None}
+    folder = phi(tmp_path / "model", {"rope_scaling": LONG | nulls})
+    family_of(read_source(folder))
+
+
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
