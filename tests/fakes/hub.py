@@ -80,6 +80,8 @@ class Handler(BaseHTTPRequestHandler):
             names = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())["paths"]
             paths = [self.server.folder / name for name in names]
             self._send(200, json.dumps([self._info(path) for path in paths if path.is_file()]).encode())
+        elif not (self.server.folder / name).is_file():
+            self._send(404, b"{}", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
         else:
             self._send_file(self.server.folder / name)
 

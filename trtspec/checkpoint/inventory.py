@@ -14,10 +14,9 @@ from trtspec.checkpoint.reader import Reader, chunks
 from trtspec.models.families.family import FamilyTensor, shapes
 from trtspec.models.hf_config import DOWNLOAD_AGAIN, SAME_REVISION
 from trtspec.models.scheme import QUANTIZE_IT
-from trtspec.models.source import Source
+from trtspec.models.source import EMBEDDING, HEAD, Source
 from trtspec.models.tensors import Tensor
 
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _IGNORED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")  # computed again
 _CHUNK = 1 << 20  # bytes
 

@@ -18,8 +18,9 @@ from trtspec.base.errors import ModelError, UnavailableError
 from trtspec.base.progress import Advance, Progress, no_progress
 from trtspec.base.units import mb_or_gb
 from trtspec.models.headers_only import fetch_headers, headers_of
+from trtspec.models.hf_config import refuse_foreign
 from trtspec.models.hub import COMMIT, explained
-from trtspec.models.tensors import INDEX, SINGLE, read_index, read_tensors, refuse_pickles
+from trtspec.models.tensors import INDEX, SINGLE, read_index, read_tensors
 
 _CONFIGS = ("*.json", "*.jinja")
 _ELSEWHERE = "*/*"  # folders hold other formats of the same model: original/, onnx/, gguf/
@@ -51,7 +52,7 @@ def fetch(
             return folder
         if not weights and (headers := headers_of(folder)).is_dir():
             return headers
-        files = _find(location, folder.name, names)
+        files = _find(location, folder, names)
         if weights or not all(file.lfs for file in files):
             _download(location, folder, files, watch)
             return folder
@@ -132,13 +133,17 @@ def _begin(repo_id: str, revision: str | None) -> tuple[Path, list[str]]:
     return folder, sorted(set(read_index(index).values())) if index.is_file() else [SINGLE]
 
 
-def _find(repo_id: str, commit: str, names: Sequence[str]) -> Sequence[Any]:
-    """The Hub's metadata of these files, huggingface_hub's `RepoFile`; raises ModelError if it lacks one."""
+def _find(repo_id: str, folder: Path, names: Sequence[str]) -> Sequence[Any]:
+    """The Hub's metadata of these files, huggingface_hub's `RepoFile`; raises ModelError if it lacks one.
+
+    `folder` has the configs, and its name is the commit.
+    """
     from huggingface_hub import HfApi
 
+    commit = folder.name
     found = HfApi().get_paths_info(repo_id, list(names), revision=commit)
     if missing := set(names) - {file.path for file in found}:
-        refuse_pickles(repo_id, HfApi().list_repo_files(repo_id, revision=commit))
+        refuse_foreign(repo_id, HfApi().list_repo_files(repo_id, revision=commit), folder)
         problem = f"has no {min(missing)}"
         raise ModelError(repo_id, problem, "choose a model that is published as safetensors")
     return found

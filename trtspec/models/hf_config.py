@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,9 @@ SAME_REVISION = "use config.json and weights of the same revision"
 REQUIRED: Any = object()
 _POINTER = "version https://git-lfs."
 LARGEST = 2**31 - 1  # the largest size: TensorRT-LLM counts with 32 bits
+PICKLES, GGUF = (".bin", ".pt", ".pth"), ".gguf"
+ADAPTER = "adapter_config.json"  # of PEFT
+UNPICKLE = "in a sandbox: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,42 @@ class HfConfig:
         if not all(type(token) is int and token >= 0 for token in ids):
             raise ModelError(self.file, f"{key} must be token ids, not {value!r}")
         return tuple(ids)
+
+
+def read_model_config(folder: Path) -> HfConfig:
+    """Reads the `config.json` of a model or head; raises ModelError, which tells what else a folder is."""
+    file = folder / "config.json"
+    if not folder.is_dir():
+        refuse_foreign(folder, [folder.name])
+        raise ModelError(folder, "is not a folder", "give the model's folder or its Hugging Face Hub id")
+    if not file.is_file():
+        refuse_foreign(folder, (path.name for path in folder.iterdir()), folder)
+    return read_hf_config(file)
+
+
+def refuse_foreign(
+    model: str | Path, names: Iterable[str], configs: Path | None = None, unpickle: str = UNPICKLE
+) -> None:
+    """Raises ModelError if a model's files have its weights in another form than safetensors.
+
+    `configs` is a folder that has its JSON files. `unpickle` is the repair of a pickle, and may name it:
+    `{0!r}`.
+    """
+    files = sorted(names)
+    if ADAPTER in files:
+        named = read_json(configs / ADAPTER).get("base_model_name_or_path") if configs else None
+        problem = f"is a LoRA adapter of {named or 'another model'}, not a model"
+        merge = "PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(new_folder)"
+        raise ModelError(model, problem, f"name its base model, or merge the two with peft: {merge}")
+    if pickles := [name for name in files if Path(name).suffix in PICKLES]:
+        problem = (
+            f"holds its weights as pickle ({pickles[0]}), which can run code when read, not as safetensors"
+        )
+        raise ModelError(model, problem, unpickle.format(pickles[0]))
+    if found := [name for name in files if Path(name).suffix == GGUF]:
+        problem = f"holds its weights as GGUF ({found[0]}), the format of llama.cpp, not as safetensors"
+        repair = "name the model that it was made of; quantization in the recipe makes that smaller too"
+        raise ModelError(model, problem, repair)
 
 
 def read_hf_config(file: Path) -> HfConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from trtspec.base.errors import DatasetError, ModelError, TrtspecError, UnavailableError
@@ -46,15 +46,16 @@ def find_commit(repo_id: str, revision: str | None, timeout: float) -> str:
 
 
 def check_access(repo_id: str, revision: str | None, timeout: float) -> None:
-    """Raises ModelError for a model that this machine may not download.
+    """Raises ModelError for a model that this machine may not download; what is no model passes.
 
     Raises UnavailableError if the Hub does not answer within `timeout` seconds. It is asked only once:
     `get_hf_file_metadata` would try for 23 s.
     """
     from huggingface_hub import get_session, hf_hub_url
+    from huggingface_hub.errors import EntryNotFoundError
     from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
-    with explained(repo_id, revision, timeout=timeout):
+    with explained(repo_id, revision, timeout=timeout), suppress(EntryNotFoundError):
         url = hf_hub_url(repo_id, "config.json", revision=revision)
         hf_raise_for_status(get_session().head(url, headers=build_hf_headers(), timeout=timeout))
 

@@ -8,8 +8,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from trtspec.base.errors import ModelError
-from trtspec.models.hf_config import LARGEST, SAME_REVISION, HfConfig, read_hf_config, read_json
+from trtspec.base.errors import ModelError, TensorError
+from trtspec.models.hf_config import (
+    LARGEST,
+    SAME_REVISION,
+    HfConfig,
+    read_hf_config,
+    read_json,
+    read_model_config,
+)
 from trtspec.models.scheme import Scheme, read_scheme
 from trtspec.models.sizes import ExpertSizes, Sizes
 from trtspec.models.tensors import Tensor, read_tensors
@@ -18,6 +25,8 @@ DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 YARN = "yarn"  # whose factor multiplies the length that the model was trained with before
 STRETCHED = ("linear", "dynamic")  # rope types whose factor multiplies max_position_embeddings
 TIED = ("gemma2", "gemma3_text")  # types whose head transformers ties unless their config says otherwise
+UNTIED = ("llama", "mistral", "mixtral", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _OVERRIDES = Path("engine.extra_args")
 _ROPE = ("rope_scaling", "rope_parameters")
 
@@ -149,9 +158,7 @@ class Source(Sizes):
 
 def read_source(folder: Path) -> Source:
     """Reads configs and headers, a few hundred kilobytes for any model; raises ModelError or TensorError."""
-    if not folder.is_dir():
-        raise ModelError(folder, "is not a folder", "give the model's folder or its Hugging Face Hub id")
-    config = read_hf_config(folder / "config.json").of_text
+    config = read_model_config(folder).of_text
     generation, beside = folder / "generation_config.json", folder / "hf_quant_config.json"
     ends = read_hf_config(generation) if generation.is_file() else config
     tensors, quantization = read_tensors(folder), read_json(beside) if beside.is_file() else None
@@ -159,7 +166,18 @@ def read_source(folder: Path) -> Source:
     if (layers := source.num_hidden_layers) > len(tensors):
         problem = f"num_hidden_layers is {layers}, but there are only {len(tensors)} tensors"
         raise ModelError(config.file, problem, SAME_REVISION)
+    _check_head(source)
     return source
+
+
+def _check_head(source: Source) -> None:
+    """Raises TensorError for a model that lacks its head, which the embedding is not in place of."""
+    is_said = source.config.content.get("tie_word_embeddings") is False or source.model_type in UNTIED
+    lacks = EMBEDDING in source.tensors and not any(name.startswith("lm_head.") for name in source.tensors)
+    if lacks and is_said and not source.tie_word_embeddings:
+        problem = f"has no {HEAD}, although the head is not the embedding: tie_word_embeddings is false"
+        repair = "copy the whole model again; if its head is its embedding, write tie_word_embeddings: true"
+        raise TensorError(source.folder, problem, f"{repair} in config.json")
 
 
 def source_of(

@@ -8,14 +8,13 @@ file's size, so that an incomplete download is found before an hour of conversio
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from trtspec.base.errors import ModelError, TensorError
-from trtspec.models.hf_config import DOWNLOAD_AGAIN, read_json
+from trtspec.models.hf_config import DOWNLOAD_AGAIN, UNPICKLE, read_json, refuse_foreign
 
 ITEM_SIZE = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
@@ -25,8 +24,6 @@ ITEM_SIZE = {
 }
 MAX_HEADER = 100_000_000  # the limit of the safetensors library
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-PICKLES = (".bin", ".pt", ".pth")
-UNPICKLE = "in a sandbox: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +59,15 @@ class Tensor:
 def read_tensors(folder: Path, single: str = SINGLE, repair: str = UNPICKLE) -> dict[str, Tensor]:
     """Every tensor of a model folder by name, from the file `single` or the shards that its index names.
 
-    Raises ModelError or TensorError. `repair` is that of `refuse_pickles`.
+    Raises ModelError or TensorError. `repair` is that of a pickle (`refuse_foreign`).
     """
     index = folder / INDEX
     if (folder / single).is_file():
         return read_header(folder / single)
     if index.is_file():
         return _read_shards(folder, index)
-    refuse_pickles(folder, (path.name for path in folder.iterdir()), repair)
+    refuse_foreign(folder, (path.name for path in folder.iterdir()), folder, repair)
     raise ModelError(folder, f"holds no {single} and no {INDEX}", DOWNLOAD_AGAIN)
-
-
-def refuse_pickles(model: str | Path, names: Iterable[str], repair: str = UNPICKLE) -> None:
-    """Raises ModelError if one of a model's files has weights as pickle; `repair` may name it: `{0!r}`."""
-    if pickles := sorted(name for name in names if Path(name).suffix in PICKLES):
-        problem = (
-            f"holds its weights as pickle ({pickles[0]}), which can run code when read, not as safetensors"
-        )
-        raise ModelError(model, problem, repair.format(pickles[0]))
 
 
 def read_header(file: Path) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ FETCH = """
 import sys
 from contextlib import contextmanager
 from trtspec.models.download import fetch
+from trtspec.models.hub import check_access
 from trtspec.base.errors import TrtspecError
 
 @contextmanager
@@ -26,6 +27,8 @@ def watch(label, size):
     yield lambda amount: print("arrived", amount, file=sys.stderr)
 
 try:
+    if len(sys.argv) > 3:
+        check_access(sys.argv[1], None, 60)
     print(fetch(sys.argv[1], sys.argv[2] or None, watch))
 except TrtspecError as error:
     print(f"{error}; {error.repair}")
@@ -48,9 +51,11 @@ def hub(llama_folder: Callable[..., Path]) -> Iterator[Hub]:
 def run(hub: Hub, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Calls `fetch` in a process of its own, for huggingface_hub reads its environment once."""
 
-    def call(model: str, revision: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    def call(
+        model: str, revision: str = "", *, asks: bool = False, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-c", FETCH, model, revision],
+            [sys.executable, "-c", FETCH, model, revision, *(["asked"] if asks else [])],
             env={**hub.environment(tmp_path / "home"), **environment},
             capture_output=True,
             text=True,
@@ -64,7 +69,7 @@ def run(hub: Hub, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[s
 @pytest.fixture
 def fetch(run: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., str]:
     """What `run` prints: the folder, or the error and its repair."""
-    return lambda *arguments, **environment: run(*arguments, **environment).stdout.strip()
+    return lambda *arguments, **options: run(*arguments, **options).stdout.strip()
 
 
 def test_a_snapshot_has_what_a_build_needs_and_nothing_that_runs(hub: Hub, fetch: Callable[..., str]) -> None:
@@ -125,6 +130,24 @@ def test_weights_as_pickle_are_refused_before_they_are_downloaded(
     (hub.folder / "pytorch_model.bin").unlink()
     assert fetch("owner/model").startswith("owner/model: has no model.safetensors")
     assert not [asked for asked in hub.asked if asked.endswith(".bin")]
+
+
+def test_what_is_no_model_of_the_hub_is_told_before_it_is_downloaded(
+    hub: Hub, fetch: Callable[..., str]
+) -> None:
+    """`check_access` comes before it in a plan; it does not take a missing config.json for a failure."""
+    for name in ("model.safetensors", "pytorch_model.bin", "config.json", "consolidated.safetensors"):
+        (hub.folder / name).unlink()
+    (hub.folder / "model-Q4_K_M.gguf").write_bytes(b"GGUF")
+    assert fetch("owner/model", asks=True).startswith(
+        "owner/model: holds its weights as GGUF (model-Q4_K_M.gguf)"
+    )
+    (hub.folder / "adapter_model.safetensors").write_bytes(b"")
+    (hub.folder / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/base"}')
+    assert fetch("owner/model", asks=True).startswith(
+        "owner/model: is a LoRA adapter of owner/base, not a model"
+    )
+    assert not [asked for asked in hub.asked if asked.endswith(("gguf", "adapter_model.safetensors"))]
 
 
 def test_a_private_model_is_downloaded_with_the_token(fetch: Callable[..., str]) -> None:

@@ -15,7 +15,7 @@ from trtspec.models.heads.eagle3 import SpecForgeFormat
 from trtspec.models.heads.head import HeadDescription, HeadFormat
 from trtspec.models.heads.medusa import MedusaFormat
 from trtspec.models.heads.speculators import SpeculatorsFormat
-from trtspec.models.hf_config import HfConfig, read_hf_config
+from trtspec.models.hf_config import HfConfig, read_model_config
 from trtspec.models.source import Source, read_source
 from trtspec.models.tensors import read_tensors
 
@@ -50,8 +50,6 @@ def read_model(folder: Path) -> Source:
 
 def read_head(folder: Path) -> HeadDescription:
     """Reads a head's folder; raises ModelError or TensorError if it has no head, or an incomplete one."""
-    if not folder.is_dir():
-        raise ModelError(folder, "is not a folder", "give the head's folder or its Hugging Face Hub id")
     config, found = _format(folder)
     if found is None:
         problem = "is no head in a known format: Speculators, SpecForge, or a method's own repository"
@@ -67,5 +65,5 @@ def read_head(folder: Path) -> HeadDescription:
 
 def _format(folder: Path) -> tuple[HfConfig, HeadFormat | None]:
     """Returns a folder's `config.json` and its format; raises ModelError for a file that cannot be read."""
-    config = read_hf_config(folder / "config.json")
+    config = read_model_config(folder)
     return config, next((each for each in FORMATS if each.recognises(config)), None)

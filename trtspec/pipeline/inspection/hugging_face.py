@@ -15,11 +15,11 @@ from trtspec.checkpoint.prequantized import Prequantized, read_prequantized
 from trtspec.models.families import family_of
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_head
-from trtspec.models.hf_config import HfConfig
+from trtspec.models.hf_config import PICKLES, HfConfig
 from trtspec.models.mtp import mtp_layers
 from trtspec.models.scheme import name_of
 from trtspec.models.source import DTYPES, Source, read_source
-from trtspec.models.tensors import PICKLES, Tensor, read_tensors
+from trtspec.models.tensors import Tensor, read_tensors
 from trtspec.models.tokenizer import read_tokenizer
 from trtspec.models.vocabularies import past_embedding
 from trtspec.pipeline.inspection.report import Report, finding, stored
@@ -89,7 +89,8 @@ def _convertible(folder: Path, findings: list[Finding]) -> tuple[Source | None, 
         family = family_of(source)
         prequantized = read_prequantized(source)
     except ModelError as error:
-        findings.append(finding(error, folder, Severity.NOTE))
+        severity = Severity.ERROR if isinstance(error, TensorError) else Severity.NOTE
+        findings.append(finding(error, folder, severity))
         return source, False, None
     try:
         check_tensors(source, family.weights(source), prequantized)
