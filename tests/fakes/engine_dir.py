@@ -14,6 +14,7 @@ from transformers import (
     AutoConfig,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
+    GraniteForCausalLM,
     LlamaForCausalLM,
     MistralForCausalLM,
     MixtralForCausalLM,
@@ -29,6 +30,7 @@ END = 2
 MODELS = {
     "gemma2": Gemma2ForCausalLM,
     "gemma3_text": Gemma3ForCausalLM,
+    "granite": GraniteForCausalLM,
     "llama": LlamaForCausalLM,
     "mistral": MistralForCausalLM,
     "mixtral": MixtralForCausalLM,
@@ -49,6 +51,8 @@ SWEPT = ("gemma2", "gemma3_text", "mixtral", "qwen2_moe", "qwen3_moe")
 OWN: dict[str, dict[str, Any]] = {
     "gemma2": GEMMA | {"attn_logit_softcapping": 3.0},
     "gemma3_text": GEMMA | {"rope_theta": 1e6, "rope_local_base_freq": 1e3},
+    "granite": {"embedding_multiplier": 3.0, "attention_multiplier": 0.25, "residual_multiplier": 0.4,
+                "logits_scaling": 2.0},
     "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2},
     "qwen2_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 64,
                   "shared_expert_intermediate_size": 96},
@@ -136,6 +140,7 @@ def pretrained_config(model: PreTrainedModel) -> dict[str, Any]:
     family: dict[str, dict[str, Any]] = {
         "gemma2": _of_gemma(config),
         "gemma3_text": _of_gemma(config),
+        "granite": _of_granite(config),
         "mistral": {"sliding_window": getattr(config, "sliding_window", None)},
         "phi3": {"hidden_act": "swiglu", "sliding_window": getattr(config, "sliding_window", None)},
         "qwen2": {"qwen_type": "qwen2", "attn_bias": True},
@@ -172,6 +177,17 @@ def _of_gemma(config: Any) -> dict[str, Any]:
             "rope_local_base_freq")  # fmt: skip
     found = {key: getattr(config, key) for key in keys if hasattr(config, key)}
     return found | {"inter_layernorms": True, "_sliding_window_pattern": 2}
+
+
+def _of_granite(config: Any) -> dict[str, Any]:
+    if not hasattr(config, "logits_scaling"):
+        return {}
+    return {
+        "embedding_multiplier": config.embedding_multiplier,
+        "attention_multiplier": config.attention_multiplier * (config.head_dim**0.5),
+        "residual_multiplier": config.residual_multiplier,
+        "output_multiplier_scale": 1 / config.logits_scaling,
+    }
 
 
 def _moe(config: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 DECODERS = {
-    "gemma2": "gemma2", "gemma3_text": "gemma3",
+    "gemma2": "gemma2", "gemma3_text": "gemma3", "granite": "llama",
     "llama": "llama", "mistral": "llama", "mixtral": "llama", "phi3": "phi3", "qwen2": "qwen",
     "qwen2_moe": "qwen", "qwen3": "qwen", "qwen3_moe": "qwen",
 }  # fmt: skip

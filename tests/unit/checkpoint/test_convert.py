@@ -146,7 +146,7 @@ def replaced_by(tensor: torch.Tensor) -> Callable[[dict[str, torch.Tensor]], Non
     ("change", "said"),
     [
         (lambda tensors: tensors.pop(Q), f"{Q}: this tensor is missing"),
-        (lambda tensors: tensors.pop("lm_head.weight"), "lm_head.weight: this tensor is missing"),
+        (lambda tensors: tensors.pop("lm_head.weight"), "has no lm_head.weight, although the head is not"),
         (replaced_by(torch.zeros(32, 31)), rf"{Q}: has shape \[32, 31\], but config.json demands \[32, 32\]"),
         (replaced_by(torch.zeros(32, 32).double()), f"{Q}: has dtype F64, expected one of F32, F16, BF16"),
         (replaced_by(torch.zeros(32, 32, dtype=torch.int8)), f"{Q}: has dtype I8"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM
 
-from tests.fakes.engine_dir import case, tiny_model
+from tests.fakes.engine_dir import OWN, case, tiny_model
 from tests.unit.checkpoint.logits import check_logits
 from trtspec.base.errors import ModelError
 from trtspec.models.families import FAMILIES, family_of
@@ -81,6 +82,9 @@ GEMMA = {
 CONFIGS = {
     "gemma2": GEMMA | {"attn_logit_softcapping": 3.0},
     "gemma3_text": GEMMA | {"rotary_base": 1e6, "rope_local_base_freq": 1000.0},
+    "granite": LLAMA
+    | {"embedding_multiplier": 3.0, "attention_multiplier": 0.25 * 8**0.5, "residual_multiplier": 0.4}
+    | {"output_multiplier_scale": 0.5},
     "llama": LLAMA,
     "mistral": LLAMA | {"sliding_window": 4096},
     "mixtral": LLAMA | MIXTRAL | {"moe": {"num_experts": 8, "top_k": 2, "normalization_mode": 1}},
@@ -151,7 +155,7 @@ def test_a_window_that_is_not_named_is_transformers_default(
 @pytest.mark.parametrize(
     ("family", "edit", "said"),
     [
-        ("llama", {"architectures": ["GraniteForCausalLM"]}, "GraniteForCausalLM is not supported; known: "),
+        ("llama", {"architectures": ["Olmo2ForCausalLM"]}, "Olmo2ForCausalLM is not supported; known: "),
         ("llama", {"num_local_experts": 4, "num_experts_per_tok": 2}, "has experts, unlike LlamaForCausalLM"),
         ("mixtral", {"num_local_experts": None}, "has no experts, unlike MixtralForCausalLM"),
         ("mixtral", {"num_experts_per_tok": 9}, "num_experts_per_tok is 9, of 8 experts"),
@@ -255,6 +259,7 @@ def test_what_would_be_wrong_is_refused(
         family_of(read_source(saved(family, edit=edit)))
     if "known" in said:
         assert all(name in caught.value.problem for name in FAMILIES)
+        assert "engine.backend: vllm or sglang" in str(caught.value.repair)
 
 
 @pytest.mark.parametrize(("family", "pattern"), [("gemma2", 2), ("gemma3_text", 6)])
@@ -273,6 +278,23 @@ def test_the_head_of_a_gemma_is_tied_unless_its_config_says_otherwise(saved: Cal
     config.pop("tie_word_embeddings", None)
     (folder / "config.json").write_text(json.dumps(config))
     assert read_source(folder).tie_word_embeddings
+    check_logits(folder, 1, 1)
+
+
+@pytest.mark.parametrize("keys", ["attention_multiplier", "all"])
+def test_the_factors_of_a_granite_are_taken_as_transformers_takes_them(
+    saved: Callable[..., Path], keys: str
+) -> None:
+    """1.0 too, which is no 1/sqrt(head size), and what a config leaves out."""
+    check_logits(saved("granite", attention_multiplier=1.0, residual_multiplier=0.22), 2, 1)
+    folder = saved("granite", **dict.fromkeys(OWN["granite"], 1.0))
+    config = json.loads((folder / "config.json").read_text())
+    left = {
+        key: value for key, value in config.items() if key not in (OWN["granite"] if keys == "all" else keys)
+    }
+    (folder / "config.json").write_text(json.dumps(left))
+    for made in ("checkpoint", "engine"):
+        shutil.rmtree(folder / made, ignore_errors=True)
     check_logits(folder, 1, 1)
 
 

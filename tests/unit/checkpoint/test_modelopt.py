@@ -163,6 +163,15 @@ DIFFERENCES: dict[str, Differences] = {
         "decoder": (ABSENT, "gemma3", "its own name of the family, which TensorRT-LLM does not read"),
         "rope_local_base_freq": (1000.0, ABSENT, "its gap: the base of layers with a window"),
     },
+    "granite": OF_ALL
+    | UNSCALED
+    | OF_LLAMA
+    | {
+        "embedding_multiplier": (3.0, ABSENT, "its gap: without the key there is no such factor"),
+        "attention_multiplier": (1.0, ABSENT, "its gap: 0.25 * sqrt(16), beside the usual 1/sqrt(16)"),
+        "residual_multiplier": (0.4, ABSENT, "its gap: without the key there is no such factor"),
+        "output_multiplier_scale": (0.5, ABSENT, "its gap: without the key there is no such factor"),
+    },
     "llama": OF_ALL | OF_LLAMA,
     "mistral": OF_ALL
     | UNSCALED

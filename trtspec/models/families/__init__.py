@@ -5,7 +5,7 @@ from __future__ import annotations
 from trtspec.base.errors import ModelError
 from trtspec.models.families.family import ModelFamily
 from trtspec.models.families.gemma import GEMMA2, GEMMA3
-from trtspec.models.families.llama import LLAMA, MISTRAL, MIXTRAL
+from trtspec.models.families.llama import GRANITE, LLAMA, MISTRAL, MIXTRAL
 from trtspec.models.families.phi3 import PHI3
 from trtspec.models.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
 from trtspec.models.hf_config import SAME_REVISION
@@ -14,6 +14,7 @@ from trtspec.models.source import Source
 FAMILIES: dict[str, ModelFamily] = {
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
+    "GraniteForCausalLM": GRANITE,
     "LlamaForCausalLM": LLAMA,
     "MistralForCausalLM": MISTRAL,
     "MixtralForCausalLM": MIXTRAL,
@@ -47,7 +48,7 @@ def family_of(source: Source) -> ModelFamily:
     if family is None:
         known = ", ".join(FAMILIES)
         raise ModelError(
-            source.folder, f"architecture {source.architecture} is not supported; known: {known}"
+            source.folder, f"architecture {source.architecture} is not supported; known: {known}", _SERVED
         )
     if source.model_type != family.name:
         problem = f"architectures has {source.architecture}, but model_type is {source.model_type}"

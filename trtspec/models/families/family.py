@@ -125,6 +125,8 @@ class ModelFamily:
     """Makes the keys that only this family's `config.json` has."""
     keys: tuple[ConfigKey, ...] = ()
     """The keys of `config.json` that identify this family."""
+    needs: tuple[str, ...] = ()
+    """The keys of `config.json` without which TensorRT-LLM would build another family's model."""
     window: Callable[[Source], int | None] = lambda _: None
     """The number of tokens that a token attends to, including itself; None for all."""
     alternates: bool = False

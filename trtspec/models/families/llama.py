@@ -1,14 +1,20 @@
-"""Llama 2 to 3.3, Mistral and Mixtral: TensorRT-LLM's LLaMA class (`models/llama/{config,convert}.py`).
+"""Llama 2 to 3.3, Mistral, Mixtral, Granite: TensorRT-LLM's LLaMA class (`models/llama/{config,convert}.py`).
 
 TensorRT-LLM's conversion drops `sliding_window`, and its engines attend to the whole text unless the runtime
 is given a window: `max_attention_window` of `KvCacheConfig`, which is `max_attention_window_size` in Triton.
 The checkpoint keeps the number under its Hugging Face name. TensorRT-LLM copies that key into the engine's
 config, where the serving side reads it.
+
+Granite multiplies embedding, scores, residuals and logits with numbers of its own. TensorRT-LLM's
+`attention_multiplier` is a factor beside the usual 1/sqrt(head size), and transformers' is in place of it.
+So 1.0 differs too, which TensorRT-LLM's own conversion takes for the usual scale. `reduce_fusion` would lose
+the factor of the residuals; `trtllm-build` switches it off for every Granite.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from math import sqrt
 from typing import Any
 
 from trtspec.models.families import decoder, experts
@@ -31,6 +37,18 @@ def _mixtral(source: Source) -> dict[str, Any]:
     return {**_llama(source), **moe, "sliding_window": MIXTRAL.window(source)}
 
 
+def _granite(source: Source) -> dict[str, Any]:
+    factor = {name: source.config.number(name, 1.0) for name in _FACTORS}
+    return {
+        **_llama(source),
+        "embedding_multiplier": factor["embedding_multiplier"],
+        "attention_multiplier": factor["attention_multiplier"] * sqrt(source.head_size),
+        "residual_multiplier": factor["residual_multiplier"],
+        "output_multiplier_scale": 1 / factor["logits_scaling"],
+    }
+
+
+_FACTORS = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
 LLAMA = ModelFamily(
     name="llama",
     check=decoder.check,
@@ -58,4 +76,12 @@ MIXTRAL = ModelFamily(
     window=partial(of_all_layers, default=None),
     experts=True,
     fused_gate=True,
+)
+GRANITE = ModelFamily(
+    name="granite",
+    check=decoder.check,
+    weights=decoder.weights,
+    config=_granite,
+    keys=(decoder.NO_BIASES,),
+    needs=("embedding_multiplier", "attention_multiplier", "residual_multiplier", "output_multiplier_scale"),
 )

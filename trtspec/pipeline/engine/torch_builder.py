@@ -84,6 +84,9 @@ def _check_family(file: Path, pretrained: Mapping[str, Any]) -> None:
         if pretrained.get(key.name) != key.value:
             problem = f"{key.name} is {pretrained.get(key.name)}, which for {architecture} is {key.value}"
             raise EngineError(file, problem, "convert the model again")
+    if missing := [name for name in family.needs if pretrained.get(name) is None]:
+        problem = f"has no {', '.join(missing)}, without which it is not a model of {architecture}"
+        raise EngineError(file, problem, "convert the model again")
 
 
 def build_config(options: BuildOptions, dtype: str) -> dict[str, Any]:

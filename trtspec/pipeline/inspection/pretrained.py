@@ -145,6 +145,8 @@ def _family(config: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding("qwen_type", problem, _CONVERT)
         return
     keys = FAMILIES[architecture].keys
+    for name in (name for name in FAMILIES[architecture].needs if config.get(name) is None):
+        yield Finding(name, "is missing; TensorRT-LLM would build another model without it", _CONVERT)
     its_own = {key.name for key in keys}
     for name, default in _DEFAULTS.items():
         if config.get(name) is None and name not in its_own:

@@ -64,7 +64,7 @@ def test_what_the_recipe_says_makes_a_default_senseless(written: dict[str, Value
 def test_several_ranks() -> None:
     two = replace(BF16, tensor=2)
     assert (chosen(two)["reduce_fusion"], chosen(two)["workers"]) == ("enable", 2)
-    for architecture in ("MistralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM"):
+    for architecture in ("GraniteForCausalLM", "MistralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM"):
         assert "reduce_fusion" not in chosen(replace(two, architecture=architecture))
     assert "reduce_fusion" not in chosen(replace(two, reduce_fusion=False))
     both = chosen(replace(two, pipeline=2))

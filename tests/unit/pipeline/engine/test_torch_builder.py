@@ -96,8 +96,12 @@ def test_options_of_the_recipe_are_written_as_plugin_config_has_them() -> None:
     ("values", "said"),
     [
         (
-            {"architecture": "GraniteForCausalLM"},
-            "architecture is GraniteForCausalLM; the torch backend runs",
+            {"architecture": "Olmo2ForCausalLM"},
+            "architecture is Olmo2ForCausalLM; the torch backend runs",
+        ),
+        (
+            {"architecture": "GraniteForCausalLM", "attention_multiplier": 1.0},
+            "has no embedding_multiplier, residual_multiplier, output_multiplier_scale, without which",
         ),
         ({"attn_bias": True}, "attn_bias is True, which for LlamaForCausalLM is False"),
         ({"attn_bias": None}, "attn_bias is None"),

@@ -96,6 +96,7 @@ def test_what_other_conversions_write_beside_is_harmless(checkpoint: Callable[..
         ("mixtral", 2, "hidden_act"),
         ("qwen2_moe", 2, "qwen_type"),
         ("gemma3_text", 2, "rotary_base"),
+        ("granite", 2, "residual_multiplier"),
     ],
 )
 def test_one_that_is_ours_has_nothing_odd(tmp_path: Path, family: str, ranks: int, key: str) -> None:

@@ -41,6 +41,14 @@ MORE: Mapping[str, Mapping[str, Any]] = {
         "sliding_window": 512, "sliding_window_pattern": 6, "rope_theta": 1000000,
         "rope_local_base_freq": 10000, "tie_word_embeddings": True,
     },
+    "ibm-granite/granite-3.3-2b-instruct": {
+        "architectures": ["GraniteForCausalLM"], "model_type": "granite", "hidden_size": 2048,
+        "intermediate_size": 8192, "num_hidden_layers": 40, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "max_position_embeddings": 131072, "vocab_size": 49159,
+        "rms_norm_eps": 1e-5, "rope_theta": 10000000.0, "tie_word_embeddings": True,
+        "attention_multiplier": 0.015625, "embedding_multiplier": 12.0, "logits_scaling": 8.0,
+        "residual_multiplier": 0.22,
+    },
     "microsoft/phi-4": {
         "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "hidden_size": 5120,
         "intermediate_size": 17920, "num_hidden_layers": 40, "num_attention_heads": 40,
@@ -152,6 +160,13 @@ PUBLISHED = (
         "presets of keras-hub (Gemma3 1B), since it has no index",
         2 * 26 * 1 * 256 * 2,
         more=262144 * 1152 * 2,
+    ),
+    Published(
+        "ibm-granite/granite-3.3-2b-instruct",
+        2 * 2_533_539_840,
+        "llama-bench of llama.cpp: the parameters of the GGUF file, since it has no index",
+        2 * 40 * 8 * 64 * 2,
+        more=49159 * 2048 * 2,
     ),
     Published(
         "microsoft/phi-4",

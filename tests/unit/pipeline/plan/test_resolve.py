@@ -92,8 +92,8 @@ def test_defaults_for_a_laptop(resolved: Resolve) -> None:
 
 
 def test_an_architecture_that_trtspec_does_not_convert_is_refused(resolved: Resolve) -> None:
-    with pytest.raises(ModelError, match="architecture GraniteForCausalLM is not supported; known: Gemma2"):
-        resolved(architecture="GraniteForCausalLM")
+    with pytest.raises(ModelError, match="architecture Olmo2ForCausalLM is not supported; known: Gemma2"):
+        resolved(architecture="Olmo2ForCausalLM")
 
 
 @pytest.mark.parametrize("backend", ["vllm", "sglang"])

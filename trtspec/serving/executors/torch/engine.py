@@ -32,10 +32,6 @@ ONLY: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
     ("qk_layernorm", False, (False,)),
     ("residual_mlp", False, (False,)),
     ("use_logn_attn", False, (False,)),
-    ("embedding_multiplier", 1.0, (1.0,)),
-    ("attention_multiplier", 1.0, (1.0,)),
-    ("residual_multiplier", 1.0, (1.0,)),
-    ("output_multiplier_scale", 1.0, (1.0,)),
     ("quantization.quant_algo", None, (None, "FP8")),
     ("quantization.kv_cache_quant_algo", None, (None, "FP8")),
     ("quantization.exclude_modules", ["lm_head"], (["lm_head"], ["lm_head", *ROUTERS])),
@@ -117,6 +113,12 @@ class TorchEngineConfig:
     """True if the MLP has a GELU in place of a SiLU."""
     query_scale: float
     """The factor of the queries."""
+    embedding_scale: float
+    """The factor of the embedding, beside Gemma's."""
+    residual_scale: float
+    """The factor of what attention and MLP add to the states."""
+    logit_scale: float
+    """The factor of the logits."""
     score_cap: float | None
     """The bound of the scores of attention; None for no bound."""
     logit_cap: float | None
@@ -164,7 +166,11 @@ def read_config(engine_dir: Path) -> TorchEngineConfig:
         fp8_kv_cache=model.get("quantization.kv_cache_quant_algo") is not None,
         sandwich=bool(model.get("inter_layernorms", False)),
         gelu=model.get("hidden_act", "gelu") in ("gelu", "gelu_pytorch_tanh"),
-        query_scale=(head_size / float(model.get("query_pre_attn_scalar", head_size))) ** 0.5,
+        query_scale=model.get("attention_multiplier", 1.0)
+        * (head_size / float(model.get("query_pre_attn_scalar", head_size))) ** 0.5,
+        embedding_scale=model.get("embedding_multiplier", 1.0),
+        residual_scale=model.get("residual_multiplier", 1.0),
+        logit_scale=model.get("output_multiplier_scale", 1.0),
         score_cap=model.get("attn_logit_softcapping"),
         logit_cap=model.get("final_logit_softcapping"),
         tp_size=model.integer("mapping.tp_size", 1),

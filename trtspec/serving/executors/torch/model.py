@@ -2,9 +2,10 @@
 
 The others are Mistral with its sliding window (Jiang et al. 2023, arXiv 2310.06825), Mixtral with experts
 (arXiv 2401.04088), Qwen2 with biases of q, k and v (arXiv 2407.10671), Qwen3 with norms of q and k (arXiv
-2505.09388), Phi-3 with stacked matrices (Abdin et al. 2024, arXiv 2404.14219), and Gemma 2 and 3 with norms
-on both sides and a window in some layers (arXiv 2408.00118, 2503.19786). FP8 models round the input of each
-product and, if they were built so, keys and values in the cache.
+2505.09388), Phi-3 with stacked matrices (Abdin et al. 2024, arXiv 2404.14219), Gemma 2 and 3 with norms on
+both sides and a window in some layers (arXiv 2408.00118, 2503.19786), and Granite with four factors (Shen et
+al. 2024, arXiv 2408.13359). FP8 models round the input of each product and, if they were built so, keys
+and values in the cache.
 """
 
 from __future__ import annotations
@@ -75,10 +76,12 @@ class Decoder:
         self._local_rotations = self._rotations
         if local is not None and local.rotary_base is not None:
             self._local_rotations = rotations(size, local.rotary_base, None, length, device)
-        self._embedding_scale: Tensor | None = None
+        self._embedding_scale: Tensor | float | None = None
+        if config.embedding_scale != 1:
+            self._embedding_scale = config.embedding_scale
         if config.sandwich:
             self._embedding_scale = torch.tensor(config.hidden_size**0.5, dtype=config.dtype, device=device)
-        self._logit_cap = config.logit_cap
+        self._logit_scale, self._logit_cap = config.logit_scale, config.logit_cap
         embedding, head = tensors["transformer.vocab_embedding.weight"], tensors["lm_head.weight"]
         self.embedding = embedding if shared is None else shared.tensor(embedding)
         """The embedding of the vocabulary, `[vocab_size, hidden_size]`."""
@@ -122,6 +125,8 @@ class Decoder:
         return self._bounded(self._head(x))
 
     def _bounded(self, logits: Tensor) -> Tensor:
+        if self._logit_scale != 1:
+            logits = logits * self._logit_scale
         if self._logit_cap is None:
             return logits
         return torch.tanh(logits / self._logit_cap) * self._logit_cap
@@ -166,6 +171,8 @@ class DecoderLayer:
                 _norm(tensors[f"{layer}.{name}.weight"], self._epsilon)
                 for name in ("post_layernorm", "post_feedforward_layernorm")
             )
+        elif config.residual_scale != 1:
+            self._after_attention = self._after_mlp = partial(torch.mul, other=config.residual_scale)
         self._head_norms: Tensor | None = None
         if config.qk_norm:
             q, k = (pair_up(tensors[f"{layer}.attention.{part}_layernorm.weight"], 1) for part in "qk")
