@@ -120,11 +120,12 @@ class _Reader:
         return number
 
     def check_zero_points(self, module: str) -> None:
-        for tensor in filter(None, (self._tensors.get(f"{module}.{name}") for name in _ZERO_POINTS)):
+        for name in (f"{module}.{point}" for point in _ZERO_POINTS if f"{module}.{point}" in self._tensors):
+            tensor = self._tensors[name]
             if any(tensor.read()):
-                problem = f"{tensor.name}: is not zero; TensorRT-LLM's FP8 is symmetric"
+                problem = f"{name}: is not zero; TensorRT-LLM's FP8 is symmetric"
                 raise TensorError(tensor.file, problem, QUANTIZE_IT)
-            self.read.add(tensor.name)
+            self.read.add(name)
 
 
 def _number(tensor: Tensor) -> float:

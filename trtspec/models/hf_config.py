@@ -17,8 +17,9 @@ SAME_REVISION = "use config.json and weights of the same revision"
 REQUIRED: Any = object()
 _POINTER = "version https://git-lfs."
 LARGEST = 2**31 - 1  # the largest size: TensorRT-LLM counts with 32 bits
-PICKLES, GGUF = (".bin", ".pt", ".pth"), ".gguf"
+PICKLES, GGUF = (".bin", ".pt", ".pth"), (".gguf",)
 ADAPTER = "adapter_config.json"  # of PEFT
+_NOT_LLAMA_CPP = "name the model that it was made of; quantization in the recipe makes that smaller too"
 UNPICKLE = "in a sandbox: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)"
 
 
@@ -39,12 +40,6 @@ class HfConfig:
     def section(self, key: str) -> HfConfig:
         """The object under a key; an empty one if the key is missing."""
         return HfConfig(self.file, self.get(key, dict, {}))
-
-    @property
-    def of_text(self) -> HfConfig:
-        """The config; of a multimodal model such as Llama 4, with the section for text."""
-        part = self.section("text_config").content
-        return self if "num_hidden_layers" in self.content else HfConfig(self.file, {**part, **self.content})
 
     def size(self, key: str, default: int = REQUIRED) -> int:
         """A whole number from 1 to `LARGEST`."""
@@ -113,15 +108,13 @@ def refuse_foreign(
         problem = f"is a LoRA adapter of {named or 'another model'}, not a model"
         merge = "PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(new_folder)"
         raise ModelError(model, problem, f"name its base model, or merge the two with peft: {merge}")
-    if pickles := [name for name in files if Path(name).suffix in PICKLES]:
-        problem = (
-            f"holds its weights as pickle ({pickles[0]}), which can run code when read, not as safetensors"
-        )
-        raise ModelError(model, problem, unpickle.format(pickles[0]))
-    if found := [name for name in files if Path(name).suffix == GGUF]:
-        problem = f"holds its weights as GGUF ({found[0]}), the format of llama.cpp, not as safetensors"
-        repair = "name the model that it was made of; quantization in the recipe makes that smaller too"
-        raise ModelError(model, problem, repair)
+    for suffixes, form, repair in (
+        (PICKLES, "pickle ({0}), which can run code when read", unpickle),
+        (GGUF, "GGUF ({0}), the format of llama.cpp", _NOT_LLAMA_CPP),
+    ):
+        if found := [name for name in files if name.endswith(suffixes)]:
+            problem = f"holds its weights as {form.format(found[0])}, not as safetensors"
+            raise ModelError(model, problem, repair.format(found[0]))
 
 
 def read_hf_config(file: Path) -> HfConfig:

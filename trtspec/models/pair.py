@@ -44,7 +44,8 @@ def read_member(
     `for_engines` refuses what trtspec builds no engine of, which other servers may load; `overrides` are keys
     of `config.json` that a server is told otherwise.
     """
-    return member_of(read_model(folder), for_engines=for_engines, overrides=overrides)
+    source = read_model(folder, whole=not for_engines)
+    return member_of(source, for_engines=for_engines, overrides=overrides)
 
 
 def member_of(

@@ -9,14 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from trtspec.base.errors import ModelError, TensorError
-from trtspec.models.hf_config import (
-    LARGEST,
-    SAME_REVISION,
-    HfConfig,
-    read_hf_config,
-    read_json,
-    read_model_config,
-)
+from trtspec.models.hf_config import LARGEST, SAME_REVISION, HfConfig, read_json, read_model_config
+from trtspec.models.multimodal import is_multimodal, refusal, split, text_of, whole_of
 from trtspec.models.scheme import Scheme, read_scheme
 from trtspec.models.sizes import ExpertSizes, Sizes
 from trtspec.models.tensors import Tensor, read_tensors
@@ -65,6 +59,8 @@ class Source(Sizes):
     """The tensors by Hugging Face's names."""
     ends_past: tuple[int, ...] = ()
     """The end tokens of the configs that are past the embedding, and so end no text."""
+    left_out: tuple[Tensor, ...] = ()
+    """The tensors of a multimodal model that are not of its text model, which this is."""
     layers: tuple[int, ...] | None = None
     """The layers of the folder's model that this one consists of; None for all of them."""
 
@@ -92,8 +88,9 @@ class Source(Sizes):
     def max_position(self) -> int:
         """The longest sequence that the model supports, in tokens; a factor counts as in TensorRT-LLM.
 
-        A `yarn` without an original length takes max_position_embeddings for it, as in transformers. Raises
-        ModelError for scaling values that are not numbers.
+        A `yarn` without an original length takes max_position_embeddings for it, as in transformers. In Gemma
+        3 the length in `config.json` is the stretched one already. Raises ModelError for scaling values that
+        are not numbers.
         """
         longest = self.max_position_embeddings
         if self.rope_type != YARN:
@@ -105,16 +102,16 @@ class Source(Sizes):
     def served_length(self) -> int:
         """The longest sequence that another engine's server takes of the model, in tokens.
 
-        Where positions turn by `yarn`, and in Gemma 3, the length in `config.json` is the stretched one
-        already. Command R has a `model_max_length`, which counts in place of its positions. Raises ModelError
-        for numbers of a scaling that are none.
+        Where positions turn by `yarn`, the length in `config.json` is the stretched one already. Command R
+        has a `model_max_length`, which counts in place of its positions. Raises ModelError for numbers of a
+        scaling that are none.
         """
         named = self.config.content.get("model_max_length")
         longest = min(named, LARGEST) if type(named) is int and named > 0 else self.max_position_embeddings
-        return longest if self.model_type.startswith("gemma3") else self._stretched(longest)
+        return self._stretched(longest)
 
     def _stretched(self, longest: int) -> int:
-        if self.rope_type not in STRETCHED:
+        if self.rope_type not in STRETCHED or self.model_type.startswith("gemma3"):
             return longest
         return int(min(max(longest * self._rotation.number("factor", 1.0), longest), LARGEST))
 
@@ -156,13 +153,25 @@ class Source(Sizes):
         return (*(path for path in configs if path.is_file()), *weights)
 
 
-def read_source(folder: Path) -> Source:
-    """Reads configs and headers, a few hundred kilobytes for any model; raises ModelError or TensorError."""
-    config = read_model_config(folder).of_text
+def read_source(folder: Path, *, whole: bool = False) -> Source:
+    """Reads configs and headers, a few hundred kilobytes for any model; raises ModelError or TensorError.
+
+    Of a multimodal model it is the text model within, unless it is to be `whole`, as other servers load it.
+    """
+    written = read_model_config(folder)
+    text = None if whole else text_of(written)
+    config = text or whole_of(written)
     generation, beside = folder / "generation_config.json", folder / "hf_quant_config.json"
-    ends = read_hf_config(generation) if generation.is_file() else config
+    ends = HfConfig(generation, read_json(generation)) if generation.is_file() else config
     tensors, quantization = read_tensors(folder), read_json(beside) if beside.is_file() else None
-    source = source_of(config, ends, quantization, tensors)
+    is_text = text or not (whole or is_multimodal(written))
+    tensors, others = split(tensors) if is_text else (tensors, ())
+    try:
+        source = replace(source_of(config, ends, quantization, tensors), left_out=others)
+    except ModelError:
+        if is_multimodal(written) and not (text or whole):
+            raise refusal(written) from None
+        raise
     if (layers := source.num_hidden_layers) > len(tensors):
         problem = f"num_hidden_layers is {layers}, but there are only {len(tensors)} tensors"
         raise ModelError(config.file, problem, SAME_REVISION)
@@ -188,6 +197,7 @@ def source_of(
     `config` is that of the text model, `ends` names the end tokens, and `quantization` is the content of
     `hf_quant_config.json`, if there is one. Raises ModelError.
     """
+    config = _in_keys_of_4(config)
     scheme, foreign = _scheme(config, quantization)
     architectures = config.get("architectures", list)
     if len(architectures) != 1 or not isinstance(architectures[0], str):
@@ -268,6 +278,24 @@ def _experts(config: HfConfig) -> ExpertSizes | None:
         raise ModelError(config.file, f"num_experts_per_tok is {chosen}, of {count} experts")
     width = config.size("moe_intermediate_size", config.size("intermediate_size"))
     return ExpertSizes(count, chosen, width, config.get("shared_expert_intermediate_size", int, 0))
+
+
+def _in_keys_of_4(config: HfConfig) -> HfConfig:
+    """Returns a Gemma's config with the rotations of each kind of layers in the keys of transformers 4.
+
+    Raises ModelError for layers with a window whose positions are scaled.
+    """
+    rope = config.section("rope_parameters")
+    if not rope.content or not config.get("model_type", str).startswith("gemma"):
+        return config
+    full = HfConfig(config.file, rope.get("full_attention", dict, rope.content))
+    local, base = rope.section("sliding_attention"), config.content.get("rope_theta")
+    if _scaling(local) is not None:
+        raise ModelError(config.file, "rope_parameters: layers with a sliding window have scaled positions")
+    found = {"rope_parameters": full.content, "rope_theta": base or full.number("rope_theta", 1e4)}
+    if local.content:
+        found["rope_local_base_freq"] = local.number("rope_theta", 1e4)
+    return HfConfig(config.file, {**config.content, **found})
 
 
 def read_rope(config: HfConfig) -> tuple[float, Mapping[str, Any] | None, float]:

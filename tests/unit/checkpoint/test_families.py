@@ -216,9 +216,14 @@ def test_a_window_that_is_not_named_is_transformers_default(
         *(("gemma2", {key: None}, f"has no {key}") for key in ("query_pre_attn_scalar", "head_dim")),
         ("gemma3_text", {"rope_theta": None}, "has no rope_theta"),
         (
-            "gemma3_text",
+            "gemma2",
             {"rope_scaling": {"rope_type": "linear", "factor": 8.0}},
-            "a rope scaling is not supp",
+            "rope type 'linear' is not supported for Gemma2",
+        ),
+        (
+            "gemma3_text",
+            {"rope_scaling": YARN},
+            "rope type 'yarn' is not supported for Gemma3",
         ),
         ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping: .* Gemma 3 has none"),
         ("gemma3_text", {"use_bidirectional_attention": True}, "belongs to models that generate no text"),

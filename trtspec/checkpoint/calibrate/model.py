@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from trtspec.base.errors import ModelError
+from trtspec.models.hf_config import DOWNLOAD_AGAIN
 from trtspec.models.source import Source
 
 if TYPE_CHECKING:
@@ -32,20 +34,34 @@ def load_model(source: Source, dtype: str, tokens: int) -> PreTrainedModel:
 
 
 def read_model(source: Source, dtype: str, **placement: Any) -> PreTrainedModel:
-    """Reads the model in `dtype`, from safetensors alone and without running code that comes with it."""
-    import torch
-    from transformers import AutoModelForCausalLM
+    """Reads the model in `dtype`, from safetensors alone and without running code that comes with it.
 
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+    Raises ModelError if transformers would make numbers up, for weights that it does not find.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    config, of_text = config_of(source), cast("Any", AutoModelForCausalLM)
+    is_within = config.get_text_config() is not config
+    of_whole: Any = AutoModelForImageTextToText if is_within else of_text
+    model, found = of_whole.from_pretrained(
         source.folder,
         dtype=getattr(torch, dtype),
         use_safetensors=True,
         trust_remote_code=False,
         local_files_only=True,
-        config=config_of(source),
+        config=config,
+        output_loading_info=True,
         **placement,
     )
-    return model
+    if missing := sorted(found["missing_keys"]):
+        raise ModelError(source.folder, f"transformers does not find {missing[0]} in it", DOWNLOAD_AGAIN)
+    if not is_within:
+        return model  # type: ignore[no-any-return]
+    with torch.device("meta"):
+        text = of_text.from_config(config.get_text_config())
+    text.model, text.lm_head = model.get_decoder(), model.get_output_embeddings()
+    return text.eval()  # type: ignore[no-any-return]
 
 
 def keep_layers(model: PreTrainedModel, layers: Sequence[int]) -> None:
@@ -74,8 +90,11 @@ def config_of(source: Source) -> Any:
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(source.folder, trust_remote_code=False, local_files_only=True)
-    config.rope_theta = source.rotary_base
-    config.rope_scaling = dict(source.rotary_scaling) if source.rotary_scaling else None
+    text = config.get_text_config()
+    text.rope_theta = source.rotary_base
+    text.rope_scaling = dict(source.rotary_scaling) if source.rotary_scaling else None
+    if local := source.config.content.get("rope_local_base_freq"):
+        text.rope_local_base_freq = local
     return config
 
 

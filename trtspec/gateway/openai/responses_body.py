@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainValidator, ValidationError, model_validator
 
 from trtspec.gateway.openai.errors import ApiError
-from trtspec.gateway.openai.schema import Body, ChatRequest, Function, NamedTool
+from trtspec.gateway.openai.schema import ONLY_TEXT, Body, ChatRequest, Function, NamedTool
 
 _MOST_ITEMS = 4096
 
@@ -27,7 +27,7 @@ _Unkept = Annotated[None, PlainValidator(_no_store)]
 class InputText(Body):
     """A part of a message; answers come back with what is beside their text."""
 
-    type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
+    type: Annotated[Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"], ONLY_TEXT]
     text: str
     annotations: list[Any] | None = None
     logprobs: list[Any] | None = None

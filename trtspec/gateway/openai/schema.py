@@ -182,8 +182,18 @@ class CompletionBody(SharedBody):
     best_of: int | None = Field(default=None, ge=1)
 
 
+def _only_text(given: Any) -> Any:
+    """Refuses images, sounds and files by their names."""
+    if isinstance(given, str) and "text" not in given:
+        raise ValueError(f"this server reads text alone, and no {given:.40}")
+    return given
+
+
+ONLY_TEXT = BeforeValidator(_only_text)
+
+
 class TextPart(Body):
-    type: Literal["text"]
+    type: Annotated[Literal["text"], ONLY_TEXT]
     text: str
 
 

@@ -9,6 +9,7 @@ from trtspec.models.families.llama import GRANITE, LLAMA, MISTRAL, MIXTRAL
 from trtspec.models.families.phi3 import PHI3
 from trtspec.models.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
 from trtspec.models.hf_config import SAME_REVISION
+from trtspec.models.multimodal import SERVED, is_multimodal, refusal
 from trtspec.models.source import Source
 
 FAMILIES: dict[str, ModelFamily] = {
@@ -26,30 +27,16 @@ FAMILIES: dict[str, ModelFamily] = {
 }
 
 
-# The reasons why trtspec builds no engine of some requested architectures (TensorRT-LLM's
-# `models/__init__.py` and `models/gemma/config.py`). Other servers load these models themselves.
-_SERVED = "serve it with a backend that loads models itself: engine.backend: vllm or sglang"
-REFUSED = {
-    "Llama4ForConditionalGeneration": "trtspec builds no engine of Llama 4: TensorRT-LLM supports it only "
-    "in its PyTorch backend",
-    "Gemma3ForConditionalGeneration": "trtspec builds no engine of a multimodal Gemma 3: TensorRT-LLM's "
-    "engines support only its text models",
-}
-REFUSED["Llama4ForCausalLM"] = REFUSED["Llama4ForConditionalGeneration"]
-
-
 def family_of(source: Source) -> ModelFamily:
     """The family of a model; raises ModelError for a model that trtspec does not convert."""
-    if reason := REFUSED.get(source.architecture):
-        raise ModelError(source.config.file, reason, _SERVED)
+    family = FAMILIES.get(source.architecture)
+    if family is None and is_multimodal(source.config):
+        raise refusal(source.config)
+    if family is None:
+        problem = f"architecture {source.architecture} is not supported; known: {', '.join(FAMILIES)}"
+        raise ModelError(source.folder, problem, SERVED)
     if source.foreign is not None:
         raise source.foreign
-    family = FAMILIES.get(source.architecture)
-    if family is None:
-        known = ", ".join(FAMILIES)
-        raise ModelError(
-            source.folder, f"architecture {source.architecture} is not supported; known: {known}", _SERVED
-        )
     if source.model_type != family.name:
         problem = f"architectures has {source.architecture}, but model_type is {source.model_type}"
         raise ModelError(

@@ -40,23 +40,27 @@ _KEYS = (
 )
 
 
-def _check_gemma2(source: Source) -> None:
+def _check_gemma2(source: Source, scaling: str | None = None) -> None:
     """Raises ModelError for models that would be converted wrongly.
 
-    The defaults of the other families are not Gemma's, and TensorRT-LLM reads no scaling of its positions.
+    The defaults of the other families are not Gemma's. Positions may have this `scaling` alone.
     """
     decoder.check(source, activation="gelu_pytorch_tanh")
     missing = next((key for key in _NEEDED if source.config.content.get(key) is None), None)
     if missing:
         raise ModelError(source.config.file, f"has no {missing}")
-    if source.rotary_scaling is not None:
-        problem = f"a rope scaling is not supported for {source.architecture}"
+    if source.rope_type not in (None, scaling):
+        problem = f"rope type {source.rope_type!r} is not supported for {source.architecture}"
         raise ModelError(source.config.file, problem)
 
 
 def _check_gemma3(source: Source) -> None:
-    """Raises ModelError for models that would be converted wrongly."""
-    _check_gemma2(source)
+    """Raises ModelError for models that would be converted wrongly.
+
+    TensorRT-LLM scales the positions of layers without a window alone, as transformers does, but its tables
+    for other scalings than `linear` lack those of the others (`layers/attention.py`).
+    """
+    _check_gemma2(source, "linear")
     config = source.config
     if _cap(source, "attn_logit_softcapping") is not None:
         raise ModelError(config.file, "attn_logit_softcapping: TensorRT-LLM's Gemma 3 has none")
@@ -69,7 +73,7 @@ def _gemma2(source: Source) -> dict[str, Any]:
     return {
         "mlp_bias": False,
         "rotary_base": source.rotary_base,
-        "rotary_scaling": None,
+        "rotary_scaling": dict(source.rotary_scaling) if source.rotary_scaling else None,
         "query_pre_attn_scalar": of_gemma.number("query_pre_attn_scalar", 0.0),
         "final_logit_softcapping": _cap(source, "final_logit_softcapping"),
         "attn_logit_softcapping": _cap(source, "attn_logit_softcapping"),

@@ -38,17 +38,12 @@ def _mixtral(source: Source) -> dict[str, Any]:
 
 
 def _granite(source: Source) -> dict[str, Any]:
-    factor = {name: source.config.number(name, 1.0) for name in _FACTORS}
-    return {
-        **_llama(source),
-        "embedding_multiplier": factor["embedding_multiplier"],
-        "attention_multiplier": factor["attention_multiplier"] * sqrt(source.head_size),
-        "residual_multiplier": factor["residual_multiplier"],
-        "output_multiplier_scale": 1 / factor["logits_scaling"],
-    }
+    names = (*GRANITE.needs[:3], "logits_scaling")
+    embedding, scores, residual, divisor = (source.config.number(name, 1.0) for name in names)
+    found = (embedding, scores * sqrt(source.head_size), residual, 1 / divisor)
+    return {**_llama(source), **dict(zip(GRANITE.needs, found, strict=True))}
 
 
-_FACTORS = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
 LLAMA = ModelFamily(
     name="llama",
     check=decoder.check,

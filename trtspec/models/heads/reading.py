@@ -39,13 +39,13 @@ def is_head(folder: Path) -> bool:
         return False
 
 
-def read_model(folder: Path) -> Source:
-    """Reads a folder that must have a whole model; raises ModelError, also for a head, or TensorError."""
+def read_model(folder: Path, *, whole: bool = False) -> Source:
+    """Reads a folder that must have a model, as `read_source`; raises ModelError for a head too."""
     if is_head(folder):
         method = read_head(folder).method
         repair = f"name it as the draft, with speculation.method: {method}"
         raise ModelError(folder, f"is a head of method {method}, not a model", repair)
-    return read_source(folder)
+    return read_source(folder, whole=whole)
 
 
 def read_head(folder: Path) -> HeadDescription:

@@ -81,8 +81,8 @@ def gather(
             head = _head(model.model, commit, folder, models[Role.TARGET].source, digests)
             continue
         # Another engine's server gets a model of the Hub by its commit: nothing here reads its weights.
-        is_told = commit is not None and not recipe.runner.builds_engines
-        facts = _model(model.model, commit, folder, digests, is_told=is_told)
+        is_whole = not recipe.runner.builds_engines
+        facts = _model(model.model, commit, folder, digests, is_whole=is_whole)
         dataset = None if facts.source.scheme else _dataset(texts, here, digests, asks=asks)
         models[role] = replace(facts, dataset=dataset, adapter=adapter)
     if recipe.draft and not has_head:
@@ -135,10 +135,10 @@ def _refusal(model: RecipeModel) -> TrtspecError | None:
 
 
 def _model(
-    name: str, commit: str | None, folder: Path, digests: FileDigests | None, *, is_told: bool
+    name: str, commit: str | None, folder: Path, digests: FileDigests | None, *, is_whole: bool
 ) -> ModelFacts:
-    """Returns the facts about a model, without its texts; with `is_told` its digests are those of the Hub."""
-    source = read_model(folder)
+    """Returns the facts about a model, without its texts; one that another server loads `is_whole`."""
+    source, is_told = read_model(folder, whole=is_whole), is_whole and commit is not None
     names = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
     told = {**digests_of_weights(folder), **(digests_of_blobs(folder) if is_told else {})}
     known = digests.by_name((*source.files, *names), name, told) if digests else None

@@ -78,7 +78,7 @@ def look_here(loaded: LoadedRecipe, host: Host, request: PlanRequest) -> PairRep
         if is_head:
             head = read_head(folder)
         else:
-            sources[role] = read_model(folder)
+            sources[role] = read_model(folder, whole=not loaded.recipe.runner.builds_engines)
     unseen = {role: f"{error.subject} {error.problem}" for role, error in lacking.items()}
     return inspect_pair(loaded, sources, unseen, head, loaded.recipe.engine.max_seq_len)
 

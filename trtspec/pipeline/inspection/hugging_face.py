@@ -17,6 +17,7 @@ from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_head
 from trtspec.models.hf_config import PICKLES, HfConfig
 from trtspec.models.mtp import mtp_layers
+from trtspec.models.multimodal import whole_of
 from trtspec.models.scheme import name_of
 from trtspec.models.source import DTYPES, Source, read_source
 from trtspec.models.tensors import Tensor, read_tensors
@@ -41,7 +42,7 @@ _LAYER = (
 
 def inspect_model(folder: Path, config: Mapping[str, Any]) -> Report:
     """The report of a model folder; `config` is the content of its `config.json`."""
-    config, findings = HfConfig(folder / "config.json", config).of_text.content, list[Finding]()
+    config, findings = whole_of(HfConfig(folder / "config.json", config)).content, list[Finding]()
     tensors: Mapping[str, Tensor] = {}
     source, is_convertible, prequantized = None, False, None
     try:
@@ -58,6 +59,9 @@ def inspect_model(folder: Path, config: Mapping[str, Any]) -> Report:
     findings += [found for found in _impossible(folder, config) if found not in findings]
     findings += past_embedding("model", source, tokenizer) if source else ()
     findings += _oddities(folder, config, tensors)
+    if source and source.left_out:
+        problem = f"is multimodal: engines have its text part, without {len(source.left_out)} tensors"
+        findings.append(note("architecture", problem))
     if prequantized and not prequantized.has_kv_scales:
         problem = "has no scales of keys and values; kv_cache: fp8 uses 1.0"
         findings.append(note("KV cache", problem))

@@ -93,7 +93,8 @@ def write(model: Module, source: Source, folder: Path) -> None:
             if file.is_file():
                 shutil.copyfile(file, folder / file.name)
     trained = model.state_dict()
-    for file in sorted({tensor.file for tensor in source.tensors.values()}):
+    trained = {tensor.name: trained[name] for name, tensor in source.tensors.items() if name in trained}
+    for file in sorted({tensor.file for tensor in (*source.tensors.values(), *source.left_out)}):
         # Tensors that are no weights stay, such as the inverse frequencies of old Llamas. A tied head that is
         # stored too becomes a copy, since safetensors refuses tensors that share memory.
         after = {

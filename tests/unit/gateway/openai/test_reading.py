@@ -41,7 +41,7 @@ def refused(body: dict[str, Any], kind: Any = ChatRequest) -> ApiError:
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
             "messages[0].content[0].type",
-            "text",
+            "this server reads text alone, and no image_url",
         ),
         ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role", "user"),
         ({"messages": [{"content": "a"}]}, "messages[0].role", "required"),

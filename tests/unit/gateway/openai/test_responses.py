@@ -122,6 +122,7 @@ def test_items_that_come_back_are_messages_for_the_template() -> None:
         ({"conversation": "conv_1"}, "conversation"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
         ({"input": []}, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
         ({"tool_choice": {"type": "function", "name": "other"}}, None),
     ],
 )

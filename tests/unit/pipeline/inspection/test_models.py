@@ -92,14 +92,18 @@ def test_a_llama_4_is_shown_and_compared_and_no_engine_is_built_of_it(tmp_path: 
     assert (source.model_type, source.num_hidden_layers, source.vocab_size) == ("llama4", 4, 264)
     assert source.experts == ExpertSizes(4, 1, 48)
     with pytest.raises(
-        ModelError, match=r"trtspec builds no engine of Llama 4: TensorRT-LLM supports it"
+        ModelError,
+        match=r"Llama4ForConditionalGeneration is multimodal, with llama4_text for text; trtspec builds",
     ) as caught:
         family_of(source)
     assert "engine.backend: vllm or sglang" in str(caught.value.repair)
     report = inspect(str(tmp_path))
     assert not report.facts["convertible"]
     assert (report.facts["num_hidden_layers"], report.facts["hidden_size"]) == (4, 32)
-    assert "trtspec builds no engine of Llama 4" in said(report, wrong=False)[0]
+    assert (
+        "Llama4ForConditionalGeneration is multimodal, with llama4_text for text"
+        in said(report, wrong=False)[0]
+    )
 
 
 def test_what_is_odd_about_a_model(llama_folder: Save) -> None:

@@ -104,7 +104,7 @@ def test_what_no_engine_is_built_of_is_planned_for_other_servers(resolved: Resol
     assert planned.backend == backend
     assert advice(planned, None, None, None, None, None).rules
     for engines in ("tensorrt_llm", "torch"):
-        with pytest.raises(ModelError, match="trtspec builds no engine of Llama 4"):
+        with pytest.raises(ModelError, match="architecture Llama4ForConditionalGeneration is not supported"):
             make(f"engine: {{backend: {engines}}}")
     nvfp4 = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}
     assert budget(resolved(f"engine: {{backend: {backend}}}", config=nvfp4)) is None
