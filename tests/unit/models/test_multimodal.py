@@ -261,7 +261,9 @@ def test_other_multimodal_models_are_told_as_that(
     assert "engine.backend: vllm" in str(said)
 
 
-def test_plan_says_what_is_left_out_and_other_servers_load_the_whole(pair_recipe: Path, saved: Save) -> None:
+def test_plan_says_what_is_left_out_and_other_servers_load_the_whole(
+    pair_recipe: Path, tmp_path: Path, saved: Save
+) -> None:
     folder = saved("LlavaForConditionalGeneration", vocab_size=258)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_bytes((pair_recipe.parent / "target" / name).read_bytes())
@@ -270,6 +272,9 @@ def test_plan_says_what_is_left_out_and_other_servers_load_the_whole(pair_recipe
     (choice,) = [choice for choice in resolved.choices if choice.key == "target.model"]
     assert (choice.value, choice.origin) == ("text part", "model")
     assert choice.reason.startswith("a multimodal model; 27 tensors of its other parts, 0.1 MB, are left out")
+    built = trtspec.build(pair_recipe, output=tmp_path / "built").output
+    config = json.loads((built / "target/engine/config.json").read_text())["pretrained_config"]
+    assert (config["architecture"], config["vocab_size"]) == ("LlamaForCausalLM", 258)
     assert inspect(str(folder)).facts["convertible"]
     assert "engines have its text part, without 27" in str(inspect(str(folder)).findings)
     served = (
