@@ -21,10 +21,32 @@ from trtspec.serving.completion import CompletionRequest, EndReason
 from trtspec.serving.coordinator import CHECK_S, MAX_FAILURES, Coordinator
 from trtspec.serving.drafters.engine import FIRST_REST_S
 from trtspec.serving.errors import Busy, Cancelled, EngineFailure
-from trtspec.serving.executor import FinishReason, Request, SamplingConfig
+from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response, SamplingConfig
 from trtspec.serving.tokenizer import Tokenizer
 
 BOUNDS = ServingBounds(max_places=256)
+
+
+class ByHand(OneShot):
+    """A draft whose requests wait until the test answers them, the first or the last of them first."""
+
+    raises: Exception | None = None
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits)
+        self.waiting: list[tuple[Request, Listener]] = []
+
+    def enqueue_request(self, request: Request, listener: Listener) -> int:
+        if self.raises is not None:
+            raise self.raises
+        self.requests.append(request)
+        self.waiting.append((request, listener))
+        return len(self.requests)
+
+    def answer(self, error: str | None = None, last: bool = False) -> None:
+        request, listener = self.waiting.pop(-1 if last else 0)
+        said = [] if error else [50 + len(request.input_token_ids) - 1]
+        listener(Response(0, said, True, FinishReason.LENGTH, error))
 
 
 class TestDraft:
@@ -96,6 +118,87 @@ class TestDraft:
             assert said == 150
             assert delta.completion is not None
             assert delta.completion.speculation.num_spec_steps > 10
+
+        run(main())
+
+    def test_late_results_of_earlier_requests_do_not_count(
+        self, run: Run, tokenizer: Tokenizer, clock: Clock
+    ) -> None:
+        async def main() -> None:
+            target, draft = ScriptedExecutor(TARGET, echo(range(50, 90), 5)), ByHand(DRAFT)
+            coordinator = Coordinator(target, draft, tokenizer, bounds=replace(BOUNDS, draft_timeout_s=1e9))
+            stats, drafted = coordinator.stats, CompletionRequest(prompt_token_ids=[1], max_tokens=3)
+            tasks = [asyncio.ensure_future(coordinator.complete(drafted)) for _ in range(12)]
+            await until(lambda: len(draft.waiting) == 12)
+            for _ in range(3):
+                draft.answer(error="down")
+            await until(lambda: draft_failures(stats) == 3)
+            assert not stats.draft_available
+
+            draft.answer()  # It began before the rest, so it does not end it.
+            await until(lambda: stats.by_origin["engine"].num_spec_steps)
+            assert not stats.draft_available
+
+            clock.seconds += FIRST_REST_S
+            tasks.append(asyncio.ensure_future(coordinator.complete(drafted)))
+            await until(lambda: len(draft.waiting) == 9)  # Eight began before the rest; one is the attempt.
+            for _ in range(4):
+                draft.answer(error="down")
+            await until(lambda: draft_failures(stats) == 7)
+            clock.seconds += 2 * FIRST_REST_S
+            delta = await coordinator.complete(drafted)
+            assert delta.completion is not None
+            assert delta.completion.speculation.num_spec_steps == 0
+            assert len(draft.waiting) == 5
+
+            draft.answer(last=True)
+            await until(lambda: stats.draft_available)
+            for _ in range(4):
+                draft.answer(error="down")
+            await until(lambda: draft_failures(stats) == 11)
+            assert stats.draft_available
+            ended = asyncio.gather(*tasks)
+            while not ended.done():
+                if draft.waiting:
+                    draft.answer()
+                await asyncio.sleep(0)
+            for delta in ended.result():
+                assert delta.token_ids == [50, 51, 52]
+
+        run(main())
+
+    @pytest.mark.parametrize("attempt", ["raises", "is cancelled"])
+    def test_an_attempt_that_ends_in_any_way_allows_the_next(
+        self, run: Run, tokenizer: Tokenizer, clock: Clock, attempt: str
+    ) -> None:
+        async def main() -> None:
+            target, draft = ScriptedExecutor(TARGET, echo(range(50, 90), 5)), ByHand(DRAFT)
+            coordinator = Coordinator(target, draft, tokenizer, bounds=replace(BOUNDS, draft_timeout_s=1e9))
+            drafted = CompletionRequest(prompt_token_ids=[1], max_tokens=3)
+            tasks = [asyncio.ensure_future(coordinator.complete(drafted)) for _ in range(3)]
+            await until(lambda: len(draft.waiting) == 3)
+            for _ in tasks:
+                draft.answer(error="down")
+            await asyncio.gather(*tasks)
+
+            clock.seconds += FIRST_REST_S
+            draft.raises = ZeroDivisionError("of the engine") if attempt == "raises" else None
+            task = asyncio.ensure_future(coordinator.complete(drafted))
+            if attempt == "raises":
+                assert (await task).token_ids == [50, 51, 52]
+                draft.raises = None
+            else:
+                await until(lambda: draft.waiting)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                draft.waiting.clear()
+
+            clock.seconds += 2 * FIRST_REST_S
+            task = asyncio.ensure_future(coordinator.complete(drafted))
+            await until(lambda: draft.waiting)
+            draft.answer()
+            await task
+            assert coordinator.stats.draft_available
 
         run(main())
 

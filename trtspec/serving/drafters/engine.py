@@ -48,7 +48,7 @@ class EngineSource:
         self._engine.reap(now)
 
     def is_at_rest(self) -> bool:
-        return not self._breaker.is_closed() and self._breaker.is_resting(asyncio.get_running_loop().time())
+        return self._breaker.is_resting(asyncio.get_running_loop().time())
 
     async def propose(self, request: Request, deadline: float) -> list[int]:
         """Returns the proposal, which is empty if the draft engine fails or proposes the end.
@@ -57,28 +57,28 @@ class EngineSource:
         """
         clock = asyncio.get_running_loop().time
         now = clock()
-        if not self._breaker.may_try(now):
-            return self._nothing("draft_at_rest")
+        until = min(deadline, now + self._timeout_s)
         asked = draft_request(request, self.limits)
         if not (self._draws_alike or asked.sampling.is_greedy):
             asked = replace(asked, sampling=SamplingConfig())
-        until = min(deadline, now + self._timeout_s)
+        if (period := self._breaker.begin(now)) is None:
+            return self._nothing("draft_at_rest")
         try:
             response = await self._engine.answer(asked, until)
-        except (EngineFailure, Cancelled) as failure:
+        except Exception as failure:
             if isinstance(failure, Overdue) and until == deadline:
-                self._breaker.left()
+                self._breaker.left(period)
                 raise
-            if asked.guide is not None and not isinstance(failure, Overdue):
+            if asked.guide is not None and type(failure) is EngineFailure:
                 # A guide that allows no token fails its own request; others must keep their drafts.
-                self._breaker.left()
+                self._breaker.left(period)
                 return self._nothing("draft_ended")
-            self._fail(failure, clock())
+            self._fail(failure, period, clock())
             return self._nothing("draft_timed_out" if isinstance(failure, Overdue) else "draft_failed")
-        except asyncio.CancelledError:
-            self._breaker.left()
+        except BaseException:  # The client left, or the loop ends.
+            self._breaker.left(period)
             raise
-        self._succeed()
+        self._succeed(period)
         proposal = response.token_ids[: request.max_tokens]
         for position, token_id in enumerate(proposal):
             if not 0 <= token_id < self._vocab_size:
@@ -92,17 +92,19 @@ class EngineSource:
         self._stats.fallbacks[why] += 1
         return []
 
-    def _succeed(self) -> None:
-        if not self._stats.draft_available:
+    def _succeed(self, period: int) -> None:
+        self._breaker.succeeded(period)
+        if self._breaker.is_closed() and not self._stats.draft_available:
             log.warning("the draft answers again")
-        self._stats.draft_available = True
-        self._breaker.succeeded()
+        self._stats.draft_available = self._breaker.is_closed()
 
-    def _fail(self, failure: Exception, now: float) -> None:
-        self._breaker.failed(now)
+    def _fail(self, failure: Exception, period: int, now: float) -> None:
+        self._breaker.failed(period, now)
         self._stats.draft_available = self._breaker.is_closed()
         consequence = "" if self._stats.draft_available else ", so the target decodes alone for a while"
-        log.warning("the draft failed%s: %s", consequence, failure)
+        is_known = isinstance(failure, (EngineFailure, Cancelled))
+        told = failure if is_known else repr(failure)
+        log.warning("the draft failed%s: %s", consequence, told, exc_info=None if is_known else failure)
 
 
 class EngineDrafter:
@@ -157,45 +159,61 @@ class CircuitBreaker:
     """Rests the draft engine after `MAX_FAILURES` consecutive failures.
 
     After a rest it allows one attempt. Success ends the rests; another failure doubles the next rest, up to
-    `LONGEST_REST_S`. `now` is in seconds of any one clock.
+    `LONGEST_REST_S`. A period is a use of the engine, a rest, or an attempt, and has a number. A request
+    reports its result with the number of the period in which it began. If that period is over, the result
+    says nothing about the present one and changes nothing. `now` is in seconds of any one clock.
     """
 
     def __init__(self) -> None:
+        self._period = 0
         self._failures = 0
         self._rest_s = FIRST_REST_S
-        self._until = 0.0
+        self._until: float | None = None  # The end of the rest; None while the engine is in use.
         self._is_trying = False
 
     def is_closed(self) -> bool:
         """Says whether the draft engine is in use: neither at rest nor in the attempt that follows."""
-        return self._failures < MAX_FAILURES
+        return self._until is None
 
     def is_resting(self, now: float) -> bool:
         """Says whether the draft engine must not be asked now."""
-        return self._failures >= MAX_FAILURES and (self._is_trying or now < self._until)
+        return self._until is not None and (self._is_trying or now < self._until)
 
-    def may_try(self, now: float) -> bool:
-        """Says whether to ask the draft engine now. The caller then reports the result by a method below."""
-        if self.is_closed():
-            return True
+    def begin(self, now: float) -> int | None:
+        """Returns the period of a request that begins now; None if the draft engine must not be asked.
+
+        The caller then reports the result with this number, by exactly one of the methods below.
+        """
         if self.is_resting(now):
-            return False
-        self._is_trying = True
-        return True
+            return None
+        if self._until is not None:
+            self._turn(is_trying=True)
+        return self._period
 
-    def succeeded(self) -> None:
-        """Notes an answer, which ends a rest."""
-        self._failures, self._rest_s, self._is_trying = 0, FIRST_REST_S, False
+    def succeeded(self, period: int) -> None:
+        """Notes an answer, which ends the rests if it is the attempt's."""
+        if period != self._period:
+            return
+        self._failures = 0
+        if self._is_trying:
+            self._rest_s, self._until = FIRST_REST_S, None
+            self._turn()
 
-    def failed(self, now: float) -> None:
-        """Notes a failure, which may begin a rest or lengthen it."""
-        was_trying, self._is_trying = self._is_trying, False
+    def failed(self, period: int, now: float) -> None:
+        """Notes a failure, which may begin a rest. The failure of an attempt begins a longer one."""
+        if period != self._period:
+            return
         self._failures += 1
-        if was_trying:
+        if self._is_trying:
             self._rest_s = min(2 * self._rest_s, LONGEST_REST_S)
-        if self._failures == MAX_FAILURES or was_trying:
+        if self._failures >= MAX_FAILURES:
             self._until = now + self._rest_s
+            self._turn()
 
-    def left(self) -> None:
-        """Notes an attempt without a result that counts, for example because the client left."""
-        self._is_trying = False
+    def left(self, period: int) -> None:
+        """Notes a request without a result that counts, for example because the client left."""
+        if period == self._period and self._is_trying:
+            self._turn()
+
+    def _turn(self, is_trying: bool = False) -> None:
+        self._period, self._is_trying = self._period + 1, is_trying
