@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trtspec.base.errors import ModelError
+from trtspec.checkpoint.cast import FP8_MAX
 from trtspec.models.layers import renumbered
 
 FORMAT = 1
 FILE = "calibration.json"
+_LEAST, _MOST = FP8_MAX * 2.0**-149, FP8_MAX * 2.0**127  # of which float32 holds the scale, amax / 448
 _CALIBRATE_AGAIN = "calibrate again, or use an unchanged copy of the file"
 
 
@@ -97,10 +98,10 @@ def read_calibration(file: Path) -> CalibratedRanges:
 
 
 def check_amax(subject: str | Path, calibration: CalibratedRanges, repair: str) -> None:
-    """Raises ModelError for an amax that is not a positive, finite number."""
+    """Raises ModelError for an amax that is not a positive number, or whose scale float32 does not hold."""
     numbers = {f"{name}, weight": amax.weight for name, amax in calibration.linears.items()}
     numbers |= {f"{name}, input": amax.input for name, amax in calibration.linears.items()}
     numbers |= {f"{name}, output": amax for name, amax in calibration.kv.items()}
     for name, amax in numbers.items():
-        if not (isinstance(amax, float) and math.isfinite(amax) and amax > 0):
+        if not (isinstance(amax, float) and _LEAST <= amax <= _MOST):
             raise ModelError(subject, f"{name}: {amax!r} is not a valid largest absolute value", repair)

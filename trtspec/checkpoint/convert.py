@@ -137,10 +137,10 @@ def _pieces(blueprint: Blueprint, files: Iterable[SafetensorsFile]) -> Iterator[
 def _copy(reader: Reader, dtype: str, piece: _Piece) -> int:
     """Writes a piece to its positions, and returns the number of bytes.
 
-    Raises TensorError for a number that is too large for `dtype`.
+    Raises TensorError for a number that is not finite, or too large for `dtype`.
     """
     try:
-        numbers = piece.cast(reader.rows(piece.tensor, piece.rows))
+        numbers = piece.cast(reader.finite_rows(piece.tensor, piece.rows))
     except OverflowError as error:
         problem = f"{piece.tensor.name}: holds {error.args[0]:g}, too large for {dtype}"
         raise TensorError(piece.tensor.file, problem, "choose dtype: bfloat16 in the recipe") from error

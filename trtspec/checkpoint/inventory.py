@@ -72,6 +72,15 @@ def check_tied_head(source: Source) -> None:
         raise TensorError(head.file, problem, repair)
 
 
+def check_finite(tensors: Iterable[Tensor]) -> None:
+    """Reads the tensors; raises TensorError for one with a number that is not finite."""
+    tensors = tuple(tensors)
+    with Reader({tensor.file for tensor in tensors}) as reader:
+        for tensor in tensors:
+            for rows in chunks(range(tensor.shape[0]), tensor, _CHUNK):
+                reader.finite_rows(tensor, rows)
+
+
 def _check_tensor(tensor: Tensor, shape: tuple[int, ...], *, quantized: bool) -> None:
     allowed = [FP8] if quantized else list(DTYPES.values())
     if tensor.dtype not in allowed:

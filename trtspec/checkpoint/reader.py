@@ -14,9 +14,11 @@ from types import TracebackType
 import numpy as np
 
 from trtspec.base.errors import TensorError
-from trtspec.checkpoint.cast import NUMPY, Bits
+from trtspec.checkpoint.cast import NUMPY, Bits, is_finite
 from trtspec.models.hf_config import DOWNLOAD_AGAIN
 from trtspec.models.tensors import ITEM_SIZE, Tensor
+
+NOT_FINITE = f"{DOWNLOAD_AGAIN}; if that one is the same, the model itself is broken"
 
 
 class Reader:
@@ -34,6 +36,13 @@ class Reader:
         row_size = width * ITEM_SIZE[tensor.dtype]
         data = self.read(tensor, rows.start * row_size, len(rows) * row_size)
         return np.frombuffer(data, NUMPY[tensor.dtype]).reshape(len(rows), width)
+
+    def finite_rows(self, tensor: Tensor, rows: range) -> Bits:
+        """The same rows; raises TensorError also for a number that is not finite."""
+        found = self.rows(tensor, rows)
+        if not is_finite(found, tensor.dtype):
+            raise TensorError(tensor.file, f"{tensor.name}: holds NaN or infinity", NOT_FINITE)
+        return found
 
     def read(self, tensor: Tensor, start: int, size: int) -> bytes:
         """So many bytes of a tensor from its byte `start` on; raises TensorError if the file ends before."""

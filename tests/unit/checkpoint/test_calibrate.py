@@ -162,7 +162,8 @@ UP = "model.layers.1.mlp.up_proj"
             "remove fp8",
         ),
         (torch.full((80, 32), 3e4), "float16", "numbers are not finite in torch.float16", "write dtype"),
-        (torch.full((80, 32), torch.nan), "bfloat16", "numbers are not finite in torch.bfl", "check that"),
+        (torch.full((80, 32), torch.nan), "bfloat16", f"{UP}.weight: holds NaN or infinity", "download"),
+        (torch.full((80, 32), -torch.inf), "float16", f"{UP}.weight: holds NaN or infinity", "download"),
     ],
 )
 def test_numbers_that_no_scale_fits(

@@ -47,6 +47,8 @@ def change(content: dict[str, Any], path: str, value: Any) -> None:
         ("linears/x", {"weight": 1.0, "input": -2.0}, "x, input: -2.0 is not a valid largest absolute value"),
         ("linears/x", {"weight": 1.0, "input": "3"}, "x, input: '3' is not a valid largest absolute value"),
         ("kv/x", float("inf"), "x, output: inf is not a valid largest absolute value"),
+        ("kv/x", 1e300, "x, output: 1e.300 is not a valid largest absolute value"),
+        ("kv/x", 1e-300, "x, output: 1e-300 is not a valid largest absolute value"),
         ("quality", {"texts": 1}, "is not a calibration of trtspec"),
     ],
 )

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
 
-from trtspec.checkpoint.cast import NUMPY, caster, quantizer
+from trtspec.checkpoint.cast import NUMPY, caster, is_finite, quantizer
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn}
 WIDE = ("F32", "F16", "BF16")
@@ -55,6 +56,24 @@ def test_a_number_too_large_is_an_error_and_not_infinity(source: str, target: st
     with pytest.raises(OverflowError) as caught:
         caster(source, target)(as_array(values, source))
     assert caught.value.args[0] == pytest.approx(abs(value), rel=0.01)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_number_that_is_not_finite_is_found_among_others(dtype: str) -> None:
+    """Each sign, infinity, and NaN with each payload."""
+    values = numbers(dtype)
+    expected = values.float().isfinite()
+    array = as_array(values, dtype)
+    assert is_finite(array[expected.numpy()][None], dtype)
+    broken = array[~expected.numpy()]
+    assert len(broken) > 1
+    finite = array[expected.numpy()][:3]
+    for number in broken[:: max(len(broken) // 300, 1)]:
+        assert not is_finite(np.array([[*finite, number, *finite]], array.dtype), dtype)
+
+
+def test_integers_are_finite() -> None:
+    assert is_finite(np.array([[-1, 2**63 - 1]]), "I64")
 
 
 def test_infinity_stays_infinity() -> None:

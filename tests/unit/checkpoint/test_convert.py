@@ -170,6 +170,19 @@ def test_tensors_that_do_not_fit(
         convert(read_source(folder), ConvertOptions("float16"), tmp_path / "out")
 
 
+@pytest.mark.parametrize("number", [torch.nan, -torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", [Q, "model.norm.weight", "lm_head.weight"])
+def test_a_weight_that_is_not_finite_is_refused_by_name(
+    llama_folder: Callable[..., Path], tmp_path: Path, number: float, stored: torch.dtype, name: str
+) -> None:
+    folder = llama_folder(dtype=stored)
+    edit(folder, lambda tensors: tensors[name].view(-1)[-1].fill_(number))
+    with pytest.raises(TensorError, match=f"{name}: holds NaN or infinity") as caught:
+        convert(read_source(folder), ConvertOptions("bfloat16"), tmp_path / "out")
+    assert caught.value.repair
+
+
 def test_a_tied_head_may_be_stored_if_it_is_the_embedding(
     llama_folder: Callable[..., Path], tmp_path: Path
 ) -> None:

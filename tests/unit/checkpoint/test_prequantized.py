@@ -64,6 +64,19 @@ def test_scales_are_those_of_the_folder(llama_folder: Callable[..., Path], confi
     }
 
 
+@pytest.mark.parametrize("bits", [0x7F, 0xFF])
+def test_an_fp8_weight_that_is_not_finite_is_refused_by_name(
+    llama_folder: Callable[..., Path], tmp_path: Path, bits: int
+) -> None:
+    folder = llama_folder()
+    tensors = quantize(folder, COMPRESSED_TENSORS)
+    tensors[f"{Q_PROJ}.weight"].view(torch.uint8)[-1, -1] = bits
+    save(folder, tensors, COMPRESSED_TENSORS)
+    options = ConvertOptions("bfloat16", fp8=True, fp8_kv_cache=True)
+    with pytest.raises(TensorError, match=f"{Q_PROJ}.weight: holds NaN or infinity"):
+        convert(read_source(folder), options, tmp_path / "checkpoint")
+
+
 def test_the_checkpoint_has_the_largest_scale_of_each_product(
     llama_folder: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -183,6 +183,6 @@ def _write_tensors(file: Path, dtype: str, parts: Mapping[str, list[Tensor]]) ->
             for part in parts[entry.name]:
                 cast = caster(part.dtype, entry.dtype)
                 for rows in chunks(range(part.shape[0]), part, _CHUNK):
-                    data = cast(reader.rows(part, rows)).tobytes()
+                    data = cast(reader.finite_rows(part, rows)).tobytes()
                     written.write(data, position)
                     position += len(data)

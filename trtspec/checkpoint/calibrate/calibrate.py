@@ -18,9 +18,10 @@ from trtspec.checkpoint.calibrate.quality import measure
 from trtspec.checkpoint.calibrate.texts import choose, read_texts
 from trtspec.checkpoint.calibrate.tokens import Encoder, batches, encode
 from trtspec.checkpoint.calibration import CalibratedRanges, check_amax
-from trtspec.checkpoint.inventory import check_tensors, check_tied_head
+from trtspec.checkpoint.inventory import check_finite, check_tensors, check_tied_head
 from trtspec.models.families import family_of
 from trtspec.models.source import Source
+from trtspec.models.tensors import Tensor
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +30,7 @@ FORMAT = 2  # raised when the same texts and options give other numbers
 HELD_OUT = 64  # texts that quality is measured on
 PACKAGES = ("nvidia-modelopt", "transformers", "accelerate", "pyarrow", "torch")  # of the extra `fp8`
 _LARGER = "write dtype: bfloat16, which holds larger numbers, or remove fp8"
-_NOT_FINITE = "check that the weights are complete, or remove fp8"
+_NO_SCALES = "remove fp8: the model's own numbers become infinite on these texts"
 _ZEROS = "remove fp8: values that are all zero have no scale"
 
 
@@ -62,7 +63,7 @@ def calibrate(
     """
     quiet_transformers()
     weights = tuple(family_of(source).weights(source))
-    check_tensors(source, weights, None)
+    tensors = check_tensors(source, weights, None).values()
     check_tied_head(source)
     fitting, held_out = _texts(source, dataset, options)
     total = len(fitting) + len(held_out)
@@ -76,7 +77,7 @@ def calibrate(
     model = load_model(source, options.dtype, options.batch_size * options.max_length)
 
     run = partial(_run, batches(fitting, options.batch_size), count)
-    with _finite(source, options):
+    with _finite(source, options, tensors):
         quantized = FakeQuantized(model, run, kv_cache=options.kv_cache)
     provenance = {
         **origin,
@@ -89,18 +90,19 @@ def calibrate(
     found = CalibratedRanges(*quantized.found(weights), provenance)
     check_amax(source.folder, found, _ZEROS)
     quantized.apply(weights, found)
-    with _finite(source, options):
+    with _finite(source, options, tensors):
         quality = measure(quantized, held_out, count)
     return CalibratedRanges(found.linears, found.kv, provenance, quality)
 
 
 @contextmanager
-def _finite(source: Source, options: CalibrateOptions) -> Iterator[None]:
-    """Turns an OverflowError of the block into a ModelError with the repair."""
+def _finite(source: Source, options: CalibrateOptions, tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Turns an OverflowError of the block into a ModelError that names the tensor, if one is the cause."""
     try:
         yield
     except OverflowError as error:
-        repair = _LARGER if options.dtype == "float16" else _NOT_FINITE
+        check_finite(tensors)
+        repair = _LARGER if options.dtype == "float16" else _NO_SCALES
         raise ModelError(source.folder, str(error), repair) from error
 
 

@@ -14,7 +14,7 @@ from tests.fakes.bindings import change_config
 from tests.fakes.drafting import random_head, tiny_target
 from tests.unit.serving.executors.torch.dependents.test_heads import engines
 from trtspec.backends.torch.dependent_builder import build_head
-from trtspec.base.errors import EngineError
+from trtspec.base.errors import EngineError, TensorError
 from trtspec.models.heads.reading import read_head
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.torch import device
@@ -53,6 +53,18 @@ def test_a_head_in_another_dtype_takes_the_targets(tmp_path: Path) -> None:
     assert torch.equal(tensors["d2t"], theirs["d2t"])
     qkv = [theirs[f"layers.0.self_attn.{part}_proj.weight"] for part in "qkv"]
     assert torch.equal(tensors["transformer.layers.0.attention.qkv.weight"], torch.cat(qkv).bfloat16())
+
+
+@pytest.mark.parametrize("name", ["speculators", "eagle", "medusa"])
+def test_a_head_that_is_not_finite_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    head = random_head(tmp_path / "head", name)
+    file = next((tmp_path / "head").glob("*.safetensors"))
+    tensors = load_file(file)
+    broken = next(name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.dim() > 1)
+    tensors[broken][-1, -1] = torch.nan
+    save_file(tensors, file)
+    with pytest.raises(TensorError, match=f"{broken}: holds NaN or infinity"):
+        engines(tmp_path, tiny_target(), head)
 
 
 @pytest.mark.parametrize(
