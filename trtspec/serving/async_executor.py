@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from math import isnan
 
-from trtspec.serving.errors import Cancelled, EngineFailure, Overdue
-from trtspec.serving.executor import Executor, FinishReason, Request, Response
+from trtspec.serving.errors import Cancelled, EngineFailure, NotFinite, Overdue
+from trtspec.serving.executor import NOT_FINITE, Executor, FinishReason, Request, Response
 
 
 class AsyncExecutor:
@@ -80,7 +81,9 @@ class AsyncExecutor:
     def _checked(self, response: Response) -> Response:
         if response.error is not None:
             self.failures_in_a_row += 1
-            raise EngineFailure(response.error)
+            raise (NotFinite if NOT_FINITE in response.error else EngineFailure)(response.error)
+        if response.log_probs and any(isnan(log_prob.value) for log_prob in response.log_probs):
+            raise NotFinite(NOT_FINITE)
         self.failures_in_a_row = 0
         if response.finish_reason is FinishReason.CANCELLED:
             raise Cancelled()

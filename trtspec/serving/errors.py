@@ -46,6 +46,10 @@ class EngineFailure(ServingError):
     """An engine answered with an error."""
 
 
+class NotFinite(EngineFailure):
+    """An engine computed logits that are not finite, so it has no token."""
+
+
 class Overdue(EngineFailure):
     """An engine did not answer in time."""
 

@@ -38,13 +38,15 @@ in NVIDIA's stock image and in a test without tensors. The rules are those of Te
    position: softmax over the raw logits, before embedding bias, temperature, penalties, bans and filters,
    whether the token was drafted or not. That is what OpenAI's API returns, and vLLM by default
    (`logprobs_mode=raw_logprobs`). With `top_log_probs` = n the n likeliest tokens of the same distribution
-   come with each token, likeliest first. An engine that cannot return them refuses the request
-   (`returns_log_probs`, `max_top_log_probs`).
+   come with each token, likeliest first. None is below `LEAST_LOG_PROB`. An engine that cannot
+   return them refuses the request (`returns_log_probs`, `max_top_log_probs`).
 10. A `guide` allows only tokens after which the generated tokens can still become a text of its grammar, in
     verifications too: a draft is verified up to the first token that the grammar forbids. An end token is
     allowed exactly where the text is complete. If it is complete and no other token is allowed, the request
     ends as if the end token came. If it is incomplete and no token is allowed, the request ends with an
     error.
+11. If the logits at a position are not finite, there is no token. The request whose token it would be ends
+    with the error `NOT_FINITE`, and other requests go on.
 """
 
 from __future__ import annotations
@@ -87,6 +89,9 @@ class Guide:
 
 MAX_TOP_LOG_PROBS = 20
 """The largest number of likeliest tokens with each token, as in OpenAI's API."""
+
+LEAST_LOG_PROB = -9999.0
+"""The least log-probability, which stands for that of 0 too, as in vLLM: JSON has no infinity."""
 
 COLDEST = 1e-6
 """A temperature below this one is greedy: logits divided by it would overflow."""
@@ -192,6 +197,8 @@ class Response:
     """The number of prompt tokens that the KV cache already had. None if the engine does not report it."""
 
 
+NOT_FINITE = "the model's logits are NaN or infinite: its weights are broken, or its dtype overflows"
+"""The error of rule 11."""
 GUIDE_REFUSED = "Guide refused: "
 """The prefix of errors about a guide that cannot be read or followed."""
 GUIDE_WAITS = "Guide waits: "

@@ -91,6 +91,7 @@ FAILURES = (
     "refused",  # The queue is full, or the wait in it too long.
     "timed_out",
     "cancelled",  # The client left, or the server stops.
+    "not_finite",  # The target's logits are NaN or infinite.
     "engine_failure",
     "internal",  # This program has a defect.
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trtspec.gateway.openai.parsed import ParsedCall, is_json
+from trtspec.gateway.openai.parsed import ParsedCall, is_json, read_json
 
 Tools = Mapping[str, Mapping[str, Any]]
 """The schemas of parameters by the names of the functions."""
@@ -64,13 +64,13 @@ def _glm(text: str, tools: Tools) -> list[ParsedCall]:
 
 def _value(text: str, schema: Any) -> Any:
     is_text = isinstance(schema, dict) and schema.get("type") == "string"
-    return text if is_text or not is_json(text) else json.loads(text)
+    return text if is_text or not is_json(text) else read_json(text)
 
 
 def calls_in_json(text: str, tools: Tools | None = None) -> list[ParsedCall]:
     """Returns the calls in a JSON text; none if it is anything else."""
     try:
-        said = json.loads(text)
+        said = read_json(text)
     except (ValueError, RecursionError):
         return []
     calls = []

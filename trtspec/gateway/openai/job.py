@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from trtspec.gateway.openai.errors import ApiError
+from trtspec.gateway.openai.parsed import read_json
 from trtspec.gateway.openai.readers import NO_PARSER, Reading, reading
 from trtspec.gateway.openai.schema import ChatRequest, CompletionBody, NamedTool, SharedBody
 from trtspec.gateway.openai.tools import ForcedArguments, ForcedCalls, forced_schema
@@ -307,7 +308,7 @@ def _tools(body: ChatRequest) -> list[dict[str, Any]]:
 
 def _arguments(text: str, where: str) -> Any:
     try:
-        arguments = json.loads(text or "{}")
+        arguments = read_json(text or "{}")
     except (ValueError, RecursionError):
         raise ApiError(400, f"{where}: the arguments of a call must be JSON", where) from None
     return arguments

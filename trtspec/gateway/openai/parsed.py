@@ -6,10 +6,12 @@ import json
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from math import isinf
+from typing import Any, NoReturn, Protocol
 
 # As long as Mistral's templates demand.
 _ID_LENGTH = 9
+_LONGEST_DIGITS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,32 @@ def _overlap(text: str, mark: str) -> int:
 def is_json(text: str) -> bool:
     """Says whether a text is JSON, as the arguments of a call must be."""
     try:
-        json.loads(text)
+        read_json(text)
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def read_json(text: str | bytes) -> Any:
+    """Returns a value that can be written as JSON again: none is NaN or infinite.
+
+    Raises ValueError, or RecursionError for text that is nested too deeply.
+    """
+    return json.loads(text, parse_constant=_refuse, parse_int=_whole, parse_float=_number)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON number")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _LONGEST_DIGITS:
+        raise ValueError(f"a number has {len(digits)} digits, which is too many")
+    return int(digits)
+
+
+def _number(digits: str) -> float:
+    number = float(digits)
+    if isinf(number):
+        raise ValueError(f"{digits[:20]} is too large")
+    return number

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from difflib import get_close_matches
-from math import isinf
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from trtspec.gateway.openai.errors import ApiError
+from trtspec.gateway.openai.parsed import read_json
 
 _MAX_DEPTH = 100
-_LONGEST_DIGITS = 400
 _LONGEST_PATH = 200
 R = TypeVar("R", bound=BaseModel)
 
@@ -38,7 +36,7 @@ def read(body: bytes, kind: type[R]) -> R:
 
 def _parse(body: bytes) -> dict[str, Any]:
     try:
-        content = json.loads(body, parse_constant=_refuse, parse_int=_whole, parse_float=_number)
+        content = read_json(body)
     except RecursionError:
         raise ApiError(400, "the JSON is nested too deeply") from None
     except ValueError as error:
@@ -47,23 +45,6 @@ def _parse(body: bytes) -> dict[str, Any]:
         raise ApiError(400, "the body must be a JSON object")
     _check_text(content)
     return content
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a JSON number")
-
-
-def _whole(digits: str) -> int:
-    if len(digits) > _LONGEST_DIGITS:
-        raise ValueError(f"a number has {len(digits)} digits, which is too many")
-    return int(digits)
-
-
-def _number(digits: str) -> float:
-    number = float(digits)
-    if isinf(number):
-        raise ValueError(f"{digits[:20]} is too large")
-    return number
 
 
 def _check_text(content: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from trtspec.serving.completion import Delta
-from trtspec.serving.errors import Busy, Cancelled, EngineFailure, RequestError, TimedOut
+from trtspec.serving.errors import Busy, Cancelled, EngineFailure, NotFinite, RequestError, TimedOut
 from trtspec.serving.stats import SpeculationCounts
 
 log = logging.getLogger(__name__)
@@ -112,6 +112,7 @@ def kind_of(error: Exception) -> str:
         Busy: "refused",
         TimedOut: "timed_out",
         Cancelled: "cancelled",
+        NotFinite: "not_finite",
         EngineFailure: "engine_failure",
     }
     return next((name for kind, name in kinds.items() if isinstance(error, kind)), "internal")

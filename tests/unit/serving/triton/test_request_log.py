@@ -46,6 +46,7 @@ def test_what_becomes_of_requests_is_counted_and_logged(
         "refused": 1,
         "timed_out": 1,
         "cancelled": 1,
+        "not_finite": 0,
         "engine_failure": 0,
         "internal": 0,
     }

@@ -27,7 +27,7 @@ Counted = dict[str, float]
 _FIRST, _NEXT = "trtspec:time_to_first_token_seconds", "trtspec:inter_token_latency_seconds"
 _TOKENS, _DONE = "trtspec:generation_tokens", "trtspec:request_success"
 _FAILED = "failed"
-_KINDS = ("engine_failure", "timed_out", "internal", "refused")
+_KINDS = ("engine_failure", "not_finite", "timed_out", "internal", "refused")
 """Kinds of `trtspec:request_errors` that the build may cause; clients cause the others."""
 _DRAFTS = tuple(
     f"trtspec:spec_decode_{name}" for name in ("num_drafts", "num_draft_tokens", "num_accepted_tokens")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trtspec.serving.executor import LogProb, Request, SamplingConfig
+from trtspec.serving.executor import LEAST_LOG_PROB, LogProb, Request, SamplingConfig
 from trtspec.serving.executors.draft_logits import Rows
 from trtspec.serving.executors.validation import Valid
 
@@ -95,8 +95,11 @@ def num_reused_blocks(outputs: Outputs) -> int | None:
 
 
 def new_log_probs(outputs: Outputs) -> list[LogProb]:
-    """Returns the log-probabilities of a response's tokens, `output_log_probs` float32 [1, 1, n]."""
-    return [LogProb(value) for value in outputs["output_log_probs"]]
+    """Returns the log-probabilities of a response's tokens, `output_log_probs` float32 [1, 1, n].
+
+    A NaN stays one.
+    """
+    return [LogProb(max(value, LEAST_LOG_PROB)) for value in outputs["output_log_probs"]]
 
 
 def _string(text: str) -> npt.NDArray[Any]:

@@ -21,8 +21,8 @@ from trtspec.serving.guides.compiler import MAX_MASK_S, TOO_AMBIGUOUS, Bitmasks,
 from trtspec.serving.text import Text
 from trtspec.serving.thread_pool import BoundedCalls
 
-ENDED, NOTHING = -1, -2
-"""The choice of a row in place of a token: the end of the text, and no allowed token."""
+ENDED, NOTHING, BROKEN = -1, -2, -3
+"""The choice of a row in place of a token: the end of the text, no allowed token, logits not finite."""
 
 GUIDES_BUSY = f"{GUIDE_WAITS}the engine is busy with other guides, which take too long"
 

@@ -11,10 +11,10 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from trtspec.serving.executor import GUIDE_REFUSED, FinishReason, Limits, LogProb, Response
+from trtspec.serving.executor import GUIDE_REFUSED, NOT_FINITE, FinishReason, Limits, LogProb, Response
 from trtspec.serving.executors.torch.cache import SlotMemory
 from trtspec.serving.executors.torch.cache_slots import CacheSlots, SlotLease
-from trtspec.serving.executors.torch.follower import ENDED, NOTHING, Followers
+from trtspec.serving.executors.torch.follower import BROKEN, ENDED, NOTHING, Followers
 from trtspec.serving.executors.torch.model import StepModel
 from trtspec.serving.executors.torch.penalties import Bias, Penalties
 from trtspec.serving.executors.torch.sampler import TokenChoice, choose, log_probs
@@ -209,6 +209,11 @@ class Runner:
         if guided is not None and (guided.error or NOTHING in result.token_ids):
             self._release(sequence)
             self._fail(sequence, guided.error or _NO_TOKEN)
+            return
+        if BROKEN in result.token_ids:
+            self._hold(sequence, 0)  # No other request may continue from its keys and values.
+            self._release(sequence)
+            self._fail(sequence, NOT_FINITE)
             return
         sequence.new += result.token_ids
         if sequence.log_probs is not None:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trtspec.serving.executor import LogProb, SamplingConfig
-from trtspec.serving.executors.torch.follower import NOTHING, Masks
+from trtspec.serving.executor import LEAST_LOG_PROB, LogProb, SamplingConfig
+from trtspec.serving.executors.torch.follower import BROKEN, NOTHING, Masks
 from trtspec.serving.executors.torch.penalties import Bias, Penalties
 
 WORD = 2**64
@@ -89,12 +89,20 @@ class TokenChoice:
 def choose(logits: Tensor, choices: list[TokenChoice], names: Tensor | None = None) -> list[int]:
     """Returns a token for each row of `logits` `[rows, vocab_size]`, which are those of all choices in order.
 
-    If a guide and the bans leave no token, the row chooses `NOTHING`. `names` int64 `[vocab_size]` are the
+    If a guide and the bans leave no token, the row chooses `NOTHING`. If its logits have NaN, a positive
+    infinity or no other number than -inf, it chooses `BROKEN`. `names` int64 `[vocab_size]` are the
     ids for the noise of tokens; None stands for their own.
     """
+    # On CPUs `max` is faster than `argmax`, and the largest number is NaN if any is.
+    largest, likeliest = logits.max(-1)
     if all(choice.is_plain for choice in choices):
-        return _greedy(logits)
+        return torch.where(largest.isfinite(), likeliest, BROKEN).tolist()  # type: ignore[no-any-return]
+    tokens = _chosen(logits, choices, names)
+    is_finite = largest.isfinite().tolist()
+    return [token if finite else BROKEN for token, finite in zip(tokens, is_finite, strict=True)]
 
+
+def _chosen(logits: Tensor, choices: list[TokenChoice], names: Tensor | None) -> list[int]:
     logits = logits.to(torch.float32, copy=True)
     first = 0
     for choice in choices:
@@ -138,12 +146,12 @@ def log_probs(logits: Tensor, tokens: list[int], widths: list[int]) -> list[LogP
     logits = logits.float()
     total = logits.logsumexp(-1, keepdim=True)
     chosen = logits.gather(1, torch.tensor(tokens, device=logits.device)[:, None])
-    values: list[float] = (chosen - total).flatten().tolist()
+    values: list[float] = (chosen - total).clamp_min(LEAST_LOG_PROB).flatten().tolist()
     widest = min(max(widths), logits.shape[1])
     if not widest:
         return [LogProb(value) for value in values]
     likeliest, token_ids = logits.topk(widest)
-    tops = zip(token_ids.tolist(), (likeliest - total).tolist(), strict=True)
+    tops = zip(token_ids.tolist(), (likeliest - total).clamp_min(LEAST_LOG_PROB).tolist(), strict=True)
     return [
         LogProb(value, tuple(zip(ids[:width], own[:width], strict=True)))
         for value, (ids, own), width in zip(values, tops, widths, strict=True)

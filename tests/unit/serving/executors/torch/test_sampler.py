@@ -9,8 +9,9 @@ import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from trtspec.serving.executor import SamplingConfig
+from trtspec.serving.executors.torch.follower import BROKEN
 from trtspec.serving.executors.torch.penalties import Penalties
-from trtspec.serving.executors.torch.sampler import TokenChoice, choose, noise
+from trtspec.serving.executors.torch.sampler import TokenChoice, choose, log_probs, noise
 
 
 def choice(sampling: SamplingConfig, number: int = 0, draft: tuple[int, ...] = ()) -> TokenChoice:
@@ -44,6 +45,34 @@ def test_noise_depends_on_number_and_token_alone() -> None:
     whole = noise([5, 2**63 + 1, -7], torch.arange(100)[None])
     assert torch.equal(noise([2**63 + 1], torch.tensor([[70, 3]]))[0], whole[1, [70, 3]])
     assert len(whole.unique()) == 300
+
+
+@pytest.mark.parametrize(
+    "sampling", [{}, {"temperature": 1.0}, {"temperature": 1.5, "top_k": 20, "min_p": 0.1}]
+)
+@pytest.mark.parametrize("banned", [[], [[4]]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_that_is_not_finite_has_no_token_and_others_have_theirs(
+    sampling: dict[str, Any], banned: list[list[int]], dtype: torch.dtype
+) -> None:
+    """A head gives tokens that it lacks -inf, which is no flaw."""
+    logits = torch.randn(6, 50).to(dtype)
+    spoilt = logits.clone()
+    spoilt[0, 4], spoilt[2, 49], spoilt[3, 0], spoilt[4] = math.nan, math.nan, math.inf, -math.inf
+    spoilt[5, :40] = -math.inf
+    rows = [replace(choice(SamplingConfig(**sampling), row), bad_words=banned) for row in range(6)]
+    found, expected = choose(spoilt, rows), choose(logits, rows)
+    assert [found[row] for row in (0, 2, 3, 4)] == [BROKEN] * 4
+    assert found[1] == expected[1]
+    assert 40 <= found[5] < 50
+
+
+def test_log_probabilities_are_numbers_that_json_can_hold() -> None:
+    logits = torch.tensor([[0.0, -math.inf, 1.0, -2e4]])
+    (said,) = log_probs(logits, [1], [4])
+    assert said.value == -9999.0
+    assert [value for _, value in said.top[2:]] == [-9999.0, -9999.0]
+    assert math.exp(said.top[0][1]) + math.exp(said.top[1][1]) == pytest.approx(1)
 
 
 def test_rows_of_a_verification_use_consecutive_numbers() -> None:
