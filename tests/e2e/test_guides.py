@@ -74,7 +74,10 @@ REFUSED = {
     "unknown type of a schema": ("json_schema", '{"type": "word"}', 'Unsupported type "word"'),
     "a grammar of itself": ("ebnf_grammar", "root ::= root", "can begin a text"),
     "a schema of itself": ("json_schema", '{"$ref": "#"}', "can begin a text"),
-    "a grammar that ends in nothing": ("ebnf_grammar", 'root ::= "a" dead\ndead ::= dead', "leave no token"),
+    "a grammar that ends in nothing": ("ebnf_grammar", 'root ::= "a" dead\ndead ::= dead', "has an end"),
+    "a grammar without an end": ("ebnf_grammar", 'root ::= "a" root', "has an end"),
+    "a schema without a choice": ("json_schema", '{"anyOf": []}', "anyOf of the schema is empty"),
+    "a class of nothing": ("regex", r"[^\x00-\x{10FFFF}]", r"\x cannot be followed at its place"),
     "a negation": ("json_schema", '{"not": {}}', "not of the schema cannot be followed"),
     "a schema elsewhere": (
         "json_schema",

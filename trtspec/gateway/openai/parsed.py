@@ -122,7 +122,6 @@ def _whole(digits: str) -> int:
 
 
 def _number(digits: str) -> float:
-    number = float(digits)
-    if isinf(number):
+    if isinf(number := float(digits)):
         raise ValueError(f"{digits[:20]} is too large")
     return number

@@ -103,8 +103,7 @@ class EngineSource:
         self._stats.draft_available = self._breaker.is_closed()
         consequence = "" if self._stats.draft_available else ", so the target decodes alone for a while"
         is_known = isinstance(failure, (EngineFailure, Cancelled))
-        told = failure if is_known else repr(failure)
-        log.warning("the draft failed%s: %s", consequence, told, exc_info=None if is_known else failure)
+        log.warning("the draft failed%s: %s", consequence, failure, exc_info=not is_known)
 
 
 class EngineDrafter:

@@ -6,6 +6,7 @@ Its compilation might take minutes or gigabytes, or xgrammar would ignore a part
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,6 +37,13 @@ _SINGLE = (
     *("additionalProperties", "unevaluatedProperties", "propertyNames"),
 )
 _OF_TAGS = ("json_schema", "schema")
+_TYPES = {"dict": "object", "list": "array", "str": "string", "bool": "boolean", "NoneType": "null"}
+# xgrammar takes an unknown escape for its letter, and anchors inside, or a schema's lookaheads, for nothing.
+_ESCAPE = re.compile(
+    r"\\(?:[\WabefnrtvdDsSwW0_]|x[\da-fA-F]|u\{?[\da-fA-F]|U[\da-fA-F]{8}|c[a-zA-Z]|(.))", re.DOTALL
+)
+_CLASS = re.compile(r"\[\^?[^\]]*\]")
+_IGNORED_INSIDE = re.compile(r"\(\?<?[=!]|(?<=[^(|^:])\^|\$(?=[^)|$])")
 # A client sees 80 characters of a problem.
 _LONGEST_REFERENCE = 32
 
@@ -57,6 +65,8 @@ def check(guide: Guide) -> None:
     check_content = _JSON.get(guide.guide_type)
     if check_content is None:
         _check_depth(_depth(text))
+        if guide.guide_type is GuideType.REGEX:
+            _check_regex(text)
         return
     try:
         content = json.loads(text)
@@ -99,6 +109,14 @@ def _depth(text: str) -> int:
     return deepest
 
 
+def _check_regex(text: str) -> None:
+    """Raises `GuideError` for a part that xgrammar ignores; it reports other problems itself."""
+    ignored = [found[0] for found in _ESCAPE.finditer(text) if found[1]]
+    ignored += _IGNORED_INSIDE.findall(_CLASS.sub("x", _ESCAPE.sub("x", text)))
+    if ignored:
+        raise GuideError(f"{ignored[0]} cannot be followed at its place in the regular expression")
+
+
 def _check_schema(schema: Any) -> None:
     """Raises `GuideError` for a part that xgrammar ignores; it reports other problems of a schema itself."""
     left = [schema]
@@ -117,6 +135,8 @@ def _check_tags(tags: Any) -> None:
         if isinstance(part, dict):
             for keyword in _OF_TAGS:
                 _check_schema(part.get(keyword))
+            if part.get("type") == "regex" and isinstance(part.get("pattern"), str):
+                _check_regex(part["pattern"])
             left += (value for key, value in part.items() if key not in _OF_TAGS)
         elif isinstance(part, list):
             left += part
@@ -132,10 +152,33 @@ def _check_keywords(part: dict[str, Any]) -> None:
     several = part.get("allOf")
     if isinstance(several, list) and len(several) > 1:
         raise GuideError("allOf of several schemas cannot be followed; merge them")
+    for keyword in ("anyOf", "oneOf", "allOf", "type", "enum"):  # xgrammar takes some for an empty text.
+        if part.get(keyword) == []:
+            raise GuideError(f"{keyword} of the schema is empty, so it allows nothing")
+    properties, expressions = part.get("properties"), part.get("patternProperties")
+    for expression in (part.get("pattern"), *(expressions if isinstance(expressions, dict) else ())):
+        _check_regex(expression if isinstance(expression, str) else "")
+    for name in part["required"] if isinstance(part.get("required"), list) else ():
+        if not isinstance(properties, dict) or name not in properties:
+            raise GuideError(f"required {str(name)[:_LONGEST_REFERENCE]!r} is none of the properties")
+    _check_values(part)
     alone = [keyword for keyword in _ALONE if keyword in part]
     others = [keyword for keyword in (*alone[1:], *_SHAPES) if keyword in part]
     if alone and others:
         raise GuideError(f"{alone[0]} and {others[0]} of one schema cannot be followed together; merge them")
+
+
+def _check_values(part: dict[str, Any]) -> None:
+    """Raises `GuideError` for a value that the type, or an `enum` beside `const`, forbids."""
+    types = part.get("type", [])
+    types, enum = types if isinstance(types, list) else [types], part.get("enum", [])
+    for value in [part["const"]] if "const" in part else enum if isinstance(enum, list) else []:
+        own = [_TYPES.get(type(value).__name__, "number")]
+        if type(value) is int or (type(value) is float and value.is_integer()):
+            own.append("integer")
+        if (types and not any(name in types for name in own)) or ("enum" in part and value not in enum):
+            said = json.dumps(value)[:_LONGEST_REFERENCE]
+            raise GuideError(f"the value {said} is not allowed by the rest of its schema")
 
 
 def _parts(part: dict[str, Any]) -> Iterator[Any]:

@@ -36,6 +36,15 @@ _TRIGGERS = 'a tag here is {"structures": [{"begin", "schema", "end"}], "trigger
 TOO_AMBIGUOUS = f"it is so ambiguous that a token takes over {MAX_MASK_S:g} s"
 
 
+_LONGEST_PRINTED = 1 << 16  # characters
+# Of a printed rule: strings, classes that may be empty, other ones, names that must occur, a lookahead.
+_RULE = re.compile(r"^([\w.-]+) ::= (.*)$", re.MULTILINE)
+_PART = re.compile(
+    r'"(?:\\.|[^"\\])*"|(?P<class>\[\^(?=(?:\\.|[^\]\\])*10ffff)(?:\\.|[^\]\\])*\](?!\*))'
+    r"|\[(?:\\.|[^\]\\])*\]|(?P<name>[\w.-]+\b)(?!\{0,)|(?P<ahead>\(=)|(?P<or>\|)"
+)
+
+
 def is_installed() -> bool:
     """Says whether xgrammar and its imports are installed."""
     return all(find_spec(package) is not None for package in ("xgrammar", "transformers"))
@@ -128,12 +137,13 @@ class GuideCompiler:
         self._read_tag = self._read_triggers if by_triggers else self._compiler.compile_structural_tag
 
     def compile(self, guide: Guide) -> Grammar:
-        """Returns the grammar; `GuideError` if xgrammar refuses it or is slow, or no token may come first."""
+        """Returns the grammar; `GuideError` if xgrammar refuses it or is slow, or no text is possible."""
         try:
-            grammar = Grammar(self._read(guide), self._make_matcher, self._size)
-            first, begin = Bitmasks(1, self._size), time.thread_time()
-            grammar.matcher().fill(first, 0)
+            compiled = self._read(guide)
+            begin = time.thread_time()
+            first = self._first(compiled)
             seconds = time.thread_time() - begin
+            has_text = self._has_text(str(compiled.grammar))
         except GuideError:
             raise
         except Exception as error:  # xgrammar raises RuntimeError, and some classes of its own
@@ -142,7 +152,46 @@ class GuideCompiler:
             raise GuideError(TOO_AMBIGUOUS)
         if not first.is_open(0):
             raise GuideError("no token of the model can begin a text of this grammar")
-        return grammar
+        if not has_text:
+            raise GuideError("no text of this grammar has an end")
+        return Grammar(compiled, self._make_matcher, self._size)
+
+    def _first(self, compiled: Any) -> Bitmasks:
+        """Returns the tokens that may begin a text of a grammar."""
+        first = Bitmasks(1, self._size)
+        Matcher(self._make_matcher(compiled)).fill(first, 0)
+        return first
+
+    def _has_text(self, printed: str) -> bool:
+        """Says whether a printed grammar has any complete text; True for one that is too long to look at.
+
+        A rule has one if, in any of its alternatives, every rule has one. Tags are no rules, and have one.
+        """
+        if len(printed) > _LONGEST_PRINTED:
+            return True
+        rules = {name: self._alternatives(body) for name, body in _RULE.findall(printed)}
+        complete, before = set[str](), -1
+        while before < len(complete):
+            before = len(complete)
+            for name in reversed(rules):  # Most rules come after those that need them.
+                if any(complete.issuperset(needed & rules.keys()) for needed in rules[name]):
+                    complete.add(name)
+        return "root" in complete
+
+    def _alternatives(self, body: str) -> list[set[str]]:
+        """Returns the names in each alternative of a rule; "root" stands for a class that is empty."""
+        found: list[set[str]] = [set()]
+        for part in _PART.finditer(body):
+            if part["ahead"]:
+                break
+            if part["or"]:
+                found.append(set())
+            elif part["class"]:
+                first = self._first(self._compiler.compile_grammar(f"root ::= {part[0]}"))
+                found[-1].update(() if first.is_open(0) else ("root",))
+            elif part["name"]:
+                found[-1].add(part["name"])
+        return found
 
     def _read(self, guide: Guide) -> Any:
         compiler = self._compiler

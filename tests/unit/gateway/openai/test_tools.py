@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import ValidationError, validate
 
-from trtspec.gateway.openai.call_forms import form_of
+from trtspec.gateway.openai.call_forms import calls_in_json, form_of
 from trtspec.gateway.openai.parsed import AnswerReader, ParsedText
 from trtspec.gateway.openai.tools import BareCalls, ForcedArguments, ForcedCalls, TaggedCalls, forced_schema
 
@@ -183,6 +183,14 @@ def test_answers_that_are_nothing_but_calls(text: str) -> None:
 )
 def test_json_that_is_no_call_is_content(text: str) -> None:
     assert read(BareCalls(NAMES), list(text)) == (text, [])
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_arguments_that_json_cannot_hold_are_no_call(number: str) -> None:
+    """Python's reader takes them, and its writer would put NaN or Infinity into the arguments."""
+    text = f'{{"name": "add", "arguments": {{"a": {number}}}}}'
+    assert calls_in_json(text) == []
+    assert calls_in_json(text.replace(number, "1e9"))[0].arguments == '{"a": 1000000000.0}'
 
 
 def test_forced_calls() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from threading import Event, Thread
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.guided import GUIDES, VOCABULARY, guides
+from tests.fakes.guided import EBNF, GUIDES, VOCABULARY, guides
 from tests.fakes.virtual_time import run_virtually
 from trtspec.serving.errors import Busy, GuideError
 from trtspec.serving.executor import Guide, GuideType
@@ -229,6 +230,114 @@ def test_a_model_that_writes_blanks_alone_has_to_go_on() -> None:
     for byte in b'"a":"':
         assert matcher.accept(VOCABULARY.index(bytes([byte])))
     assert blanks() == 2 * compiler.MOST_BLANKS
+
+
+NOTHING: dict[str, list[Any]] = {
+    "json_schema": [
+        {"anyOf": []},
+        {"oneOf": []},
+        {"allOf": []},
+        {"enum": []},
+        {"type": []},
+        False,
+        {"properties": {"a": {"anyOf": []}}, "required": ["a"]},
+        {"type": "array", "items": {"anyOf": []}, "minItems": 1},
+        {"properties": {"a": False}, "required": ["a"]},
+        {"type": "array", "prefixItems": [False]},
+        {"required": ["a"], "additionalProperties": False},
+        {"properties": {"b": {}}, "required": ["a"]},
+        {"properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+        {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
+        {"type": "string", "minLength": 5, "maxLength": 2},
+        {"type": "integer", "minimum": 5, "maximum": 2},
+        {"type": "integer", "exclusiveMinimum": 5, "exclusiveMaximum": 6},
+        {"type": "array", "minItems": 3, "maxItems": 1},
+        {"type": "object", "minProperties": 3, "maxProperties": 1},
+        {"const": 1, "enum": [2]},
+        {"type": "string", "const": 1},
+        {"type": "integer", "enum": [True]},
+        {"type": "integer", "const": 1.5},
+        {"type": "string", "pattern": "a(?!)"},
+        {"type": "string", "pattern": r"a[^\s\S]"},
+        {"patternProperties": {r"[^\x00-\x{10FFFF}]": {}}},
+    ],
+    "regex": [
+        *(r"[^\x00-\x{10FFFF}]", r"a[^\x00-\x{10FFFF}]", r"[^\s\S]", r"a[^\d\D]", r"(a|b)*[^\S\s]"),
+        *(r"a[^\]\u0000-\U0010FFFF]", "[b-a]", "a{3,1}", "$^", "a^", "a^b", "a$b", "a(?=b)", "(?!a)a", "[]"),
+    ],
+    "ebnf_grammar": [
+        *(
+            "root ::= root",
+            'root ::= "a" root',
+            'root ::= "a" dead\ndead ::= dead',
+            "root ::= a\na ::= b\nb ::= a",
+        ),
+        *(r'root ::= "a" [^\x00-\U0010FFFF]', 'root ::= "a" one{2,3}\none ::= "b" one', 'a ::= "a"'),
+    ],
+    "structural_tag": [
+        {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": {"anyOf": []}}},
+        {"type": "structural_tag", "format": {"type": "regex", "pattern": r"[^\x{0}-\x{10FFFF}]"}},
+        {"type": "structural_tag", "format": {"type": "grammar", "grammar": 'root ::= "a" root'}},
+    ],
+}
+SOMETHING: dict[str, list[Any]] = {
+    "json_schema": [
+        {"type": "integer", "enum": [1, 2.0]},
+        {"type": ["string", "null"], "enum": ["a", None]},
+        {"type": "number", "const": 1},
+        {"const": 1, "enum": [1, 2]},
+        {"enum": [[], {}, "x", True, None]},
+        {"properties": {"a": {"type": "null"}, "b": {"$ref": "#"}}, "required": ["a"]},
+        {"anyOf": [{"type": "null"}, {"type": "array", "items": {"$ref": "#"}, "minItems": 1}]},
+        {"type": "string", "pattern": r"^[^\x00-\x1f]+$"},
+    ],
+    "regex": [
+        *(
+            "^a$|^b$",
+            "(^a|b$)",
+            "(?:^a)b",
+            r"(\^\$)?a",
+            "[$^]?a",
+            r"[^a]\u{41}\x41\n\/\-\.",
+            "(?<name>a)b?",
+            "a{0}",
+        ),
+        *(r"[^\x00-\xff]|a", r"([^\s\S]|a)b", r"[^\s\S]*b", r"[^\s\S]?b"),
+    ],
+    "ebnf_grammar": [
+        *(
+            'root ::= "a" | dead\ndead ::= "b" dead',
+            'root ::= "a" dead{0,2}\ndead ::= "b" dead',
+            'root ::= ""',
+        ),
+        *('root ::= "a" dead? "c"\ndead ::= "b" dead', 'root ::= "a" | "(= | [^\\" x" [|\\]="]', EBNF),
+    ],
+    "structural_tag": [json.loads(GUIDES["structural_tag"].guide)],
+}
+
+
+def of_kinds(guides: dict[str, list[Any]]) -> list[Guide]:
+    return [
+        Guide(GuideType(kind), text if isinstance(text, str) else json.dumps(text))
+        for kind, texts in guides.items()
+        for text in texts
+    ]
+
+
+@pytest.mark.parametrize("guide", of_kinds(NOTHING), ids=lambda guide: guide.guide)
+def test_a_guide_that_allows_no_text_is_refused_before_anything_runs(run: Run, guide: Guide) -> None:
+    async def main() -> None:
+        with pytest.raises(GuideError) as refused:
+            await guides().grammar(guide)
+        assert "\n" not in str(refused.value)
+
+    run(main())
+
+
+@pytest.mark.parametrize("guide", of_kinds(SOMETHING), ids=lambda guide: guide.guide)
+def test_a_guide_of_which_a_part_allows_nothing_is_followed(run: Run, guide: Guide) -> None:
+    run(guides().grammar(guide))
 
 
 def test_bounds_are_exact() -> None:

@@ -95,10 +95,7 @@ def num_reused_blocks(outputs: Outputs) -> int | None:
 
 
 def new_log_probs(outputs: Outputs) -> list[LogProb]:
-    """Returns the log-probabilities of a response's tokens, `output_log_probs` float32 [1, 1, n].
-
-    A NaN stays one.
-    """
+    """Returns the log-probabilities of a response's tokens, `output_log_probs` float32 [1, 1, n]."""
     return [LogProb(max(value, LEAST_LOG_PROB)) for value in outputs["output_log_probs"]]
 
 

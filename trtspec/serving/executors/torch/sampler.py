@@ -95,11 +95,9 @@ def choose(logits: Tensor, choices: list[TokenChoice], names: Tensor | None = No
     """
     # On CPUs `max` is faster than `argmax`, and the largest number is NaN if any is.
     largest, likeliest = logits.max(-1)
-    if all(choice.is_plain for choice in choices):
-        return torch.where(largest.isfinite(), likeliest, BROKEN).tolist()  # type: ignore[no-any-return]
-    tokens = _chosen(logits, choices, names)
-    is_finite = largest.isfinite().tolist()
-    return [token if finite else BROKEN for token, finite in zip(tokens, is_finite, strict=True)]
+    if not all(choice.is_plain for choice in choices):
+        likeliest = torch.tensor(_chosen(logits, choices, names), device=logits.device)
+    return torch.where(largest.isfinite(), likeliest, BROKEN).tolist()  # type: ignore[no-any-return]
 
 
 def _chosen(logits: Tensor, choices: list[TokenChoice], names: Tensor | None) -> list[int]:
