@@ -70,7 +70,7 @@ def test_a_request_fails_alone_and_those_beside_it_go_on(
 
     async def texts(target: Path, bad: bool) -> list[Any]:
         engines = load_engines([target, whole])
-        coordinator = Coordinator(*engines, tokenizer, 4)
+        coordinator = Coordinator(engines[0], engines[1], tokenizer, 4)
         try:
             found = []
             for _ in range(3):
@@ -95,7 +95,7 @@ def test_a_draft_without_logits_fails_as_a_draft(tmp_path: Path, run: Run, token
     async def main() -> None:
         target = write_engine(tmp_path / "target", tiny_llama())
         engines = load_engines([target, engine(tmp_path / "draft", everywhere=True)])
-        coordinator = Coordinator(*engines, tokenizer, 4)
+        coordinator = Coordinator(engines[0], engines[1], tokenizer, 4)
         try:
             drafted = [prompt([1, 5, last]) for last in range(20, 26)]
             deltas = await asyncio.gather(*map(coordinator.complete, drafted))

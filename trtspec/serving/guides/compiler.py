@@ -176,7 +176,7 @@ class GuideCompiler:
             for name in reversed(rules):  # Most rules come after those that need them.
                 if any(complete.issuperset(needed & rules.keys()) for needed in rules[name]):
                     complete.add(name)
-        return "root" in complete
+        return "root" in complete or "root" not in rules  # Some releases name the root of a tag otherwise.
 
     def _alternatives(self, body: str) -> list[set[str]]:
         """Returns the names in each alternative of a rule; "root" stands for a class that is empty."""

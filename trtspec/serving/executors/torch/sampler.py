@@ -97,7 +97,7 @@ def choose(logits: Tensor, choices: list[TokenChoice], names: Tensor | None = No
     largest, likeliest = logits.max(-1)
     if not all(choice.is_plain for choice in choices):
         likeliest = torch.tensor(_chosen(logits, choices, names), device=logits.device)
-    return torch.where(largest.isfinite(), likeliest, BROKEN).tolist()  # type: ignore[no-any-return]
+    return torch.where(largest.isfinite(), likeliest, BROKEN).tolist()
 
 
 def _chosen(logits: Tensor, choices: list[TokenChoice], names: Tensor | None) -> list[int]:
