@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+import uvloop
 
 from trtspec.gateway.client_bounds import MAX_HEAD
 from trtspec.gateway.openai.connection import Connection
@@ -345,3 +346,12 @@ def test_no_refusal_is_written_into_another_answer() -> None:
             return said
 
     assert b"431" not in asyncio.run(asyncio.wait_for(run(), 10))
+
+
+def test_the_ports_are_tried_on_the_loop_that_production_runs() -> None:
+    async def run() -> type:
+        async with connected(endless) as (_, writer):
+            assert not isinstance(writer.transport, asyncio.Transport)
+            return type(asyncio.get_running_loop())
+
+    assert asyncio.run(run()) is uvloop.Loop

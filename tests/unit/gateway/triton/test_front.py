@@ -289,3 +289,20 @@ def _ask(port: int, method: str, path: str) -> tuple[int, str]:
         connection.request(method, path)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
+
+
+def test_a_connection_too_many_is_told_so_and_counted(
+    opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened.front._most = 1
+    with socket.create_connection((HOST, opened.ports.http), timeout=10) as first:
+        first.sendall(b"GET /v2/logging HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert first.recv(100).startswith(b"HTTP/1.1 403 ")
+        for port in (opened.ports.http, opened.ports.metrics):
+            with socket.create_connection((HOST, port), timeout=10) as late:
+                said = late.makefile("rb").read()
+            assert said.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+            assert b"\r\nRetry-After: 1\r\n" in said
+            assert said.endswith(b'{"error": "too many connections"}')
+    assert 'reason="too_many_connections"} 2\n' in opened.front._refusals.text()
+    assert caplog.records == []
