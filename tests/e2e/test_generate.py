@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.e2e.conftest import Deploy, Until
+from tests.e2e.conftest import IN_PROCESS, Deploy, Until
 
 PROMPT = "def read_lines(path):\n    "
 # What a client has not yet taken is joined: so many tokens are more than one piece on a busy machine too.
@@ -195,3 +195,12 @@ def test_the_printed_curl_line_works_as_it_is(server: Deploy) -> None:
 
     events = [json.loads(event.removeprefix("data: ")) for event in said.split("\n\n") if event]
     assert "".join(event["text_output"] for event in events) == server.generate("def fib(", max_tokens=64)
+
+
+@IN_PROCESS
+@pytest.mark.parametrize(
+    "path", ["/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/speculative_llm/ready"]
+)
+def test_a_healthy_server_is_healthy_by_head_too(server: Deploy, path: str) -> None:
+    assert server.request("HEAD", path) == (200, "")
+    assert [server.request(method, path)[0] for method in ("OPTIONS", "PUT", "DELETE", "POST")] == [405] * 4

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import http.client
 import json
 import socket
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -177,3 +178,16 @@ def test_a_client_that_waits_in_the_queue_can_leave(server: Deploy, until: Until
 
         until(lambda: server.metric("num_requests_waiting") == 1, "one waiting")
     until(lambda: server.metric("num_requests_running") == 0, "no request running")
+
+
+@IN_PROCESS
+@pytest.mark.parametrize("path", ["/health", "/ping", "/v1/models", "/version", "/metrics"])
+def test_openais_api_answers_head_as_get(server: Deploy, path: str) -> None:
+    for method, status in (("HEAD", 200), ("OPTIONS", 405), ("PUT", 405)):
+        with closing(http.client.HTTPConnection("127.0.0.1", server.api_port, timeout=30)) as line:
+            line.request(method, path)
+            answer = line.getresponse()
+            assert answer.status == status
+            assert "GET" in (answer.headers["Allow"] or "GET")
+            assert int(answer.headers["Content-Length"]) >= 0
+            assert bool(answer.read()) == (method != "HEAD")

@@ -57,9 +57,6 @@ def error(status: int, message: str) -> web.Response:
     response = web.Response(status=status, body=error_json(message), content_type="application/json")
     if status == 503:
         response.headers["Retry-After"] = str(RETRY_S)
-    if status in (408, 413):
-        # The rest of the body stays unread, so no other request can follow on this connection.
-        response.force_close()
     return response
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -23,11 +24,24 @@ class Server(web.Server):
     """Calls `refused` for each request with a malformed head, and answers it with 400."""
 
     def __init__(self, handler: Handler, refused: Callable[[], None], **options: Any) -> None:
-        super().__init__(handler, handler_cancellation=True, **options)
+        super().__init__(partial(_answered, handler), handler_cancellation=True, **options)
         self._refused, self._options = refused, options
 
     def __call__(self) -> FrontConnection:
         return FrontConnection(self, self._refused, loop=asyncio.get_running_loop(), **self._options)
+
+
+async def _answered(handler: Handler, request: web.BaseRequest) -> web.StreamResponse:
+    """Returns the handler's answer, which ends the connection if the body of the request was not read."""
+    assert isinstance(request.protocol, FrontConnection)
+    request.protocol.head_received()
+    response = await handler(request)
+    if not request.content.is_eof():
+        # No other request can be found on this connection.
+        response.force_close()
+    if request.method == "HEAD" and isinstance(response, web.Response):
+        response.headers["Content-Length"] = str(len(response.body or b""))
+    return response
 
 
 class FrontConnection(web.RequestHandler):

@@ -42,7 +42,7 @@ from trtspec.gateway.triton.bodies import (
     with_field,
     without_status,
 )
-from trtspec.gateway.triton.connection import FrontConnection, Server
+from trtspec.gateway.triton.connection import Server
 from trtspec.gateway.triton.grpc_port import GrpcPort
 from trtspec.gateway.triton.metrics_port import PATH as METRICS
 from trtspec.gateway.triton.metrics_port import MetricsPort
@@ -51,6 +51,9 @@ from trtspec.serving.triton.agreement import HEADER, ID, LEFT, REQUEST
 _CLOSED = re.compile(r"/v2/(\w*sharedmemory|repository|logging|trace)\b|/v2/models/.*/trace/")
 _ALIVE = "/v2/health/live"
 _READY = re.compile(r"/v2/health/ready|/v2/models/[^/]+(/versions/\d+)?/ready")
+# The paths of Triton's HTTP server that are read, and those that are asked (`src/http_server.cc`).
+_READ = re.compile(r"/v2(/health/(live|ready)|/models/[^/]+(/versions/\d+)?(/(ready|config|stats))?)?")
+_ASKED = re.compile(r"/v2/models/[^/]+(/versions/\d+)?/(infer|generate|generate_stream)")
 _GENERATE = re.compile(r"(/v2/models/[^/]+(?:/versions/\d+)?)/generate(_stream)?")
 # Headers of one connection (RFC 9110, 7.6.1), or of the encoding and length of a body.
 _NOT_FORWARDED = {
@@ -155,14 +158,17 @@ class Front:
         return server()
 
     async def _handle_metrics(self, request: web.BaseRequest) -> web.StreamResponse:
-        _note_head(request)
         return await self._metrics.answer(request, self._session)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        _note_head(request)
         path = unquote(request.path)
         if not path.startswith("/"):
             return self._refuse(request, Refusal.INVALID_REQUEST, 400, "the request has no path")
+        if methods := _other_methods(request.method, path):
+            why = f"this path is asked with {methods}"
+            refusal = self._refuse(request, Refusal.INVALID_REQUEST, 405, why)
+            refusal.headers["Allow"] = methods
+            return refusal
         if path == _ALIVE and self._is_alive and (self._state or self._triton is None):
             return web.Response()
         if _CLOSED.match(path):
@@ -180,10 +186,7 @@ class Front:
             return self._refuse(request, OF_BODIES[problem.status], problem.status, str(problem))
         except web.RequestPayloadError:
             message = "the body does not match its Content-Encoding or Transfer-Encoding"
-            refusal = self._refuse(request, Refusal.INVALID_REQUEST, 400, message)
-            # The begin of the next request is unknown.
-            refusal.force_close()
-            return refusal
+            return self._refuse(request, Refusal.INVALID_REQUEST, 400, message)
         except ConnectionError:
             # A write to a client that has just left raises an error that is a `ClientError` too, as those of
             # the connection to Triton are. But these are no `ConnectionError`.
@@ -203,13 +206,14 @@ class Front:
         if await asyncio.to_thread(is_deep, body) if len(body) > SHORT_BODY else is_deep(body):
             message = "the JSON is nested too deeply"
             return self._refuse(request, Refusal.INVALID_REQUEST, 400, message)
-        generate = _GENERATE.fullmatch(path)
+        # Triton itself has no HEAD.
+        generate, is_head = _GENERATE.fullmatch(path), request.method == "HEAD"
         # A client such as OpenAI's API may have named its request itself.
         named = _NAMED.search(body) if generate else None
         name = named[1].decode() if named else uuid.uuid4().hex
         try:
             async with self._session.request(
-                request.method,
+                "GET" if is_head else request.method,
                 # The path as it came: `join` would accept a host in it, and could change what `_CLOSED` saw.
                 URL(f"{triton.origin()}{request.rel_url.raw_path_qs}", encoded=True),
                 data=_named(request, body, None if named else name) if generate else body or None,
@@ -219,7 +223,7 @@ class Front:
             ) as answer:
                 if _READY.fullmatch(path) and answer.status != 200:
                     return error(503, "not ready")
-                if answer.status != 200 or (generate and not generate[2]):
+                if answer.status != 200 or is_head or (generate and not generate[2]):
                     content = await answer.read()
                     response = corrected(answer.status, _forwarded(answer.headers), content)
                     if generate and answer.status != 200 and not is_from_model(content):
@@ -249,9 +253,10 @@ class Front:
                 pass
 
 
-def _note_head(request: web.BaseRequest) -> None:
-    assert isinstance(request.protocol, FrontConnection)
-    request.protocol.head_received()
+def _other_methods(method: str, path: str) -> str | None:
+    """Returns the methods of the path where `method` is none of them; None for a path that is not known."""
+    allowed = "GET, HEAD" if _READ.fullmatch(path) else "POST" if _ASKED.fullmatch(path) else method
+    return None if method in allowed.split(", ") else allowed
 
 
 async def _chunks(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:

@@ -34,6 +34,8 @@ class MetricsPort:
     async def answer(self, request: web.BaseRequest, session: ClientSession) -> web.Response:
         if request.path != PATH:
             return web.Response(status=404, text=f"the metrics are at {PATH}\n")
+        if request.method not in ("GET", "HEAD"):
+            return web.Response(status=405, text="the metrics are read\n", headers={"Allow": "GET, HEAD"})
         if self.triton is None:
             return web.Response(status=503, text="the server is not running\n")
         try:

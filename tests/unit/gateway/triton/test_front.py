@@ -284,6 +284,73 @@ def test_a_client_that_goes_within_its_answer_is_not_refused(
         triton.shutdown()
 
 
+class Model(BaseHTTPRequestHandler):
+    """Triton with one model; as Triton's own server, it has no HEAD."""
+
+    def do_GET(self) -> None:
+        body = b'{"name": "m"}' if self.path.startswith("/v2") and "/health/" not in self.path else b""
+        self.send_response(404 if "/absent" in self.path else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        *(
+            (f"/v2{path}", 200)
+            for path in ("", "/health/live", "/health/ready", "/models/m", "/models/m/config")
+        ),
+        *((f"/v2/models/m{path}", 200) for path in ("/ready", "/stats", "/versions/1", "/versions/1/ready")),
+        ("/v2/models/absent", 404),
+        ("/v2/models/absent/ready", 503),
+        ("/v2/models/m/generate", 405),
+        ("/v2/logging", 403),
+    ],
+)
+def test_head_is_answered_as_get_is_without_its_body(opened: Opened, path: str, status: int) -> None:
+    with HTTPServer((HOST, 0), Model) as triton:
+        threading.Thread(target=triton.serve_forever, daemon=True).start()
+        opened.front.open(Ports(http=triton.server_port, metrics=1))
+        with closing(http.client.HTTPConnection(HOST, opened.ports.http, timeout=10)) as connection:
+            lengths = []
+            # On one connection: a body that should not be there would be taken for the next answer.
+            for method in ("GET", "HEAD", "HEAD", "GET"):
+                connection.request(method, path)
+                answer = connection.getresponse()
+                assert answer.status == status
+                lengths.append(answer.headers["Content-Length"])
+                body = answer.read()
+                assert len(body) == (int(lengths[-1]) if method == "GET" else 0)
+        assert lengths == lengths[:1] * 4
+        triton.shutdown()
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "PUT", "DELETE", "PATCH", "POST", "TRACE", "GET", "HEAD"])
+def test_a_method_that_a_path_does_not_have_is_405_whatever_the_state(opened: Opened, method: str) -> None:
+    """The load balancer that checks a server by one is told which to use, not that the server is down."""
+    ports = opened.ports
+    read = [f"/v2{path}" for path in ("/health/live", "/health/ready", "", "/models/m", "/models/m/ready")]
+    asked = [f"/v2/models/m{path}" for path in ("/generate", "/generate_stream", "/versions/1/infer")]
+    cases = {(ports.http, path): "GET, HEAD" for path in read}
+    cases |= {(ports.http, path): "POST" for path in asked} | {(ports.metrics, "/metrics"): "GET, HEAD"}
+    for state in (None, "starting"):
+        if state:
+            opened.front.shut(state)
+        for (port, path), allowed in cases.items():
+            with closing(http.client.HTTPConnection(HOST, port, timeout=10)) as connection:
+                connection.request(method, path)
+                answer = connection.getresponse()
+            if method not in allowed:
+                assert (answer.status, answer.headers["Allow"]) == (405, allowed), path
+            else:
+                assert answer.status != 405
+
+
 def _ask(port: int, method: str, path: str) -> tuple[int, str]:
     with closing(http.client.HTTPConnection(HOST, port, timeout=10)) as connection:
         connection.request(method, path)
