@@ -305,9 +305,6 @@ def _detokenized(tokenizer: Tokenizer, said: DetokenizeBody) -> Response:
 def _response(error: ApiError, scope: Scope) -> Response:
     response = Response(error.body(), error.status, error.headers, "application/json")
     response.raw_headers += id_headers(scope)
-    if error.status in (408, 413):
-        # The rest of the body is not read, so no other request can follow on this connection.
-        response.headers["Connection"] = "close"
     return response
 
 

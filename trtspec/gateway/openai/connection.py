@@ -26,9 +26,10 @@ class Connection(HttpToolsProtocol):
     without reading the answers fills its own buffers. A head, or the trailers behind a body, of more than
     `MAX_HEAD` bytes is refused with 431.
 
-    It hangs up when no request is at work and the whole head of one is not there within `head_s` seconds.
-    What else comes in that time does not prolong it, such as the rest of a body that was answered before it
-    was whole. A client that still takes in its last answer is waited for.
+    A request that is answered before its body has come is the last of its connection, and the rest is not
+    read. It also hangs up when no request is at work and the whole head of one is not there within `head_s`
+    seconds. What else comes in that time does not prolong it. A client that still takes in its last answer is
+    waited for.
 
     It also hangs up where more of an answer than the transport holds waits for the client for `reading_s`
     seconds; whoever makes the answer is told, like of any client that has left.
@@ -37,7 +38,7 @@ class Connection(HttpToolsProtocol):
     head_s, reading_s, most_connections = HEAD_S, READING_S, MOST_CONNECTIONS
     _clock: asyncio.TimerHandle | None = None
     _unread: memoryview = memoryview(b"")
-    _head = 0
+    _head, _stays = 0, False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -64,6 +65,8 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
+        # An answer that does not wait for the whole body ends the connection.
+        self._stays, self.cycle.keep_alive = self.cycle.keep_alive, False
         self._owed.append(self.cycle)
         self._head = 0
         self._wait()
@@ -74,7 +77,12 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
+        self.cycle.keep_alive = self._stays
         self._head = 0
+
+    def shutdown(self) -> None:
+        self._stays = False
+        super().shutdown()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

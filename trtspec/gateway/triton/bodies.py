@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Iterable
+import zlib
+from collections.abc import AsyncGenerator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 
 import numpy as np
 from aiohttp import web
 from multidict import CIMultiDict
 
+from trtspec.gateway.bodies import BodyError
 from trtspec.gateway.client_bounds import RETRY_S
 from trtspec.serving.triton.agreement import ENDED, NOT_UNICODE, tells_end
 
@@ -24,6 +29,38 @@ _MAX_DEPTH = 1000
 _STEPS = np.zeros(256, np.int8)
 _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
 _SLICE = 1 << 18
+# zlib's windows by Content-Encoding. Some clients leave out the head that `deflate` has (RFC 9110, 8.4.1.2).
+_WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+_PIECE = 1 << 20
+# One thread: whoever sends such bodies takes no more than one processor from all else.
+_INFLATING = ThreadPoolExecutor(1, "trtspec-inflate")
+_NOT_CODED = "the body does not match its Content-Encoding"
+
+
+async def inflated(chunks: AsyncGenerator[bytes, None], coding: str) -> AsyncGenerator[bytes, None]:
+    """Yields a body without its Content-Encoding, in pieces of at most 1 MiB that a thread makes.
+
+    Raises `BodyError` for another coding than gzip and deflate, and for a body that is not in its coding.
+    """
+    if coding not in _WINDOWS:
+        raise BodyError(415, "the Content-Encoding of a body is gzip, deflate or none")
+    loop, inflater = asyncio.get_running_loop(), None
+    async with aclosing(chunks):
+        try:
+            async for rest in chunks:
+                if inflater is None:
+                    is_bare = coding == "deflate" and rest[0] & 0xF != zlib.DEFLATED
+                    inflater = zlib.decompressobj(-zlib.MAX_WBITS if is_bare else _WINDOWS[coding])
+                while rest:
+                    yield await loop.run_in_executor(_INFLATING, inflater.decompress, rest, _PIECE)
+                    rest = inflater.unconsumed_tail
+            if inflater:
+                # All input was taken, so that what is left is a few bytes.
+                yield inflater.flush()
+        except zlib.error:
+            raise BodyError(400, _NOT_CODED) from None
+    if inflater and (not inflater.eof or inflater.unused_data):
+        raise BodyError(400, _NOT_CODED)
 
 
 def is_deep(body: bytes) -> bool:

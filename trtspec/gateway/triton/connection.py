@@ -21,9 +21,13 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Server(web.Server):
-    """Calls `refused` for each request with a malformed head, and answers it with 400."""
+    """Calls `refused` for each request with a malformed head, and answers it with 400.
+
+    Bodies stay as they come: aiohttp would inflate them on the loop, and those that are refused too.
+    """
 
     def __init__(self, handler: Handler, refused: Callable[[], None], **options: Any) -> None:
+        options = {**options, "auto_decompress": False, "lingering_time": 0}
         super().__init__(partial(_answered, handler), handler_cancellation=True, **options)
         self._refused, self._options = refused, options
 

@@ -37,6 +37,7 @@ from trtspec.gateway.triton.bodies import (
     corrected,
     error,
     error_json,
+    inflated,
     is_deep,
     is_from_model,
     with_field,
@@ -180,12 +181,13 @@ class Front:
             refusal.force_close()
             return refusal
         try:
-            async with self._bodies.read(_chunks(request), request.content_length or 0) as body:
+            async with self._bodies.read(_body(request), request.content_length or 0) as body:
                 return await self._answer(request, self._triton, path, body)
         except BodyError as problem:
-            return self._refuse(request, OF_BODIES[problem.status], problem.status, str(problem))
+            why = OF_BODIES.get(problem.status, Refusal.INVALID_REQUEST)
+            return self._refuse(request, why, problem.status, str(problem))
         except web.RequestPayloadError:
-            message = "the body does not match its Content-Encoding or Transfer-Encoding"
+            message = "the body does not match its Transfer-Encoding"
             return self._refuse(request, Refusal.INVALID_REQUEST, 400, message)
         except ConnectionError:
             # A write to a client that has just left raises an error that is a `ClientError` too, as those of
@@ -257,6 +259,11 @@ def _other_methods(method: str, path: str) -> str | None:
     """Returns the methods of the path where `method` is none of them; None for a path that is not known."""
     allowed = "GET, HEAD" if _READ.fullmatch(path) else "POST" if _ASKED.fullmatch(path) else method
     return None if method in allowed.split(", ") else allowed
+
+
+def _body(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
+    coding = request.headers.get("Content-Encoding", "").strip().lower()
+    return _chunks(request) if coding in ("", "identity") else inflated(_chunks(request), coding)
 
 
 async def _chunks(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:

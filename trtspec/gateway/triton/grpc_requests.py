@@ -14,6 +14,8 @@ import grpc
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
+from trtspec.gateway.client_bounds import SHORT_BODY
+
 _SERVICE = "/inference.GRPCInferenceService/"
 
 STREAM = f"{_SERVICE}ModelStreamInfer"
@@ -35,6 +37,9 @@ _PASSED = INFER | {
 
 # The model's parameters, and Triton's parameters for responses.
 _PARAMETERS = {"timeout", "priority", "triton_enable_empty_final_response"}
+_MOST_FIELDS, _MOST_TENSORS, _MOST_DIMENSIONS = 2048, 1024, 32
+# Protobuf's wire types, those of a fixed size with it, and the numbers of `inputs` and `outputs`.
+_VARINT, _BYTES, _FIXED, _TENSORS = 0, 2, {1: 8, 5: 4}, {5, 6}
 _HEADERS = {"x-request-id", "traceparent", "tracestate"}
 _REFUSED_HEADER = "triton_grpc_error"
 
@@ -65,6 +70,8 @@ def is_passed(method: str) -> bool:
 
 def problem_of(message: bytes) -> InferProblem | None:
     """Returns the problem with a `ModelInferRequest`; None if it may reach Triton."""
+    if len(message) > SHORT_BODY and fields_left(memoryview(message), _MOST_FIELDS) < 0:
+        return InferProblem(f"the request has more than {_MOST_FIELDS} fields")
     try:
         request = pb.ModelInferRequest.FromString(message)
     except DecodeError:
@@ -73,15 +80,54 @@ def problem_of(message: bytes) -> InferProblem | None:
     return InferProblem(why, id=request.id, model_name=request.model_name) if why else None
 
 
+def fields_left(message: memoryview, most: int) -> int:
+    """Returns `most` without the fields of a message, of its large tensors and their contents; stops when none are left.
+
+    A message of 4 MiB has room for millions of them, and is a few kilobytes when it is compressed. Parsing it
+    would hold up everybody for a third of a second. One that is malformed is left to the parser.
+    """
+    at = 0
+    try:
+        while at < len(message) and most >= 0:
+            most -= 1
+            tag, at = _varint(message, at)
+            if tag & 7 == _VARINT:
+                _, at = _varint(message, at)
+            elif tag & 7 == _BYTES:
+                size, at = _varint(message, at)
+                if tag >> 3 in _TENSORS and size > SHORT_BODY:
+                    most = fields_left(message[at : at + size], most)
+                at += size
+            else:
+                at += _FIXED[tag & 7]
+    except (IndexError, KeyError):
+        pass
+    return most
+
+
+def _varint(message: memoryview, at: int) -> tuple[int, int]:
+    """Returns the number at a place, and the place behind it; raises IndexError without one."""
+    number = 0
+    for shift in range(0, 70, 7):
+        byte, at = message[at], at + 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+    raise IndexError
+
+
 def _why(request: pb.ModelInferRequest, size: int) -> str | None:
     for name in request.parameters:
         if name not in _PARAMETERS:
             return f"the request has the unknown parameter {name!r:.80}"
+    if len(request.inputs) + len(request.outputs) > _MOST_TENSORS:
+        return f"the request has more than {_MOST_TENSORS} inputs and outputs"
     for tensor in (*request.inputs, *request.outputs):
         for name in tensor.parameters:
             return f"{tensor.name!r:.80} has the unknown parameter {name!r:.80}"
     for tensor in request.inputs:
-        if any(number < 0 for number in tensor.shape) or math.prod(tensor.shape) > size:
+        is_too_deep = len(tensor.shape) > _MOST_DIMENSIONS
+        if is_too_deep or any(number < 0 for number in tensor.shape) or math.prod(tensor.shape) > size:
             return f"the shape of {tensor.name!r:.80} does not match its elements"
     return None
 

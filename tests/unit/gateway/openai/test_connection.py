@@ -355,3 +355,34 @@ def test_the_ports_are_tried_on_the_loop_that_production_runs() -> None:
             return type(asyncio.get_running_loop())
 
     assert asyncio.run(run()) is uvloop.Loop
+
+
+async def refuses(scope: Any, receive: Any, send: Any) -> None:
+    """Answers without a look at the body."""
+    await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+@pytest.mark.parametrize("head", [WITH_BODY, CHUNKED[:-6]])
+def test_a_refusal_does_not_wait_for_the_body_that_it_leaves_unread(head: bytes) -> None:
+    async def run() -> bytes:
+        async with connected(refuses) as (reader, writer):
+            writer.write(head)
+            return await asyncio.wait_for(reader.read(), 10)
+
+    said = asyncio.run(run())
+    assert said.startswith(b"HTTP/1.1 401 ")
+    assert b"\r\nconnection: close\r\n" in said
+
+
+@pytest.mark.parametrize("sent", [HEAD, CHUNKED + b"\r\n", WITH_BODY.replace(b"1000000", b"2") + b"{}"])
+def test_a_refusal_of_a_request_that_is_whole_ends_no_connection(sent: bytes) -> None:
+    async def run() -> None:
+        async with connected(refuses) as (reader, writer):
+            for _ in range(3):
+                writer.write(sent)
+                said = await asyncio.wait_for(answer(reader), 10)
+                assert said.endswith(b"ok")
+                assert b"connection: close" not in said
+
+    asyncio.run(run())

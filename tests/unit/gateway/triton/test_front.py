@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import http.client
 import logging
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -282,6 +285,87 @@ def test_a_client_that_goes_within_its_answer_is_not_refused(
         text = _ask(ports.metrics, "GET", "/metrics")[1]
         assert 'reason="not_ready"} 1\n' in text
         triton.shutdown()
+
+
+BOMB = gzip.compress(bytes(300 << 20), 9)
+
+
+@pytest.mark.parametrize(
+    ("where", "method", "path", "state", "head", "status"),
+    [
+        ("http", "POST", "/v2/repository/index", None, "Content-Length: 1000000", 403),
+        ("http", "POST", "/v2/health/live", None, "Content-Length: 1000000", 405),
+        ("http", "POST", "/v2/models/m/generate", "starting", "Transfer-Encoding: chunked", 503),
+        ("http", "POST", "/v2/models/m/generate", None, "Content-Length: 100000000", 413),
+        (
+            "http",
+            "POST",
+            "/v2/models/m/generate",
+            None,
+            "Content-Encoding: br\r\nContent-Length: 1000000",
+            415,
+        ),
+        ("metrics", "POST", "/metrics", None, "Transfer-Encoding: chunked", 405),
+        ("metrics", "GET", "/other", None, "Content-Length: 1000000", 404),
+    ],
+)
+def test_a_refusal_does_not_wait_for_the_body_that_it_leaves_unread(
+    opened: Opened, where: str, method: str, path: str, state: str | None, head: str, status: int
+) -> None:
+    if state:
+        opened.front.shut(state)
+    with socket.create_connection((HOST, getattr(opened.ports, where)), timeout=5) as line:
+        line.sendall(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n".encode())
+        said = line.makefile("rb").read()
+    assert said.startswith(b"HTTP/1.1 %d " % status)
+    assert b"\r\nConnection: close\r\n" in said
+
+
+def test_a_request_whose_whole_body_is_there_may_be_followed_by_another(opened: Opened) -> None:
+    with socket.create_connection((HOST, opened.ports.http), timeout=5) as line:
+        for _ in range(2):
+            line.sendall(b"POST /v2/logging HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}")
+            assert line.recv(1000).startswith(b"HTTP/1.1 403 ")
+
+
+@pytest.mark.parametrize(
+    ("where", "path", "state", "statuses"),
+    [
+        ("http", "/v2/models/m/generate", None, {413}),
+        ("http", "/v2/models/m/generate", "starting", {503}),
+        ("http", "/v2/repository/index", None, {403}),
+        ("metrics", "/metrics", None, {405}),
+    ],
+)
+def test_small_bodies_that_become_large_hold_nobody_up(
+    opened: Opened, where: str, path: str, state: str | None, statuses: set[int]
+) -> None:
+    """One of them, inflated at once, takes the loop half a second."""
+    if state:
+        opened.front.shut(state)
+
+    async def longest() -> float:
+        worst, before = 0.0, time.monotonic()
+        while not is_over.is_set():
+            await asyncio.sleep(0.005)
+            now = time.monotonic()
+            worst, before = max(worst, now - before), now
+        return worst
+
+    def send(_: int) -> int:
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\n"
+        with socket.create_connection((HOST, getattr(opened.ports, where)), timeout=60) as line:
+            with suppress(ConnectionError):
+                line.sendall(f"{head}Content-Length: {len(BOMB)}\r\n\r\n".encode() + BOMB)
+            return int(line.recv(100).split()[1])
+
+    is_over = threading.Event()
+    gap = asyncio.run_coroutine_threadsafe(longest(), opened.front._loop)
+    with ThreadPoolExecutor(4) as pool:
+        found = set(pool.map(send, range(4)))
+    is_over.set()
+    assert found == statuses
+    assert gap.result() < 0.5
 
 
 class Model(BaseHTTPRequestHandler):

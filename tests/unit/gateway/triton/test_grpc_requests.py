@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from trtspec.gateway.triton.grpc_requests import forwarded, is_passed, problem_of, refused_header
+from trtspec.gateway.client_bounds import SHORT_BODY
+from trtspec.gateway.triton import grpc_requests as module
+from trtspec.gateway.triton.grpc_requests import (
+    fields_left,
+    forwarded,
+    is_passed,
+    problem_of,
+    refused_header,
+)
 
 
 def request() -> pb.ModelInferRequest:
@@ -48,11 +60,68 @@ def test_parameters_that_the_model_has_not_are_refused(name: str) -> None:
     assert f"the request has the unknown parameter {name!r}" in said(made)
 
 
-@pytest.mark.parametrize("shape", [[-1], [1, -1], [1 << 62, 4], [1 << 32, 1 << 32], [1 << 20]])
+@pytest.mark.parametrize("shape", [[-1], [1, -1], [1 << 62, 4], [1 << 32, 1 << 32], [1 << 20], [0] * 99])
 def test_more_elements_than_bytes_are_refused(shape: list[int]) -> None:
     made = request()
     made.inputs[0].shape[:] = shape
     assert "the shape of 'text_input' does not match" in said(made)
+
+
+@pytest.mark.parametrize("tensors", ["inputs", "outputs"])
+def test_more_tensors_than_any_model_has_are_refused(tensors: str) -> None:
+    """Two millions of them are four kilobytes of a compressed message, and took the loop eleven seconds."""
+    made = request()
+    for _ in range(1100):
+        getattr(made, tensors).add()
+    assert "the request has more than 1024 inputs and outputs" in said(made)
+
+
+def with_parameters(made: pb.ModelInferRequest) -> None:
+    for number in range(5000):
+        made.inputs[0].parameters[f"parameter {number}"].int64_param = number
+
+
+def with_requests_parameters(made: pb.ModelInferRequest) -> None:
+    for number in range(5000):
+        made.parameters[f"parameter {number}"].int64_param = number
+
+
+def with_tensors(made: pb.ModelInferRequest) -> None:
+    for number in range(5000):
+        made.outputs.add().name = f"output {number}"
+
+
+@pytest.mark.parametrize("change", [with_parameters, with_requests_parameters, with_tensors])
+def test_a_large_message_of_many_parts_is_refused_before_it_is_parsed(
+    change: Callable[[pb.ModelInferRequest], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = request()
+    change(made)
+    message = made.SerializeToString()
+    assert len(message) > SHORT_BODY
+    monkeypatch.setattr(module, "pb", None)
+    problem = problem_of(message)
+    assert problem is not None
+    assert problem.message == "the request has more than 2048 fields"
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_large_texts_and_many_numbers_are_few_fields(packed: bool) -> None:
+    made = request()
+    contents = made.inputs[0].contents
+    if packed:
+        contents.int_contents.extend([7] * 1_000_000)
+    else:
+        contents.bytes_contents.extend([b"x" * 2_000_000, b"y" * 9] * 2)
+    made.raw_input_contents.append(bytes(1_000_000))
+    message = made.SerializeToString()
+    assert fields_left(memoryview(message), 2048) > 2000
+    assert problem_of(message) is None
+
+
+@given(st.binary(max_size=300))
+def test_whatever_the_bytes_the_number_of_fields_is_a_number(message: bytes) -> None:
+    assert fields_left(memoryview(message), 50) <= 50
 
 
 def test_what_is_no_request_is_refused() -> None:
