@@ -8,6 +8,7 @@ import socket
 import pytest
 
 from tests.e2e.conftest import ENDLESS, IN_PROCESS, Deploy, Until
+from tests.e2e.openai_requests import GOOD, ask, error_of
 
 pytestmark = IN_PROCESS
 
@@ -44,8 +45,6 @@ def test_closing_a_grpc_stream_ends_the_request(server: Deploy, until: Until) ->
         ("generate_stream", {"stream": True}),
         ("generate_stream", {"stream": False}),
         ("generate", {"stream": False}),
-        # As OpenAI's API names its requests.
-        ("generate", {"stream": False, "trtspec_request": "my_own"}),
     ],
 )
 def test_hanging_up_ends_the_request(
@@ -64,3 +63,20 @@ def test_hanging_up_ends_the_request(
 
     until(lambda: server.metric("num_requests_running") == 0, "no request running")
     assert 0 < server.metric("spec_decode_num_drafts") - rounds < FEW
+
+
+@pytest.mark.parametrize("name", ["trtspec_request", "trtspec_left"])
+@pytest.mark.parametrize("verb", ["generate", "generate_stream"])
+def test_what_a_front_says_of_requests_is_unknown_from_anybody_else(
+    server: Deploy, name: str, verb: str
+) -> None:
+    """A client of one name could not be stopped, and ended the requests of others who had the same."""
+    field, escaped = f'"{name}": "mine"', f'"{name[0]}\\u{ord(name[1]):04x}{name[2:]}": "mine"'
+    for said in (field, escaped, f'"parameters": {{{field}}}', f'"max_tokens": 2, {field}, {field}'):
+        status, answer = server.post(f'{{"text_input": "a", {said}}}'.encode(), verb)
+        (event,) = answer if verb == "generate_stream" else [answer]
+        assert status == 400, said
+        assert event["error"].startswith(f"{name} is not an input of this model"), said
+    status, _, heard = ask(server.api_port, "/v1/completions", json.dumps({**GOOD, name: "mine"}).encode())
+    assert status == 400
+    assert name in error_of(heard)["message"]

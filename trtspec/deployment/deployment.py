@@ -54,6 +54,8 @@ class Deployment:
     """The settings of OpenAI's API in front of Triton."""
     key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     """Opens the APIs that change Triton."""
+    naming: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
+    """Begins the names that requests have between the model and what stands in front of it."""
 
     @property
     def is_triton(self) -> bool:

@@ -7,7 +7,7 @@ import shlex
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from trtspec.gateway.openai.control import ASKED, left, opened, shut
 from trtspec.gateway.openai.keys import check_keys
 from trtspec.gateway.openai.settings import ApiSettings
 from trtspec.gateway.ports import Ports, listen
+from trtspec.serving.triton.agreement import NAMING
 
 _END_S = 10.0
 _AGAIN_S = 1.0
@@ -46,7 +47,7 @@ class OpenAi:
         tokenizer, card = deployment.build / "tokenizer", deployment.card
         self._settings = ApiSettings(deployment.model_name, None, tokenizer, keys, card=card)
         self._host, self._port, self._log = deployment.host, deployment.ports.openai, deployment.api_log
-        self._url_host = url_host
+        self._url_host, self._naming = url_host, deployment.naming
         self._lock, self._is_over = threading.Lock(), threading.Event()
         self._said = shut("starting")
 
@@ -83,7 +84,7 @@ class OpenAi:
     def _begin(self) -> _Process:
         number = self._listener.fileno()
         command = [sys.executable, "-m", "trtspec.gateway.openai", str(number), self._settings.to_json()]
-        return _Process(command, number, self._log)
+        return _Process(command, number, self._log, {NAMING: self._naming})
 
     def _watch(self) -> None:
         while True:
@@ -117,7 +118,7 @@ class _Process:
     given number.
     """
 
-    def __init__(self, command: Sequence[str], listener: int, log: Path) -> None:
+    def __init__(self, command: Sequence[str], listener: int, log: Path, secrets: Mapping[str, str]) -> None:
         self.has_answered = False
         self._channel, theirs = socket.socketpair()
         self._channel.settimeout(_ASK_S)
@@ -126,7 +127,7 @@ class _Process:
             self._child = ChildProcess(
                 command,
                 output,
-                environment=without_secrets(os.environ) | dockers,
+                environment={**without_secrets(os.environ), **dockers, **secrets},
                 stdin=theirs.fileno(),
                 keeps=(listener,),
             )

@@ -28,7 +28,7 @@ from trtspec.pipeline.containers.container import Container, name_for
 from trtspec.pipeline.machine.installed import image_runtime
 from trtspec.recipe.releases import release_of
 from trtspec.serving.rollout.state import ROLLOUT
-from trtspec.serving.triton.agreement import HEADER_PATTERN, STOPPING
+from trtspec.serving.triton.agreement import HEADER_PATTERN, NAMING, STOPPING
 from trtspec.serving.triton.logs import LOG_FORMAT
 
 KEY_HEADER = "trtspec-key"
@@ -76,7 +76,7 @@ class TritonLaunch:
             server.append(f"--backend-directory={triton.backends}")
         started = by_ranks(server, self.ranks, gpus)
         environment = {**triton.variables, **started.environment, **self._environment(deployment)}
-        return LaunchCommand(started.argv, environment)
+        return LaunchCommand(started.argv, environment, {NAMING: deployment.naming})
 
     def in_container(self, deployment: Deployment, gpus: int) -> LaunchCommand:
         """Returns the command for a container of NVIDIA's image.
@@ -87,7 +87,7 @@ class TritonLaunch:
         started = by_ranks([*server, f"--http-max-input-size={MAX_BODY}"], self.ranks, gpus)
         stopping = {STOPPING: stopping_file(deployment)}
         environment = {**stopping, **started.environment, **self._environment(deployment)}
-        return LaunchCommand(started.argv, environment)
+        return LaunchCommand(started.argv, environment, {NAMING: deployment.naming})
 
     def mounted(self, made: Container) -> Container:
         return self.models.mounted(made) if self.models else made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 from collections.abc import Generator
@@ -25,6 +26,7 @@ from trtspec.gateway.openai.template import ChatTemplate
 from trtspec.gateway.openai.upstream import Upstream
 from trtspec.gateway.refusals import Refusal, Refusals
 from trtspec.serving.tokenizer import Tokenizer
+from trtspec.serving.triton.agreement import NAMING
 
 _LAST_RESPONSES_S = 5
 
@@ -54,7 +56,7 @@ def serve(listener: socket.socket, settings: ApiSettings, texts: ModelText, keys
 
 async def _serve(listener: socket.socket, settings: ApiSettings, texts: ModelText, keys: Keys) -> None:
     refusals = Refusals("openai", settings.model_name)
-    upstream = Upstream(settings.model_name, refusals)
+    upstream = Upstream(settings.model_name, refusals, os.environ.get(NAMING, ""))
     renderer = Renderer(texts.template) if texts.template else None
     config = uvicorn.Config(
         make_app(upstream, texts, renderer, keys, refusals, settings.max_requests),

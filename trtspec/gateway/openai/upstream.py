@@ -31,8 +31,9 @@ class Upstream:
     It is made and used on one asyncio loop.
     """
 
-    def __init__(self, model_name: str, refusals: Refusals) -> None:
-        self.model_name, self._refusals = model_name, refusals
+    def __init__(self, model_name: str, refusals: Refusals, naming: str = "") -> None:
+        """`naming` is the secret with which the model's names of requests begin; without it none has one."""
+        self.model_name, self._refusals, self._naming = model_name, refusals, naming
         self.url: str | None = None
         self.state = "starting"
         self._notes = set[asyncio.Task[None]]()
@@ -58,8 +59,9 @@ class Upstream:
         if self.url is None:
             self._refusals.add(while_shut(self.state))
             raise ShutError(self.state)
-        name, url = uuid.uuid4().hex, f"{self.url}/v2/models/{self.model_name}"
-        body, is_over, has_begun = orjson.dumps({**inputs, REQUEST: name}), False, False
+        name, url = f"{self._naming}{uuid.uuid4().hex}", f"{self.url}/v2/models/{self.model_name}"
+        named = {**inputs, REQUEST: name} if self._naming else inputs
+        body, is_over, has_begun = orjson.dumps(named), False, False
         try:
             async with self._wires.ask("POST", f"{url}/generate_stream", body, headers) as answer:
                 has_begun = True
@@ -79,7 +81,7 @@ class Upstream:
                 self._refusals.add(Refusal.NOT_READY)
             raise ApiError(503, "the server has ended, or does not answer") from None
         finally:
-            if not is_over:
+            if not is_over and self._naming:
                 note = asyncio.get_running_loop().create_task(self._tell_left(f"{url}/generate", name))
                 self._notes.add(note)
                 note.add_done_callback(self._notes.discard)

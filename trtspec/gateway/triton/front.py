@@ -61,8 +61,6 @@ _NOT_FORWARDED = {
     *("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
     *("accept-encoding", "content-encoding", "content-length", "expect", "host"),
 }
-# In JSON this matches only a key: inside a string the quotation marks would have backslashes.
-_NAMED = re.compile(rf'"{REQUEST}":\s*"(\w{{1,64}})"'.encode())
 _FORM = "application/x-www-form-urlencoded"
 _MOST_HELD = 512 << 20
 _IDLE_S = 75.0
@@ -75,9 +73,14 @@ class Front:
     Other threads call these four. The front has its own thread with an event loop.
     """
 
-    def __init__(self, host: str, ports: Ports, model_name: str, api: URL | None = None) -> None:
-        """`ports` are the public ports. `api` is the address of OpenAI's API, if there is one."""
-        self._host, self._ports = host, ports
+    def __init__(self, host: str, ports: Ports, model_name: str, naming: str, api: URL | None = None) -> None:
+        """`ports` are the public ports. `naming` is the secret with which the names of requests begin.
+
+        `api` is the address of OpenAI's API, if there is one; it has the secret too.
+        """
+        self._host, self._ports, self._naming = host, ports, naming
+        # In JSON this matches only a key: inside a string the quotation marks would have backslashes.
+        self._named = re.compile(rf'"{REQUEST}":\s*"({re.escape(naming)}\w{{1,64}})"'.encode())
         self._refusals = Refusals("triton", model_name)
         self._metrics = MetricsPort(self._refusals, api / METRICS[1:] if api else None)
         self._grpc = GrpcPort(host, ports.grpc, self._refusals)
@@ -210,9 +213,9 @@ class Front:
             return self._refuse(request, Refusal.INVALID_REQUEST, 400, message)
         # Triton itself has no HEAD.
         generate, is_head = _GENERATE.fullmatch(path), request.method == "HEAD"
-        # A client such as OpenAI's API may have named its request itself.
-        named = _NAMED.search(body) if generate else None
-        name = named[1].decode() if named else uuid.uuid4().hex
+        # OpenAI's API has named its request itself.
+        named = self._named.search(body) if generate else None
+        name = named[1].decode() if named else f"{self._naming}{uuid.uuid4().hex}"
         try:
             async with self._session.request(
                 "GET" if is_head else request.method,

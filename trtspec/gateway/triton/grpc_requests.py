@@ -81,10 +81,11 @@ def problem_of(message: bytes) -> InferProblem | None:
 
 
 def fields_left(message: memoryview, most: int) -> int:
-    """Returns `most` without the fields of a message, of its large tensors and their contents; stops when none are left.
+    """Returns `most` without the fields of a message, of its large tensors and of their contents.
 
-    A message of 4 MiB has room for millions of them, and is a few kilobytes when it is compressed. Parsing it
-    would hold up everybody for a third of a second. One that is malformed is left to the parser.
+    It stops when none are left. A message of 4 MiB has room for millions, and is a few kilobytes when it is
+    compressed. Parsing it would hold up everybody for a third of a second. One that is malformed is left to
+    the parser.
     """
     at = 0
     try:

@@ -6,7 +6,8 @@ for `generate`, so the front of `trtspec deploy` adds the header to the body as 
 `generate` body arrives as the request's id and as a parameter.
 
 Triton notices that a client has left only when it sends to it, which for a response in one piece is at the
-end. So the front names each request in a parameter, and sends the name again when the client has left.
+end. So the front, or OpenAI's API, names each request in a parameter, and sends the name again when the
+client has left. Such names begin with a secret of the deployment; from others these parameters are unknown.
 Triton also gives every error of a model the status 400, so an error of a named request begins with its own
 status.
 
@@ -21,6 +22,7 @@ It also cancels no request. So the model learns of the stop before Triton does.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -88,6 +90,17 @@ def take_request_id(parameters: dict[str, Any]) -> str:
 
 REQUEST, LEFT = "trtspec_request", "trtspec_left"
 """The parameters of a request: its own name, and the name of a request whose client has left."""
+
+NAMING = "TRTSPEC_NAMING"
+"""The environment variable of the secret with which these names begin; without it no request has a name."""
+
+
+def read_parameters(said: str) -> dict[str, Any]:
+    """Returns the parameters of a request, of several of one name the first: the front adds its own last."""
+    found: dict[str, Any] = json.loads(said or "{}", object_pairs_hook=lambda pairs: dict(reversed(pairs)))
+    return found
+
+
 ASKING_S = 0.003
 """The seconds in which Triton is asked about one client after the other: each takes up to 2 ms of sending."""
 
@@ -126,21 +139,25 @@ class Departures:
     """Finds clients by the names of their requests, with weak references."""
 
     def __init__(self) -> None:
+        self._secret = os.environ.get(NAMING, "")
         self._here: WeakValueDictionary[str, Leaving] = WeakValueDictionary()
 
     def arrive(self, parameters: dict[str, Any], client: Leaving) -> None:
         """Removes the name of the request from the parameters, if there is one, and stores its client."""
-        if name := parameters.pop(REQUEST, None):
+        if self._is_name(parameters.get(REQUEST)):
             client.is_named = True
-            self._here[name] = client
+            self._here[parameters.pop(REQUEST)] = client
 
     def leave(self, parameters: dict[str, Any]) -> bool:
         """Says whether a request only reports a departure; if so, passes the report on to the client."""
-        if LEFT not in parameters:
+        if not self._is_name(parameters.get(LEFT)):
             return False
         if client := self._here.get(parameters[LEFT]):
             client.leave()
         return True
+
+    def _is_name(self, value: object) -> bool:
+        return bool(self._secret) and isinstance(value, str) and value.startswith(self._secret)
 
 
 _ENDED = re.compile(

@@ -15,7 +15,14 @@ import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 from trtspec.serving.errors import RequestError, ServingError
 from trtspec.serving.rollout.state import ROLLOUT, RolloutFile
 from trtspec.serving.triton import engines, logs
-from trtspec.serving.triton.agreement import LOOK_S, NOT_UNICODE, Departures, Stopping, take_request_id
+from trtspec.serving.triton.agreement import (
+    LOOK_S,
+    NOT_UNICODE,
+    Departures,
+    Stopping,
+    read_parameters,
+    take_request_id,
+)
 from trtspec.serving.triton.metrics import TritonMetrics
 from trtspec.serving.triton.requests import ResponseOptions, explain, read
 from trtspec.serving.triton.responses import Code, Failure, TextChunk, arrays
@@ -54,7 +61,7 @@ class TritonPythonModel:
         for request in requests:
             client = TritonClient(request.get_response_sender())
             try:
-                parameters = json.loads(request.parameters() or "{}")
+                parameters = read_parameters(request.parameters())
                 request_id = request.request_id()
             except UnicodeDecodeError:
                 # An exception from `execute` would end the other requests too.

@@ -38,7 +38,7 @@ class Opened:
 @pytest.fixture
 def opened() -> Iterator[Opened]:
     ports = Ports(*free_ports())
-    front = Front(HOST, ports, "m")
+    front = Front(HOST, ports, "m", "secret")
     front.start()
     front.open(Ports(http=1, metrics=1))
     yield Opened(front, ports)
