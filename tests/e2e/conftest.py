@@ -109,8 +109,7 @@ class Deploy:
     # The server as a client sees it.
 
     def request(self, method: str, path: str, body: bytes | None = None, port: int = 0) -> tuple[int, str]:
-        """Says of a body what curl does."""
-        kind = {"Content-Type": "application/x-www-form-urlencoded"} if body is not None else {}
+        kind = {"Content-Type": "application/json"} if body is not None else {}
         connection = http.client.HTTPConnection("127.0.0.1", self.ports[port], timeout=DEADLINE_S)
         try:
             connection.request(method, path, body, kind)

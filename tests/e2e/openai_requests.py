@@ -53,7 +53,7 @@ def begin(port: int, body: dict[str, Any]) -> socket.socket:
     data = json.dumps(body).encode()
     line = socket.create_connection(("127.0.0.1", port), timeout=60)
     kind = f"Content-Type: application/json\r\nContent-Length: {len(data)}"
-    line.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{kind}\r\n\r\n".encode() + data)
+    line.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n{kind}\r\n\r\n".encode() + data)
     return line
 
 

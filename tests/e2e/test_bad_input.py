@@ -143,8 +143,10 @@ def counted_by_the_model(server: Deploy) -> float:
 
 def test_a_header_that_is_not_unicode_is_one_line_that_the_model_counts(server: Deploy) -> None:
     counted, in_front = counted_by_the_model(server), counted_by_the_front(server)
-    head = f"POST /v2/models/{server.model}/generate HTTP/1.1\r\nHost: x\r\nContent-Length: 19\r\n".encode()
-    answer = said(server, head + b'X-Request-Id: \xff\xfe\r\n\r\n{"text_input": "a"}\r\n')
+    head = f"POST /v2/models/{server.model}/generate HTTP/1.1\r\nHost: localhost\r\n".encode()
+    answer = said(
+        server, head + b'Content-Length: 19\r\nX-Request-Id: \xff\xfe\r\n\r\n{"text_input": "a"}\r\n'
+    )
 
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert NOT_UNICODE.encode() in answer
@@ -170,14 +172,15 @@ def said(server: Deploy, request: bytes, port: int = 0) -> bytes:
 
 MALFORMED = {
     "no header": b"POST /v2/models/m/generate HTTP/1.1\r\nHost x\r\n\r\n",
-    "no length": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: abc\r\n\r\n",
-    "two lengths": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
-    "no chunks": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "no length": b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: abc\r\n\r\n",
+    "two lengths": b"POST / HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "no chunks": b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     "no host": b"GET / HTTP/1.1\r\n\r\n",
-    "no version": b"GET / HTTP/9.9\r\nHost: x\r\n\r\n",
-    "a long header": b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 70_000 + b"\r\n\r\n",
-    "a long path": b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
-    "no path": b"GET http://[::1 HTTP/1.1\r\nHost: x\r\n\r\n",
+    "no version": b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n",
+    "a long header": b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 70_000 + b"\r\n\r\n",
+    "a long path": b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "no path": b"GET http://[::1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
 }
 BROKEN_BODIES = {
     "no gzip": b"Content-Encoding: gzip\r\nContent-Length: 19\r\n\r\n" + b'{"text_input": "a"}',
@@ -202,7 +205,7 @@ def test_a_malformed_head_is_a_400_that_leaves_no_trace_in_the_log(
 @pytest.mark.parametrize("name", BROKEN_BODIES)
 def test_a_body_of_another_coding_is_a_400_that_leaves_no_trace_in_the_log(server: Deploy, name: str) -> None:
     counted, log = counted_by_the_front(server), server.said.read_bytes()
-    start = f"POST /v2/models/{server.model}/generate HTTP/1.1\r\nHost: x\r\n".encode()
+    start = f"POST /v2/models/{server.model}/generate HTTP/1.1\r\nHost: localhost\r\n".encode()
     answer = said(server, start + BROKEN_BODIES[name])
 
     assert answer.startswith(b"HTTP/1.1 400 ")
@@ -214,7 +217,8 @@ def test_a_body_of_another_coding_is_a_400_that_leaves_no_trace_in_the_log(serve
 
 def test_a_compressed_body_is_read(server: Deploy) -> None:
     body = gzip.compress(b'{"text_input": "import os\\n", "max_tokens": 2}')
-    head = f"POST /v2/models/{server.model}/generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+    head = f"POST /v2/models/{server.model}/generate HTTP/1.1\r\nHost: localhost\r\n"
+    head += f"Content-Length: {len(body)}\r\n"
     assert said(server, f"{head}Content-Encoding: gzip\r\n\r\n".encode() + body).startswith(b"HTTP/1.1 200 ")
 
 
@@ -225,7 +229,7 @@ PIECE = bytes(MIB)
 def post_zeros(server: Deploy, size: int, kind: str, is_chunked: bool) -> tuple[bytes, int]:
     """The head of the answer to a body that is never whole in memory, and how much of it could be sent."""
     length = "Transfer-Encoding: chunked" if is_chunked else f"Content-Length: {size}"
-    start = f"POST /v2/models/{server.model}/generate HTTP/1.1\r\nHost: x\r\n"
+    start = f"POST /v2/models/{server.model}/generate HTTP/1.1\r\nHost: localhost\r\n"
     head = f"{start}Content-Type: {kind}\r\n{length}\r\n\r\n"
     piece = b"%x\r\n%s\r\n" % (MIB, PIECE) if is_chunked else PIECE
     with socket.create_connection(("127.0.0.1", server.ports[0]), timeout=30) as line:
@@ -241,9 +245,7 @@ def post_zeros(server: Deploy, size: int, kind: str, is_chunked: bool) -> tuple[
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
-@pytest.mark.parametrize(
-    "kind", ["application/x-www-form-urlencoded", "application/json", "text/plain", "x/y"]
-)
+@pytest.mark.parametrize("kind", ["application/octet-stream", "application/json", "x/y"])
 @pytest.mark.parametrize("mebibytes", [32, 200, 1024])
 def test_a_large_body_is_refused_before_it_is_here(
     server: Deploy, mebibytes: int, kind: str, is_chunked: bool
@@ -314,9 +316,8 @@ def test_brackets_in_texts_are_not(server: Deploy) -> None:
 
 def test_small_chunks_are_no_body_of_many_parts(server: Deploy) -> None:
     """Triton itself puts one in its stack for each."""
-    head = (
-        f"POST /v2/models/{server.model}/generate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-    )
+    head = f"POST /v2/models/{server.model}/generate HTTP/1.1\r\nHost: localhost\r\n"
+    head += "Transfer-Encoding: chunked\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.ports[0]), timeout=60) as line:
         line.sendall(head.encode() + b"1\r\nx\r\n" * 10**6 + b"0\r\n\r\n")
         assert line.recv(4096).startswith(b"HTTP/1.1 400 ")

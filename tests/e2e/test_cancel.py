@@ -52,7 +52,8 @@ def test_hanging_up_ends_the_request(
 ) -> None:
     rounds = server.metric("spec_decode_num_drafts")
     body, stream = json.dumps({**LONG, **more}), more["stream"]
-    head = f"POST /v2/models/{server.model}/{verb} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v2/models/{server.model}/{verb} HTTP/1.1\r\nHost: localhost\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
     line = socket.create_connection(("127.0.0.1", server.ports[0]), timeout=30)
     line.sendall((head + body).encode())
     if stream:

@@ -139,7 +139,7 @@ def test_a_body_that_is_said_to_be_compressed_is_refused(
 def test_a_body_without_a_length_is_bounded(server: Deploy) -> None:
     with socket.create_connection(("127.0.0.1", server.api_port), timeout=60) as line:
         line.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             b"Transfer-Encoding: chunked\r\n\r\n"
         )
         piece = b"%x\r\n" % (1 << 20) + b" " * (1 << 20) + b"\r\n"
@@ -191,3 +191,15 @@ def test_openais_api_answers_head_as_get(server: Deploy, path: str) -> None:
             assert "GET" in (answer.headers["Allow"] or "GET")
             assert int(answer.headers["Content-Length"]) >= 0
             assert bool(answer.read()) == (method != "HEAD")
+
+
+@IN_PROCESS
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/models", "/health", "/metrics"])
+def test_a_web_page_may_not_use_the_api_of_this_machine(server: Deploy, path: str) -> None:
+    method, body = ("POST", json.dumps(GOOD).encode()) if path == "/v1/completions" else ("GET", None)
+    for foreign in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Origin": "null"}):
+        status, _, said = ask(server.api_port, path, body, method, **foreign)
+        assert status == 403
+        assert "--allowed-host" in error_of(said)["message"]
+    for local in ({"Host": "[::1]:9000"}, {"Origin": "http://localhost:3000"}):
+        assert ask(server.api_port, path, body, method, **local)[0] == 200

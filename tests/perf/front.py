@@ -25,9 +25,8 @@ SECONDS, PAIRS = 3.0, 4
 def events(port: int, model: str, streams: int) -> float:
     """Events a second over so many streams at once, each one request after the other."""
     body = json.dumps(BODY).encode()
-    head = (
-        f"POST /v2/models/{model}/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
+    head = f"POST /v2/models/{model}/generate_stream HTTP/1.1\r\nHost: localhost\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
     end, counts = time.monotonic() + SECONDS, [0] * streams
 
     def run(number: int) -> None:

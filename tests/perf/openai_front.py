@@ -38,7 +38,7 @@ class Way:
     def head(self, tokens: int) -> bytes:
         body = json.dumps(self.body(tokens)).encode()
         kind = f"Content-Type: application/json\r\nContent-Length: {len(body)}"
-        return f"POST {self.path} HTTP/1.1\r\nHost: x\r\n{kind}\r\n\r\n".encode() + body
+        return f"POST {self.path} HTTP/1.1\r\nHost: localhost\r\n{kind}\r\n\r\n".encode() + body
 
 
 def straight(deploy: Deploy) -> Way:

@@ -15,6 +15,7 @@ import trtspec
 from trtspec.base.errors import UnavailableError
 from trtspec.cli.terminal.model_recipe import ModelChoices, find_model, recipe_text, write_recipe
 from trtspec.cli.terminal.options import (
+    AllowedHostOption,
     ApiKeysOption,
     ContextOption,
     DryRunOption,
@@ -41,7 +42,14 @@ if TYPE_CHECKING:
     from trtspec.deployment.build import DeployedBuild
     from trtspec.deployment.site import Site
 
-_ONLY_TRITON: tuple[str, ...] = ("http_port", "grpc_port", "metrics_port", "openai", "trace_config")
+_ONLY_TRITON: tuple[str, ...] = (
+    "allowed_host",
+    "http_port",
+    "grpc_port",
+    "metrics_port",
+    "openai",
+    "trace_config",
+)
 _ONLY_SERVERS: tuple[str, ...] = ("python", "plain")
 _ONLY_API = ("openai_port", "api_keys")
 _ONLY_MODELS = ("draft", "method", "gpu")
@@ -121,6 +129,7 @@ class DeployArguments:
     host: Annotated[
         str, typer.Option(help="The address to listen on. Triton's own ports have no password.")
     ] = LOOPBACK
+    allowed_host: AllowedHostOption = None
     http_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's HTTP.")] = HTTP
     grpc_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's gRPC.")] = GRPC
     metrics_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the metrics.")] = METRICS
@@ -238,6 +247,7 @@ def _asked(context: typer.Context, arguments: DeployArguments) -> DeployOptions:
     named = None if arguments.in_container else os.environ.get(ROLLOUT)
     return DeployOptions(
         host=arguments.host,
+        allowed_hosts=tuple(arguments.allowed_host or ()),
         ports=Ports(arguments.http_port, arguments.grpc_port, arguments.metrics_port, api_port),
         start_s=arguments.timeout,
         grace_s=arguments.grace,

@@ -10,10 +10,11 @@ from urllib.parse import urlsplit
 import typer
 
 from trtspec.base.errors import ModelError, UnavailableError
-from trtspec.cli.terminal.options import ApiKeysOption
+from trtspec.cli.terminal.options import AllowedHostOption, ApiKeysOption
 from trtspec.cli.terminal.output import out
 from trtspec.client.scrape import read
 from trtspec.gateway.openai.settings import ApiSettings, ModelCard
+from trtspec.gateway.origins import Origins
 from trtspec.gateway.ports import LOOPBACK, OPENAI, in_url, is_loopback, listen
 from trtspec.recipe.section import ReasoningParser
 from trtspec.serving.errors import TokenizerError
@@ -38,6 +39,7 @@ class ServeOptions:
     model_name: Annotated[str, typer.Option(help="The recipe's serving.model_name.")] = "speculative_llm"
     host: Annotated[str, typer.Option(help="Address to listen on.")] = LOOPBACK
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of OpenAI's API.")] = OPENAI
+    allowed_host: AllowedHostOption = None
     api_keys: ApiKeysOption = None
     max_requests: Annotated[
         int, typer.Option(min=1, help="Answer at most this many prompts at once; more get status 429.")
@@ -66,8 +68,9 @@ def serve(options: ServeOptions) -> None:
     _check(options)
     names, has_defaults = tuple(options.served_model_name or ()), options.generation_config == "auto"
     card = ModelCard(names, options.reasoning_parser, has_defaults)
+    most, origins = options.max_requests, Origins(options.host, tuple(options.allowed_host or ()))
     settings = ApiSettings(
-        options.model_name, options.url, options.tokenizer, options.api_keys, options.max_requests, card
+        options.model_name, options.url, options.tokenizer, options.api_keys, most, card, origins
     )
     try:
         texts, loaded_keys = server.load(settings)

@@ -104,6 +104,7 @@ def _deployment_of(
         ),
         kind=kind,
         host=options.host,
+        allowed_hosts=options.allowed_hosts,
         ports=ports,
         start_s=options.start_s or build.patience.seconds,
         grace_s=options.grace_s,

@@ -16,6 +16,7 @@ from trtspec.client.local_server import LocalServer
 from trtspec.deployment.patience import with_engines
 from trtspec.deployment.server_kind import TRITON, ServerKind
 from trtspec.gateway.openai.settings import ModelCard
+from trtspec.gateway.origins import Origins
 from trtspec.gateway.ports import LOOPBACK, Ports, client_host, in_url, is_loopback
 
 GRACE_S = 10.0
@@ -36,6 +37,8 @@ class Deployment:
     model_name: str
     kind: ServerKind = TRITON
     host: str = LOOPBACK
+    allowed_hosts: tuple[str, ...] = ()
+    """More host names that requests to a server on the loopback may have."""
     ports: Ports = field(default_factory=Ports)
     """The ports; another engine's own server has only that of OpenAI's API."""
     start_s: float = with_engines(()).seconds
@@ -89,6 +92,10 @@ class Deployment:
     def is_public(self) -> bool:
         """True if other machines can reach it."""
         return not is_loopback(self.host)
+
+    @property
+    def origins(self) -> Origins:
+        return Origins(self.host, self.allowed_hosts)
 
     @property
     def client_host(self) -> str:
@@ -174,7 +181,7 @@ class Deployment:
         """A command that asks the model."""
         if self.is_triton:
             body = json.dumps({"text_input": "def fib(", "max_tokens": 64, "stream": True})
-            return f"curl -sN {self.url}/generate_stream -d '{body}'"
+            return f"curl -sN {self.url}/generate_stream -H 'Content-Type: application/json' -d '{body}'"
         body = json.dumps({"model": self.model_name, "prompt": "def fib(", "max_tokens": 64, "stream": True})
         key = '-H "Authorization: Bearer $KEY" ' if self.api_keys else ""
         return f"curl -sN {self.url}/completions {key}-H 'Content-Type: application/json' -d '{body}'"

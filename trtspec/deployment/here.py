@@ -187,7 +187,7 @@ def _doors(deployment: Deployment, stack: ExitStack) -> Iterator[Door]:
     """Opens the processes in front of a Triton on this machine: its front, and OpenAI's API if it is
     served."""
     api_url = URL(deployment.api_url).origin() if deployment.api_url else None
-    front = Front(deployment.host, deployment.ports, deployment.model_name, deployment.naming, api_url)
+    front = Front(deployment.origins, deployment.ports, deployment.model_name, deployment.naming, api_url)
     front.start()
     stack.callback(front.close)
     yield front

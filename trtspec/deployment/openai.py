@@ -45,7 +45,8 @@ class OpenAi:
             check_keys(keys)
             keys = keys.resolve()
         tokenizer, card = deployment.build / "tokenizer", deployment.card
-        self._settings = ApiSettings(deployment.model_name, None, tokenizer, keys, card=card)
+        name, origins = deployment.model_name, deployment.origins
+        self._settings = ApiSettings(name, None, tokenizer, keys, card=card, origins=origins)
         self._host, self._port, self._log = deployment.host, deployment.ports.openai, deployment.api_log
         self._url_host, self._naming = url_host, deployment.naming
         self._lock, self._is_over = threading.Lock(), threading.Event()

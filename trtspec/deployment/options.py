@@ -17,6 +17,7 @@ class DeployOptions:
     """The options of a deployment besides its recipe and its build."""
 
     host: str = LOOPBACK
+    allowed_hosts: tuple[str, ...] = ()
     ports: Ports = field(default_factory=lambda: Ports(openai=OPENAI))
     """That of OpenAI's API is left out where it is not served; another engine's server has it alone."""
     start_s: float | None = None

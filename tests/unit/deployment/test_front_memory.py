@@ -20,10 +20,11 @@ HOST, MIB = "127.0.0.1", 1 << 20
 FRONT = """
 import sys
 from trtspec.gateway.triton.front import Front
+from trtspec.gateway.origins import Origins
 from trtspec.gateway.ports import Ports
 
 *public, triton = map(int, sys.argv[1:])
-front = Front("127.0.0.1", Ports(*public), "m", "secret")
+front = Front(Origins("127.0.0.1"), Ports(*public), "m", "secret")
 front.start()
 front.open(Ports(triton, 1, 1))
 print("open", flush=True)

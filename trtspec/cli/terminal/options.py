@@ -33,6 +33,15 @@ ApiKeysOption = Annotated[
         help="A file of API keys, one on each line. A client must send one of them.",
     ),
 ]
+AllowedHostOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allowed-host",
+        metavar="NAME",
+        help="On 127.0.0.1: a host name to be asked for, whose pages may ask; * is any. May be repeated.",
+        show_default=False,
+    ),
+]
 PythonOption = Annotated[
     Path | None,
     typer.Option(

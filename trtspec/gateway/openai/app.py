@@ -50,6 +50,7 @@ from trtspec.gateway.openai.schema import ChatRequest, CompletionBody, Detokeniz
 from trtspec.gateway.openai.settings import ModelCard
 from trtspec.gateway.openai.template import ChatTemplate
 from trtspec.gateway.openai.upstream import Upstream
+from trtspec.gateway.origins import EVERYBODY, Origins
 from trtspec.gateway.refusals import OF_BODIES, Refusal, Refusals
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.agreement import ID
@@ -85,6 +86,7 @@ def make_app(
     keys: Keys,
     refusals: Refusals,
     max_requests: int,
+    origins: Origins = EVERYBODY,
 ) -> ASGIApp:
     """Returns the application; at most `max_requests` run at once, and each prompt counts as one.
 
@@ -115,16 +117,25 @@ def make_app(
             Exception: _defect,
         },
     )
-    return _Bounded(app, places, refusals)
+    return _Bounded(app, places, refusals, origins)
 
 
 class _Bounded:
-    """Names requests, and answers 429 to those without a slot, before it reads anything of them."""
+    """Names requests, and answers 403 to those of web pages and 429 to those without a slot.
 
-    def __init__(self, app: ASGIApp, places: Places, refusals: Refusals) -> None:
-        self._app, self._places, self._refusals = app, places, refusals
+    It does so before it reads anything of them.
+    """
+
+    def __init__(self, app: ASGIApp, places: Places, refusals: Refusals, origins: Origins) -> None:
+        self._app, self._places, self._refusals, self._origins = app, places, refusals, origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        if problem := self._origins.problem(headers.get(b"host"), headers.get(b"origin")):
+            if scope["method"] == "POST":
+                self._refusals.add(Refusal.UNAUTHORIZED)
+            await _response(ApiError(403, problem), scope)(scope, receive, send)
+            return
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return

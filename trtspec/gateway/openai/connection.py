@@ -80,10 +80,6 @@ class Connection(HttpToolsProtocol):
         self.cycle.keep_alive = self._stays
         self._head = 0
 
-    def shutdown(self) -> None:
-        self._stays = False
-        super().shutdown()
-
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._owed.popleft()

@@ -59,7 +59,7 @@ async def _serve(listener: socket.socket, settings: ApiSettings, texts: ModelTex
     upstream = Upstream(settings.model_name, refusals, os.environ.get(NAMING, ""))
     renderer = Renderer(texts.template) if texts.template else None
     config = uvicorn.Config(
-        make_app(upstream, texts, renderer, keys, refusals, settings.max_requests),
+        make_app(upstream, texts, renderer, keys, refusals, settings.max_requests, settings.origins),
         lifespan="off",
         ws="none",
         log_config=None,

@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from trtspec.gateway.origins import EVERYBODY, Origins
+
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
@@ -45,12 +47,14 @@ class ApiSettings:
     max_requests: int = 1024
     """More prompts at once are refused with 429."""
     card: ModelCard = field(default_factory=ModelCard)
+    origins: Origins = EVERYBODY
 
     @classmethod
     def from_json(cls, text: str) -> ApiSettings:
         values = json.loads(text)
         paths = {name: Path(values[name]) for name in ("tokenizer", "keys") if values[name]}
-        return cls(**{**values, **paths, "card": ModelCard.from_json(values["card"])})
+        origins = Origins(values["origins"]["host"], tuple(values["origins"]["allowed"]))
+        return cls(**{**values, **paths, "card": ModelCard.from_json(values["card"]), "origins": origins})
 
     def to_json(self) -> str:
         return json.dumps({**asdict(self), "card": self.card.to_json()}, default=str)

@@ -31,6 +31,7 @@ from yarl import URL
 from trtspec.base.process_limits import allow_connections, give_back_large_blocks
 from trtspec.gateway.bodies import Bodies, BodyError
 from trtspec.gateway.client_bounds import LEFT_S, MOST_CONNECTIONS, SHORT_BODY
+from trtspec.gateway.origins import Origins
 from trtspec.gateway.ports import LOOPBACK, Ports
 from trtspec.gateway.refusals import OF_BODIES, Refusal, Refusals, while_shut
 from trtspec.gateway.triton.bodies import (
@@ -73,17 +74,20 @@ class Front:
     Other threads call these four. The front has its own thread with an event loop.
     """
 
-    def __init__(self, host: str, ports: Ports, model_name: str, naming: str, api: URL | None = None) -> None:
-        """`ports` are the public ports. `naming` is the secret with which the names of requests begin.
+    def __init__(
+        self, origins: Origins, ports: Ports, model_name: str, naming: str, api: URL | None = None
+    ) -> None:
+        """`origins` has the address to listen on, and `ports` are the public ports.
 
-        `api` is the address of OpenAI's API, if there is one; it has the secret too.
+        `naming` is the secret with which the names of requests begin. `api` is the address of OpenAI's API,
+        if there is one; it has the secret too.
         """
-        self._host, self._ports, self._naming = host, ports, naming
+        self._origins, self._ports, self._naming = origins, ports, naming
         # In JSON this matches only a key: inside a string the quotation marks would have backslashes.
         self._named = re.compile(rf'"{REQUEST}":\s*"({re.escape(naming)}\w{{1,64}})"'.encode())
         self._refusals = Refusals("triton", model_name)
         self._metrics = MetricsPort(self._refusals, api / METRICS[1:] if api else None)
-        self._grpc = GrpcPort(host, ports.grpc, self._refusals)
+        self._grpc = GrpcPort(origins.host, ports.grpc, self._refusals)
         self._triton: URL | None = None
         self._state: str | None = "starting"
         self._is_alive = True
@@ -143,7 +147,8 @@ class Front:
             # When a client leaves, aiohttp cancels its handler, and with it the request to Triton.
             server = Server(handle, refused, access_log=None, keepalive_timeout=_IDLE_S)
             accept = partial(self._accept, server)
-            self._listeners.append(await self._loop.create_server(accept, self._host, port, backlog=1024))
+            listener = await self._loop.create_server(accept, self._origins.host, port, backlog=1024)
+            self._listeners.append(listener)
             self._servers.append(server)
         await self._grpc.start()
 
@@ -162,10 +167,16 @@ class Front:
         return server()
 
     async def _handle_metrics(self, request: web.BaseRequest) -> web.StreamResponse:
+        if problem := self._origins.problem(request.headers.get("Host"), request.headers.get("Origin")):
+            return error(403, problem)
         return await self._metrics.answer(request, self._session)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        path = unquote(request.path)
+        path, headers = unquote(request.path), request.headers
+        if problem := self._origins.problem(headers.get("Host"), headers.get("Origin")):
+            return self._refuse(request, Refusal.UNAUTHORIZED, 403, problem)
+        if problem := self._origins.type_problem(headers.get("Content-Type", "")):
+            return self._refuse(request, Refusal.INVALID_REQUEST, 415, problem)
         if not path.startswith("/"):
             return self._refuse(request, Refusal.INVALID_REQUEST, 400, "the request has no path")
         if methods := _other_methods(request.method, path):
@@ -186,9 +197,9 @@ class Front:
         try:
             async with self._bodies.read(_body(request), request.content_length or 0) as body:
                 return await self._answer(request, self._triton, path, body)
-        except BodyError as problem:
-            why = OF_BODIES.get(problem.status, Refusal.INVALID_REQUEST)
-            return self._refuse(request, why, problem.status, str(problem))
+        except BodyError as refused:
+            reason = OF_BODIES.get(refused.status, Refusal.INVALID_REQUEST)
+            return self._refuse(request, reason, refused.status, str(refused))
         except web.RequestPayloadError:
             message = "the body does not match its Transfer-Encoding"
             return self._refuse(request, Refusal.INVALID_REQUEST, 400, message)

@@ -15,12 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import ClassVar
 
 import pytest
 from aiohttp import ClientConnectionResetError, web
 
 from tests.ports import free_ports
 from tests.unit.deployment.test_figures import exported
+from trtspec.gateway.origins import Origins
 from trtspec.gateway.ports import Ports
 from trtspec.gateway.triton import connection
 from trtspec.gateway.triton.front import Front
@@ -38,7 +40,7 @@ class Opened:
 @pytest.fixture
 def opened() -> Iterator[Opened]:
     ports = Ports(*free_ports())
-    front = Front(HOST, ports, "m", "secret")
+    front = Front(Origins(HOST), ports, "m", "secret")
     front.start()
     front.open(Ports(http=1, metrics=1))
     yield Opened(front, ports)
@@ -55,13 +57,15 @@ def test_a_client_that_leaves_within_its_body_is_no_error_of_ours(
 ) -> None:
     for _ in range(10):
         line = socket.create_connection((HOST, port))
-        line.sendall(b"POST /v2/models/m/generate HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+        line.sendall(
+            b"POST /v2/models/m/generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{"
+        )
         # A reset instead of an end.
         line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         line.close()
 
     with socket.create_connection((HOST, port)) as line:
-        line.sendall(b"GET /v2/logging HTTP/1.1\r\nHost: x\r\n\r\n")
+        line.sendall(b"GET /v2/logging HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert line.recv(100).startswith(b"HTTP/1.1 403 ")
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
@@ -86,7 +90,7 @@ def test_who_has_asked_may_stay(port: int, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(connection.FrontConnection, "head_received", seen)
     with socket.create_connection((HOST, port), timeout=10) as line:
         for _ in range(2):
-            line.sendall(b"GET /v2/logging HTTP/1.1\r\nHost: x\r\n\r\n")
+            line.sendall(b"GET /v2/logging HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert line.recv(1000).startswith(b"HTTP/1.1 403 ")
     assert clocks[0]
     assert clocks[0].cancelled()
@@ -116,9 +120,8 @@ def test_who_does_not_read_its_answer_is_not_waited_for(
         threading.Thread(target=triton.serve_forever, daemon=True).start()
         opened.front.open(Ports(http=triton.server_port, metrics=1))
         with socket.create_connection((HOST, opened.ports.http), timeout=10) as line:
-            line.sendall(
-                b"POST /v2/models/m/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
-            )
+            head = b"POST /v2/models/m/generate_stream HTTP/1.1\r\nHost: localhost\r\n"
+            line.sendall(head + b"Content-Length: 2\r\n\r\n{}")
             assert has_left.wait(30)
         triton.shutdown()
 
@@ -162,7 +165,7 @@ def test_the_word_of_life_is_tritons_own_once_it_is_up(opened: Opened) -> None:
     with socket.create_server((HOST, 0)) as hangs:
         front.open(Ports(http=hangs.getsockname()[1], metrics=1))
         with socket.create_connection((HOST, port), timeout=0.5) as line:
-            line.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+            line.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
             with pytest.raises(TimeoutError):
                 line.recv(100)
     for state in ("starting", "stopping"):
@@ -285,6 +288,70 @@ def test_a_client_that_goes_within_its_answer_is_not_refused(
         text = _ask(ports.metrics, "GET", "/metrics")[1]
         assert 'reason="not_ready"} 1\n' in text
         triton.shutdown()
+
+
+@pytest.mark.parametrize("where", ["http", "metrics"])
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ("Host: evil.example", 403),
+        ("Host: 127.0.0.1.evil.example:8000", 403),
+        ("Host: localhost\r\nOrigin: http://evil.example", 403),
+        ("Host: localhost\r\nOrigin: null", 403),
+        ("Host: localhost\r\nOrigin: http://localhost:3000", None),
+        ("Host: 127.0.0.1:1", None),
+        ("Host: [::1]", None),
+    ],
+)
+def test_a_web_page_may_not_use_a_server_of_this_machine(
+    opened: Opened, where: str, head: str, status: int | None
+) -> None:
+    opened.front.shut("starting", is_alive=False)
+    path = "/v2/models/m/generate" if where == "http" else "/metrics"
+    method = "POST" if where == "http" else "GET"
+    with socket.create_connection((HOST, getattr(opened.ports, where)), timeout=5) as line:
+        line.sendall(f"{method} {path} HTTP/1.1\r\n{head}\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+        assert int(line.recv(1000).split()[1]) == (status or 503)
+    number = int(status is not None and where == "http")
+    assert f'reason="unauthorized"}} {number}\n' in opened.front._refusals.text()
+
+
+class Asked(BaseHTTPRequestHandler):
+    """Triton, which notes what types of bodies it gets."""
+
+    types: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.types.append(self.headers["Content-Type"])
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+@pytest.mark.parametrize(("host", "status"), [("127.0.0.1", 415), ("0.0.0.0", 200)])
+def test_a_form_is_no_json_where_a_web_page_may_send_it(kind: str, host: str, status: int) -> None:
+    """On another address, which no page takes for its own machine's, curl's usual line works as ever."""
+    ports = Ports(*free_ports())
+    front = Front(Origins(host), ports, "m", "secret")
+    front.start()
+    Asked.types.clear()
+    try:
+        with HTTPServer((HOST, 0), Asked) as triton:
+            threading.Thread(target=triton.serve_forever, daemon=True).start()
+            front.open(Ports(http=triton.server_port, metrics=1))
+            with closing(http.client.HTTPConnection(HOST, ports.http, timeout=10)) as connection:
+                headers = {"Content-Type": kind, "Host": "localhost" if status == 415 else "some.name"}
+                connection.request("POST", "/v2/models/m/generate", b'{"text_input": "a"}', headers)
+                assert connection.getresponse().status == status
+            triton.shutdown()
+    finally:
+        front.close()
+    known = "application/json" if kind == "application/x-www-form-urlencoded" else kind
+    assert Asked.types == ([] if status == 415 else [known])
 
 
 BOMB = gzip.compress(bytes(300 << 20), 9)
