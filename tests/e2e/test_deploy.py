@@ -9,7 +9,17 @@ import subprocess
 from itertools import islice
 from pathlib import Path
 
-from tests.e2e.conftest import BLS, ENDLESS, IN_PROCESS, Deploy, Deployer, Until, refused
+from tests.e2e.conftest import (
+    BLS,
+    ENDLESS,
+    IN_PROCESS,
+    RECIPE,
+    TRTSPEC,
+    Deploy,
+    Deployer,
+    Until,
+    refused,
+)
 
 
 @IN_PROCESS
@@ -155,3 +165,14 @@ def _build_of(server: Deploy) -> str:
     words = server.process.args
     assert isinstance(words, list)
     return str(words[words.index("--output") + 1])
+
+
+@IN_PROCESS
+def test_too_few_open_files_are_an_error_before_anything_starts(build_copy: Path) -> None:
+    """Triton itself was not ready for as long as it had, and said only that accept() fails."""
+    words = [TRTSPEC, "deploy", RECIPE, "--output", build_copy]
+    limited = ["bash", "-c", 'ulimit -n 64; exec "$@"', "bash", *map(str, words)]
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "open files: at most 64 may be open here (ulimit -Hn), and a server needs 288" in done.stderr
+    assert not list(build_copy.glob("*.log"))

@@ -107,9 +107,10 @@ def test_malformed_json_is_told_so(server: Deploy, body: bytes, says: str) -> No
         (
             "OPTIONS",
             "/v1/chat/completions",
-            {"Origin": "http://evil", "Access_Control_Request_Method": "POST"},
+            {"Origin": "http://localhost:3000", "Access_Control_Request_Method": "POST"},
             405,
         ),
+        ("OPTIONS", "/v1/chat/completions", {"Origin": "http://evil"}, 403),
         ("POST", "/v1/completions", {"Content_Type": "text/plain"}, 415),
         ("POST", "/v1/completions", {"Content_Length": str(1 << 40)}, 413),
     ],

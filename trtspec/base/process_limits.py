@@ -5,10 +5,21 @@ from __future__ import annotations
 import ctypes
 import resource
 
+from trtspec.base.errors import UnavailableError
+
 # mallopt(3): blocks of at least so many bytes are mapped, and unmapped as soon as they are free.
 _M_MMAP_THRESHOLD = -3
 _LARGE = 1 << 20
-_BESIDES = 256
+_BESIDES, _FEWEST = 256, 16
+
+
+def check_open_files() -> None:
+    """Raises `UnavailableError` where this process may never open the files of a server with few clients."""
+    hard, least = resource.getrlimit(resource.RLIMIT_NOFILE)[1], _BESIDES + 2 * _FEWEST
+    if hard != resource.RLIM_INFINITY and hard < least:
+        problem = f"at most {hard} may be open here (ulimit -Hn), and a server needs {least}"
+        repair = "raise it: ulimit -Hn as root, LimitNOFILE= of systemd, or --ulimit nofile= of docker"
+        raise UnavailableError("open files", problem, repair)
 
 
 def give_back_large_blocks() -> None:

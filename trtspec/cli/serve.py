@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import typer
 
 from trtspec.base.errors import ModelError, UnavailableError
+from trtspec.base.process_limits import check_open_files
 from trtspec.cli.terminal.options import AllowedHostOption, ApiKeysOption
 from trtspec.cli.terminal.output import out
 from trtspec.client.scrape import read
@@ -66,6 +67,7 @@ def serve(options: ServeOptions) -> None:
     from trtspec.gateway.openai import server
 
     _check(options)
+    check_open_files()
     names, has_defaults = tuple(options.served_model_name or ()), options.generation_config == "auto"
     card = ModelCard(names, options.reasoning_parser, has_defaults)
     most, origins = options.max_requests, Origins(options.host, tuple(options.allowed_host or ()))

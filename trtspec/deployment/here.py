@@ -19,6 +19,7 @@ from yarl import URL
 from trtspec.base.child import ChildProcess
 from trtspec.base.environment import without_secrets
 from trtspec.base.errors import UnavailableError
+from trtspec.base.process_limits import check_open_files
 from trtspec.base.progress import Progress
 from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.deployment import Deployment
@@ -63,6 +64,7 @@ def on_this_machine(
         warning = triton.problem if deployment.is_public else None
 
     def prepare(watch: Progress) -> None:
+        check_open_files()
         if isinstance(launch, VendorLaunch):
             launch.prepare(deployment.build)
         else:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
+from trtspec.base.process_limits import check_open_files
 from trtspec.base.progress import Progress
 from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.container import OneContainer, labels_of, remove_last, words
@@ -42,6 +43,7 @@ def in_container(build: DeployedBuild, deployment: Deployment, launch: Launch, *
     ends = logout(engine) if detach and engine.ends_at_logout else None
 
     def prepare(watch: Progress) -> None:
+        check_open_files()
         launch.check_image(build)
         if problem := engine.obstacle_to(gpus=bool(gpus)):
             raise problem

@@ -34,8 +34,8 @@ _DOCKERS = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH"
 class OpenAi:
     """Listens from `start` to `close`; passes requests to the model from `open` to `shut`.
 
-    A process that ends unexpectedly, or does not answer for half a minute, is replaced; new clients wait
-    meanwhile.
+    A process that ends unexpectedly, or does not answer for half a minute, is replaced, which the server's
+    log tells; new clients wait meanwhile.
     """
 
     def __init__(self, deployment: Deployment, url_host: str) -> None:
@@ -48,6 +48,7 @@ class OpenAi:
         name, origins = deployment.model_name, deployment.origins
         self._settings = ApiSettings(name, None, tokenizer, keys, card=card, origins=origins)
         self._host, self._port, self._log = deployment.host, deployment.ports.openai, deployment.api_log
+        self._server_log = deployment.log
         self._url_host, self._naming = url_host, deployment.naming
         self._lock, self._is_over = threading.Lock(), threading.Event()
         self._said = shut("starting")
@@ -92,7 +93,7 @@ class OpenAi:
             how = self._process.wait(self._is_over)
             if self._is_over.is_set():
                 return
-            with self._log.open("a") as log:
+            with self._server_log.open("a") as log:
                 log.write(f"trtspec: the process of OpenAI's API {how}; another one begins\n")
             self._is_over.wait(_AGAIN_S)
             with self._lock:

@@ -79,5 +79,5 @@ def test_another_process_begins(api: OpenAi, tmp_path: Path, number: int, how: s
     wait_until(lambda: state(api) == "the server is restarting", "its state")
     assert (
         f"trtspec: the process of OpenAI's API {how}; another one begins\n"
-        in (tmp_path / "openai.log").read_text()
+        in (tmp_path / "tritonserver.log").read_text()
     )

@@ -49,7 +49,7 @@ def load(settings: ApiSettings) -> tuple[ModelText, Keys]:
 
 def serve(listener: socket.socket, settings: ApiSettings, texts: ModelText, keys: Keys) -> None:
     """Serves until SIGINT or SIGTERM, or with no `url` in the settings until standard input ends."""
-    allow_connections(MOST_CONNECTIONS)
+    Connection.most_connections = allow_connections(MOST_CONNECTIONS)
     give_back_large_blocks()
     uvloop.run(_serve(listener, settings, texts, keys))
 

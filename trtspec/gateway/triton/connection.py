@@ -43,8 +43,8 @@ async def _answered(handler: Handler, request: web.BaseRequest) -> web.StreamRes
     if not request.content.is_eof():
         # No other request can be found on this connection.
         response.force_close()
-    if request.method == "HEAD" and isinstance(response, web.Response):
-        response.headers["Content-Length"] = str(len(response.body or b""))
+    if request.method == "HEAD" and isinstance(response, web.Response) and not response.body:
+        response.headers["Content-Length"] = "0"
     return response
 
 

@@ -180,8 +180,8 @@ class Front:
         if not path.startswith("/"):
             return self._refuse(request, Refusal.INVALID_REQUEST, 400, "the request has no path")
         if methods := _other_methods(request.method, path):
-            why = f"this path is asked with {methods}"
-            refusal = self._refuse(request, Refusal.INVALID_REQUEST, 405, why)
+            message = f"this path is asked with {methods}"
+            refusal = self._refuse(request, Refusal.INVALID_REQUEST, 405, message)
             refusal.headers["Allow"] = methods
             return refusal
         if path == _ALIVE and self._is_alive and (self._state or self._triton is None):

@@ -8,7 +8,7 @@ import json
 import random
 import threading
 import zlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 import pytest
 
@@ -57,7 +57,7 @@ def deflated(body: bytes) -> bytes:
     return compress.compress(body) + compress.flush()
 
 
-CODED = {"gzip": gzip.compress, "deflate": zlib.compress}
+CODED: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
 TEXTS = [b"", b"{}", bytes(3 << 20), random.Random(1).randbytes(70_000) * 40]
 
 
