@@ -237,7 +237,7 @@ def way(build: Path, name: str) -> Way:
     altered: Callable[[TorchExecutor], Executor] = partial(Cut, least=float(least)) if least else as_it_is
     made = Way(build, None if length == "adaptive" else int(length), altered)
     if least and length == "adaptive":
-        made.coordinator._policy = CutPolicy(LONGEST)
+        made.coordinator._policy = CutPolicy(LONGEST, {})
     return made
 
 

@@ -27,6 +27,7 @@ def lacking_with(draft: str, mode: str, size: str) -> dict[str, str]:
         "speculation.mode": f"an engine with {draft} verifies only its own drafts: its mode is {mode}",
         "speculation.policy": by_itself,
         "speculation.num_draft_tokens": f"{by_itself}; {size}",
+        "speculation.schedule": by_itself,
         "speculation.share": by_itself,
     }
 

@@ -126,6 +126,8 @@ def _lengths(recipe: Recipe) -> Iterator[Finding]:
     if longest_draft and text and longest_draft >= text:
         problem = f"a draft of {longest_draft} tokens never fits into max_seq_len, which is {text}"
         yield Finding("speculation.max_draft_len", problem, f"at most {text - 1}")
+    if longest_draft and recipe.speculation.largest > longest_draft:
+        yield Finding("speculation.schedule", "has more than max_draft_len", f"at most {longest_draft}")
     asked = recipe.speculation.num_draft_tokens
     if asked and longest_draft and asked > longest_draft:
         problem = f"{asked} is more than the target verifies: max_draft_len is {longest_draft}"

@@ -29,6 +29,7 @@ from trtspec.recipe import devices, gpus
 from trtspec.recipe.fleet import FleetSection
 from trtspec.recipe.kubernetes import Kubernetes
 from trtspec.recipe.layers import LayerSearch, LayersOfTarget
+from trtspec.recipe.schedule import Schedule
 from trtspec.recipe.section import BackendName, GpuName, Positive, ReleaseName, Share, Text, TextSelection
 from trtspec.recipe.serving import Serving
 from trtspec.recipe.slurm import SlurmSection
@@ -150,11 +151,21 @@ class Speculation(Section):
         description="adaptive: K follows acceptance and load, round by round; fixed: num_draft_tokens, or"
         " max_draft_len. adaptive if left out, and fixed with num_draft_tokens.",
     )
+    schedule: Schedule | None = Field(
+        default=None,
+        description="The largest K by the number of requests that run, each from so many on: "
+        "{1: 4, 5: 2, 9: 0} is 4 for up to 4 requests, 2 for 5 to 8, and no drafts for 9 or more.",
+    )
     share: Share | None = Field(
         default=None,
         description="The share of requests that have drafts, 0 to 1, until trtspec rollout changes it; if "
         "left out, all have drafts.",
     )
+
+    @property
+    def largest(self) -> int:
+        """The largest K of the schedule; 0 without one."""
+        return max((self.schedule or {}).values(), default=0)
 
 
 class Engine(Section):
@@ -312,6 +323,7 @@ class Recipe(Section):
             ("serving", "reasoning_parser", None),
             ("serving", "generation_config", "auto"),
             ("speculation", "policy", None),
+            ("speculation", "schedule", None),
             ("speculation", "share", None),
             ("draft", "device", None),
             ("draft", "layers_of_target", None),

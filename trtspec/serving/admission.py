@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trtspec.serving.errors import Busy, TimedOut
 
@@ -33,6 +33,8 @@ class ServingBounds:
     """The longest time that a round waits for its draft."""
     target_timeout_s: float = 120.0
     """A target that has requests and makes no progress for this long is declared lost."""
+    draft_schedule: Mapping[int, int] = field(default_factory=dict)
+    """The largest K from so many running completions on; empty if their number does not bound it."""
 
 
 MAX_PASSED = 8

@@ -89,7 +89,9 @@ class Coordinator:
         self.rollout = Rollout(share, self.stats.rollout)
         self._tokenizer, self._texts = tokenizer, TenantTexts()
         self._num_draft_tokens, self._guides = num_draft_tokens, guides
-        self._policy = AdaptivePolicy(target.limits.max_draft_len) if policy == "adaptive" else None
+        schedule, longest = self._bounds.draft_schedule, target.limits.max_draft_len
+        self._policy = AdaptivePolicy(longest, schedule) if policy == "adaptive" else None
+        self._fixed = Pace(schedule)
         self._num_present = 0
         self._check: asyncio.Handle | None = None
         self._probe: asyncio.Task[None] | None = None
@@ -243,7 +245,7 @@ class Coordinator:
     def _rounds(self, request: CompletionRequest, state: CompletionState) -> Rounds:
         drafter = self._source.drafter(state.text, request.tenant) if self._source else None
         is_adaptive = request.num_draft_tokens is None and "rollout" not in state.undrafted_for
-        pace = self._policy.pace(kind_of(state.sampling)) if self._policy and is_adaptive else Pace()
+        pace = self._policy.pace(kind_of(state.sampling)) if self._policy and is_adaptive else self._fixed
         return Rounds(state, self._target, drafter, pace, self.stats)
 
     async def _send_probe(self, until: float) -> None:

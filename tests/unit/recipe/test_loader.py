@@ -74,7 +74,7 @@ class TestUnknownKeys:
             (
                 "speculation: {zzz: 1}",
                 "speculation.zzz",
-                "known keys here: method, mode, max_draft_len, num_draft_tokens, policy, share",
+                "known keys here: method, mode, max_draft_len, num_draft_tokens, policy, schedule, share",
             ),
         ],
     )

@@ -99,6 +99,8 @@ def _options(choose: Chooser, facts: PlanFacts, inside: InsidePlan | None) -> Bu
     usual, reason = MAX_DRAFT_LEN, "a GPU verifies 8 tokens for free"
     if on_cpu:
         usual, reason = MAX_DRAFT_LEN_CPU, "a CPU verifies a few tokens at the price of one"
+    if largest := choose.loaded.recipe.speculation.largest:
+        usual, reason = largest, "the largest K of speculation.schedule"
     drafts = inside.draft.num_drafted if inside else choose("speculation.max_draft_len", usual, reason)
     batch = choose(
         "engine.max_batch_size", choose.loaded.recipe.engine.max_batch_size, "drafts pay at low load"

@@ -98,11 +98,18 @@ class ServerBackend(Backend):
     def contradictions(self, recipe: Recipe) -> Iterator[Finding]:
         yield from contradictions(recipe, self.lacking, self.layouts)
         yield from passed_on(recipe, self.flags)
+        if recipe.speculation.schedule and (flaw := self.schedule_flaw(recipe)):
+            yield Finding("speculation.schedule", flaw, "remove this line, or what stands against it")
+
+    def schedule_flaw(self, recipe: Recipe) -> str | None:
+        """Returns why the server would not change K by the recipe's schedule; None if it would."""
+        return None
 
     def misfits(self, recipe: Recipe, target: Source) -> Iterator[Finding]:
         speculation = recipe.speculation
         if speculation.method.in_target:
-            yield from self.mtp.check(target, speculation.num_draft_tokens or speculation.max_draft_len)
+            written = speculation.num_draft_tokens or speculation.max_draft_len
+            yield from self.mtp.check(target, written or speculation.largest)
 
     def overrides(self, recipe: Recipe) -> Mapping[str, Any]:
         """Returns the keys of the flag's JSON, and those that stand behind its dots, as vLLM reads them."""

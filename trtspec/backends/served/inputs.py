@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtspec.checkpoint.convert_options import ConvertOptions
@@ -56,6 +57,8 @@ class LaunchInputs:
     enable_chunked_context: bool
     kv_bytes: int | None
     """The bytes of the KV caches where the server cannot choose them itself, on a CPU; None on a GPU."""
+    schedule: Mapping[int, int] = field(default_factory=dict)
+    """The largest K from so many running requests on; empty if their number does not bound it."""
 
     @property
     def image(self) -> str:

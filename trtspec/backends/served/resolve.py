@@ -55,6 +55,7 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
         raise choose.error("speculation.method", f"{found.subject}: {found.problem}", found.repair)
     served = replace(facts.target, source=facts.target.source.overridden(backend.overrides(recipe)))
     length = _num_draft_tokens(choose, facts)
+    schedule = recipe.speculation.schedule and choose("speculation.schedule", None, "")
     engines = {
         Role.TARGET: _target(choose, backend, served, _sizes(choose, backend.num_nodes(choose, length)))
     }
@@ -82,6 +83,7 @@ def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: Ser
         options=target.options,
         enable_chunked_context=target.enable_chunked_context,
         kv_bytes=_kv_bytes(engines, _own_layers(recipe, facts)) if recipe.hardware.gpu == gpus.NONE else None,
+        schedule={least: min(tokens, length) for least, tokens in (schedule or {}).items()},
     )
     launch = _launch(backend, wanted, recipe, facts)
     return Resolved(
@@ -132,7 +134,7 @@ def _sizes(choose: Chooser, nodes: int) -> BuildOptions:
 
 
 def _num_draft_tokens(choose: Chooser, facts: PlanFacts) -> int:
-    """Returns the longest draft, which is K: no server changes it from round to round.
+    """Returns the longest draft, which is K: servers change it from round to round only by a schedule.
 
     Raises RecipeError for more tokens than a head proposes in one step; vLLM would invent the rest.
     """
@@ -141,13 +143,15 @@ def _num_draft_tokens(choose: Chooser, facts: PlanFacts) -> int:
     at_once = facts.head.head.longest if facts.head else None
     own = _own_layers(recipe, facts)
     usual, reason = NUM_DRAFT_TOKENS, "about what the servers' own examples have"
-    if at_once:
+    if recipe.speculation.largest:
+        usual, reason = recipe.speculation.largest, "the largest K of speculation.schedule"
+    elif at_once:
         usual, reason = at_once, "what the head proposes in one step"
     elif own:
         usual, reason = own.count, "a token of each of the target's layers for it"
     length: int = choose(key, most or usual, "max_draft_len, in every round" if most else reason)
     if at_once and length > at_once:
-        wrong = key if recipe.written(key) else "speculation.max_draft_len"
+        wrong = next(filter(recipe.written, (key, "speculation.max_draft_len", "speculation.schedule")))
         problem = f"{length} is more than the {at_once} tokens that the head proposes in one step"
         raise choose.error(wrong, problem, f"at most {at_once}")
     return length

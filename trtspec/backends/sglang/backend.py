@@ -6,6 +6,7 @@ Read in 0.5.23 (`srt/managers/tokenizer_manager.py`, `srt/server_args.py`); the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
@@ -14,8 +15,8 @@ from trtspec.backends.served.backend import ONE_SOURCE, ServerBackend
 from trtspec.backends.served.inputs import LaunchInputs, ServerRelease
 from trtspec.backends.served.rules import MtpSupport
 from trtspec.backends.sglang.flags import FLAGS, LONGER, TOOL
-from trtspec.backends.sglang.launch import arguments
-from trtspec.backends.sglang.tree import misplaced, tree_of
+from trtspec.backends.sglang.launch import ADAPTIVE, ADAPTIVE_FILE, FILE, arguments
+from trtspec.backends.sglang.tree import TOPK, misplaced, tree_of
 from trtspec.base.findings import Finding
 from trtspec.methods.method import AT_ONCE, TRANSLATES
 from trtspec.pipeline.plan.choices import Chooser
@@ -41,6 +42,12 @@ MTP = MtpSupport(
 )
 """The targets with whose own layers it can draft."""
 _ALGORITHMS = "SGLang 0.5.23, sglang/srt/speculative/spec_info.py: SpeculativeAlgorithm"
+
+
+_STATIC = names_in(
+    f"{TOPK} {ADAPTIVE} {ADAPTIVE_FILE} --enable-dp-attention --enable-multi-layer-eagle --enable-pdmux "
+    "--enable-two-batch-overlap"
+)
 
 
 class SglangBackend(ServerBackend):
@@ -93,6 +100,14 @@ class SglangBackend(ServerBackend):
             problem = "SGLang has no drafts beside pipeline ranks"
             yield Finding("target.parallel.pipeline", problem, "write tensor ranks instead")
 
+    def schedule_flaw(self, recipe: Recipe) -> str | None:
+        """Returns what `adaptive_unsupported_reason` of 0.5.23 says, and refuses `mtp`, of several layers."""
+        if recipe.speculation.method.kind not in ("eagle", "eagle3"):
+            return "SGLang changes only the steps of EAGLE's heads by the number of requests"
+        names = (self.flags.syntax.name(word.partition("=")[0]) for word in recipe.engine.extra_args)
+        found = next((name for name in names if name in _STATIC), None)
+        return f"SGLang does not follow it with {found} of engine.extra_args" if found else None
+
     def num_nodes(self, choose: Chooser, longest: int) -> int:
         tree = tree_of(choose.loaded.recipe, self.flags.syntax)
         if tree is None:
@@ -102,6 +117,11 @@ class SglangBackend(ServerBackend):
 
     def arguments(self, wanted: LaunchInputs) -> tuple[str, ...]:
         return arguments(wanted)
+
+    def files(self, wanted: LaunchInputs) -> Mapping[str, str]:
+        # From each number of requests on there is one number of steps to choose from.
+        slots = {str(least): {"candidate_steps": [length]} for least, length in wanted.schedule.items()}
+        return {FILE: json.dumps(slots) + "\n"} if slots else {}
 
     def tools(self) -> tuple[MigrationTool, ...]:
         return (TOOL,)

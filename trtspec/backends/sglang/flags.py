@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trtspec.backends.sglang.launch import METHODS, STEPWISE
+from trtspec.backends.sglang.launch import ADAPTIVE, ADAPTIVE_FILE, METHODS, STEPWISE, TOKENS
 from trtspec.backends.sglang.switches import LISTS, SWITCHES
-from trtspec.backends.sglang.tree import TOKENS, TOPK, tree
+from trtspec.backends.sglang.tree import TOPK, tree
 from trtspec.recipe.gpus import GpuProduct
 from trtspec.recipe.migration.command import Option, Syntax, options
 from trtspec.recipe.migration.config_file import with_config
@@ -83,6 +83,8 @@ _SYNTAX = Syntax(
         "--speculative-draft-model": _MODEL,
         "--speculative-draft": _MODEL,
         "--speculative-algo": _ALGORITHM,
+        "--speculative-dflash-block-size": TOKENS,
+        "--speculative-dspark-block-size": _STEPS,
         "--trust-remote": "--trust-remote-code",
     },
     switches=SWITCHES,
@@ -105,11 +107,9 @@ def read(words: Sequence[str], reading: FlagReading) -> None:
             own[item.name] = item
         elif item.name == _CHUNK and item.value == "-1":
             reading.set("engine.enable_chunked_context", False, item.written)
-        elif item.name == _BREADTH:
+        elif item.name in (_BREADTH, ADAPTIVE, ADAPTIVE_FILE):
             reading.take(item, flags)
             reading.of_drafts.append(item.written)
-        elif item.name == "--speculative-adaptive":
-            drafts.set("speculation.policy", "adaptive", item.written)
         elif key := _OTHERS.get(item.name):
             drafts.convert(item, key)
         else:

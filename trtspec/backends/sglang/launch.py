@@ -19,6 +19,8 @@ METHODS = {
 """SGLang's name of each method (`SpeculativeAlgorithm` in sglang/srt/speculative/spec_info.py)."""
 STEPWISE = ("STANDALONE", "EAGLE", "EAGLE3", "NEXTN")
 """Those that draft a token a step."""
+ADAPTIVE, ADAPTIVE_FILE = "--speculative-adaptive", "--speculative-adaptive-config"
+FILE, TOKENS = "speculative_adaptive.json", "--speculative-num-draft-tokens"
 _UNQUANTIZED = "unquant"
 
 
@@ -54,10 +56,14 @@ def speculation(wanted: LaunchInputs) -> dict[str, Any]:
     algorithm = METHODS[method.kind]
     options: dict[str, Any] = {
         "--speculative-algorithm": algorithm,
-        "--speculative-num-draft-tokens": length + 1,
+        TOKENS: length + 1,
     }
     if algorithm in STEPWISE:
         options |= {"--speculative-num-steps": length, "--speculative-eagle-topk": 1}
+        if wanted.schedule:  # It starts with a number of steps of the file, and changes both numbers.
+            largest = max(wanted.schedule.values())
+            options |= {TOKENS: largest + 1, "--speculative-num-steps": largest, ADAPTIVE: True}
+            options[ADAPTIVE_FILE] = f"{{build}}/{FILE}"
     elif algorithm == "DSPARK":
         options["--speculative-dspark-block-size"] = length
     elif algorithm == "NGRAM":

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trtspec.backends.sglang.launch import METHODS, STEPWISE
+from trtspec.backends.sglang.launch import METHODS, STEPWISE, TOKENS
 from trtspec.base.findings import Finding
 from trtspec.pipeline.plan.choices import Chooser
 from trtspec.recipe.migration.command import Option, Syntax, options
 from trtspec.recipe.migration.reading import is_whole
 from trtspec.recipe.schema import Recipe
 
-TOPK, TOKENS = "--speculative-eagle-topk", "--speculative-num-draft-tokens"
+TOPK = "--speculative-eagle-topk"
 
 
 @dataclass(frozen=True, slots=True)

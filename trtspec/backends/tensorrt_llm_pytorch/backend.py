@@ -51,6 +51,8 @@ def speculation(wanted: LaunchInputs) -> dict[str, Any]:
     if method.in_target:
         return {"decoding_type": METHODS[method.kind], "num_nextn_predict_layers": wanted.num_draft_tokens}
     values: dict[str, Any] = {"decoding_type": METHODS[method.kind], "max_draft_len": wanted.num_draft_tokens}
+    if wanted.schedule:
+        values["draft_len_schedule"] = dict(wanted.schedule)
     if draft is None:
         ngrams = {"max_matching_ngram_size": method.options["prompt_lookup_max"]}
         return {**values, **ngrams, "is_use_oldest": False, "is_public_pool": False}
@@ -127,6 +129,17 @@ class TensorRtLlmPyTorchBackend(ServerBackend):
         "serving.model_name": _ONE_NAME,
         "serving.aliases": _ONE_NAME,
     }
+
+    def schedule_flaw(self, recipe: Recipe) -> str | None:
+        """Returns what 1.2 refuses or ignores. Heads follow one from 1.3 on (NVIDIA/TensorRT-LLM#10860)."""
+        speculation, schedule = recipe.speculation, recipe.speculation.schedule or {}
+        if recipe.engine.release in ("1.0.0", "1.1.0"):
+            return f"TensorRT-LLM has it from 1.2 on, and engine.release is {recipe.engine.release}"
+        if speculation.method.is_head or speculation.method.in_target:
+            return "up to 1.2 TensorRT-LLM changes K only of draft models and n-grams"
+        longest = speculation.num_draft_tokens or speculation.max_draft_len or speculation.largest
+        short = f"TensorRT-LLM begins with the longest draft, which has {longest} tokens"
+        return short if schedule[1] < longest else None
 
     def served_name(self, loaded: LoadedRecipe) -> str:
         location = loaded.locations[Role.TARGET]

@@ -12,11 +12,12 @@ from typing import Any
 
 from trtspec.recipe.migration.command import Option, Syntax, names_in, options
 from trtspec.recipe.migration.config_file import document
-from trtspec.recipe.migration.drafts import LENGTH, METHOD, MODEL, carry, draft_reading
+from trtspec.recipe.migration.drafts import LENGTH, METHOD, MODEL, SCHEDULE, STOP, carry, draft_reading
 from trtspec.recipe.migration.flag_table import FOREIGN_CODE, OF_DEPLOY, FlagKey, FlagTable
 from trtspec.recipe.migration.reading import (
     FlagReading,
     dtype,
+    is_whole,
     kv_cache,
     switch,
     tokens,
@@ -104,6 +105,14 @@ _OF_DRAFTS = {
     "max_verification_set_size": FlagKey("speculation.method.verification_set_size", whole),
 }
 """The keys of `speculative_config`."""
+_SAME_LENGTH = names_in(
+    "allow_advanced_sampling begin_thinking_phase_token eagle3_layers_to_capture eagle3_model_arch "
+    "eagle3_one_model end_thinking_phase_token greedy_sampling is_keep_all is_public_pool is_use_oldest "
+    "load_format mtp_eagle_one_model num_eagle_layers num_medusa_heads posterior_threshold relaxed_delta "
+    "relaxed_topk use_mtp_vanilla use_rejection_sampling use_relaxed_acceptance_for_thinking"
+)
+"""The other keys that say nothing of how much is drafted."""
+_SCHEDULE, _MOST = "speculative_config.draft_len_schedule", "speculative_config.max_concurrency"
 _BACKENDS = {"pytorch": "tensorrt_llm_pytorch", "tensorrt": "tensorrt_llm", "trt": "tensorrt_llm"}
 _SYNTAX = Syntax(
     aliases={
@@ -152,6 +161,14 @@ def _read_file(path: str, reading: FlagReading) -> None:
         option = Option(flag, key, str(value))
         if section == "speculative_config" and name in _OF_DRAFTS:
             drafts.convert(option, _OF_DRAFTS[name])
+        elif key == _SCHEDULE and isinstance(value, dict) and all(type(least) is int for least in value):
+            drafts.set(SCHEDULE, _from(value), flag)
+            if 1 in value:
+                reading.say(flag, "each K is from so many requests on, as in 1.2; in 1.3 it is up to so many")
+        elif key == _MOST and is_whole(str(value)):
+            drafts.set(STOP, int(value) + 1, flag)
+        elif section == "speculative_config" and name not in _SAME_LENGTH:
+            drafts.miss(flag, _NO_KEY)
         elif key == "backend" and str(value) in _BACKENDS:
             reading.set("engine.backend", _BACKENDS[str(value)], flag)
         elif key in _IN_FILE:
@@ -161,10 +178,17 @@ def _read_file(path: str, reading: FlagReading) -> None:
     carry(drafts, reading)
 
 
+def _from(lengths: Mapping[int, int]) -> dict[int, int]:
+    """Returns K by the least number of requests, as 1.2 does; 1.3 has the largest, and 0 beyond the last."""
+    known = dict(sorted(lengths.items()))
+    up_to = zip([1, *(most + 1 for most in known)], [*known.values(), 0], strict=True)
+    return known if 1 in known else dict(up_to)
+
+
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
     """Yields the dotted keys with their values; a null is as good as no key."""
     for key, value in values.items():
-        if isinstance(value, dict) and value:
+        if isinstance(value, dict) and value and f"{before}{key}" != _SCHEDULE:
             yield from _flat(value, f"{before}{key}.")
         elif value is not None:
             yield f"{before}{key}", value

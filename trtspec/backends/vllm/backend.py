@@ -15,7 +15,7 @@ from trtspec.backends.served.backend import ONE_SOURCE, ServerBackend
 from trtspec.backends.served.inputs import LaunchInputs, ServerRelease
 from trtspec.backends.served.rules import MtpSupport
 from trtspec.backends.vllm import triton
-from trtspec.backends.vllm.flags import FLAGS, LONGER, TOOL
+from trtspec.backends.vllm.flags import FLAGS, LONGER, PER_BATCH_SIZE, TOOL
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.methods.method import HETEROGENEOUS, PARALLEL
@@ -101,6 +101,11 @@ class VllmBackend(ServerBackend):
             problem = "gpu is none, and vLLM looks these n-grams up in a kernel of a GPU"
             yield Finding("speculation.method", problem, "write method: ngram")
 
+    def schedule_flaw(self, recipe: Recipe) -> str | None:
+        """Returns that two proposers of vllm/v1/spec_decode, of 0.32.0, assert that K stays the same."""
+        method = recipe.speculation.method.kind
+        return f"vLLM ends where K of {method} changes" if method in ("suffix", "medusa") else None
+
     def doubt(self, gpu: str) -> str | None:
         """Returns a defect on a CPU: vllm-project/vllm#55005, open, and seen in 0.32.0 by `verify`."""
         if gpu != gpus.NONE:
@@ -157,9 +162,16 @@ def speculation(wanted: LaunchInputs) -> dict[str, Any]:
         "quantization": "fp8" if draft and draft.quantize else None,
         HETEROGENEOUS: method.translates or None,
         PARALLEL: method.is_at_once or None,
+        PER_BATCH_SIZE: _ranges(wanted.schedule, wanted.options.max_batch_size) or None,
         **method.options,
     }
     return {key: value for key, value in values.items() if value is not None}
+
+
+def _ranges(schedule: Mapping[int, int], most: int) -> list[tuple[int, int, int]]:
+    """Returns the first and the last number of requests of each K; beyond the last vLLM keeps the last K."""
+    lasts = [*(least - 1 for least in schedule), max(most, *schedule, 1)][1:]
+    return [(first, last, length) for (first, length), last in zip(schedule.items(), lasts, strict=True)]
 
 
 BACKEND = VllmBackend()

@@ -6,6 +6,8 @@ Flags and their values are those of release 0.32 (`vllm/engine/arg_utils.py`, `c
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -16,7 +18,7 @@ from trtspec.methods.table import METHODS
 from trtspec.recipe.gpus import GpuProduct
 from trtspec.recipe.migration.command import OFF, Option, Syntax, names_in, options
 from trtspec.recipe.migration.config_file import with_config
-from trtspec.recipe.migration.drafts import LENGTH, METHOD, MODEL, carry, draft_reading
+from trtspec.recipe.migration.drafts import LENGTH, METHOD, MODEL, SCHEDULE, STOP, carry, draft_reading
 from trtspec.recipe.migration.flag_table import (
     FOREIGN_CODE,
     KEYS_FILE,
@@ -71,8 +73,7 @@ _SET_ELSEWHERE = {
 _BEFORE = names_in(
     "--num-lookahead-slots --speculative-disable-mqa-scorer --disable-logprobs-during-spec-decoding "
     "--spec-decoding-acceptance-method --typical-acceptance-sampler-posterior-threshold "
-    "--typical-acceptance-sampler-posterior-alpha --speculative-max-model-len "
-    "--speculative-disable-by-batch-size --use-v2-block-manager --multi-step-stream-outputs "
+    "--typical-acceptance-sampler-posterior-alpha --use-v2-block-manager --multi-step-stream-outputs "
     "--disable-async-output-proc --disable-log-requests --enable-reasoning --max-seq-len-to-capture --device"
 )
 _LOST = {
@@ -89,11 +90,14 @@ _SPECULATIVE = {
     "--num-speculative-tokens": "num_speculative_tokens",
     "--speculative-draft-tensor-parallel-size": "draft_tensor_parallel_size",
     "--speculative-model-quantization": "quantization",
+    "--speculative-disable-by-batch-size": "disable_by_batch_size",
+    "--speculative-max-model-len": "max_model_len",
     "--ngram-prompt-lookup-max": "prompt_lookup_max",
     "--ngram-prompt-lookup-min": "prompt_lookup_min",
 }
 _LEAST, _MOST = f"{METHOD}.prompt_lookup_min", f"{METHOD}.prompt_lookup_max"
 _DEPTH, _OWN = f"{METHOD}.suffix_decoding_max_tree_depth", "vLLM's default"
+_RANGES = re.compile(r"\[(\s*\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]\s*,?)+\s*\]")
 _NGRAM = ("ngram", "[ngram]")  # Before 0.9 it was a model by this name.
 _MTP = "mtp"  # Also by the name of a family: `qwen3_next_mtp`, `deepseek_mtp` (`MTPModelTypes`).
 _OF_DRAFTS = {
@@ -112,10 +116,16 @@ _OF_DRAFTS = {
     "suffix_decoding_max_spec_factor": FlagKey(f"{METHOD}.suffix_decoding_max_spec_factor", number),
     "suffix_decoding_min_token_prob": FlagKey(f"{METHOD}.suffix_decoding_min_token_prob", number),
 }
-_NOT_OF_DRAFTS = {
-    "disable_by_batch_size": "a recipe has no number of requests from which drafts stop",
-    "max_model_len": "sequences beyond it would have no drafts; engine.max_seq_len counts for both models",
-}
+PER_BATCH_SIZE, _DISABLE = "num_speculative_tokens_per_batch_size", "disable_by_batch_size"
+_LIMIT = {"max_model_len": "sequences beyond it have no drafts; engine.max_seq_len counts for both models"}
+_SAME_LENGTH = names_in(
+    "acceptance_method attention_backend code_revision disable_eagle_block_drop disable_logprobs "
+    "disable_mqa_scorer disable_padded_drafter_batch draft_load_config draft_sample_method "
+    "dspark_draft_topk enforce_eager index_share_for_mtp_iteration moe_backend posterior_alpha "
+    "posterior_threshold rejection_sample_method synthetic_acceptance_length synthetic_acceptance_rate "
+    "synthetic_acceptance_rates tensor_parallel_size use_local_argmax_reduction"
+)
+"""The other keys that say nothing of how much is drafted."""
 _SYNTAX = Syntax(
     aliases={
         "-tp": "--tensor-parallel-size",
@@ -208,8 +218,14 @@ def _draft(option: Option, drafts: FlagReading) -> None:
         drafts.miss(flag, "it is no whole number")
     elif key in _OF_DRAFTS:
         drafts.convert(option, _OF_DRAFTS[key])
+    elif key == _DISABLE and is_whole(text) and int(text) > 1:
+        drafts.set(STOP, int(text), flag)
+    elif key == PER_BATCH_SIZE and _RANGES.fullmatch(text):
+        # A gap between two ranges has the K of the one before.
+        drafts.set(SCHEDULE, {first: length for first, _, length in sorted(json.loads(text))}, flag)
     else:
-        drafts.lose(flag, _NOT_OF_DRAFTS.get(key, "a recipe has no key for it"))
+        tell = drafts.lose if key in _SAME_LENGTH else drafts.miss
+        tell(flag, _LIMIT.get(key, "a recipe has no key for it"))
 
 
 def _num_tokens(gpu: GpuProduct | None) -> int:

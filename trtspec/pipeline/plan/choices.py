@@ -29,7 +29,7 @@ class Choice:
     """One value of the plan, by its key in the recipe."""
 
     key: str
-    value: bool | int | float | str
+    value: Any
     origin: Origin
     reason: str
 

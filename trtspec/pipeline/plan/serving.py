@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 
 from trtspec.pipeline.plan.choices import Choice, Chooser
@@ -113,6 +114,7 @@ def _choose_admission(choose: Chooser, engines: Collection[EnginePlan]) -> Admis
             if limit >= 2 * _DRAFT_TIMEOUT
             else "half the time limit",
         )
+    schedule = choose.loaded.recipe.speculation.schedule and choose("speculation.schedule", None, "")
     target_timeout = choose(
         "serving.target_timeout_microseconds",
         serving.target_timeout_microseconds,
@@ -125,4 +127,5 @@ def _choose_admission(choose: Chooser, engines: Collection[EnginePlan]) -> Admis
         default_timeout_microseconds=limit,
         draft_timeout_microseconds=draft_timeout,
         target_timeout_microseconds=target_timeout,
+        draft_schedule=json.dumps(schedule) if schedule else None,
     )

@@ -111,6 +111,8 @@ class AdmissionParameters:
     """If the target makes no progress for so long, its requests fail."""
     kv_tokens: int | None = None
     """The number of tokens that each KV cache holds; None if only the loaded engines know."""
+    draft_schedule: str | None = None
+    """JSON of the largest K from so many running requests on; None if their number does not bound it."""
 
 
 @dataclass(frozen=True, slots=True)

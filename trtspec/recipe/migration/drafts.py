@@ -7,6 +7,7 @@ from trtspec.recipe.migration.reading import FlagReading
 from trtspec.serving.drafters.source import DRAFT_MODEL
 
 METHOD, MODEL, LENGTH = "speculation.method", "draft.model", "speculation.max_draft_len"
+SCHEDULE, STOP = "speculation.schedule", "the number of requests from which nothing is drafted"
 
 
 def draft_reading(reading: FlagReading) -> FlagReading:
@@ -19,6 +20,13 @@ def carry(drafts: FlagReading, reading: FlagReading) -> None:
     values, origins = drafts.values, drafts.origins
     if not values:
         return
+    longest = values.get(LENGTH)
+    if (stop := values.pop(STOP, None)) and longest:
+        drafts.set(SCHEDULE, {1: longest, stop: 0}, origins[STOP])
+    elif stop:
+        drafts.miss(origins[STOP], "the command says no number of draft tokens for fewer")
+    if SCHEDULE in values and longest:
+        values[SCHEDULE] = {least: min(length, longest) for least, length in values[SCHEDULE].items()}
     model: str = values.get(MODEL, "")
     method: str = values.get(METHOD) or (_by_name(model) if model else "")
     if problem := _problem(method, model):

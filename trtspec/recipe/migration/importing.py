@@ -23,7 +23,13 @@ from trtspec.recipe.migration.tool import MigrationTool, outside, read_prefix, t
 from trtspec.recipe.migration.writing import recipe_text
 
 _DEFAULT_GPU = "h100"
-_SPECULATION = ("speculation.method", "speculation.max_draft_len", "draft", "draft.model")
+_SPECULATION = (
+    "speculation.method",
+    "speculation.max_draft_len",
+    "speculation.schedule",
+    "draft",
+    "draft.model",
+)
 """The keys without which the drafts would differ from those of the command."""
 _BATCH, _TOKENS, _SERVED = "engine.max_batch_size", "engine.max_num_tokens", "serving.model_name"
 _SECRET = re.compile(r"[\x00-\x1f\x7f]")

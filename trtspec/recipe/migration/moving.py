@@ -121,14 +121,15 @@ def _consequences(before: Recipe, after: Recipe) -> Iterator[Change]:
 
 def _lengths(recipe: Recipe) -> str:
     speculation = recipe.speculation
-    longest = speculation.num_draft_tokens or speculation.max_draft_len
+    longest = speculation.num_draft_tokens or speculation.max_draft_len or speculation.largest
     if recipe.drafts_inside:
         own = "a tree" if speculation.method.is_head else "its own n-grams"
         return f"{own} of {longest} in every step" if longest else f"{own} in every step"
     is_built = recipe.runner.builds_engines
     is_fixed = not is_built or speculation.policy == "fixed" or speculation.num_draft_tokens
     if is_fixed:
-        return f"{longest} in every round" if longest else "the default, in every round"
+        when = "at most, by the number of requests" if speculation.schedule else "in every round"
+        return f"{longest} {when}" if longest else "the default, in every round"
     return f"adaptive, up to {longest}" if longest else "adaptive"
 
 

@@ -51,7 +51,7 @@ class FlagReading:
     own_flags: OwnFlags = field(default_factory=dict)
     """The flags of the tool's own parser; none where it was not asked."""
 
-    def set(self, key: str, value: Value | list[str], flag: str) -> None:
+    def set(self, key: str, value: Value | list[str] | dict[int, int], flag: str) -> None:
         """Takes a value for a key; raises TrtspecError for a variable that only a shell knows."""
         if "$" in str(value):
             problem = f"{value!r:.80} is a variable of a shell, which does not run here"

@@ -7,7 +7,7 @@ tokens are those of all sequences. Longer rounds only delay those without a draf
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from operator import truediv
 from typing import Literal
@@ -28,6 +28,12 @@ Policy = Literal["adaptive", "fixed"]
 """The rule that chooses K for requests that name none."""
 
 
+def bounded(longest: int, schedule: Mapping[int, int], load: int) -> int:
+    """Returns `longest`, or the K of `schedule` if that is less: it has K from so many completions on."""
+    lengths = [length for least, length in schedule.items() if least <= load]
+    return min(longest, lengths[-1]) if lengths else longest
+
+
 class Pace:
     """Chooses the lengths of one completion's drafts: the largest in every round, so that it notes nothing.
 
@@ -40,9 +46,12 @@ class Pace:
     burst = 16
     """The number of tokens that the target decodes alone after a choice of 0."""
 
+    def __init__(self, schedule: Mapping[int, int]) -> None:
+        self._schedule = schedule
+
     def choose(self, origin: str, longest: int, load: int, now: float) -> int:
         """Returns K of the next round, 0 to `longest`."""
-        return longest
+        return bounded(longest, self._schedule, load)
 
     def begin(self, length: int, now: float) -> None:
         """Notes the begin of a round with a draft of `length` tokens, or of a burst with 0."""
@@ -124,8 +133,9 @@ class Origin:
         self._stays[size] = max(load, STAYS) - 1
         goodput = list(map(truediv, tokens(), seconds))
         best = goodput.index(max(goodput))
-        if goodput[best] > MARGIN * goodput[self._used.setdefault(size, best)]:
-            self._used[size] = best
+        # At another load of this size the schedule may have had a larger K.
+        used = min(self._used.get(size, best), len(goodput) - 1)
+        self._used[size] = best if goodput[best] > MARGIN * goodput[used] else used
         self._pays = self._used[size] > 0
         return self._used[size]
 
@@ -140,11 +150,11 @@ class Origin:
 class AdaptivePolicy:
     """Chooses K from the statistics of all completions; `longest` is the target's `max_draft_len`.
 
-    A load is the number of running completions; `size_of` is its class.
+    A load is the number of running completions; `size_of` is its class. `schedule` bounds K by it.
     """
 
-    def __init__(self, longest: int) -> None:
-        self.longest = longest
+    def __init__(self, longest: int, schedule: Mapping[int, int]) -> None:
+        self.longest, self.schedule = longest, schedule
         self._costs: dict[int, RoundCostModel] = {}
         self._origins: dict[str, Origin] = {}
         self.ensemble = Ensemble()
@@ -170,6 +180,7 @@ class AdaptivePace(Pace):
     """Chooses the lengths of one completion's drafts; `now` is in seconds of any one clock."""
 
     def __init__(self, policy: AdaptivePolicy, kind: int) -> None:
+        super().__init__(policy.schedule)
         self._policy, self._ensemble, self._kind = policy, policy.ensemble, kind
         self._own: dict[str, AcceptanceCounter] = {}
         self._length, self._before = 0, 0
@@ -186,19 +197,19 @@ class AdaptivePace(Pace):
         known = self._policy.origin(origin)
         self._costs = costs = self._policy.costs(load)
         self._probes = trials = known.probes(size)
-        own, longest_of_all = self._acceptance(origin), self._policy.longest
+        own, most = self._acceptance(origin), bounded(self._policy.longest, self._schedule, load)
         share, of_all = self._ensemble.share(load), known.acceptance(self._kind, load, now)
-        tokens = partial(expected_tokens, own, of_all, longest_of_all, load, share)
-        seconds = costs.seconds(origin)
-        length = known.best(load, tokens, seconds) if seconds else known.first(size)
+        tokens = partial(expected_tokens, own, of_all, most, load, share)
+        seconds = costs.seconds(origin)[: most + 1]
+        length = min(known.best(load, tokens, seconds) if seconds else known.first(size), most)
         costs.use(origin, length)
         # The first round is not measured, and while bursts run K cannot change for all.
         may_begin = not self._is_first and not self._ensemble.is_led
         outlook = LoadOutlook(length, tokens, seconds, partial(costs.doubt, origin), share)
         worked = self._ensemble.worked(now)
-        probe = trials.take(load, may_begin, worked, outlook)
+        probe = trials.take(load, may_begin, worked, outlook) if most else None
         usual = BURST_OF_MANY if size >= MANY else BURST
-        number, length = (usual, length) if probe is None else (probes.BURST, probe)
+        number, length = (usual, length) if probe is None else (probes.BURST, min(probe, most))
         if not length:
             # After its prompt a completion joins the bursts of the others, which went on meanwhile.
             is_late = self._is_first and load > 1

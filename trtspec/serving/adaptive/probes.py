@@ -81,7 +81,7 @@ class ProbePolicy:
         idle seconds, which would be saved up for probes.
         """
         if not self._left:
-            if self._began is not None and outlook.seconds:
+            if self._began is not None and self._length < len(outlook.seconds):
                 self._delay_next(now - self._began, now, outlook)
             if self._gap:
                 self._gap -= 1

@@ -126,6 +126,7 @@ def _bounds(parameters: Parameters, engines: Sequence[Executor]) -> ServingBound
         default_timeout_s=parameters.seconds("default_timeout_microseconds", usual.default_timeout_s),
         draft_timeout_s=parameters.seconds("draft_timeout_microseconds", usual.draft_timeout_s),
         target_timeout_s=parameters.seconds("target_timeout_microseconds", usual.target_timeout_s),
+        draft_schedule=parameters.schedule("draft_schedule"),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -68,6 +69,14 @@ class Parameters:
             return read_choices(self.text(key))
         except ValueError:
             raise _wrong(key, self.text(key), "not a tree, such as {0}, {1}, {0, 0}") from None
+
+    def schedule(self, key: str) -> dict[int, int]:
+        """Returns K from so many completions on; nothing without the key."""
+        text = self.text(key) if key in self.values else "{}"
+        try:
+            return {int(least): int(length) for least, length in json.loads(text).items()}
+        except (AttributeError, TypeError, ValueError):
+            raise _wrong(key, text, 'not a schedule, such as {"1": 4, "9": 0}') from None
 
     def fraction(self, key: str) -> float:
         """Returns a number above 0 and below 1, as `KvCacheConfig` demands."""

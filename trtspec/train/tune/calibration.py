@@ -125,7 +125,7 @@ class CostMeasurement:
             )
             state = begin(request, limits, self._tokenizer)
             drafter = drafting(state.text) if drafting else None
-            rounds = Rounds(state, self._target, drafter, Pace(), self._stats)
+            rounds = Rounds(state, self._target, drafter, Pace({}), self._stats)
             async with aclosing(rounds.run(math.inf)) as deltas:
                 async for _ in deltas:
                     times[index].append(clock())

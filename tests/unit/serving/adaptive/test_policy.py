@@ -135,7 +135,7 @@ def check(
 
 def runs(pair: Pair, acceptances: tuple[float, ...], machine: Machine, dice: random.Random) -> list[float]:
     """What the adaptive policy has of the best fixed length in each phase, one after the other."""
-    policy, now, shares = AdaptivePolicy(LONGEST), 0.0, []
+    policy, now, shares = AdaptivePolicy(LONGEST, {}), 0.0, []
     for acceptance in acceptances:
         best = max(fixed(pair, acceptance, length) for length in range(LONGEST + 1))
         shares.append(adaptive(policy, pair, acceptance, now, machine, dice) / best)
@@ -143,10 +143,38 @@ def runs(pair: Pair, acceptances: tuple[float, ...], machine: Machine, dice: ran
     return shares
 
 
+@pytest.mark.parametrize(
+    ("pair", "acceptance", "most"),
+    [
+        (Pair(0.0006), 0.9, 2),
+        (Pair(0.0006), 0.9, 1),
+        # A draft pays here, but only one longer than is allowed.
+        (Pair(0.0001, verification_s=0.0085, row_s=0.0001), 0.95, 1),
+    ],
+)
+def test_it_finds_the_best_k_of_those_that_the_schedule_allows(
+    pair: Pair, acceptance: float, most: int
+) -> None:
+    assert max(range(LONGEST + 1), key=partial(fixed, pair, acceptance)) > most
+    best = max(fixed(pair, acceptance, length) for length in range(most + 1))
+    found = [
+        adaptive(
+            AdaptivePolicy(LONGEST, {1: most}),
+            pair,
+            acceptance,
+            0.0,
+            Machine(seed, *QUIET),
+            random.Random(seed),
+        )
+        for seed in range(3)
+    ]
+    assert sum(found) / len(found) >= BAR * best
+
+
 def test_texts_by_turns_greedy_and_hot_have_the_length_of_their_kind() -> None:
     """What a kind has shown is known when its next text begins, whatever came between them."""
     pair, kinds = Pair(0.0006), {0: 0.75, kind_of(SamplingConfig(temperature=2.0)): 0.1}
-    policy, machine, dice = AdaptivePolicy(LONGEST), Machine(0, *QUIET), random.Random(0)
+    policy, machine, dice = AdaptivePolicy(LONGEST, {}), Machine(0, *QUIET), random.Random(0)
     took = dict.fromkeys(kinds, 0.0)
     for turn in range(100):
         for kind, acceptance in kinds.items():
@@ -159,7 +187,7 @@ def test_texts_by_turns_greedy_and_hot_have_the_length_of_their_kind() -> None:
 
 def test_a_text_may_differ_from_the_others() -> None:
     """The own acceptance outweighs that of all after some rounds: right texts among wrong ones get drafts."""
-    policy = AdaptivePolicy(LONGEST)
+    policy = AdaptivePolicy(LONGEST, {})
     right, wrong = policy.pace(), policy.pace()
     try_all(policy.costs(2))
     for pace, accepted in (right, 4), (wrong, 0):
@@ -172,13 +200,16 @@ def test_a_text_may_differ_from_the_others() -> None:
     assert lengths[1] == 0
 
 
-def test_it_never_asks_for_more_than_there_is_room_for() -> None:
-    policy, dice = AdaptivePolicy(LONGEST), random.Random(2)
+@pytest.mark.parametrize("schedule", [{}, {1: 8, 4: 2, 9: 0}, {1: 1, 4: 7}], ids=["none", "falls", "rises"])
+def test_it_never_asks_for_more_than_there_is_room_for(schedule: dict[int, int]) -> None:
+    """Loads of 3 to 5, and of 6 to 11, are one size for the estimates, and not for the schedule."""
+    policy, dice = AdaptivePolicy(LONGEST, schedule), random.Random(2)
     pace, now = policy.pace(), 0.0
-    for _ in range(2000):
-        longest, load = dice.randint(1, LONGEST), dice.choice((1, 2, 5, 64))
+    for _ in range(8000):
+        longest, load = dice.randint(1, LONGEST), dice.choice((1, 2, 3, 4, 5, 8, 9, 64))
         length = pace.choose("engine", longest, load, now)
         assert 0 <= length <= longest
+        assert length <= [LONGEST, *(most for least, most in schedule.items() if least <= load)][-1]
         pace.begin(length, now)
         now += dice.random() / 50
         if length:
@@ -194,7 +225,7 @@ def test_it_never_asks_for_more_than_there_is_room_for() -> None:
 
 def test_tokens_beside_drafts_of_others_say_nothing_of_the_target_alone() -> None:
     """Of a burst those count that came while all were alone."""
-    policy = AdaptivePolicy(LONGEST)
+    policy = AdaptivePolicy(LONGEST, {})
     costs = policy.costs(2)
     alone, drafting = policy.pace(), policy.pace()
     for pace in (alone, drafting):  # The first of a text tells nothing.
@@ -224,7 +255,7 @@ def test_tokens_beside_drafts_of_others_say_nothing_of_the_target_alone() -> Non
 
 def test_texts_without_a_draft_do_not_hide_what_rounds_take() -> None:
     """Drafts in vain beside a text that has none are given up, which takes knowing what they cost."""
-    policy = AdaptivePolicy(LONGEST)
+    policy = AdaptivePolicy(LONGEST, {})
     drafting, silent, now = policy.pace(), policy.pace(), 0.0
     tokens_alone, rounds = 0, 0
     for _ in range(500):
@@ -253,7 +284,7 @@ def test_texts_without_a_draft_do_not_hide_what_rounds_take() -> None:
 @pytest.mark.parametrize(("offered", "load"), [(1, 1), (2, 1), (1, 8)])
 def test_drafts_that_are_shorter_than_what_was_chosen_are_learned_too(offered: int, load: int) -> None:
     """None of them is ever right, and a round takes three times a token."""
-    policy, now, rounds, tokens = AdaptivePolicy(LONGEST), 1.0, 0, 0
+    policy, now, rounds, tokens = AdaptivePolicy(LONGEST, {}), 1.0, 0, 0
     paces = [policy.pace() for _ in range(load)]
     for _ in range(6000 // load):
         lengths = [pace.choose("lookup", offered, load, now) for pace in paces]
@@ -276,7 +307,7 @@ def test_drafts_that_are_shorter_than_what_was_chosen_are_learned_too(offered: i
 
 
 def test_an_end_token_that_is_none_of_the_text_is_no_step_back() -> None:
-    policy, now = AdaptivePolicy(LONGEST), 1.0
+    policy, now = AdaptivePolicy(LONGEST, {}), 1.0
     for _ in range(200):
         pace = policy.pace()
         pace.begin(0, now)
@@ -300,7 +331,7 @@ def test_a_probe_that_waited_for_drafts_has_lost_nothing_by_that() -> None:
 
 
 def test_behind_its_prompt_a_completion_joins_the_bursts_of_the_others() -> None:
-    policy = AdaptivePolicy(LONGEST)
+    policy = AdaptivePolicy(LONGEST, {})
     costs = policy.costs(2)
     costs.use("engine", 0)
     for _ in range(2 * WINDOW):
@@ -331,7 +362,7 @@ def test_a_server_that_is_short_of_one_completion_is_as_busy_as_a_full_one() -> 
 
 
 def test_a_round_in_which_the_load_changed_tells_nothing() -> None:
-    policy = AdaptivePolicy(LONGEST)
+    policy = AdaptivePolicy(LONGEST, {})
     pace = policy.pace()
     for load in (1, 64):
         pace.choose("engine", LONGEST, 1, 0.0)
@@ -342,7 +373,7 @@ def test_a_round_in_which_the_load_changed_tells_nothing() -> None:
 
 
 def test_where_no_draft_pays_another_load_begins_without_one() -> None:
-    policy = AdaptivePolicy(LONGEST)
+    policy = AdaptivePolicy(LONGEST, {})
     costs = policy.costs(1)
     assert policy.pace().choose("engine", LONGEST, 64, 0.0) > 0
     costs.use("engine", 4)
