@@ -30,7 +30,7 @@ Policy = Literal["adaptive", "fixed"]
 
 def bounded(longest: int, schedule: Mapping[int, int], load: int) -> int:
     """Returns `longest`, or the K of `schedule` if that is less: it has K from so many completions on."""
-    lengths = [length for least, length in schedule.items() if least <= load]
+    lengths = [length for least, length in schedule.items() if least <= load] if schedule else ()
     return min(longest, lengths[-1]) if lengths else longest
 
 

@@ -198,3 +198,13 @@ def test_the_copy_wins_over_an_installed_trtspec(model: Path, cwd: Path) -> None
 
 def _contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("schedule", [None, '{"1": 4, "5": 2, "9": 0}'])
+def test_the_bound_of_k_by_load_is_told_where_there_is_one(schedule: str | None) -> None:
+    admission = AdmissionParameters(16, 256, 300, 600, 5, 120, draft_schedule=schedule)
+    config = text_format.Parse(config_text(RepositorySpec(admission=admission)), pb.ModelConfig())
+    found = {key: value.string_value for key, value in config.parameters.items()}
+    assert ("draft_schedule" in found) == (schedule is not None)
+    read = Parameters(found, Path()).schedule("draft_schedule")
+    assert read == ({1: 4, 5: 2, 9: 0} if schedule else {})

@@ -41,6 +41,12 @@ def test_what_is_not_a_number_is_named(text: str) -> None:
         load({"engine_backend": "torch", "num_draft_tokens": text}, Path())
 
 
+@pytest.mark.parametrize("text", ["4", "[4]", '{"few": 4}', '{"1": null}', "{1: 4}"])
+def test_what_is_no_schedule_is_named(text: str) -> None:
+    with pytest.raises(EngineLoadError, match=r"draft_schedule: .* is not a schedule, such as"):
+        Parameters({"draft_schedule": text}, Path()).schedule("draft_schedule")
+
+
 @pytest.mark.parametrize(
     ("method", "problem"),
     [
