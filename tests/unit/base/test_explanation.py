@@ -35,7 +35,10 @@ def test_known_errors_name_the_thing_and_the_repair() -> None:
     assert explain(TensorError("m.safetensors", "is truncated", "again")) == Explanation(
         "m.safetensors: is truncated", "again"
     )
-    assert explain(PairError("pair", "does not fit")) == Explanation("pair: does not fit", None)
+    unequal = PairError("pair", [Finding("vocabulary", "differs", repair="another draft")])
+    assert explain(unequal) == Explanation(
+        "pair: the models do not fit: vocabulary: differs", "another draft"
+    )
 
 
 def test_a_step_that_left_a_log_says_where() -> None:
@@ -82,9 +85,6 @@ def test_every_exception_of_trtspec_is_explained() -> None:
     ]
     assert len(kinds) >= 8
     for kind in kinds:
-        error = (
-            RecipeError("r", [Finding("k", "p", line=1)])
-            if kind is RecipeError
-            else kind("thing", "problem", "repair")
-        )
+        has_findings = kind in (RecipeError, PairError)
+        error = kind("r", [Finding("k", "p", line=1)]) if has_findings else kind("thing", "problem", "repair")
         assert explain(error) is not None

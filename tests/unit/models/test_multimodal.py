@@ -31,8 +31,10 @@ from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.models.families import family_of
 from trtspec.models.multimodal import DEFAULTS, HOLDERS
 from trtspec.models.source import read_source
+from trtspec.pipeline.build.plan import PlanRequest
+from trtspec.pipeline.build.preflight import look_here
 from trtspec.pipeline.inspection.folder import inspect
-from trtspec.pipeline.inspection.pair import inspect_pair
+from trtspec.pipeline.machine.host import Host
 from trtspec.recipe.loader import load
 from trtspec.train.distill.model import write
 
@@ -251,7 +253,10 @@ def test_other_multimodal_models_are_told_as_that(
 
     edit(folder, change)
     said = set()
-    for command in (lambda: trtspec.plan(pair_recipe), lambda: inspect_pair(load(pair_recipe))):
+    for command in (
+        lambda: trtspec.plan(pair_recipe),
+        lambda: look_here(load(pair_recipe), Host({}), PlanRequest()),
+    ):
         with pytest.raises(
             ModelError, match=f"{kind} is multimodal, with .*; trtspec builds engines of"
         ) as caught:

@@ -54,7 +54,7 @@ def inspect_planned(resolved: Resolved, facts: PlanFacts) -> PairReport:
     unread = {role: model.not_read for role, model in facts.models.items() if model.not_read}
     sources = {role: model.source for role, model in facts.models.items() if role not in unread}
     unseen = {role: f"{error.subject} {error.problem}" for role, error in unread.items()}
-    head, longest = facts.head and facts.head.head, resolved.target.options.max_seq_len
+    head, longest = facts.head.head if facts.head else None, resolved.target.options.max_seq_len
     return inspect_pair(resolved.loaded, sources, unseen, head, longest)
 
 

@@ -13,8 +13,10 @@ from transformers import AutoConfig
 import trtspec
 from trtspec.base.errors import ModelError
 from trtspec.models.source import TIED, UNTIED, read_source
+from trtspec.pipeline.build.plan import PlanRequest
+from trtspec.pipeline.build.preflight import look_here
 from trtspec.pipeline.inspection.folder import inspect
-from trtspec.pipeline.inspection.pair import inspect_pair
+from trtspec.pipeline.machine.host import Host
 from trtspec.recipe.loader import load
 
 
@@ -79,7 +81,7 @@ def test_plan_check_inspect_and_build_say_the_same(
     for command in (
         lambda: trtspec.plan(pair_recipe),
         lambda: trtspec.build(pair_recipe, output=pair_recipe.parent / "out"),
-        lambda: inspect_pair(load(pair_recipe)),
+        lambda: look_here(load(pair_recipe), Host({}), PlanRequest()),
         lambda: read_source(folder),
     ):
         with pytest.raises(ModelError) as caught:
@@ -100,7 +102,7 @@ def test_a_file_of_llama_cpp_is_told_as_one(pair_recipe: Path) -> None:
     pair_recipe.write_text(pair_recipe.read_text().replace("./target", "./model.gguf"))
     for command in (
         lambda: trtspec.plan(pair_recipe),
-        lambda: inspect_pair(load(pair_recipe)),
+        lambda: look_here(load(pair_recipe), Host({}), PlanRequest()),
         lambda: inspect(str(pair_recipe.parent / "model.gguf")),
     ):
         with pytest.raises(ModelError, match=r"holds its weights as GGUF \(model.gguf\)"):
