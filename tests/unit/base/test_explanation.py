@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,7 +79,7 @@ def test_anything_else_is_a_defect(error: Exception) -> None:
 
 
 def test_every_exception_of_trtspec_is_explained() -> None:
-    kinds = [
+    kinds: list[Any] = [
         kind
         for kind in vars(errors).values()
         if isinstance(kind, type) and issubclass(kind, errors.TrtspecError)
