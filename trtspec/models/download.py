@@ -23,7 +23,8 @@ from trtspec.models.hub import COMMIT, explained
 from trtspec.models.tensors import INDEX, SINGLE, read_index, read_tensors
 
 _CONFIGS = ("*.json", "*.jinja")
-_ELSEWHERE = "*/*"  # folders hold other formats of the same model: original/, onnx/, gguf/
+# Folders hold other formats of the same model: original/, onnx/, gguf/; not additional_chat_templates/.
+_ELSEWHERE = ["[!a]*/*", "a[!d]*/*", "ad[!d]*/*"]
 _INTERVAL_S = 0.5
 
 

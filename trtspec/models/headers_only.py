@@ -23,6 +23,7 @@ from trtspec.base.locks import locked
 from trtspec.base.progress import Progress
 from trtspec.base.threads import in_threads
 from trtspec.models.source import Source
+from trtspec.models.tokenizer import copy_tokenizer
 
 _DIGESTS = ".sha256.json"
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -48,6 +49,7 @@ def fetch_headers(repo_id: str, snapshot: Path, weights: Sequence[Any], watch: P
         for file in snapshot.iterdir():
             if file.is_file():
                 (new / file.name).write_bytes(file.read_bytes())
+        copy_tokenizer(snapshot, new)
         (new / _DIGESTS).write_text(json.dumps({file.path: file.lfs.sha256 for file in weights}))
         with watch(f"read the headers of {repo_id}", None) as advance:
             in_threads(partial(_outline, repo_id, new), [file.path for file in weights], advance, _THREADS)

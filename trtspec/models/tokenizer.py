@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,11 @@ TOKENIZER_FILES = (
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
+    "chat_template.json",
 )
-"""The files of a tokenizer on the Hub."""
+"""The files of a tokenizer on the Hub, besides those of `MORE_TEMPLATES`."""
+MORE_TEMPLATES = "additional_chat_templates"
+"""The folder of a tokenizer's named chat templates, a file of Jinja each."""
 
 _STAGES = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _NAMED = ("bos_token", "eos_token", "pad_token")
@@ -54,7 +59,8 @@ class TokenizerTraits:
     """The rules of the model itself as canonical JSON, equal exactly if the settings are."""
     named: Mapping[str, int | None]
     """The ids of the bos, eos and pad tokens that `tokenizer_config.json` names."""
-    chat_template: str | None
+    chat_templates: Mapping[str, str]
+    """By name; empty without one."""
 
     @property
     def size(self) -> int:
@@ -105,6 +111,9 @@ def read_tokenizer(folder: Path) -> TokenizerTraits:
         raise ModelError(file, problem, "download the file again") from None
     config = folder / "tokenizer_config.json"
     settings = read_json(config) if config.is_file() else {}
+    templates: Mapping[str, str] = {}
+    with suppress(ValueError):  # A server with such a one answers no chats, and serves everything else.
+        templates = chat_templates(folder, settings)
     ids = {**vocabulary, **{token.content: token_id for token_id, token in added.items()}}
     return TokenizerTraits(
         file=file,
@@ -114,8 +123,42 @@ def read_tokenizer(folder: Path) -> TokenizerTraits:
         stages={stage: _canonical(content.get(stage)) for stage in _STAGES},
         merges=merges,
         named={name: ids.get(_content(settings.get(name))) for name in _NAMED},
-        chat_template=_chat_template(folder, settings),
+        chat_templates=templates,
     )
+
+
+def tokenizer_files(folder: Path) -> list[str]:
+    """Returns which files of a tokenizer a model's folder has, as paths in it."""
+    more = sorted(f"{MORE_TEMPLATES}/{file.name}" for file in (folder / MORE_TEMPLATES).glob("*.jinja"))
+    return [name for name in (*TOKENIZER_FILES, *more) if (folder / name).is_file()]
+
+
+def copy_tokenizer(source: Path, folder: Path) -> None:
+    """Copies the files of a tokenizer from one model's folder into another."""
+    for name in tokenizer_files(source):
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(source / name, folder / name)
+
+
+def chat_templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns a tokenizer's chat templates by their names, as transformers does; the usual one is `default`.
+
+    Files of Jinja count before `tokenizer_config.json`, whose content is `settings`, and a processor's
+    `chat_template.json` is last. Raises ValueError for templates that cannot be read.
+    """
+    if files := [folder / name for name in tokenizer_files(folder) if name.endswith(".jinja")]:
+        read = {file.stem: file.read_text(encoding="utf-8") for file in files}
+        return {("default" if name == "chat_template" else name): text for name, text in read.items()}
+    found, beside = settings.get("chat_template"), folder / "chat_template.json"
+    try:
+        if found is None and beside.is_file():
+            found = json.loads(beside.read_text(encoding="utf-8"))["chat_template"]
+        named = (
+            {one["name"]: one["template"] for one in found} if isinstance(found, list) else {"default": found}
+        )
+    except (KeyError, TypeError):
+        raise ValueError("chat_template is no text, and no list of templates with names") from None
+    return {name: text for name, text in named.items() if isinstance(text, str)}
 
 
 def _vocabulary(model: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
@@ -165,14 +208,6 @@ def _content(token: Any) -> str:
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else ""
-
-
-def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8", errors="replace")
-    template = settings.get("chat_template")
-    return None if template is None else template if isinstance(template, str) else _canonical(template)
 
 
 def _merges(model: Mapping[str, Any]) -> str:

@@ -183,8 +183,8 @@ def _cutting(target: TokenizerTraits, draft: TokenizerTraits) -> Iterator[Findin
         if target.stages[stage] != draft.stages[stage]:
             unseen = stage == "decoder"
             yield note(stage, "its settings differ", effect="the target's is used" if unseen else effect)
-    if target.chat_template != draft.chat_template:
-        missing = [who for who, side in (("target", target), ("draft", draft)) if side.chat_template is None]
+    if target.chat_templates != draft.chat_templates:
+        missing = [who for who, side in (("target", target), ("draft", draft)) if not side.chat_templates]
         difference = f"the {missing[0]} has none" if missing else "the templates differ"
         yield note("chat template", difference, effect="the target's is used")
 

@@ -43,6 +43,8 @@ def hub(llama_folder: Callable[..., Path]) -> Iterator[Hub]:
     (folder / "consolidated.safetensors").write_bytes(b"the same weights under other names")
     (folder / "original").mkdir()
     (folder / "original" / "params.json").write_text("{}")
+    (folder / "adapter").mkdir()
+    (folder / "adapter" / "config.json").write_text("{}")
     with Hub(folder) as server:
         yield server
 
@@ -76,10 +78,17 @@ def test_a_snapshot_has_what_a_build_needs_and_nothing_that_runs(hub: Hub, fetch
     folder = Path(fetch("owner/model"))
     assert folder.name == COMMIT
     names = {path.name for path in folder.iterdir()}
-    left = {"pytorch_model.bin", "modeling.py", "consolidated.safetensors", "original"}
+    left = {"pytorch_model.bin", "modeling.py", "consolidated.safetensors", "original", "adapter"}
     assert names == {path.name for path in hub.folder.iterdir()} - left
     assert all((folder / name).read_bytes() == (hub.folder / name).read_bytes() for name in names)
     assert fetch("owner/model", "v1") == str(folder)
+
+
+def test_a_snapshot_has_the_templates_that_are_in_a_folder(hub: Hub, fetch: Callable[..., str]) -> None:
+    template = Path("additional_chat_templates", "tool_use.jinja")
+    (hub.folder / template).parent.mkdir()
+    (hub.folder / template).write_text("{{ tools }}")
+    assert (Path(fetch("owner/model")) / template).read_text() == "{{ tools }}"
 
 
 def test_shards_are_those_that_the_index_names(hub: Hub, fetch: Callable[..., str]) -> None:

@@ -79,9 +79,11 @@ def test_named_tokens_and_chat_template(tmp_path: Path, byte_level: Callable[...
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": "inline"}))
     read = read_tokenizer(folder)
     assert read.named == {"bos_token": 0, "eos_token": 1, "pad_token": None}
-    assert read.chat_template == "inline"
+    assert read.chat_templates == {"default": "inline"}
     (folder / "chat_template.jinja").write_text("file")
-    assert read_tokenizer(folder).chat_template == "file"
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("tools")
+    assert read_tokenizer(folder).chat_templates == {"default": "file", "tool_use": "tools"}
 
 
 def test_merges_are_equal_in_both_ways_of_writing_them(

@@ -12,10 +12,10 @@ from trtspec.checkpoint.reader import Reader
 from trtspec.checkpoint.writer import SafetensorsFile, TensorEntry
 from trtspec.models.source import Source
 from trtspec.models.tensors import SINGLE, Tensor
-from trtspec.models.tokenizer import TOKENIZER_FILES
+from trtspec.models.tokenizer import copy_tokenizer
 
 _CHUNK = 16 << 20
-_COPIED = (*TOKENIZER_FILES, "generation_config.json", "hf_quant_config.json")
+_COPIED = ("generation_config.json", "hf_quant_config.json")
 
 
 def write_model(source: Source, folder: Path) -> None:
@@ -30,6 +30,7 @@ def write_model(source: Source, folder: Path) -> None:
     made.mkdir(parents=True)
     (made / "config.json").write_text(json.dumps(source.config.content, indent=2) + "\n", encoding="utf-8")
     _copy_weights(source.tensors, made / SINGLE)
+    copy_tokenizer(source.folder, made)
     for name in _COPIED:
         if (source.folder / name).is_file():
             shutil.copyfile(source.folder / name, made / name)

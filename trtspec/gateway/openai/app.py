@@ -178,20 +178,22 @@ class _Routes:
             self._check_model(said.model)
             wanted = with_defaults(as_request(said), self._texts.sampling)
             # A chat that waits for the template takes as much memory as its body.
-            renderer, prompt = await self._prompt(request, wanted)
+            template, prompt = await self._prompt(request, wanted)
         parser = self._texts.card.reasoning_parser
-        return said, chat(wanted, prompt, renderer.source, tenant, self._texts.tokenizer, parser)
+        return said, chat(wanted, prompt, template, tenant, self._texts.tokenizer, parser)
 
-    async def _prompt(self, request: Request, wanted: ChatRequest) -> tuple[Renderer, str]:
+    async def _prompt(self, request: Request, wanted: ChatRequest) -> tuple[str, str]:
+        """Returns the template of a chat, and the prompt that it makes."""
         renderer = self._renderer
         if renderer is None:
             raise ApiError(400, _NO_TEMPLATE + self._texts.problem, "messages")
         tools = template_tools(wanted)
-        if tools and "tools" not in renderer.source:
+        template = renderer.template.of(tools)
+        if tools and "tools" not in template:
             raise ApiError(400, "this model's chat template takes no tools", "tools")
-        values = template_values(wanted, renderer.source)
+        values = template_values(wanted, template)
         rendering = renderer.render(template_messages(wanted), tools, values)
-        return renderer, continued(await unless_left(request.receive, rendering), wanted)
+        return template, continued(await unless_left(request.receive, rendering), wanted)
 
     async def completions(self, request: Request) -> Response:
         tenant = self._tenant(request)
@@ -209,7 +211,7 @@ class _Routes:
             tokenizer = self._tokenizer(said.model)
             prompt = said.prompt
             if prompt is None:
-                _, prompt = await self._prompt(request, said.chat)
+                _, prompt = await self._prompt(request, with_tools(said.chat))
             longest = self._texts.card.max_model_len
             return await asyncio.to_thread(_tokenized, tokenizer, said, prompt, longest)
 

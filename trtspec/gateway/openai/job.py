@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from trtspec.gateway.openai.errors import ApiError
-from trtspec.gateway.openai.parsed import read_json
+from trtspec.gateway.openai.parsed import is_json
 from trtspec.gateway.openai.readers import NO_PARSER, Reading, reading
 from trtspec.gateway.openai.schema import ChatRequest, CompletionBody, NamedTool, SharedBody
 from trtspec.gateway.openai.tools import ForcedArguments, ForcedCalls, forced_schema
@@ -18,6 +18,11 @@ from trtspec.serving.tokenizer import Tokenizer
 
 _ENDLESS = 2**31 - 1
 _USUAL_VERBOSITY = "medium"
+# The model has inputs of these names; what is 0 or empty asks for nothing.
+_AS_THEY_ARE = (
+    *("presence_penalty", "frequency_penalty", "min_p", "min_tokens"),
+    *("bad_words", "stop_token_ids", "include_stop_str_in_output"),
+)
 # Its blank shows whether the template keeps those at the end of a message.
 _LAST_END = "END-OF-THE-LAST-MESSAGE "
 
@@ -128,7 +133,8 @@ def continued(prompt: str, body: ChatRequest) -> str:
     """
     if not body.continue_final_message:
         return prompt
-    text = str(template_messages(body)[-1]["content"]).removesuffix(_LAST_END).strip()
+    said = template_messages(body)[-1]["content"]
+    text = (said[-1]["text"] if isinstance(said, list) else said).removesuffix(_LAST_END).strip()
     begun, _, rest = prompt.rpartition(_LAST_END.rstrip())
     if not text or not begun.rstrip().endswith(text):
         message = "the chat template changes the last message, so it cannot be continued"
@@ -137,21 +143,22 @@ def continued(prompt: str, body: ChatRequest) -> str:
 
 
 def template_messages(body: ChatRequest) -> list[dict[str, Any]]:
-    """Returns the messages as chat templates read them.
+    """Returns the messages as they are fitted to a chat template (`rendering.py`).
 
-    Content is text, and a call's arguments are what their JSON says; a developer is the system to templates.
-    The last one ends in a mark if the answer is to continue it.
+    Content is text, a list of several texts, or None, and a call's arguments are JSON. A developer is the
+    system to templates, and a refusal is what an assistant said. The last message ends in a mark if the
+    answer is to continue it.
     """
     messages = []
     for number, said in enumerate(body.messages):
-        parts = said.content if isinstance(said.content, list) else []
-        text = "".join(part.text for part in parts) if parts else said.content or ""
+        content = said.content or said.refusal
+        if isinstance(content, list):
+            parts = [{"type": "text", "text": part.text} for part in content]
+            content = parts if len(parts) > 1 else parts[0]["text"]
         role = "system" if said.role == "developer" else said.role
-        message: dict[str, Any] = {"role": role, "content": text}
-        if said.name is not None:
-            message["name"] = said.name
-        if said.tool_call_id is not None:
-            message["tool_call_id"] = said.tool_call_id
+        message: dict[str, Any] = {"role": role, "content": content}
+        named = {name: getattr(said, name) for name in ("name", "tool_call_id")}
+        message |= {name: value for name, value in named.items() if value is not None}
         if thought := said.reasoning or said.reasoning_content:
             # Qwen's name, vLLM's, and that of gpt-oss.
             message |= dict.fromkeys(("reasoning_content", "reasoning", "thinking"), thought)
@@ -159,12 +166,18 @@ def template_messages(body: ChatRequest) -> list[dict[str, Any]]:
             where = f"messages[{number}].tool_calls"
             message["tool_calls"] = calls = []
             for call in said.tool_calls:
-                arguments = _arguments(call.function.arguments, where)
+                arguments = call.function.arguments or "{}"
+                if not is_json(arguments):
+                    raise ApiError(400, f"{where}: the arguments of a call must be JSON", where)
                 function = {"name": call.function.name, "arguments": arguments}
                 calls.append({"id": call.id, "type": "function", "function": function})
         messages.append(message)
     if body.continue_final_message:
-        messages[-1]["content"] += _LAST_END
+        last = messages[-1]
+        if isinstance(last["content"], list):
+            last["content"][-1]["text"] += _LAST_END
+        else:
+            last["content"] = (last["content"] or "") + _LAST_END
     return messages
 
 
@@ -209,7 +222,7 @@ def _shared(
         values["top_k"] = 1
     elif body.top_p is not None and body.top_p < 1:
         values["top_p"] = float(body.top_p)
-    for name in ("presence_penalty", "frequency_penalty", "min_p", "min_tokens"):
+    for name in _AS_THEY_ARE:
         if value := getattr(body, name):
             values[name] = value
     if body.repetition_penalty not in (None, 1):
@@ -219,8 +232,6 @@ def _shared(
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
     if stops:
         values["stop_words"] = stops
-    if body.bad_words:
-        values["bad_words"] = body.bad_words
     if body.num_draft_tokens is not None:
         values["num_draft_tokens"] = body.num_draft_tokens
     if body.ignore_eos:
@@ -232,10 +243,6 @@ def _shared(
         values["return_log_probs"] = True
     if log_probs:
         values["top_log_probs"] = log_probs
-    if body.stop_token_ids:
-        values["stop_token_ids"] = body.stop_token_ids
-    if body.include_stop_str_in_output:
-        values["include_stop_str_in_output"] = True
     if body.skip_special_tokens is False:
         values["skip_special_tokens"] = False
     if body.cache_salt:
@@ -304,11 +311,3 @@ def _schemas(body: ChatRequest) -> dict[str, dict[str, Any]] | None:
 
 def _tools(body: ChatRequest) -> list[dict[str, Any]]:
     return [tool.model_dump(exclude_none=True, exclude={"function": {"strict"}}) for tool in body.tools or ()]
-
-
-def _arguments(text: str, where: str) -> Any:
-    try:
-        arguments = read_json(text or "{}")
-    except (ValueError, RecursionError):
-        raise ApiError(400, f"{where}: the arguments of a call must be JSON", where) from None
-    return arguments

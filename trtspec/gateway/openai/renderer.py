@@ -7,10 +7,11 @@ import marshal
 import sys
 from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from trtspec.gateway.openai.errors import ApiError
-from trtspec.gateway.openai.rendering import LENGTH, REFUSAL
+from trtspec.gateway.openai.rendering import LENGTH, LOSS, REFUSAL
 from trtspec.gateway.openai.template import ChatTemplate
 from trtspec.serving.awaiting import within
 
@@ -26,7 +27,7 @@ _SHORT = 256 << 10
 
 
 class Renderer:
-    """Renders one `template`; it is made and used on one asyncio loop.
+    """Renders a `template`, or the one for tools; it is made and used on one asyncio loop.
 
     Each process (`rendering.py`) renders one prompt at a time, a usual one in a fraction of a millisecond.
     Long messages, which take up to seconds, have a process of their own, and no others wait for them. A
@@ -35,8 +36,8 @@ class Renderer:
     """
 
     def __init__(self, template: ChatTemplate, limit_s: float = _LIMIT_S) -> None:
-        self.source = template.source
-        first = {"source": template.source, "tokens": template.tokens, "limit_s": limit_s, "memory": _MEMORY}
+        self.template = template
+        first = {**asdict(template), "limit_s": limit_s, "memory": _MEMORY}
         self._short, self._long = (_Lane(marshal.dumps(first), limit_s + _BESIDES_S) for _ in range(2))
 
     async def start(self) -> None:
@@ -51,7 +52,10 @@ class Renderer:
     async def render(
         self, messages: list[dict[str, Any]], tools: list[Any] | None, more: dict[str, Any]
     ) -> str:
-        """Returns the prompt that lets the model answer; raises `ApiError` if the template refuses."""
+        """Returns the prompt that lets the model answer.
+
+        Raises `ApiError` if the template refuses, or leaves out what a message says.
+        """
         frame = marshal.dumps({**more, "messages": messages, "tools": tools})
         lane = self._short if len(frame) <= _SHORT else self._long
         try:
@@ -66,6 +70,9 @@ class Renderer:
         text = answer[1:].decode()
         if answer[:1] == REFUSAL:
             raise ApiError(400, f"the model's chat template {text}", "messages")
+        if answer[:1] == LOSS:
+            problem = f"{text}: the model's chat template leaves this out here; change or remove it"
+            raise ApiError(400, problem, text)
         return text
 
 

@@ -188,18 +188,18 @@ def _messages(body: ResponsesBody) -> list[dict[str, Any]]:
     thought = ""
     for item in body.input:
         if isinstance(item, ReasoningItem):
-            thought += _text(item.content or item.summary or [])
+            thought += "".join(part.text for part in item.content or item.summary or [])
             continue
         if isinstance(item, OutputItem):
-            messages.append({"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)})
+            messages.append({"role": "tool", "tool_call_id": item.call_id, "content": _parts(item.output)})
             continue
         role = item.role if isinstance(item, MessageItem) else "assistant"
         if role != "assistant" or not messages or messages[-1]["role"] != "assistant":
-            messages.append({"role": role, "content": ""})
+            messages.append({"role": role, "content": []})
         if thought and role == "assistant":
             messages[-1]["reasoning"], thought = thought, ""
         if isinstance(item, MessageItem):
-            messages[-1]["content"] += _text(item.content)
+            messages[-1]["content"] += _parts(item.content)
         else:
             function = {"name": item.name, "arguments": item.arguments}
             calls = messages[-1].setdefault("tool_calls", [])
@@ -207,8 +207,9 @@ def _messages(body: ResponsesBody) -> list[dict[str, Any]]:
     return messages
 
 
-def _text(said: str | list[InputText]) -> str:
-    return said if isinstance(said, str) else "".join(part.text for part in said)
+def _parts(said: str | list[InputText]) -> list[dict[str, str]]:
+    texts = [said] if isinstance(said, str) else [part.text for part in said]
+    return [{"type": "text", "text": text} for text in texts]
 
 
 def _format(wanted: TextFormat | None) -> dict[str, Any] | None:

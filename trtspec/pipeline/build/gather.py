@@ -22,7 +22,7 @@ from trtspec.models.hub import check_access
 from trtspec.models.layers import draft_of, num_common
 from trtspec.models.published import published
 from trtspec.models.source import Source
-from trtspec.models.tokenizer import TOKENIZER_FILES
+from trtspec.models.tokenizer import tokenizer_files
 from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.plan.facts import DatasetFacts, HeadFacts, ModelFacts, PlanFacts
 from trtspec.pipeline.run.digests import FileDigests
@@ -139,7 +139,7 @@ def _model(
 ) -> ModelFacts:
     """Returns the facts about a model, without its texts; one that another server loads `is_whole`."""
     source, is_told = read_model(folder, whole=is_whole), is_whole and commit is not None
-    names = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    names = [folder / name for name in tokenizer_files(folder)]
     told = {**digests_of_weights(folder), **(digests_of_blobs(folder) if is_told else {})}
     known = digests.by_name((*source.files, *names), name, told) if digests else None
     return ModelFacts(name, commit, source, known)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.models.hf_config import read_json
 from trtspec.models.source import Source
-from trtspec.models.tokenizer import TOKENIZER_FILES
+from trtspec.models.tokenizer import copy_tokenizer
 from trtspec.pipeline.plan.facts import ModelFacts
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
@@ -42,9 +41,7 @@ def outputs(resolved: Resolved) -> tuple[str, ...]:
 def run(source: Source, output: Path, advance: Advance) -> None:
     """Copies the tokenizer; `generation_config.json` gets the end tokens, whichever config had them."""
     output.mkdir()
-    for name in TOKENIZER_FILES:
-        if (source.folder / name).is_file():
-            shutil.copyfile(source.folder / name, output / name)
+    copy_tokenizer(source.folder, output)
     generation = source.folder / "generation_config.json"
     content = dict(read_json(generation)) if generation.is_file() else {}
     if source.end_ids:

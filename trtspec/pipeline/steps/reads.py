@@ -22,7 +22,7 @@ def digest_of_files(reads: Callable[[str], bool], *models: ModelFacts, **values:
 
 
 def is_tokenizer(name: str) -> bool:
-    return name in TOKENIZER_FILES or name == "generation_config.json"
+    return name in TOKENIZER_FILES or name.endswith(".jinja") or name == "generation_config.json"
 
 
 def is_safetensors(name: str) -> bool:
@@ -30,7 +30,7 @@ def is_safetensors(name: str) -> bool:
 
 
 def is_weight_or_tokenizer(name: str) -> bool:
-    return is_weight(name) or name in TOKENIZER_FILES
+    return is_weight(name) or name in TOKENIZER_FILES or name.endswith(".jinja")
 
 
 def is_weight(name: str) -> bool:

@@ -23,7 +23,7 @@ from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.models.source import Source, read_source
 from trtspec.models.tensors import INDEX
-from trtspec.models.tokenizer import TOKENIZER_FILES
+from trtspec.models.tokenizer import copy_tokenizer
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.engine.torch_builder import build
 from trtspec.serving.executors.torch.device import CPU, find_device
@@ -32,7 +32,7 @@ from trtspec.train.tune.answer import RecordedAnswer
 from trtspec.train.tune.forced import Forced
 from trtspec.train.tune.replay import Choices
 
-_CONFIGS = ("config.json", "generation_config.json", INDEX, *TOKENIZER_FILES)
+_CONFIGS = ("config.json", "generation_config.json", INDEX)
 _LICENSES = ("LICENSE*", "NOTICE*", "USE_POLICY*")
 
 
@@ -85,6 +85,7 @@ def write(model: Module, source: Source, folder: Path) -> None:
     Configs, tokenizer and licence are copied.
     """
     folder.mkdir(parents=True)
+    copy_tokenizer(source.folder, folder)
     for name in _CONFIGS:
         if (source.folder / name).is_file():
             shutil.copyfile(source.folder / name, folder / name)

@@ -214,12 +214,8 @@ def test_messages_are_as_templates_read_them() -> None:
     read = ChatRequest.model_validate({"model": "m", "messages": said})
 
     assert template_messages(read) == [
-        {"role": "system", "content": "ab"},
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}],
-        },
+        {"role": "system", "content": parts},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "content": "7", "tool_call_id": "c"},
     ]
     call["function"] = {"name": "f", "arguments": "{"}

@@ -20,7 +20,8 @@ from trtspec.gateway.openai.renderer import Renderer
 from trtspec.gateway.openai.template import ChatTemplate
 
 # What is hostile happens for the message "bomb" alone.
-BOMB = "{%% if messages[0].content == 'bomb' %%}%s{%% else %%}fine{%% endif %%}"
+BOMB = "{%% if messages[0].content == 'bomb' %%}%s{%% else %%}fine{%% endif %%}{{ messages[0].content }}"
+FINE = "fine{{ messages[0].content }}"
 LIMIT_S = 0.5
 
 
@@ -35,8 +36,10 @@ def use(source: str, work: Callable[[Renderer], Awaitable[Any]], limit_s: float 
     return asyncio.run(run())
 
 
-def render(renderer: Renderer, content: str = "a", **more: Any) -> Awaitable[str]:
-    return renderer.render([{"role": "user", "content": content}], None, more)
+async def render(renderer: Renderer, content: str = "a", **more: Any) -> str:
+    """Returns what the template writes before the message."""
+    made = await renderer.render([{"role": "user", "content": content}], None, more)
+    return made.removesuffix(content)
 
 
 def refusal(source: str) -> ApiError:
@@ -62,7 +65,7 @@ def refusal(source: str) -> ApiError:
         "{{ none.x.y }}",
         "{% include 'secrets' %}",
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-        "{{ '%c' % 55296 }}",
+        "{{ '%c' % 55296 }}{{ messages[0].content }}",
         "{% for i in range(10 ** 9) %}{% endfor %}",
     ],
 )
@@ -157,7 +160,7 @@ def test_who_leaves_in_the_middle_of_a_short_prompt_costs_no_process(
         assert await render(renderer) == "fine"
         assert renderer._short._process is process
 
-    use("fine", work, limit_s=30)
+    use(FINE, work, limit_s=30)
 
 
 def test_a_process_that_is_stopped_holds_the_chats_no_longer_than_its_bound(
@@ -172,7 +175,7 @@ def test_a_process_that_is_stopped_holds_the_chats_no_longer_than_its_bound(
         os.kill(renderer._short._process.pid, signal.SIGSTOP)
         return await asyncio.gather(*(render(renderer) for _ in range(3)), return_exceptions=True)
 
-    first, *others = use("fine", work)
+    first, *others = use(FINE, work)
     assert isinstance(first, ApiError)
     assert (first.status, first.message) == (
         504,
@@ -191,7 +194,7 @@ async def run():
     renderer = Renderer(ChatTemplate(source, {}), 2)
     await renderer.render([], None, {})
     print(renderer._short._process.pid, flush=True)
-    await renderer.render([1], None, {})
+    await renderer.render([{"role": "user", "content": "a"}], None, {})
 
 asyncio.run(run())
 """
@@ -221,9 +224,9 @@ def test_it_ends_with_whoever_started_it() -> None:
 def test_the_bounds_let_ordinary_work_through() -> None:
     source = "{{ '-' * 40 }}{{ 3 * 4 }}{{ 2 ** 10 }}{{ '%s' % 1 }}{{ messages[0].content | length }}"
     long = "é😀" + "a" * 15_000_000
-    assert use(source, lambda renderer: render(renderer, long), 30) == "-" * 40 + f"1210241{len(long)}"
-    whole = use("{{ messages[0].content | trim }}", lambda renderer: render(renderer, long), 30)
-    assert whole == long
+    whole = source + "{{ messages[0].content | trim }}"
+    made = use(whole, lambda renderer: render(renderer, long), 30)
+    assert made == "-" * 40 + f"1210241{len(long)}"
 
 
 def test_more_values_do_not_replace_the_messages() -> None:

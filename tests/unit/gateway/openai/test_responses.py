@@ -110,8 +110,17 @@ def test_items_that_come_back_are_messages_for_the_template() -> None:
     system, user, assistant, tool = template_messages(as_chat(body))
     assert (system["content"], user["content"], tool["content"]) == ("Be short.", "a", "7")
     assert (assistant["content"], assistant["reasoning_content"]) == ("\n\nFour.", "Two.")
-    assert [call["function"]["arguments"] for call in assistant["tool_calls"]] == [{"a": 1}] * 2
+    assert [call["function"]["arguments"] for call in assistant["tool_calls"]] == ['{"a": 1}'] * 2
     assert tool["tool_call_id"] == assistant["tool_calls"][0]["id"]
+
+
+def test_texts_of_one_item_stay_apart_for_the_template() -> None:
+    """They are joined where those of a chat are, and not run together before."""
+    two = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
+    said = [{"role": "user", "content": two}, {"type": "function_call_output", "call_id": "c", "output": two}]
+    body = read(json.dumps({"model": "m", "input": said}).encode(), ResponsesBody)
+    user, tool = template_messages(as_chat(body))
+    assert user["content"] == tool["content"] == [{"type": "text", "text": text} for text in ("a", "b")]
 
 
 @pytest.mark.parametrize(

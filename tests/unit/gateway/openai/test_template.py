@@ -11,6 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from trtspec.gateway.openai.errors import ApiError
+from trtspec.gateway.openai.functions import with_tools
 from trtspec.gateway.openai.job import continued, template_messages, template_values
 from trtspec.gateway.openai.renderer import Renderer
 from trtspec.gateway.openai.schema import ChatRequest
@@ -27,9 +28,13 @@ MESSAGES: list[Any] = [
     {"role": "assistant", "content": "", "tool_calls": [CALL]},
     {"role": "tool", "content": "3", "tool_call_id": "123456789"},
 ]
+CALLS = """{%- for m in messages %}
+    {%- for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}
+{%- endfor %}"""
 # In the manners of the families: Llama's headers, Qwen's tags, loop controls, sums and marks for training.
 TEMPLATES = {
-    "headers": """{{- bos_token }}
+    "headers": CALLS
+    + """{{- bos_token }}
 {%- for message in messages %}
     {{- '<|h|>' + message['role'] + '<|e|>\n\n' + message['content'] | trim }}
 {%- endfor %}
@@ -37,7 +42,8 @@ TEMPLATES = {
     {{- '<|h|>assistant' }}
 {%- endif %}
 """,
-    "tags": """{%- if tools %}
+    "tags": CALLS
+    + """{%- if tools %}
     {%- for tool in tools %}{{ tool | tojson }}
     {% endfor %}
 {%- endif %}
@@ -46,13 +52,15 @@ TEMPLATES = {
     {%- for c in m.tool_calls or [] %}{{ c.function.arguments | tojson(indent=2) }}{% endfor %}
     {{- m.content }}
 {%- endfor %}""",
-    "controls": """{% for m in messages %}
-    {% if loop.first %}{% continue %}{% endif %}
+    "controls": CALLS
+    + """{% for m in messages %}
+    {% if loop.first %}{{ m.content }}{% continue %}{% endif %}
     {{ m.content }}
     {% if m.role == 'tool' %}{% break %}{% endif %}
 {% endfor %}{{ eos_token }}""",
-    "sums": """{% set ns = namespace(n=0) %}
-{% for m in messages %}{% set ns.n = ns.n + m.content | length %}{% endfor %}
+    "sums": CALLS
+    + """{% set ns = namespace(n=0) %}
+{% for m in messages %}{{ m.content }}{% set ns.n = ns.n + m.content | length %}{% endfor %}
 {{ ns.n }}{% generation %}{{ messages[-1].content }}{% endgeneration %}""",
 }
 
@@ -63,6 +71,20 @@ CHATML = """{%- for message in messages %}
 {%- if add_generation_prompt %}
     {{- '<|im_start|>assistant\n' }}
 {%- endif %}"""
+
+
+def sent(messages: list[Any]) -> list[Any]:
+    """Returns transformers' messages as `template_messages` makes them: arguments are JSON."""
+
+    def call(one: Any) -> Any:
+        return {**one, "function": {**one["function"], "arguments": json.dumps(one["function"]["arguments"])}}
+
+    return [
+        {**message, "tool_calls": [call(one) for one in message["tool_calls"]]}
+        if "tool_calls" in message
+        else message
+        for message in messages
+    ]
 
 
 def render(template: ChatTemplate, messages: list[Any], tools: list[Any] | None = None, **values: Any) -> str:
@@ -80,7 +102,7 @@ def render(template: ChatTemplate, messages: list[Any], tools: list[Any] | None 
 def test_the_text_is_that_of_transformers(name: str, tmp_path: Path) -> None:
     for file in TINY.glob("*.json*"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    source = TEMPLATES.get(name) or (TINY / "chat_template.jinja").read_text()
+    source = TEMPLATES.get(name) or CALLS + (TINY / "chat_template.jinja").read_text()
     (tmp_path / "chat_template.jinja").write_text(source)
     template = ChatTemplate.load(tmp_path)
     assert template
@@ -88,7 +110,7 @@ def test_the_text_is_that_of_transformers(name: str, tmp_path: Path) -> None:
         MESSAGES, tools=TOOLS, tokenize=False, add_generation_prompt=True
     )
 
-    assert render(template, MESSAGES, TOOLS) == expected
+    assert render(template, sent(MESSAGES), TOOLS) == expected
     assert expected
 
 
@@ -126,15 +148,319 @@ def test_a_message_that_the_template_changes_cannot_go_on(source: str, text: str
         continued(made, body)
 
 
-def test_a_named_default_counts_and_a_folder_may_have_none(tmp_path: Path) -> None:
-    assert ChatTemplate.load(tmp_path) is None
-    named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d{{ eos_token }}"}]
-    config = {"chat_template": named, "eos_token": {"content": "</s>"}}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+def named(folder: Path, where: str) -> None:
+    """Writes a tokenizer with a template for chats, and one for chats with tools, in one of the two ways."""
+    for file in TINY.glob("*.json*"):
+        (folder / file.name).write_bytes(file.read_bytes())
+    chats, tools = "chats: " + CHATML, "tools: " + TEMPLATES["tags"]
+    if where == "files":
+        (folder / "additional_chat_templates").mkdir()
+        (folder / "chat_template.jinja").write_text(chats)
+        (folder / "additional_chat_templates" / "tool_use.jinja").write_text(tools)
+        (folder / "additional_chat_templates" / "rag.jinja").write_text("rag")
+        return
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    both = [{"name": "tool_use", "template": tools}, {"name": "default", "template": chats}]
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": both}))
 
+
+@pytest.mark.parametrize("where", ["files", "a list"])
+@pytest.mark.parametrize("tools", [None, TOOLS])
+def test_chats_with_tools_have_the_template_for_tools(where: str, tools: Any, tmp_path: Path) -> None:
+    named(tmp_path, where)
+    template = ChatTemplate.load(tmp_path)
+    assert template
+    messages = MESSAGES if tools else MESSAGES[:2]
+    expected = AutoTokenizer.from_pretrained(tmp_path).apply_chat_template(
+        messages, tools=tools, tokenize=False, add_generation_prompt=True
+    )
+
+    assert render(template, sent(messages), tools) == expected
+    assert expected.startswith("tools:" if tools else "chats:")
+    # What reads the answer looks at the same one.
+    assert ("tojson" in template.of(tools)) is bool(tools)
+
+
+def test_the_processors_file_counts_last_and_a_folder_may_have_none(tmp_path: Path) -> None:
+    assert ChatTemplate.load(tmp_path) is None
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "p"}))
+    template = ChatTemplate.load(tmp_path)
+    assert template
+    assert template.source == "p"
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"chat_template": "d{{ eos_token }}", "eos_token": {"content": "</s>"}})
+    )
     template = ChatTemplate.load(tmp_path)
     assert template
     assert render(template, []) == "d</s>"
+
+
+@pytest.mark.parametrize("broken", [[{"name": "default"}], ["a"], [{"template": "a"}]])
+def test_templates_without_names_say_so(broken: Any, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": broken}))
+    with pytest.raises(ValueError, match="no list of templates with names"):
+        ChatTemplate.load(tmp_path)
+
+
+# DeepSeek-V3's manner: calls are of messages without content, and arguments are joined to text.
+JOINING = """{%- for m in messages %}
+    {%- if m['role'] == 'assistant' and m['content'] is none %}
+        {%- for c in m['tool_calls'] %}{% set f = c['function'] %}
+            {{- '<call>' + c['type'] + f['name'] + '\n' + f['arguments'] }}
+        {%- endfor %}
+    {%- elif m['role'] == 'assistant' %}{{ '<assistant>' + m['content'] + '<end>' }}
+    {%- else %}{{ '<' + m['role'] + '>' + m['content'] }}
+    {%- endif %}
+{%- endfor %}{{ tools | tojson if tools }}"""
+# Which has no calls and no results, as Granite 3's and a plain ChatML's.
+TALKING = """{%- for m in messages %}{{ '<' + m.role + '>' + m.content }}{% endfor %}"""
+SHAPES = {
+    **TEMPLATES,
+    "joining": JOINING,
+    "talking": TALKING,
+    "no content beside calls": """{%- for m in messages %}
+    {%- if m.tool_calls %}{% set f = m.tool_calls[0].function %}
+        {{- {"name": f.name, "parameters": f.arguments} | tojson }}
+    {%- else %}{{ m.content }}{% endif %}
+{%- endfor %}""",
+    "one call": """{%- for m in messages %}
+    {%- if m.tool_calls and m.tool_calls | length != 1 %}{{ raise_exception('one call at once') }}{% endif %}
+    {{- m.content }}{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}
+{%- endfor %}""",
+    "the first call": """{%- for m in messages %}
+    {{- m.content }}{% if m.tool_calls %}{{ m.tool_calls[0].function | tojson }}{% endif %}
+{%- endfor %}""",
+    "writes what it gets": """{%- for m in messages %}
+    {{- '<' ~ m.role ~ '>' ~ m.content }}
+    {%- for c in m.tool_calls or [] %}{{ c.function.name ~ c.function.arguments }}{% endfor %}
+{%- endfor %}""",
+    "parameters": """None of these helps.{% for m in messages %}
+    {{- m.content or '' }}
+    {%- for c in m.tool_calls or [] %}<function={{ c.function.name }}>
+        {%- for key, value in c.function.arguments.items() %}
+            {{- '<' ~ key ~ '>' ~ (value if value is string else value | tojson) }}
+        {%- endfor %}
+    {%- endfor %}
+{%- endfor %}""",
+    "tests null": """{%- for m in messages %}
+    {%- if m.content is not none %}<{{ m.role }}>{{ m.content }}{% endif %}
+    {%- for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}
+{%- endfor %}""",
+    "the last system": """{%- for m in messages %}
+    {%- if m.role == 'user' and loop.last and messages[0].role == 'system' %}
+        {{- messages[0].content }}
+    {%- endif %}
+    {%- if m.role != 'system' %}{{ m.content or '' }}{% endif %}
+    {%- for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}
+{%- endfor %}""",
+    "ids": """{%- for m in messages %}
+    {{- m.content }}
+    {%- for c in m.tool_calls or [] %}<|id|>{{ c.id }}{{ c.function.arguments | tojson }}{% endfor %}
+{%- endfor %}""",
+    "reads lists": """{%- for m in messages %}<{{ m.role }}>
+    {%- if m.content is string %}{{ m.content | trim }}
+    {%- else %}{% for part in m.content or [] %}{{ part.text | trim }}{% endfor %}{% endif %}
+    {%- for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}
+{%- endfor %}""",
+    "reads only lists": """{%- for m in messages %}<{{ m.role }}>
+    {%- for part in m.content | selectattr('type', 'equalto', 'text') %}{{ part['text'] + ' ' }}{% endfor %}
+    {%- for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}
+{%- endfor %}""",
+    "reads the first part of a system": """{%- for m in messages %}<{{ m.role }}>
+    {%- if m.role == 'system' %}{{ m.content if m.content is string else m.content[0].text }}
+    {%- elif m.content is string %}{{ m.content }}
+    {%- else %}{% for part in m.content or [] %}{{ part.text }}{% endfor %}{% endif %}
+    {%- for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}
+{%- endfor %}""",
+}
+
+
+def call(name: str, arguments: str, number: int = 1) -> dict[str, Any]:
+    return {
+        "id": f"functions.{name}:{number}",
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
+
+
+def said(role: str, content: Any, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
+def result(name: str, content: Any, number: int = 1) -> dict[str, Any]:
+    return said("tool", content, tool_call_id=f"functions.{name}:{number}")
+
+
+PARTS = [{"type": "text", "text": "sierra"}, {"type": "text", "text": "tango"}]
+CALLING = said("assistant", None, tool_calls=[call("alpha", '{"bravo": "charlie"}')])
+BOTH = [call("alpha", '{"bravo": "charlie"}'), call("delta", '{"echo": ["foxtrot"]}', 2)]
+CONVERSATIONS: dict[str, list[Any]] = {
+    "a question": [said("user", "juliett")],
+    "turns": [
+        said("system", "kilo"),
+        said("user", "juliett"),
+        said("assistant", "lima"),
+        said("user", "mike"),
+    ],
+    "a system in the middle": [said("user", "juliett"), said("system", "kilo"), said("user", "mike")],
+    "a call": [said("user", "juliett"), CALLING, result("alpha", "november")],
+    "a call and an empty content": [
+        said("user", "juliett"),
+        {**CALLING, "content": ""},
+        result("alpha", "november"),
+    ],
+    "a call and a content": [
+        said("user", "juliett"),
+        {**CALLING, "content": "oscar"},
+        result("alpha", "november"),
+    ],
+    "a call, and no more": [
+        said("user", "juliett"),
+        said("assistant", None, tool_calls=[call("alpha", "{}")]),
+    ],
+    "a system and a call": [
+        said("system", "kilo"),
+        said("user", "juliett"),
+        CALLING,
+        result("alpha", "november"),
+    ],
+    "a call and an answer": [
+        said("user", "juliett"),
+        CALLING,
+        result("alpha", "november"),
+        said("assistant", "lima"),
+        said("user", "mike"),
+    ],
+    "two calls": [
+        said("user", "juliett"),
+        said("assistant", None, tool_calls=BOTH),
+        result("alpha", "november"),
+        result("delta", "papa", 2),
+    ],
+    "parts": [said("user", PARTS)],
+    "parts of all": [
+        said("system", PARTS),
+        said("user", "juliett"),
+        said("assistant", [{"type": "text", "text": "lima"}]),
+        said("user", PARTS),
+    ],
+    "a refusal": [said("user", "juliett"), said("assistant", None, refusal="quebec"), said("user", "mike")],
+    "old functions": [
+        said("user", "juliett"),
+        said("assistant", None, function_call={"name": "alpha", "arguments": '{"bravo": "charlie"}'}),
+        said("function", "november", name="alpha"),
+    ],
+}
+WORDS = {
+    *("alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "juliett", "kilo", "lima", "mike"),
+    *("november", "oscar", "papa", "quebec", "sierra", "tango"),
+}
+FIRST, SECOND = (f"messages[1].tool_calls[{number}].function.name" for number in (0, 1))
+REFUSED: dict[str, dict[str, str]] = {
+    "controls": dict.fromkeys(("a call and an answer", "two calls"), "messages[3].content"),
+    "joining": {"a call and a content": FIRST},
+    "talking": {
+        **{name: FIRST for name in CONVERSATIONS if "call" in name or "functions" in name},
+        "a system and a call": FIRST.replace("1", "2"),
+    },
+    "no content beside calls": {"a call and a content": "messages[1].content", "two calls": SECOND},
+    # The template's own refusal.
+    "one call": {"two calls": "messages"},
+    "the first call": {"two calls": SECOND},
+    "the last system": {
+        "a system in the middle": "messages[1].content",
+        "a system and a call": "messages[0].content",
+    },
+    # The older form has no ids, which this template writes in place of names.
+    "ids": {"old functions": FIRST},
+}
+
+
+def asked(messages: list[Any]) -> list[dict[str, Any]]:
+    body = ChatRequest.model_validate({"model": "m", "messages": messages})
+    return template_messages(with_tools(body))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_nothing_that_was_said_is_lost_between_the_client_and_the_prompt(shape: str) -> None:
+    """Each word of a conversation is in the prompt, or the refusal names one that would not be."""
+    template, refused = ChatTemplate(SHAPES[shape], {}), {}
+
+    async def run() -> None:
+        renderer = Renderer(template)
+        try:
+            for name, messages in CONVERSATIONS.items():
+                try:
+                    check(name, await renderer.render(asked(messages), TOOLS, {}))
+                except ApiError as error:
+                    refused[name] = (error.status, error.param)
+        finally:
+            await renderer.close()
+
+    def check(name: str, prompt: str) -> None:
+        there = {word for word in WORDS if word in json.dumps(CONVERSATIONS[name])}
+        assert {word for word in there if word not in prompt} == set(), (name, prompt)
+        # Neither null nor a dictionary is told as Python writes it, nor JSON as a string of JSON.
+        assert not [raw for raw in ("{'", '\\"', ">None") if raw in prompt], (name, prompt)
+
+    asyncio.run(run())
+    assert refused == {name: (400, field) for name, field in REFUSED.get(shape, {}).items()}
+
+
+def parsed(messages: list[Any]) -> list[Any]:
+    """Returns messages of the API as transformers wants them: arguments are what their JSON says."""
+
+    def of(one: Any) -> Any:
+        return {**one, "function": {**one["function"], "arguments": json.loads(one["function"]["arguments"])}}
+
+    return [
+        {**message, "tool_calls": [of(one) for one in message["tool_calls"]]}
+        if "tool_calls" in message
+        else message
+        for message in messages
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "how"),
+    [
+        ("joining", "a call", list),
+        ("joining", "two calls", list),
+        ("tests null", "a call", parsed),
+        ("parameters", "two calls", parsed),
+        ("reads lists", "parts of all", list),
+        ("reads only lists", "parts", list),
+    ],
+)
+def test_a_template_gets_what_transformers_would_give_it(shape: str, name: str, how: Any) -> None:
+    messages = CONVERSATIONS[name]
+    expected = AutoTokenizer.from_pretrained(TINY).apply_chat_template(
+        how(messages), tools=TOOLS, chat_template=SHAPES[shape], tokenize=False, add_generation_prompt=True
+    )
+    assert render(ChatTemplate(SHAPES[shape], {}), asked(messages), TOOLS) == expected
+
+
+@pytest.mark.parametrize("content", [PARTS, [*PARTS, {"type": "text", "text": " "}]])
+def test_parts_that_a_template_reads_as_text_are_lines(content: Any) -> None:
+    """`parse_chat_message_content_parts` of TensorRT-LLM's server joins them so, and vLLM's too."""
+    made = render(ChatTemplate(CHATML, {}), asked([said("user", content)]), None)
+    text = "\n".join(part["text"] for part in content)
+    assert made == f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize("shape", ["reads lists", "talking"])
+def test_a_list_of_texts_goes_on_as_that_of_transformers(shape: str) -> None:
+    source, messages = SHAPES[shape], [said("user", "a"), said("assistant", PARTS)]
+    asked = {"model": "m", "messages": messages, "continue_final_message": True}
+    body = ChatRequest.model_validate(asked)
+    made = render(ChatTemplate(source, {}), template_messages(body), None, **template_values(body, source))
+    expected = AutoTokenizer.from_pretrained(TINY).apply_chat_template(
+        messages if shape == "reads lists" else [messages[0], said("assistant", "sierra\ntango")],
+        chat_template=source,
+        tokenize=False,
+        continue_final_message=True,
+    )
+    assert continued(made, body) == expected
 
 
 def test_a_file_that_is_not_json_says_so(tmp_path: Path) -> None:

@@ -83,6 +83,21 @@ def test_only_what_a_change_touches_is_run(pair_recipe: Path) -> None:
     assert ran(pair_recipe) == ["convert target", "verify target", "build target", "write manifest"]
 
 
+def test_every_template_of_a_tokenizer_is_copied_and_a_changed_one_is_copied_again(pair_recipe: Path) -> None:
+    target, copied = pair_recipe.parent / "target", pair_recipe.parent / "build" / "tokenizer"
+    template = Path("additional_chat_templates", "tool_use.jinja")
+    (target / template).parent.mkdir()
+    (target / template).write_text("{{ tools }}")
+    (target / "chat_template.json").write_text('{"chat_template": "{{ messages }}"}')
+    assert ran(pair_recipe) == ALL
+    assert (copied / template).read_text() == "{{ tools }}"
+    assert (copied / "chat_template.json").read_bytes() == (target / "chat_template.json").read_bytes()
+
+    (target / template).write_text("{{ tools | tojson }}")
+    assert "copy tokenizer" in ran(pair_recipe)
+    assert (copied / template).read_text() == "{{ tools | tojson }}"
+
+
 def test_convert_does_a_part_of_the_build(pair_recipe: Path) -> None:
     build = pair_recipe.parent / "build"
     command = ("convert", pair_recipe, "--only", "draft", "--json", "--output", build)
