@@ -122,10 +122,8 @@ class SpeculationCounts:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """The mean number of tokens of a verification, the target's own included; 0.0 before the first."""
-        if not self.num_spec_steps:
-            return 0.0
-        return 1 + self.num_accepted_draft_tokens / self.num_spec_steps
+        """The mean number of tokens of a verification, the target's own included; 1.0 before the first."""
+        return 1 + self.num_accepted_draft_tokens / max(self.num_spec_steps, 1)
 
     @property
     def draft_acceptance_rate(self) -> float:

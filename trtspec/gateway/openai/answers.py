@@ -102,6 +102,7 @@ class ResponseBuilder:
             self._counters = {choice: counter() for choice in choices} if counter else {}
         self._num_calls = [0] * job.num_choices
         self._offsets = [0] * job.num_choices
+        self._made = [0] * job.num_choices
         self._has_begun = [not isinstance(route, Chat)] * job.num_choices
         self._counts: dict[int, TokenCounts] = {}
         self._speculation: dict[str, Any] | None = None
@@ -121,6 +122,7 @@ class ResponseBuilder:
 
     def _events(self, piece: ChoicePiece) -> bytes:
         begun = b"" if self._has_begun[piece.choice] else self._beginning(piece.choice)
+        self._tell_usage(piece)
         if not (piece.finish_reason or self._readers or self._job.log_probs):
             return begun + self._before + self._route.plain(piece.choice, piece.text) + self._after
         first = self._num_calls[piece.choice]
@@ -134,8 +136,18 @@ class ResponseBuilder:
             event = b"data: " + orjson.dumps(whole) + b"\n\n"
         return begun + event
 
+    def _tell_usage(self, piece: ChoicePiece) -> None:
+        """Puts the usage of a choice so far into its next chunk, if chunks tell it."""
+        if prompts := self._job.prompt_tokens:
+            made = self._made[piece.choice] + len(piece.token_ids)
+            self._made[piece.choice] = made = piece.counts.num_output_tokens if piece.counts else made
+            given = prompts[piece.choice // self._job.num_sequences]
+            usage = {"prompt_tokens": given, "completion_tokens": made, "total_tokens": given + made}
+            self._after = b'],"usage":%b}\n\n' % orjson.dumps(usage)
+
     def _beginning(self, choice: int) -> bytes:
         self._has_begun[choice] = True
+        self._tell_usage(ChoicePiece(choice, ""))
         delta = {"role": "assistant", "content": "", "refusal": None}
         return self._before + orjson.dumps(_choice(ChoicePiece(choice, ""), None, delta=delta)) + self._after
 

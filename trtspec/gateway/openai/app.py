@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -20,33 +20,24 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trtspec.gateway.bodies import Bodies, BodyError
 from trtspec.gateway.client_bounds import SHORT_BODY
+from trtspec.gateway.openai import exchange
+from trtspec.gateway.openai import job as jobs
 from trtspec.gateway.openai.answers import Chat, Completions, ResponseBuilder
 from trtspec.gateway.openai.errors import ApiError, ShutError
-from trtspec.gateway.openai.exchange import (
-    Exchange,
-    Places,
-    id_headers,
-    name_request,
-    request_id,
-    unless_left,
-)
 from trtspec.gateway.openai.functions import FunctionChat, with_tools
-from trtspec.gateway.openai.job import (
-    ModelRequest,
-    chat,
-    completion,
-    continued,
-    template_messages,
-    template_tools,
-    template_values,
-)
 from trtspec.gateway.openai.keys import Keys
 from trtspec.gateway.openai.reading import read
 from trtspec.gateway.openai.renderer import Renderer
 from trtspec.gateway.openai.responses_answer import ItemsBuilder
 from trtspec.gateway.openai.responses_body import ResponsesBody, as_chat
 from trtspec.gateway.openai.sampling_defaults import with_defaults
-from trtspec.gateway.openai.schema import ChatRequest, CompletionBody, DetokenizeBody, TokenizeBody
+from trtspec.gateway.openai.schema import (
+    ChatRequest,
+    CompletionBody,
+    DetokenizeBody,
+    SharedBody,
+    TokenizeBody,
+)
 from trtspec.gateway.openai.settings import ModelCard
 from trtspec.gateway.openai.template import ChatTemplate
 from trtspec.gateway.openai.upstream import Upstream
@@ -93,7 +84,7 @@ def make_app(
     The `renderer` renders the template of the `texts`. `refusals` counts the application's own refusals for
     `/metrics`.
     """
-    places, errors = Places(max_requests), _Errors(refusals)
+    places, errors = exchange.Places(max_requests), _Errors(refusals)
     routes = _Routes(upstream, texts, renderer, keys, places)
     app = Starlette(
         routes=[
@@ -126,7 +117,7 @@ class _Bounded:
     It does so before it reads anything of them.
     """
 
-    def __init__(self, app: ASGIApp, places: Places, refusals: Refusals, origins: Origins) -> None:
+    def __init__(self, app: ASGIApp, places: exchange.Places, refusals: Refusals, origins: Origins) -> None:
         self._app, self._places, self._refusals, self._origins = app, places, refusals, origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -139,7 +130,7 @@ class _Bounded:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        name_request(scope)
+        exchange.name_request(scope)
         with ExitStack() as place:
             try:
                 place.enter_context(self._places.taken(1))
@@ -152,7 +143,12 @@ class _Bounded:
 
 class _Routes:
     def __init__(
-        self, upstream: Upstream, texts: ModelText, renderer: Renderer | None, keys: Keys, places: Places
+        self,
+        upstream: Upstream,
+        texts: ModelText,
+        renderer: Renderer | None,
+        keys: Keys,
+        places: exchange.Places,
     ) -> None:
         self._upstream, self._texts, self._renderer, self._keys = upstream, texts, renderer, keys
         self._places = places
@@ -160,17 +156,20 @@ class _Routes:
 
     async def chat(self, request: Request) -> Response:
         said, job = await self._chat_job(request, ChatRequest, with_tools)
-        route = FunctionChat() if said.functions else Chat()
-        return self._exchange(request, route, job, said.model)
+        if said.functions and job.guided_by == "tool_choice":
+            job = replace(job, guided_by="function_call")
+        return await self._exchange(request, FunctionChat() if said.functions else Chat(), job, said)
 
     async def responses(self, request: Request) -> Response:
         said, job = await self._chat_job(request, ResponsesBody, as_chat)
+        if job.guided_by == "response_format":
+            job = replace(job, guided_by="text.format")
         name = self._name(request, job)
-        return Exchange(self._upstream, job, ItemsBuilder(said, job, name), self._places)
+        return exchange.Exchange(self._upstream, job, ItemsBuilder(said, job, name), self._places)
 
     async def _chat_job(
         self, request: Request, kind: type[B], as_request: Callable[[B], ChatRequest]
-    ) -> tuple[B, ModelRequest]:
+    ) -> tuple[B, jobs.ModelRequest]:
         """Returns the body of a chat, and its job."""
         tenant = self._tenant(request)
         async with self._body(request) as body:
@@ -180,20 +179,20 @@ class _Routes:
             # A chat that waits for the template takes as much memory as its body.
             template, prompt = await self._prompt(request, wanted)
         parser = self._texts.card.reasoning_parser
-        return said, chat(wanted, prompt, template, tenant, self._texts.tokenizer, parser)
+        return said, jobs.chat(wanted, prompt, template, tenant, self._texts.tokenizer, parser)
 
     async def _prompt(self, request: Request, wanted: ChatRequest) -> tuple[str, str]:
         """Returns the template of a chat, and the prompt that it makes."""
         renderer = self._renderer
         if renderer is None:
             raise ApiError(400, _NO_TEMPLATE + self._texts.problem, "messages")
-        tools = template_tools(wanted)
+        tools = jobs.template_tools(wanted)
         template = renderer.template.of(tools)
         if tools and "tools" not in template:
             raise ApiError(400, "this model's chat template takes no tools", "tools")
-        values = template_values(wanted, template)
-        rendering = renderer.render(template_messages(wanted), tools, values)
-        return template, continued(await unless_left(request.receive, rendering), wanted)
+        values = jobs.template_values(wanted, template)
+        rendering = renderer.render(jobs.template_messages(wanted), tools, values)
+        return template, jobs.continued(await exchange.unless_left(request.receive, rendering), wanted)
 
     async def completions(self, request: Request) -> Response:
         tenant = self._tenant(request)
@@ -201,8 +200,8 @@ class _Routes:
             said = await _read(body, CompletionBody)
         self._check_model(said.model)
         wanted = with_defaults(said, self._texts.sampling)
-        job = completion(wanted, tenant, self._texts.tokenizer)
-        return self._exchange(request, Completions(), job, said.model)
+        job = jobs.completion(wanted, tenant, self._texts.tokenizer)
+        return await self._exchange(request, Completions(), job, said)
 
     async def tokenize(self, request: Request) -> Response:
         self._tenant(request)
@@ -284,18 +283,21 @@ class _Routes:
         return {**card, "max_model_len": longest} if longest else card
 
     @staticmethod
-    def _name(request: Request, job: ModelRequest) -> str:
-        name = request_id(request.scope)
+    def _name(request: Request, job: jobs.ModelRequest) -> str:
+        name = exchange.request_id(request.scope)
         for inputs in job.inputs:
             inputs[ID] = name
         return name
 
-    def _exchange(
-        self, request: Request, route: Chat | Completions, job: ModelRequest, model: str
-    ) -> Exchange:
-        name = self._name(request, job)
-        answer = ResponseBuilder(route, job, model, self._texts.tokenizer, name)
-        return Exchange(self._upstream, job, answer, self._places)
+    async def _exchange(
+        self, request: Request, route: Chat | Completions, job: jobs.ModelRequest, said: SharedBody
+    ) -> exchange.Exchange:
+        name, options = self._name(request, job), said.stream_options
+        if options and options.include_usage and options.continuous_usage_stats:
+            # As in vLLM, which tells nothing so far without include_usage.
+            job = await asyncio.to_thread(jobs.counted, job, self._tokenizer(None))
+        answer = ResponseBuilder(route, job, said.model, self._texts.tokenizer, name)
+        return exchange.Exchange(self._upstream, job, answer, self._places)
 
 
 async def _read(body: bytes, kind: type[Any]) -> Any:
@@ -317,7 +319,7 @@ def _detokenized(tokenizer: Tokenizer, said: DetokenizeBody) -> Response:
 
 def _response(error: ApiError, scope: Scope) -> Response:
     response = Response(error.body(), error.status, error.headers, "application/json")
-    response.raw_headers += id_headers(scope)
+    response.raw_headers += exchange.id_headers(scope)
     return response
 
 

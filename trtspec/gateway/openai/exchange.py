@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from trtspec.gateway.openai.answers import DONE
 from trtspec.gateway.openai.errors import ApiError
 from trtspec.gateway.openai.job import ModelRequest
-from trtspec.gateway.openai.pieces import ChoicePiece, piece
+from trtspec.gateway.openai.pieces import ChoicePiece, of_guide, piece
 from trtspec.gateway.openai.upstream import Upstream
 from trtspec.serving.awaiting import interleave
 from trtspec.serving.triton.agreement import HEADER, LONGEST
@@ -140,8 +140,11 @@ class Exchange(Response):
     async def _one(self, number: int) -> AsyncGenerator[list[ChoicePiece], None]:
         first = number * self._job.num_sequences
         async with aclosing(self._upstream.ask(self._job.inputs[number], self._trace)) as batches:
-            async for batch in batches:
-                yield [piece(said, first) for said in batch]
+            try:
+                async for batch in batches:
+                    yield [piece(said, first) for said in batch]
+            except ApiError as error:
+                raise of_guide(error, self._job.guided_by) from None
 
 
 async def _begin(send: Send, status: int, headers: Headers) -> None:

@@ -4,40 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
+from trtspec.gateway.openai import schema
 from trtspec.gateway.openai.answers import Chat
 from trtspec.gateway.openai.parsed import ParsedCall, ParsedText
-from trtspec.gateway.openai.schema import (
-    ChatRequest,
-    MessageBody,
-    NamedFunction,
-    NamedTool,
-    ToolBody,
-    ToolCall,
-)
 
 
-def with_tools(body: ChatRequest) -> ChatRequest:
+def with_tools(body: schema.ChatRequest) -> schema.ChatRequest:
     """Returns the same request with tools instead of functions, also in its messages."""
     changes: dict[str, Any] = {"messages": _messages(body.messages)}
     if body.functions:
         call = body.function_call
-        choice = NamedTool(type="function", function=call) if isinstance(call, NamedFunction) else call
+        choice = (
+            schema.NamedTool(type="function", function=call)
+            if isinstance(call, schema.NamedFunction)
+            else call
+        )
         changes |= {
-            "tools": [ToolBody(type="function", function=function) for function in body.functions],
+            "tools": [schema.ToolBody(type="function", function=function) for function in body.functions],
             "tool_choice": choice,
             "parallel_tool_calls": False,
         }
     return body.model_copy(update=changes)
 
 
-def _messages(said: list[MessageBody]) -> list[MessageBody]:
+def _messages(said: list[schema.MessageBody]) -> list[schema.MessageBody]:
     """Returns messages whose calls have ids, as templates want them; a function answers the last call."""
     messages, last = [], ""
     for number, message in enumerate(said):
         changes: dict[str, Any] = {}
         if message.function_call is not None:
             last = f"{number:09d}"
-            changes = {"tool_calls": [ToolCall(id=last, function=message.function_call)]}
+            changes = {"tool_calls": [schema.ToolCall(id=last, function=message.function_call)]}
         elif message.role == "function":
             changes = {"role": "tool", "tool_call_id": last}
         messages.append(message.model_copy(update=changes) if changes else message)

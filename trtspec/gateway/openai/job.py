@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,8 @@ from trtspec.serving.tokenizer import Tokenizer
 
 _ENDLESS = 2**31 - 1
 _USUAL_VERBOSITY = "medium"
+_KINDS = {"json": "json_schema", "regex": "regex", "choice": "ebnf_grammar", "grammar": "ebnf_grammar"}
+_GUIDES = ("structured_outputs", *(f"guided_{kind}" for kind in _KINDS))
 # The model has inputs of these names; what is 0 or empty asks for nothing.
 _AS_THEY_ARE = (
     *("presence_penalty", "frequency_penalty", "min_p", "min_tokens"),
@@ -42,6 +44,10 @@ class ModelRequest:
     reading: Reading | None = None
     """None where all text is content."""
     several_calls: bool = True
+    guided_by: str = "response_format"
+    """The field that asks for the form of the answer, if one does."""
+    prompt_tokens: tuple[int, ...] = ()
+    """The tokens of each prompt, where every chunk tells the usage so far."""
 
     @property
     def num_choices(self) -> int:
@@ -91,13 +97,22 @@ def chat(
             raise ApiError(400, "response_format cannot be combined with a required tool call", "tool_choice")
         name = choice.function.name if isinstance(choice, NamedTool) else None
         schema = forced_schema(_tools(body), name, several=body.parallel_tool_calls is not False)
-        shared |= _schema_guide(schema)
+        shared |= _guide("json", schema)
         how = Reading(ForcedCalls if name is None else partial(ForcedArguments, name))
     if how and how.counter:
         shared["return_output_ids"] = True
     if how and how.needs_special_tokens:
         shared["skip_special_tokens"] = False
     return _job(body, [shared], how, several_calls=body.parallel_tool_calls is not False)
+
+
+def counted(job: ModelRequest, tokenizer: Tokenizer) -> ModelRequest:
+    """Returns a job whose chunks tell the usage so far."""
+    asked = [(one.get("text_input", ""), one.get("add_special_tokens", True)) for one in job.inputs]
+    texts = [tokenizer.encode(text, added) for text, added in asked]
+    numbers = [len(one.get("input_ids", text)) for one, text in zip(job.inputs, texts, strict=True)]
+    inputs = tuple({**one, "return_output_ids": True} for one in job.inputs)
+    return replace(job, inputs=inputs, prompt_tokens=tuple(numbers))
 
 
 def template_tools(body: ChatRequest) -> list[dict[str, Any]] | None:
@@ -190,6 +205,8 @@ def _job(
     if n * len(inputs) == 1:
         inputs[0]["return_perf_metrics"] = True
     options = body.stream_options
+    forced = getattr(body, "tool_choice", None) not in (None, "none", "auto")
+    fields = (name for name in _GUIDES if getattr(body, name) is not None)
     return ModelRequest(
         inputs=tuple(inputs),
         num_sequences=n,
@@ -199,6 +216,7 @@ def _job(
         tokens_as_ids=bool(body.return_tokens_as_token_ids),
         reading=how,
         several_calls=several_calls,
+        guided_by="tool_choice" if forced else next(fields, "response_format"),
     )
 
 
@@ -265,42 +283,29 @@ def _bias(bias: dict[str, float]) -> dict[str, Any]:
 
 def _guide_of(body: SharedBody) -> dict[str, Any]:
     """Returns the model's inputs; raises `ApiError` for a body that asks in several ways."""
-    old = (body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar)
-    outputs = body.structured_outputs
-    new = (outputs.json_, outputs.regex, outputs.choice, outputs.grammar) if outputs else ()
-    found = [_structured(*way) for way in (old, new) if any(value is not None for value in way)]
-    if (wanted := body.response_format) and wanted.type != "text":
-        found.append(_schema_guide(wanted.json_schema.schema_ if wanted.json_schema else {"type": "object"}))
+    outputs, wanted = body.structured_outputs, body.response_format
+    asked = [(kind, getattr(body, f"guided_{kind}")) for kind in _KINDS]
+    asked += [(kind, getattr(outputs, "json_" if kind == "json" else kind, None)) for kind in _KINDS]
+    if wanted and wanted.type != "text":
+        asked.append(("json", wanted.json_schema.schema_ if wanted.json_schema else {"type": "object"}))
+    found = [_guide(kind, value) for kind, value in asked if value is not None]
     if len(found) > 1:
-        message = "response_format, structured_outputs and guided_* exclude each other; send one of them"
+        message = "response_format, structured_outputs and guided_* exclude each other; send only one of them"
         raise ApiError(400, message, "response_format")
     return found[0] if found else {}
 
 
-def _schema_guide(schema: Any) -> dict[str, Any]:
-    """Returns the inputs for an answer of a JSON schema, which may be written as text."""
-    return _guide("json_schema", schema if isinstance(schema, str) else _text(schema))
-
-
-def _structured(
-    schema: str | dict[str, Any] | None, regex: str | None, choice: list[str] | None, grammar: str | None
-) -> dict[str, Any]:
-    if sum(value is not None for value in (schema, regex, choice, grammar)) != 1:
-        raise ApiError(400, "send only one of schema, regex, choice and grammar", "guided_json")
-    if schema is not None:
-        return _schema_guide(schema)
-    if choice is not None:
-        return _guide("ebnf_grammar", f"root ::= {' | '.join(map(_text, choice))}")
-    return _guide("regex", regex) if regex is not None else _guide("ebnf_grammar", grammar or "")
+def _guide(kind: str, value: Any) -> dict[str, Any]:
+    """Returns the inputs for one of the `_KINDS` of answers; a JSON schema may be written as text."""
+    if kind == "choice":
+        value = f"root ::= {' | '.join(map(_text, value))}"
+    text = value if isinstance(value, str) else _text(value)
+    return {"guided_decoding_guide_type": _KINDS[kind], "guided_decoding_guide": text}
 
 
 def _text(value: Any) -> str:
     """Returns JSON whose characters are as they are: grammars read an escaped surrogate as a character."""
     return json.dumps(value, ensure_ascii=False)
-
-
-def _guide(kind: str, text: str) -> dict[str, Any]:
-    return {"guided_decoding_guide_type": kind, "guided_decoding_guide": text}
 
 
 def _schemas(body: ChatRequest) -> dict[str, dict[str, Any]] | None:

@@ -93,6 +93,16 @@ def failure(message: str, status: int) -> ApiError:
     return ApiError(status, message, name if status == 400 and rest.startswith("is ") else None)
 
 
+def of_guide(error: ApiError, field: str) -> ApiError:
+    """Returns an error about the form of an answer under the `field` that asks for it."""
+    if error.param != "response_format":
+        return error
+    message = error.message.replace(error.param, field, 1)
+    if message.startswith(("tool_choice is json", "function_call is json")):
+        message = f"{field} demands a call, and the engine of this server cannot promise one; send auto"
+    return ApiError(error.status, message, field)
+
+
 def _many(value: Any) -> tuple[Any, ...]:
     """Returns a tensor's values; Triton writes a single one without brackets."""
     if value is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -28,7 +28,7 @@ def read(body: bytes, kind: type[R]) -> R:
         first = max(errors, key=lambda one: (len(one["loc"]), one["type"] == "too_long"))
         path, problem = _path(first["loc"], content, first["type"])[:_LONGEST_PATH], first["msg"]
         if first["type"] == "extra_forbidden":
-            problem = "is not a field that this server knows" + _hint(path, kind)
+            problem = "is not a field that this server knows" + _hint(first["loc"], kind)
         problem = problem.removeprefix("Value error, ")
         message = f"{path}: {problem}" if path else problem
         raise ApiError(400, message, path or None) from None
@@ -83,6 +83,17 @@ def _path(steps: Sequence[int | str], content: Any, kind: str) -> str:
     return path
 
 
-def _hint(path: str, kind: type[BaseModel]) -> str:
-    nearest = get_close_matches(path, kind.model_fields, n=1)
+def _hint(steps: Sequence[int | str], kind: type[BaseModel]) -> str:
+    """Returns the field that was meant by the last step, of the model that the steps before it lead to."""
+    models: list[Any] = [kind]
+    for step in steps[:-1]:
+        fields = [model.model_fields[step] for model in models if step in model.model_fields]
+        models = [model for field in fields for model in _models(field.annotation)] or models
+    nearest = get_close_matches(str(steps[-1]), [name for one in models for name in one.model_fields], n=1)
     return f"; did you mean {nearest[0]}?" if nearest else ""
+
+
+def _models(annotation: Any) -> list[Any]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models(part)]

@@ -31,6 +31,7 @@ class InputText(Body):
     text: str
     annotations: list[Any] | None = None
     logprobs: list[Any] | None = None
+    parsed: Any = None
 
 
 _Texts = str | Annotated[list[InputText], Field(fail_fast=True, max_length=_MOST_ITEMS)]
@@ -50,6 +51,11 @@ class CallItem(Body):
     call_id: str
     name: str
     arguments: str
+    parsed_arguments: Any = None
+    # OpenAI's library tells these of calls of its own server.
+    async_: None = None
+    caller: None = None
+    namespace: None = None
     id: str | None = None
     status: str | None = None
 

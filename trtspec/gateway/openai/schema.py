@@ -54,6 +54,8 @@ _Notes = Annotated[dict[str, str], _at_most(_MOST_NOTES)]
 class StreamOptions(Body):
     include_usage: bool = False
     include_obfuscation: bool | None = None
+    # Of vLLM: the usage so far in each chunk.
+    continuous_usage_stats: bool | None = None
 
 
 class JsonSchema(Body):
@@ -200,12 +202,15 @@ class TextPart(Body):
 class CalledFunction(Body):
     name: str
     arguments: str
+    # OpenAI's library adds what it has read of an answer.
+    parsed_arguments: Any = None
 
 
 class ToolCall(Body):
     id: str
     type: Literal["function"] = "function"
     function: CalledFunction
+    index: int | None = None
 
 
 _Parts = Annotated[list[TextPart], Field(fail_fast=True, max_length=_MOST_PARTS)]
@@ -223,6 +228,7 @@ class MessageBody(Body):
     reasoning_content: str | None = None
     reasoning: str | None = None
     audio: None = None
+    parsed: Any = None
     # Of OpenAI's form before tools; the role `function` is too.
     function_call: CalledFunction | None = None
 

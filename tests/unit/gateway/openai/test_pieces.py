@@ -48,7 +48,7 @@ def test_one_number_of_a_list_comes_without_brackets() -> None:
     told = piece({**undrafted, "total_accepted_draft_tokens": 0}, 0).speculation
     assert told
     assert (told["acceptance_histogram"], told["num_spec_tokens"]) == ([0], 0)
-    assert (told["mean_acceptance_length"], told["draft_acceptance_rate"]) == (0.0, 0.0)
+    assert (told["mean_acceptance_length"], told["draft_acceptance_rate"]) == (1.0, 0.0)
 
 
 def test_rows_of_likeliest_tokens_come_one_after_the_other() -> None:

@@ -34,6 +34,26 @@ def refused(body: dict[str, Any], kind: Any = ChatRequest) -> ApiError:
     [
         ({"max_token": 3}, "max_token", "did you mean max_tokens?"),
         ({"a" * 1_000_000: 3}, "a" * 200, "is not a field that this server knows"),
+        (
+            {"stream": True, "stream_options": {"include_usages": True}},
+            "stream_options.include_usages",
+            "did you mean include_usage?",
+        ),
+        (
+            {"messages": [{"role": "user", "contents": "a"}]},
+            "messages[0].contents",
+            "did you mean content?",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "texts": "a"}]}]},
+            "messages[0].content[0].texts",
+            "did you mean text?",
+        ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameter": {}}}]},
+            "tools[0].function.parameter",
+            "did you mean parameters?",
+        ),
         ({"temperature": "hot"}, "temperature", "number"),
         ({"temperature": True}, "temperature", "number"),
         ({"n": 0}, "n", "greater than or equal to 1"),
