@@ -23,7 +23,7 @@ from trtspec.models.hub import COMMIT, explained
 from trtspec.models.tensors import INDEX, SINGLE, read_index, read_tensors
 
 _CONFIGS = ("*.json", "*.jinja")
-# Folders hold other formats of the same model: original/, onnx/, gguf/; not additional_chat_templates/.
+# Folders, besides additional_chat_templates/, hold other formats of the same model: original/, onnx/, gguf/.
 _ELSEWHERE = ["[!a]*/*", "a[!d]*/*", "ad[!d]*/*"]
 _INTERVAL_S = 0.5
 

@@ -22,9 +22,8 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
     "chat_template.json",
 )
-"""The files of a tokenizer on the Hub, besides those of `MORE_TEMPLATES`."""
-MORE_TEMPLATES = "additional_chat_templates"
-"""The folder of a tokenizer's named chat templates, a file of Jinja each."""
+"""The files of a tokenizer on the Hub, besides its named templates (`tokenizer_files`)."""
+BROKEN = (ValueError, LookupError, TypeError, AttributeError)
 
 _STAGES = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _NAMED = ("bos_token", "eos_token", "pad_token")
@@ -112,7 +111,7 @@ def read_tokenizer(folder: Path) -> TokenizerTraits:
     config = folder / "tokenizer_config.json"
     settings = read_json(config) if config.is_file() else {}
     templates: Mapping[str, str] = {}
-    with suppress(ValueError):  # A server with such a one answers no chats, and serves everything else.
+    with suppress(*BROKEN):  # A server with such a one answers no chats, and serves everything else.
         templates = chat_templates(folder, settings)
     ids = {**vocabulary, **{token.content: token_id for token_id, token in added.items()}}
     return TokenizerTraits(
@@ -129,8 +128,9 @@ def read_tokenizer(folder: Path) -> TokenizerTraits:
 
 def tokenizer_files(folder: Path) -> list[str]:
     """Returns which files of a tokenizer a model's folder has, as paths in it."""
-    more = sorted(f"{MORE_TEMPLATES}/{file.name}" for file in (folder / MORE_TEMPLATES).glob("*.jinja"))
-    return [name for name in (*TOKENIZER_FILES, *more) if (folder / name).is_file()]
+    named = sorted(folder.glob("additional_chat_templates/*.jinja"))
+    names = (*TOKENIZER_FILES, *(file.relative_to(folder).as_posix() for file in named))
+    return [name for name in names if (folder / name).is_file()]
 
 
 def copy_tokenizer(source: Path, folder: Path) -> None:
@@ -141,24 +141,19 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
 
 
 def chat_templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Returns a tokenizer's chat templates by their names, as transformers does; the usual one is `default`.
+    """Returns a tokenizer's chat templates by name, as transformers does; raises `BROKEN`.
 
-    Files of Jinja count before `tokenizer_config.json`, whose content is `settings`, and a processor's
-    `chat_template.json` is last. Raises ValueError for templates that cannot be read.
+    Jinja's files count before `tokenizer_config.json` (`settings`), and a processor's file is last.
     """
     if files := [folder / name for name in tokenizer_files(folder) if name.endswith(".jinja")]:
         read = {file.stem: file.read_text(encoding="utf-8") for file in files}
         return {("default" if name == "chat_template" else name): text for name, text in read.items()}
     found, beside = settings.get("chat_template"), folder / "chat_template.json"
-    try:
-        if found is None and beside.is_file():
-            found = json.loads(beside.read_text(encoding="utf-8"))["chat_template"]
-        named = (
-            {one["name"]: one["template"] for one in found} if isinstance(found, list) else {"default": found}
-        )
-    except (KeyError, TypeError):
-        raise ValueError("chat_template is no text, and no list of templates with names") from None
-    return {name: text for name, text in named.items() if isinstance(text, str)}
+    if found is None and beside.is_file():
+        found = json.loads(beside.read_text(encoding="utf-8"))["chat_template"]
+    if isinstance(found, list):
+        return {one["name"]: one["template"] for one in found}
+    return {"default": found} if isinstance(found, str) else {}
 
 
 def _vocabulary(model: Mapping[str, Any]) -> Iterator[tuple[str, int]]:

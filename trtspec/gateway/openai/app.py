@@ -24,6 +24,7 @@ from trtspec.gateway.openai import exchange
 from trtspec.gateway.openai import job as jobs
 from trtspec.gateway.openai.answers import Chat, Completions, ResponseBuilder
 from trtspec.gateway.openai.errors import ApiError, ShutError
+from trtspec.gateway.openai.exchange import Places
 from trtspec.gateway.openai.functions import FunctionChat, with_tools
 from trtspec.gateway.openai.keys import Keys
 from trtspec.gateway.openai.reading import read
@@ -31,13 +32,7 @@ from trtspec.gateway.openai.renderer import Renderer
 from trtspec.gateway.openai.responses_answer import ItemsBuilder
 from trtspec.gateway.openai.responses_body import ResponsesBody, as_chat
 from trtspec.gateway.openai.sampling_defaults import with_defaults
-from trtspec.gateway.openai.schema import (
-    ChatRequest,
-    CompletionBody,
-    DetokenizeBody,
-    SharedBody,
-    TokenizeBody,
-)
+from trtspec.gateway.openai.schema import ChatRequest, CompletionBody, DetokenizeBody, TokenizeBody
 from trtspec.gateway.openai.settings import ModelCard
 from trtspec.gateway.openai.template import ChatTemplate
 from trtspec.gateway.openai.upstream import Upstream
@@ -84,7 +79,7 @@ def make_app(
     The `renderer` renders the template of the `texts`. `refusals` counts the application's own refusals for
     `/metrics`.
     """
-    places, errors = exchange.Places(max_requests), _Errors(refusals)
+    places, errors = Places(max_requests), _Errors(refusals)
     routes = _Routes(upstream, texts, renderer, keys, places)
     app = Starlette(
         routes=[
@@ -117,7 +112,7 @@ class _Bounded:
     It does so before it reads anything of them.
     """
 
-    def __init__(self, app: ASGIApp, places: exchange.Places, refusals: Refusals, origins: Origins) -> None:
+    def __init__(self, app: ASGIApp, places: Places, refusals: Refusals, origins: Origins) -> None:
         self._app, self._places, self._refusals, self._origins = app, places, refusals, origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -143,12 +138,7 @@ class _Bounded:
 
 class _Routes:
     def __init__(
-        self,
-        upstream: Upstream,
-        texts: ModelText,
-        renderer: Renderer | None,
-        keys: Keys,
-        places: exchange.Places,
+        self, upstream: Upstream, texts: ModelText, renderer: Renderer | None, keys: Keys, places: Places
     ) -> None:
         self._upstream, self._texts, self._renderer, self._keys = upstream, texts, renderer, keys
         self._places = places
@@ -182,7 +172,6 @@ class _Routes:
         return said, jobs.chat(wanted, prompt, template, tenant, self._texts.tokenizer, parser)
 
     async def _prompt(self, request: Request, wanted: ChatRequest) -> tuple[str, str]:
-        """Returns the template of a chat, and the prompt that it makes."""
         renderer = self._renderer
         if renderer is None:
             raise ApiError(400, _NO_TEMPLATE + self._texts.problem, "messages")
@@ -290,11 +279,10 @@ class _Routes:
         return name
 
     async def _exchange(
-        self, request: Request, route: Chat | Completions, job: jobs.ModelRequest, said: SharedBody
+        self, request: Request, route: Chat | Completions, job: jobs.ModelRequest, said: Any
     ) -> exchange.Exchange:
         name, options = self._name(request, job), said.stream_options
         if options and options.include_usage and options.continuous_usage_stats:
-            # As in vLLM, which tells nothing so far without include_usage.
             job = await asyncio.to_thread(jobs.counted, job, self._tokenizer(None))
         answer = ResponseBuilder(route, job, said.model, self._texts.tokenizer, name)
         return exchange.Exchange(self._upstream, job, answer, self._places)

@@ -14,11 +14,8 @@ def with_tools(body: schema.ChatRequest) -> schema.ChatRequest:
     changes: dict[str, Any] = {"messages": _messages(body.messages)}
     if body.functions:
         call = body.function_call
-        choice = (
-            schema.NamedTool(type="function", function=call)
-            if isinstance(call, schema.NamedFunction)
-            else call
-        )
+        is_name = isinstance(call, schema.NamedFunction)
+        choice = schema.NamedTool(type="function", function=call) if is_name else call
         changes |= {
             "tools": [schema.ToolBody(type="function", function=function) for function in body.functions],
             "tool_choice": choice,

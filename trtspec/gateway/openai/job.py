@@ -20,11 +20,8 @@ _ENDLESS = 2**31 - 1
 _USUAL_VERBOSITY = "medium"
 _KINDS = {"json": "json_schema", "regex": "regex", "choice": "ebnf_grammar", "grammar": "ebnf_grammar"}
 _GUIDES = ("structured_outputs", *(f"guided_{kind}" for kind in _KINDS))
-# The model has inputs of these names; what is 0 or empty asks for nothing.
-_AS_THEY_ARE = (
-    *("presence_penalty", "frequency_penalty", "min_p", "min_tokens"),
-    *("bad_words", "stop_token_ids", "include_stop_str_in_output"),
-)
+# Characters are as they are: grammars read an escaped surrogate as a character.
+_text = partial(json.dumps, ensure_ascii=False)
 # Its blank shows whether the template keeps those at the end of a message.
 _LAST_END = "END-OF-THE-LAST-MESSAGE "
 
@@ -45,7 +42,6 @@ class ModelRequest:
     """None where all text is content."""
     several_calls: bool = True
     guided_by: str = "response_format"
-    """The field that asks for the form of the answer, if one does."""
     prompt_tokens: tuple[int, ...] = ()
     """The tokens of each prompt, where every chunk tells the usage so far."""
 
@@ -160,16 +156,17 @@ def continued(prompt: str, body: ChatRequest) -> str:
 def template_messages(body: ChatRequest) -> list[dict[str, Any]]:
     """Returns the messages as they are fitted to a chat template (`rendering.py`).
 
-    Content is text, a list of several texts, or None, and a call's arguments are JSON. A developer is the
-    system to templates, and a refusal is what an assistant said. The last message ends in a mark if the
-    answer is to continue it.
+    Content is text, or a list of several texts, and a call's arguments are JSON. A developer is the system to
+    templates, and a refusal is what an assistant said. The last message ends in a mark if the answer is to
+    continue it.
     """
     messages = []
     for number, said in enumerate(body.messages):
-        content = said.content or said.refusal
-        if isinstance(content, list):
-            parts = [{"type": "text", "text": part.text} for part in content]
-            content = parts if len(parts) > 1 else parts[0]["text"]
+        parts = said.content or said.refusal or ""
+        texts = [parts] if isinstance(parts, str) else [part.text for part in parts]
+        if body.continue_final_message and said is body.messages[-1]:
+            texts[-1] += _LAST_END
+        content = texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
         role = "system" if said.role == "developer" else said.role
         message: dict[str, Any] = {"role": role, "content": content}
         named = {name: getattr(said, name) for name in ("name", "tool_call_id")}
@@ -187,12 +184,6 @@ def template_messages(body: ChatRequest) -> list[dict[str, Any]]:
                 function = {"name": call.function.name, "arguments": arguments}
                 calls.append({"id": call.id, "type": "function", "function": function})
         messages.append(message)
-    if body.continue_final_message:
-        last = messages[-1]
-        if isinstance(last["content"], list):
-            last["content"][-1]["text"] += _LAST_END
-        else:
-            last["content"] = (last["content"] or "") + _LAST_END
     return messages
 
 
@@ -240,7 +231,10 @@ def _shared(
         values["top_k"] = 1
     elif body.top_p is not None and body.top_p < 1:
         values["top_p"] = float(body.top_p)
-    for name in _AS_THEY_ARE:
+    for name in (
+        *("presence_penalty", "frequency_penalty", "min_p", "min_tokens"),
+        *("bad_words", "stop_token_ids", "include_stop_str_in_output"),
+    ):
         if value := getattr(body, name):
             values[name] = value
     if body.repetition_penalty not in (None, 1):
@@ -301,11 +295,6 @@ def _guide(kind: str, value: Any) -> dict[str, Any]:
         value = f"root ::= {' | '.join(map(_text, value))}"
     text = value if isinstance(value, str) else _text(value)
     return {"guided_decoding_guide_type": _KINDS[kind], "guided_decoding_guide": text}
-
-
-def _text(value: Any) -> str:
-    """Returns JSON whose characters are as they are: grammars read an escaped surrogate as a character."""
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _schemas(body: ChatRequest) -> dict[str, dict[str, Any]] | None:

@@ -95,12 +95,10 @@ def failure(message: str, status: int) -> ApiError:
 
 def of_guide(error: ApiError, field: str) -> ApiError:
     """Returns an error about the form of an answer under the `field` that asks for it."""
-    if error.param != "response_format":
-        return error
-    message = error.message.replace(error.param, field, 1)
+    message = error.message.replace("response_format", field, 1)
     if message.startswith(("tool_choice is json", "function_call is json")):
         message = f"{field} demands a call, and the engine of this server cannot promise one; send auto"
-    return ApiError(error.status, message, field)
+    return ApiError(error.status, message, field) if error.param == "response_format" else error
 
 
 def _many(value: Any) -> tuple[Any, ...]:

@@ -87,13 +87,12 @@ def _hint(steps: Sequence[int | str], kind: type[BaseModel]) -> str:
     """Returns the field that was meant by the last step, of the model that the steps before it lead to."""
     models: list[Any] = [kind]
     for step in steps[:-1]:
-        fields = [model.model_fields[step] for model in models if step in model.model_fields]
-        models = [model for field in fields for model in _models(field.annotation)] or models
+        models = [one for model in models for one in _models(model.model_fields.get(step))] or models
     nearest = get_close_matches(str(steps[-1]), [name for one in models for name in one.model_fields], n=1)
     return f"; did you mean {nearest[0]}?" if nearest else ""
 
 
-def _models(annotation: Any) -> list[Any]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for part in get_args(annotation) for model in _models(part)]
+def _models(part: Any) -> list[Any]:
+    part = getattr(part, "annotation", part)
+    is_model = isinstance(part, type) and issubclass(part, BaseModel)
+    return [part] if is_model else [model for inner in get_args(part) for model in _models(inner)]

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from trtspec.gateway.openai.errors import ApiError
-from trtspec.gateway.openai.rendering import LENGTH, LOSS, REFUSAL
+from trtspec.gateway.openai.rendering import LENGTH, REFUSAL
 from trtspec.gateway.openai.template import ChatTemplate
 from trtspec.serving.awaiting import within
 
@@ -52,10 +52,7 @@ class Renderer:
     async def render(
         self, messages: list[dict[str, Any]], tools: list[Any] | None, more: dict[str, Any]
     ) -> str:
-        """Returns the prompt that lets the model answer.
-
-        Raises `ApiError` if the template refuses, or leaves out what a message says.
-        """
+        """Returns the prompt; raises `ApiError` if the template refuses the messages, or loses some."""
         frame = marshal.dumps({**more, "messages": messages, "tools": tools})
         lane = self._short if len(frame) <= _SHORT else self._long
         try:
@@ -69,10 +66,8 @@ class Renderer:
             raise ApiError(400, problem, "messages") from None
         text = answer[1:].decode()
         if answer[:1] == REFUSAL:
-            raise ApiError(400, f"the model's chat template {text}", "messages")
-        if answer[:1] == LOSS:
-            problem = f"{text}: the model's chat template leaves this out here; change or remove it"
-            raise ApiError(400, problem, text)
+            field, _, problem = text.partition(" ")
+            raise ApiError(400, problem, field)
         return text
 
 

@@ -7,8 +7,7 @@ this process where either is too much. What a template may use is what transform
 
 Standard input and output have frames: four bytes of length, then the content. The first to come has a
 `ChatTemplate` and the bounds, each other one the values of a prompt, in Python's `marshal`, which is plain
-data; the answer to each of these is `PROMPT` and the text, `REFUSAL` and what the template does, or `LOSS`
-and the field that the prompt would lack.
+data; the answer to each of these is `PROMPT` and the text, or `REFUSAL`, the field and what is wrong.
 """
 
 from __future__ import annotations
@@ -31,12 +30,11 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-PROMPT, REFUSAL, LOSS = b"+", b"-", b"?"
+PROMPT, REFUSAL = b"+", b"-"
 LENGTH = 4
 """The bytes of a frame's length, which are big-endian."""
 
 _LONGEST = 16 << 20
-_MOST_SHAPES = 64
 _AS_SENT, _JOINED, _LISTED = "as sent", "joined", "listed"
 # What Python writes of null and of the numbers' dictionary, and JSON of a list that a template does not read.
 _RAW = re.compile(r"None|'\d{12}':|[\"']text[\"']: ?[\"']\d{12}")
@@ -55,10 +53,10 @@ def main() -> None:
     prompter = cache(lambda source: Prompter(read(source), first["tokens"]))
     while (frame := _read()) is not None:
         signal.setitimer(signal.ITIMER_REAL, first["limit_s"])
-        refusal = b"cannot be read: "
+        refusal = b"messages the model's chat template cannot be read: "
         try:
             made = prompter(usual if frame["tools"] is None or tool_use is None else tool_use)
-            refusal = b"refuses these messages: "
+            refusal = b"messages the model's chat template refuses these messages: "
             answer = made.answer(frame)
         except (TemplateError, *_MISTAKES) as error:
             answer = REFUSAL + refusal + str(error).encode(errors="replace")
@@ -78,29 +76,30 @@ def read(source: str) -> Template:
     )
     # JSON as it is, where Jinja's own filter would escape it for HTML.
     environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
-    environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
+    environment.globals.update(raise_exception=_refuse, strftime_now=lambda to: datetime.now().strftime(to))
     return environment.from_string(source)
 
 
 class Prompter:
     """Makes prompts by one template, of messages in the first form in which it leaves nothing out.
 
-    Arguments of calls are parsed, or text for a template that joins them to text. Empty content beside calls
-    is null, or "" for one that writes what it gets. Lists of texts stay lists, or are joined by line ends for
-    one that reads none, as in trtllm-serve and vLLM, or are one part for one that reads nothing else.
+    Arguments of calls are parsed, or text if it joins them to text. Empty content beside calls is null, or ""
+    if it writes what it gets. Lists of texts stay, or are joined by line ends if it reads none, as in vLLM.
     """
 
     def __init__(self, template: Template, tokens: Mapping[str, str]) -> None:
         self._template, self._tokens = template, tokens
-        self._form = lru_cache(_MOST_SHAPES)(self._found)
+        self._form = lru_cache(64)(self._found)
 
     def answer(self, values: Mapping[str, Any]) -> bytes:
         """Returns the prompt of a chat, or a field that it cannot have; raises what the template raises."""
         fields: dict[str, str] = {}
         messages = _numbered(values["messages"], "messages", fields)
         alike = {**values, "messages": messages, "tools": values["tools"] and values["tools"][:1]}
-        form, lost = self._form(marshal.dumps(alike), tuple(fields.items()))
-        return LOSS + lost.encode() if lost else PROMPT + self._rendered(values, *form).encode()
+        form, lost = self._form(marshal.dumps(alike, 2), tuple(fields.items()))
+        if lost:
+            return REFUSAL + f"{lost} {lost} is left out by the model's chat template; change it".encode()
+        return PROMPT + self._rendered(values, *form).encode()
 
     def _found(self, alike: bytes, fields: tuple[tuple[str, str], ...]) -> tuple[Any, str]:
         """Returns the form for a chat of numbers, and the first of their `fields` that its prompt lacks."""
@@ -130,9 +129,7 @@ class Prompter:
                 content = [{"type": "text", "text": content}]
             messages.append({**message, "content": content or (None if calls and has_null else "")})
             if calls and is_parsed:
-                messages[-1]["tool_calls"] = [
-                    {**call, "function": _parsed(call["function"])} for call in calls
-                ]
+                messages[-1]["tool_calls"] = list(map(_parsed, calls))
         usual = {"documents": None, "add_generation_prompt": True}
         text = self._template.render({**usual, **values, "messages": messages, **self._tokens})
         if len(text) > _LONGEST:
@@ -140,8 +137,9 @@ class Prompter:
         return text
 
 
-def _parsed(function: dict[str, str]) -> dict[str, Any]:
-    return {**function, "arguments": json.loads(function["arguments"])}
+def _parsed(call: dict[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": json.loads(function["arguments"])}}
 
 
 def _numbered(value: Any, path: str, fields: dict[str, str]) -> Any:
@@ -188,10 +186,6 @@ class _Generation(Extension):
 
 def _refuse(message: str) -> NoReturn:
     raise TemplateError(message)
-
-
-def _now(form: str) -> str:
-    return datetime.now().strftime(form)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,6 @@ class CallItem(Body):
     name: str
     arguments: str
     parsed_arguments: Any = None
-    # OpenAI's library tells these of calls of its own server.
     async_: None = None
     caller: None = None
     namespace: None = None

@@ -54,7 +54,6 @@ _Notes = Annotated[dict[str, str], _at_most(_MOST_NOTES)]
 class StreamOptions(Body):
     include_usage: bool = False
     include_obfuscation: bool | None = None
-    # Of vLLM: the usage so far in each chunk.
     continuous_usage_stats: bool | None = None
 
 
@@ -202,7 +201,6 @@ class TextPart(Body):
 class CalledFunction(Body):
     name: str
     arguments: str
-    # OpenAI's library adds what it has read of an answer.
     parsed_arguments: Any = None
 
 

@@ -25,6 +25,7 @@ from trtspec.gateway.openai.settings import ApiSettings
 from trtspec.gateway.openai.template import ChatTemplate
 from trtspec.gateway.openai.upstream import Upstream
 from trtspec.gateway.refusals import Refusal, Refusals
+from trtspec.models.tokenizer import BROKEN
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.agreement import NAMING
 
@@ -42,7 +43,7 @@ def load(settings: ApiSettings) -> tuple[ModelText, Keys]:
         texts = replace(texts, tokenizer=Tokenizer.load(folder), sampling=sampling)
         try:
             texts = replace(texts, template=ChatTemplate.load(folder))
-        except ValueError as error:
+        except BROKEN as error:
             texts = replace(texts, problem=f"; its chat template cannot be read: {error}")
     return texts, Keys.load(settings.keys) if settings.keys else Keys([])
 

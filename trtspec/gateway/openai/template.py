@@ -26,7 +26,7 @@ class ChatTemplate:
         """Reads the templates of a tokenizer's folder; None if it has none.
 
         Of several named templates they are `default` and `tool_use`, as in transformers' `get_chat_template`.
-        Raises ValueError for files that cannot be read.
+        Raises `BROKEN` for files that cannot be read.
         """
         file = folder / "tokenizer_config.json"
         settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
@@ -41,10 +41,7 @@ class ChatTemplate:
 
 def _tokens(settings: dict[str, Any]) -> dict[str, str]:
     """Returns the special tokens of `tokenizer_config.json`, each a string there or an object."""
-    found = {}
-    for name in ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token"):
-        token = settings.get(name)
-        content = token.get("content") if isinstance(token, dict) else token
-        if isinstance(content, str):
-            found[name] = content
-    return found
+    names = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
+    given = {name: settings.get(name) for name in names}
+    texts = {name: one.get("content") if isinstance(one, dict) else one for name, one in given.items()}
+    return {name: text for name, text in texts.items() if isinstance(text, str)}

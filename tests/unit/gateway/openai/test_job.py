@@ -215,7 +215,7 @@ def test_messages_are_as_templates_read_them() -> None:
 
     assert template_messages(read) == [
         {"role": "system", "content": parts},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": "7", "tool_call_id": "c"},
     ]
     call["function"] = {"name": "f", "arguments": "{"}

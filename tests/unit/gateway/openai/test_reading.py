@@ -45,7 +45,7 @@ def refused(body: dict[str, Any], kind: Any = ChatRequest) -> ApiError:
             "did you mean content?",
         ),
         (
-            {"messages": [{"role": "user", "content": [{"type": "text", "texts": "a"}]}]},
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "texts": "a"}]}]},
             "messages[0].content[0].texts",
             "did you mean text?",
         ),
