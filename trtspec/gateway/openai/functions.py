@@ -13,9 +13,9 @@ def with_tools(body: schema.ChatRequest) -> schema.ChatRequest:
     """Returns the same request with tools instead of functions, also in its messages."""
     changes: dict[str, Any] = {"messages": _messages(body.messages)}
     if body.functions:
-        call = body.function_call
-        is_name = isinstance(call, schema.NamedFunction)
-        choice = schema.NamedTool(type="function", function=call) if is_name else call
+        choice: Any = body.function_call
+        if isinstance(choice, schema.NamedFunction):
+            choice = schema.NamedTool(type="function", function=choice)
         changes |= {
             "tools": [schema.ToolBody(type="function", function=function) for function in body.functions],
             "tool_choice": choice,

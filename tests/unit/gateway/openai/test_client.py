@@ -27,7 +27,10 @@ TINY = Path(__file__).parents[4] / "recipes" / "tiny" / "target"
 SOURCE = """{%- for m in messages %}<{{ m.role }}>{{ m.content }}
     {%- for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}
 {%- endfor %}{{ tools | tojson if tools }}"""
-FUNCTION = {"name": "f", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}
+FUNCTION: Any = {
+    "name": "f",
+    "parameters": {"type": "object", "properties": {}, "additionalProperties": False},
+}
 TOOL: Any = {"type": "function", "function": {**FUNCTION, "strict": True}}
 QUESTION: Any = {"role": "user", "content": "a"}
 LACKS = "400 guided_decoding_guide_type is json_schema; it must be left out"
@@ -86,7 +89,8 @@ def test_an_answer_that_the_client_has_parsed_comes_back_as_it_keeps_it() -> Non
         message = made.choices[0].message
         assert message.parsed == Answer(number=7)
         assert message.tool_calls
-        for kept in (message.model_dump(), message.model_dump(exclude_none=True), message.to_dict()):
+        dumps: Any = (message.model_dump(), message.model_dump(exclude_none=True), message.to_dict())
+        for kept in dumps:
             kept["tool_calls"][0] |= {"index": 0}
             result = {"role": "tool", "tool_call_id": kept["tool_calls"][0]["id"], "content": "8"}
             again: Any = [QUESTION, {**kept, "annotations": [], "reasoning_content": "hm"}, result]
@@ -104,12 +108,11 @@ def test_the_items_of_a_parsed_response_come_back_as_the_client_keeps_them() -> 
     )
 
     async def work(client: openai.AsyncOpenAI) -> None:
-        made = await client.responses.parse(
-            model="m", input="a", tools=[{"type": "function", **FUNCTION, "strict": True}], text_format=Answer
-        )
+        tools: Any = [{"type": "function", **FUNCTION, "strict": True}]
+        made = await client.responses.parse(model="m", input="a", tools=tools, text_format=Answer)
         assert made.output_parsed == Answer(number=7)
         items: Any = [item.model_dump() for item in made.output]
-        result = {"type": "function_call_output", "call_id": items[-1]["call_id"], "output": "8"}
+        result: Any = {"type": "function_call_output", "call_id": items[-1]["call_id"], "output": "8"}
         await client.responses.create(model="m", input=[QUESTION, *items, result])
         assert told in model.asked[-1]["text_input"]
 
@@ -119,7 +122,7 @@ def test_the_items_of_a_parsed_response_come_back_as_the_client_keeps_them() -> 
 @pytest.mark.parametrize("route", ["chat", "text", "ids"])
 def test_each_chunk_tells_the_usage_so_far_where_it_is_asked_for(route: str) -> None:
     """As vLLM's `continuous_usage_stats`, by which GuideLLM measures; the last count is the model's own."""
-    said = [{"text_output": "a", "output_ids": 5}, {"text_output": "b", "output_ids": [5, 6]}]
+    said: Any = [{"text_output": "a", "output_ids": 5}, {"text_output": "b", "output_ids": [5, 6]}]
     model = Model([*said, {"text_output": "c", "output_ids": [7, 8], **COUNTS}])
     options: Any = {"include_usage": True, "continuous_usage_stats": True}
     prompt: Any = {"text": "def f", "ids": [1, 2, 3]}.get(route)
