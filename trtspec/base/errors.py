@@ -142,5 +142,9 @@ class ClusterError(TrtspecError):
     """A Kubernetes cluster that cannot be asked, refuses, or whose pods do not come up."""
 
 
+class ChangedError(TrtspecError):
+    """A file that is not the one any more that was read before."""
+
+
 class UnavailableError(TrtspecError):
     """Something that must be installed, present or reachable is not: a package, a GPU, a port, disk space."""

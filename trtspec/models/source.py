@@ -21,6 +21,7 @@ STRETCHED = ("linear", "dynamic")  # rope types whose factor multiplies max_posi
 TIED = ("gemma2", "gemma3_text")  # types whose head transformers ties unless their config says otherwise
 UNTIED = ("granite", "llama", "mistral", "mixtral", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+CONFIGS = ("config.json", "generation_config.json", "hf_quant_config.json")
 _OVERRIDES = Path("engine.extra_args")
 _ROPE = ("rope_scaling", "rope_parameters")
 
@@ -147,8 +148,7 @@ class Source(Sizes):
     @property
     def files(self) -> tuple[Path, ...]:
         """The files that a conversion reads: those configs that exist, and the weights."""
-        names = ("config.json", "generation_config.json", "hf_quant_config.json")
-        configs = tuple(self.folder / name for name in names)
+        configs = tuple(self.folder / name for name in CONFIGS)
         weights = sorted({tensor.file for tensor in self.tensors.values()})
         return (*(path for path in configs if path.is_file()), *weights)
 

@@ -21,8 +21,9 @@ from trtspec.models.heads.reading import read_head, read_model
 from trtspec.models.hub import check_access
 from trtspec.models.layers import draft_of, num_common
 from trtspec.models.published import published
-from trtspec.models.source import Source
-from trtspec.models.tokenizer import tokenizer_files
+from trtspec.models.source import CONFIGS, Source
+from trtspec.models.tensors import INDEX
+from trtspec.models.tokenizer import TOKENIZER_FILES, tokenizer_files
 from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.plan.facts import DatasetFacts, HeadFacts, ModelFacts, PlanFacts
 from trtspec.pipeline.run.digests import FileDigests
@@ -87,7 +88,7 @@ def gather(
         models[role] = replace(facts, dataset=dataset, adapter=adapter)
     if recipe.draft and not has_head:
         models[Role.DRAFT] = _draft(recipe, recipe.draft, models, here, digests, asks=asks)
-    return PlanFacts(models, host, _serving_code(), head)
+    return PlanFacts(models, host, _serving_code(digests), head)
 
 
 def _published(recipe: Recipe) -> dict[Role, Source]:
@@ -138,6 +139,7 @@ def _model(
     name: str, commit: str | None, folder: Path, digests: FileDigests | None, *, is_whole: bool
 ) -> ModelFacts:
     """Returns the facts about a model, without its texts; one that another server loads `is_whole`."""
+    _note(folder, digests)
     source, is_told = read_model(folder, whole=is_whole), is_whole and commit is not None
     names = [folder / name for name in tokenizer_files(folder)]
     told = {**digests_of_weights(folder), **(digests_of_blobs(folder) if is_told else {})}
@@ -145,10 +147,19 @@ def _model(
     return ModelFacts(name, commit, source, known)
 
 
+def _note(folder: Path, digests: FileDigests | None) -> None:
+    """Notes all files of a model's folder that are read, or would be read if they were there."""
+    if digests:
+        names = {*CONFIGS, INDEX, *TOKENIZER_FILES, *tokenizer_files(folder)}
+        digests.note(folder / name for name in sorted(names))
+        digests.note(folder.glob("*.safetensors"))
+
+
 def _head(
     name: str, commit: str | None, folder: Path, target: Source, digests: FileDigests | None
 ) -> HeadFacts:
     """Returns the facts of a head; it reads the target's states, so its sizes are the target's."""
+    _note(folder, digests)
     head = read_head(folder)
     tensors, layer = head.tensors, head.layer or {"num_hidden_layers": 0}
     source = replace(
@@ -191,20 +202,29 @@ def _dataset(
     if texts is None:
         return None
     dataset = find_dataset(texts, here, asks=asks)
-    return DatasetFacts(dataset, digests.of(dataset.file) if digests else None)
+    if digests is None:
+        return DatasetFacts(dataset, None)
+    digests.note([dataset.file])
+    return DatasetFacts(dataset, digests.of(dataset.file))
 
 
 def _adapter(model: RecipeModel, here: Path, digests: FileDigests | None) -> dict[str, str] | None:
     """Returns the digests of the LoRA adapter that the recipe in the folder `here` names for a model."""
     if "lora_dir" not in model.build:
         return {}
-    return digests.of_tree(here / str(model.build["lora_dir"])) if digests else None
+    if digests is None:
+        return None
+    folder = here / str(model.build["lora_dir"])
+    digests.note(file for file in folder.rglob("*") if file.is_file())
+    return digests.of_tree(folder)
 
 
-def _serving_code() -> str:
+def _serving_code(digests: FileDigests | None) -> str:
     """Returns the digest of the Python files that `write_repository` copies or generates from."""
     rooms = [
         Path(room) for package in (trtspec.serving, trtspec.pipeline.repository) for room in package.__path__
     ]
     files = sorted(file for room in rooms for file in room.rglob("*.py"))
+    if digests:
+        digests.note(files)
     return digest_of([[file.name, hashlib.sha256(file.read_bytes()).hexdigest()] for file in files])

@@ -156,9 +156,12 @@ def draw_plan(
 
     With `digests` it tells which steps are done, and of which engines the `store` has. `weights`, `offline`
     and `asks` are as for `gather`. Raises RecipeError and OptionError, also for what the recipe wants and its
-    models do not allow, what `gather` raises, and StoreError.
+    models do not allow, what `gather` raises, ChangedError, and StoreError.
     """
     facts = gather(loaded, host, digests, weights, progress, offline=offline, asks=asks)
+    if digests:
+        # Another plan may have waited since it noted the sources.
+        digests.check()
     resolved = resolve(loaded, facts, request.flags, os.environ)
     if request.container and resolved.release is None:
         raise OptionError("container", f"the {resolved.backend} backend builds without a container")

@@ -1,17 +1,21 @@
-"""SHA-256 of files, kept so that a file that has not changed is not read again."""
+"""SHA-256 of files, kept so that a file that has not changed is not read again, and a watch on sources."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from trtspec.base.atomic import write_atomically
+from trtspec.base.errors import ChangedError
 from trtspec.base.progress import Advance, Progress, no_progress
 
 CHUNK = 4 << 20
 LARGE = 1 << 30
+_AGAIN = "wait until nothing writes to it, and run the same command again"
 
 
 class FileDigests:
@@ -23,6 +27,42 @@ class FileDigests:
     def __init__(self, store: Path, watch: Progress) -> None:
         self._store, self._watch = store, watch
         self._known: dict[str, str] = _read(store)
+        self._sources: dict[Path, os.stat_result | None] = {}
+
+    def note(self, files: Iterable[Path]) -> None:
+        """Notes the sources of a build before they are read; a file that is not there is to stay away."""
+        for file in files:
+            self._sources.setdefault(file, _stat(file))
+
+    def check(self) -> None:
+        """Raises ChangedError for a source that was replaced, written, added or removed since it was noted.
+
+        A file of which only the status has changed, such as the number of its links, is read again.
+        """
+        for file, noted in self._sources.items():
+            now = _stat(file)
+            if now is None or noted is None:
+                is_same = now is noted
+            elif _key(now) == _key(noted):
+                is_same = now.st_ctime_ns == noted.st_ctime_ns or self._is_known(file, now)
+            else:
+                is_same = False
+            if not is_same:
+                raise ChangedError(file, "has changed since this build began to read it", _AGAIN)
+            self._sources[file] = now
+
+    def _is_known(self, file: Path, now: os.stat_result) -> bool:
+        return self._known.get(_key(now)) == _sha256(file, _key(now), lambda *_: None)
+
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """Checks the sources at the end of the block, which may have failed because one has changed."""
+        try:
+            yield
+        except Exception:
+            self.check()
+            raise
+        self.check()
 
     def of(self, file: Path) -> str:
         """Returns the SHA-256 of a file in hexadecimal."""
@@ -30,18 +70,20 @@ class FileDigests:
 
     def of_all(self, files: Sequence[Path], name: str) -> dict[Path, str]:
         """Returns the SHA-256 of each file; `name` tells who watches what they are."""
-        keys = {file: _key(file) for file in files}
-        unread = {file: key for file, (key, _) in keys.items() if key not in self._known}
-        size = sum(keys[file][1] for file in unread)
+        stats = {file: file.stat() for file in files}
+        keys = {file: _key(stat) for file, stat in stats.items()}
+        unread = {file: key for file, key in keys.items() if key not in self._known}
+        size = sum(stats[file].st_size for file in unread)
         watch = self._watch if size >= LARGE else no_progress
         with watch(f"read {name}", size) as advance:
             for file, key in unread.items():
-                self._known[key] = _sha256(file, advance)
-        return {file: self._known[key] for file, (key, _) in keys.items()}
+                self._known[key] = _sha256(file, key, advance)
+        return {file: self._known[key] for file, key in keys.items()}
 
     def by_name(self, files: Iterable[Path], name: str, known: Mapping[str, str]) -> dict[str, str]:
         """Returns the digests of a model's files by their names; `known` are those that need no reading."""
         named = {file.name: file for file in files}
+        self.note(named.values())
         read = self.of_all([file for each, file in named.items() if each not in known], name)
         return {each: known[each] if each in known else read[file] for each, file in named.items()}
 
@@ -60,10 +102,16 @@ class FileDigests:
         write_atomically(self._store, json.dumps(self._known, indent=0))
 
 
-def _key(file: Path) -> tuple[str, int]:
-    """Returns what a file's digest is kept by, and its size in bytes."""
-    stat = file.stat()
-    return f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}", stat.st_size
+def _key(stat: os.stat_result) -> str:
+    """Returns what a file's digest is kept by."""
+    return f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
+
+
+def _stat(file: Path) -> os.stat_result | None:
+    try:
+        return file.stat()
+    except OSError:
+        return None
 
 
 def _read(store: Path) -> dict[str, str]:
@@ -74,10 +122,13 @@ def _read(store: Path) -> dict[str, str]:
     return known if isinstance(known, dict) else {}
 
 
-def _sha256(file: Path, advance: Advance) -> str:
+def _sha256(file: Path, key: str, advance: Advance) -> str:
+    """Reads the file of this key; raises ChangedError if another is there, or it was written meanwhile."""
     sha = hashlib.sha256()
     with file.open("rb") as stream:
         while chunk := stream.read(CHUNK):
             sha.update(chunk)
             advance(len(chunk))
+        if _key(os.fstat(stream.fileno())) != key:
+            raise ChangedError(file, "changed while it was read", _AGAIN)
     return sha.hexdigest()

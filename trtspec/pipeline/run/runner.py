@@ -40,7 +40,8 @@ def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progres
 
     Raises a step's obstacle before any step is run, and whatever a step raises, after its unfinished output
     is removed. Raises UnavailableError for a full disk, a directory that another build holds, and one that
-    has other files where outputs belong.
+    has other files where outputs belong, and ChangedError for a source that is not the one any more that was
+    digested: a step whose sources have changed makes nothing.
     """
     ran = []
     check_ours(steps, build)
@@ -55,7 +56,7 @@ def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progres
                 continue
             if [step for step in undone if records.pop(step.name, None)]:
                 write_records(build, records)
-            jobs = [partial(_make, step, build) for step in undone]
+            jobs = [partial(_make, step, build, digests) for step in undone]
             with watch(" and ".join(step.name for step in undone), undone[0].size) as advance:
                 for index, seconds in run_together(jobs, advance):
                     step = undone[index]
@@ -98,12 +99,12 @@ def named(step: Step) -> Iterator[None]:
         raise
 
 
-def _make(step: Step, build: Path, advance: Advance) -> None:
+def _make(step: Step, build: Path, digests: FileDigests, advance: Advance) -> None:
     output = build / (step.output or step.name)
     made = temporary(output)
     made.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with named(step):
+        with named(step), digests.checked():
             step.action(made, advance)
         if step.output:
             publish(made, output)

@@ -113,8 +113,8 @@ def distill(
 ) -> Distilled:
     """Trains the recipe's draft, or a head, on its target's answers, and measures it on those held out.
 
-    Raises RecipeError, ModelError, PairError, DatasetError, TrainingError, UnavailableError, and what the
-    target raises.
+    Raises RecipeError, ModelError, PairError, DatasetError, TrainingError, UnavailableError, ChangedError
+    for a model that was replaced meanwhile, and what the target raises.
     """
     read = read_target if wanted.head else read_pair
     pair = read(load_recipe(wanted.recipe), watch)
@@ -128,6 +128,7 @@ def distill(
             assert pair.draft
             student = TrainedDraft(pair, pair.draft, temporary(wanted.output / "engine"))
         digests = FileDigests(wanted.output / ".trtspec" / "digests.json", watch)
+        digests.note(student.files)
         made_of = {file.name: digests.of(file) for file in student.files}
         digests.save()
         digest = digest_of([made_of, [asdict(each) for each in examples], _settings(wanted)])
@@ -149,6 +150,7 @@ def distill(
             "tools": {name: version(name) for name in _PACKAGES},
         }
         (made / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        digests.check()
         publish(made, wanted.folder)
     return result
 

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from trtspec.base.digest import digest_of
+from trtspec.base.errors import ChangedError
 from trtspec.base.progress import Advance
 from trtspec.pipeline.run import digests as module
 from trtspec.pipeline.run.digests import FileDigests
@@ -45,6 +47,59 @@ def test_a_file_is_read_once_until_it_changes(tmp_path: Path, reads: Reads) -> N
     file.write_bytes(b"three")
     assert again.of(file) == hashlib.sha256(b"three").hexdigest()
     assert reads == [3, 3, 5]
+
+
+def written_in_place(file: Path) -> None:
+    """As `rsync --inplace --times` does: only the time of the status tells."""
+    stat = file.stat()
+    file.write_bytes(b"two")
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        Path.touch,
+        Path.unlink,
+        written_in_place,
+        lambda file: shutil.copy2(file, file.with_name("copy")) and file.with_name("copy").rename(file),
+        lambda file: file.with_name("absent").touch(),
+    ],
+    ids=["touched", "removed", "written", "replaced", "added"],
+)
+def test_a_source_is_the_one_that_was_noted(tmp_path: Path, harm: Callable[[Path], object]) -> None:
+    file, digests = tmp_path / "weights", FileDigests(tmp_path / "store", Reads().watch)
+    file.write_bytes(b"one")
+    digests.note([file, tmp_path / "absent"])
+    digests.of(file)
+    os.link(file, tmp_path / "backup")
+    digests.check()
+    harm(file)
+    digests.note([file, tmp_path / "absent"])
+    with pytest.raises(ChangedError, match=r"(weights|absent): has changed since this build began"):
+        digests.check()
+
+
+def test_a_digest_is_of_one_file_though_another_is_moved_over_it_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the one that came first would be known for ever by the digest of the other."""
+    monkeypatch.setattr(module, "LARGE", 0)
+    file, other, backup = tmp_path / "weights", tmp_path / "other", tmp_path / "backup"
+    file.write_bytes(b"one")
+    os.link(file, backup)
+    other.write_bytes(b"two")
+
+    @contextmanager
+    def watch(label: str, size: int | None) -> Iterator[Advance]:
+        if other.exists():
+            other.rename(file)
+        yield lambda *_: None
+
+    digests = FileDigests(tmp_path / "store", watch)
+    with pytest.raises(ChangedError, match="weights: changed while it was read"):
+        digests.of(file)
+    assert digests.of(backup) == hashlib.sha256(b"one").hexdigest()
 
 
 def test_small_files_are_not_talked_of(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -18,7 +20,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from tests.unit.train.distill.conftest import PROMPT, SETTINGS, Run, recorded, speak
-from trtspec.base.errors import DatasetError, ModelError, PairError, TrainingError
+from trtspec.base.errors import ChangedError, DatasetError, ModelError, PairError, TrainingError
 from trtspec.base.progress import Advance
 from trtspec.measure.workloads.recorded import Recorded, append_recorded
 from trtspec.train.distill import distillation
@@ -161,6 +163,22 @@ def test_a_killed_run_ends_as_if_it_had_not_been(toy: DistillationOptions, run: 
     assert not list(tmp_path.rglob("*.bin"))
     again = run(toy, settings=settings, killed_at=25)  # Nothing is left to train.
     assert again.points == whole.points
+
+
+def test_a_draft_that_is_replaced_meanwhile_is_not_recorded_as_the_trained_one(
+    toy: DistillationOptions, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    train, weights = distillation.train, tmp_path / "draft/model.safetensors"
+
+    def train_and_replace(*args: Any) -> Any:
+        shutil.copy(weights, tmp_path / "downloading")
+        (tmp_path / "downloading").rename(weights)
+        return train(*args)
+
+    monkeypatch.setattr(distillation, "train", train_and_replace)
+    with pytest.raises(ChangedError, match=r"draft/model\.safetensors: has changed since"):
+        run(toy, settings=replace(SETTINGS, epochs=1))
+    assert not toy.folder.exists()
 
 
 def test_a_tenth_is_held_out_where_nothing_is_named(toy: DistillationOptions, run: Run) -> None:
