@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-PARTIAL, REPLACED = ".partial", ".replaced"
+PARTIAL, _REPLACED = ".partial", ".replaced"
 
 
 def temporary(path: Path) -> Path:
@@ -14,11 +14,16 @@ def temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}{PARTIAL}")
 
 
+def replaced_by(path: Path) -> Path:
+    """The hidden sibling in which a folder is while a new one takes its place."""
+    return path.with_name(f".{path.name}{_REPLACED}")
+
+
 def publish(made: Path, path: Path) -> None:
     """Replaces `path` with `made`, which must be complete: syncs its content to the disk, then renames it."""
     for item in [made, *made.rglob("*")] if made.is_dir() else [made]:
         _sync(item)
-    replaced = path.with_name(f".{path.name}{REPLACED}")
+    replaced = replaced_by(path)
     if path.is_dir():
         remove(replaced)
         path.rename(replaced)
@@ -47,11 +52,10 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Removes what a killed run left in this folder or one below it."""
-    for pattern in (f".*{PARTIAL}", f".*{REPLACED}"):
-        for leftover in [*folder.glob(pattern), *folder.glob(f"*/{pattern}")]:
-            remove(leftover)
+def remove_leftovers(path: Path) -> None:
+    """Removes what a killed run that made `path` has left beside it, and nothing else."""
+    remove(temporary(path))
+    remove(replaced_by(path))
 
 
 def _sync(path: Path) -> None:

@@ -35,13 +35,14 @@ def test_a_file_takes_the_place_of_another(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_a_killed_run_go_and_nothing_else(tmp_path: Path) -> None:
-    for name in (".a.partial", ".b.replaced", "target/.engine.partial", "target/.engine.replaced"):
+    for name in (".engine.partial", ".engine.replaced", ".photos.replaced", "engine/.film.partial"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "file").touch()
-    (tmp_path / "target/.c.partial").touch()
-    (tmp_path / "target/engine.partial").touch()
-    remove_leftovers(tmp_path)
-    assert [path.name for path in tmp_path.rglob("*")] == ["target", "engine.partial"]
+    (tmp_path / ".thesis.docx.partial").touch()
+    for _ in range(2):
+        remove_leftovers(tmp_path / "engine")
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.name != "file"}
+    assert left == {".photos.replaced", ".thesis.docx.partial", "engine", "engine/.film.partial"}
 
 
 def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from threading import Event
 from time import monotonic
 
-from trtspec.base.atomic import publish, remove, remove_leftovers, temporary
+from trtspec.base.atomic import publish, remove, remove_leftovers, replaced_by, temporary
 from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.progress import Advance, Progress
 from trtspec.pipeline.run.build_lock import only_build
@@ -46,7 +46,9 @@ def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progres
     ran = []
     check_ours(steps, build)
     with only_build(build):
-        remove_leftovers(build)
+        for step in steps:
+            if step.output:
+                remove_leftovers(build / step.output)
         names = pending(steps, build, digests)
         prepare([step for step in steps if step.name in names], watch)
         records = read_records(build)
@@ -70,8 +72,9 @@ def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progres
 
 def check_ours(steps: Sequence[Step], build: Path) -> None:
     """Raises UnavailableError if a file of the user's is where an output would be put."""
-    names = (PurePosixPath(step.output).parts[0] for step in steps if step.output)
-    theirs = [name for name in names if (build / name).exists()]
+    outputs = [Path(step.output) for step in steps if step.output]
+    made = (path for output in outputs for path in (output, temporary(output), replaced_by(output)))
+    theirs = [path.parts[0] for path in made if (build / path.parts[0]).exists()]
     if theirs and not (build / FOLDER).is_dir():
         problem = f"holds {theirs[0]}, which trtspec did not make"
         raise UnavailableError(build, problem, "choose another --output")

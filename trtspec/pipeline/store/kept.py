@@ -10,7 +10,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from trtspec.base.atomic import PARTIAL, REPLACED, publish, remove, temporary, write_atomically
+from trtspec.base.atomic import PARTIAL, publish, remove, replaced_by, temporary, write_atomically
 from trtspec.base.errors import UnavailableError
 from trtspec.base.locks import locked, try_lock, unlock
 from trtspec.base.progress import Progress
@@ -133,14 +133,17 @@ def _lock_of(folder: Path) -> Path:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Removes what killed pulls have left, but for the one of this folder, which is locked."""
-    remove(folder.with_name(f".{folder.name}{REPLACED}"))
+    """Removes what killed pulls have left, but for the one of this folder, which is locked.
+
+    A pull that was killed has left its lock too. Without one a folder of such a name is somebody else's.
+    """
+    remove(replaced_by(folder))
     for left in folder.parent.glob(f".*{PARTIAL}"):
         theirs = left.with_name(left.name[1:].removesuffix(PARTIAL))
-        # A document that is being written is a file, and belongs to the lock of its folder.
-        if theirs == folder or not left.is_dir():
-            continue
         lock = _lock_of(theirs)
+        # A document that is being written is a file, and belongs to the lock of its folder.
+        if theirs == folder or not left.is_dir() or not lock.is_file():
+            continue
         held = try_lock(lock)
         if held is not None:
             remove(left)

@@ -6,11 +6,13 @@
     pruning/<id>                               the mark of a prune that runs, or was killed
     building/<platform>/<key>/<number>.json    the lease of who builds an engine (`lease.py`)
 
-Readers compare content and name, so they never use a half-written or corrupted file.
+Readers compare content and name, so they never use a half-written or corrupted file. Files of other names are
+not the store's, and nothing reads or removes them.
 """
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from pathlib import PurePosixPath
 
@@ -18,13 +20,17 @@ from trtspec.base.errors import CorruptedError, StoreError
 from trtspec.base.threads import in_threads
 from trtspec.pipeline.store.address import StoreAddress
 from trtspec.pipeline.store.entry import Chunk, Entry, Platform, entries_of, from_bytes
-from trtspec.pipeline.store.files import Files
+from trtspec.pipeline.store.files import TEMPORARY, Files, Stat
 
 ENTRIES, OBJECTS, PUSHING, PRUNING = "entries", "objects", "pushing", "pruning"
 BUILDING = "building"
 THREADS = 8  # not limited by processors: a request mostly waits for the network
 _OTHER = "its content does not match its name"
 _SHORTEST = 6
+_OWN = re.compile(
+    rf"{OBJECTS}/sha256/([0-9a-f]{{2}})/\1[0-9a-f]{{62}}|{ENTRIES}/[^/]+/[^/]+/[0-9a-f]{{64}}\.json"
+    rf"|{PUSHING}/[0-9a-f]{{64}}\.json|{BUILDING}/[^/]+/[^/]+/\d+(-[0-9a-f]{{32}})?\.json|{TEMPORARY}/[0-9a-f]{{32}}"
+)
 
 
 class Store:
@@ -52,6 +58,10 @@ class Store:
         """The entry of a key, the first if several builders made one, or None; raises CorruptedError."""
         found = self._read_all(entries_of(platform, key))
         return min(found, key=lambda entry: (entry.created, entry.digest), default=None)
+
+    def own(self, folder: str) -> dict[str, Stat]:
+        """The files below a folder that are the store's by their names."""
+        return {name: stat for name, stat in self.files.find(folder).items() if _OWN.fullmatch(name)}
 
     def entries(self) -> list[Entry]:
         """Every entry, the newest first; raises CorruptedError."""
@@ -91,7 +101,7 @@ class Store:
                 found.append(entry)
             return 0
 
-        in_threads(read, self.files.find(folder), lambda _: None, THREADS)
+        in_threads(read, self.own(folder), lambda _: None, THREADS)
         return found
 
     def _corrupted(self, name: str, problem: str) -> CorruptedError:

@@ -66,10 +66,10 @@ def prune(store: Store, rules: PruneRules, advance: Advance, *, dry_run: bool) -
 
 def _look(store: Store, rules: PruneRules) -> Prune:
     # Objects first: what a push writes later is not in the list, and what it wrote before has its mark.
-    objects = store.files.find(OBJECTS)
-    marks, temporary = store.files.find(PUSHING), store.files.find(TEMPORARY)
+    objects = store.own(OBJECTS)
+    marks, temporary = store.own(PUSHING), store.own(TEMPORARY)
     # Who builds renews the lease, so that one of this age was left.
-    left = temporary | store.files.find(BUILDING)
+    left = temporary | store.own(BUILDING)
     now = datetime.now(timezone.utc)
     dead = _older(marks, now - rules.grace)
     pushed = [store.read_entry(mark) for mark in marks if mark not in dead]
@@ -188,7 +188,7 @@ def _pushed_now(store: Store) -> set[Chunk]:
 def _read_entries(store: Store) -> tuple[list[Entry], list[Finding]]:
     """The entries that can be read, and what is wrong with other documents and with the marks of pushes."""
     entries, findings = list[Entry](), list[Finding]()
-    for name in [*store.files.find(ENTRIES), *store.files.find(PUSHING)]:
+    for name in [*store.own(ENTRIES), *store.own(PUSHING)]:
         try:
             entry = store.read_entry(name)
         except CorruptedError as error:

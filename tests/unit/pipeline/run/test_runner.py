@@ -163,6 +163,35 @@ def test_a_folder_of_the_users_is_left_alone(kitchen: Kitchen) -> None:
         kitchen.run()
 
 
+@pytest.mark.parametrize("name", [".flour.partial", ".flour.replaced"])
+def test_a_file_of_the_users_that_is_called_as_what_a_killed_run_leaves_is_left_alone(
+    kitchen: Kitchen, name: str
+) -> None:
+    kitchen.build.mkdir()
+    (kitchen.build / name).write_text("rye")
+    with pytest.raises(UnavailableError, match=f"holds {name}, which trtspec did not make"):
+        kitchen.run()
+    assert (kitchen.build / name).read_text() == "rye"
+
+
+def test_what_a_killed_run_left_goes_and_what_is_the_users_stays(kitchen: Kitchen) -> None:
+    kitchen.run()
+    (kitchen.build / "flour").unlink()
+    ours = [".flour.partial", "out/.bread.replaced", "out/.bread.partial"]
+    theirs = [
+        ".thesis.docx.partial",
+        ".photos.replaced/photo",
+        "out/.film.mkv.partial",
+        "sub/.film.mkv.partial",
+    ]
+    for name in (*ours, *theirs):
+        (kitchen.build / name).parent.mkdir(exist_ok=True)
+        (kitchen.build / name).write_text(name)
+    kitchen.run()
+    assert [name for name in ours if (kitchen.build / name).exists()] == []
+    assert [(kitchen.build / name).read_text() for name in theirs] == theirs
+
+
 def test_broken_records_are_as_none(kitchen: Kitchen) -> None:
     kitchen.run()
     for text in ("", "[]", '{"mill": {}}', '{"mill": 3}'):

@@ -196,11 +196,20 @@ def test_what_a_killed_pull_of_another_entry_left_is_removed_and_one_that_runs_i
     dead, alive = (temporary(folder.with_name(name)) for name in ("dead", "alive"))
     for left in (dead, alive):
         left.mkdir(parents=True)
+    folder.with_name(".dead.lock").touch()
     descriptor = try_lock(folder.with_name(".alive.lock"))
     assert descriptor is not None
     keep(store, entry, folder, no_progress, lambda _: None)
     assert (dead.exists(), alive.exists()) == (False, True)
     os.close(descriptor)
+
+
+def test_a_folder_of_the_users_beside_a_pulled_one_stays(store: Store, entry: Entry, folder: Path) -> None:
+    theirs = [folder.with_name(name) for name in (".photos.partial", ".photos.replaced")]
+    for each in theirs:
+        each.mkdir(parents=True)
+    keep(store, entry, folder, no_progress, lambda _: None)
+    assert all(each.exists() for each in theirs)
 
 
 def test_a_document_that_another_process_writes_is_left_alone(

@@ -173,6 +173,34 @@ def test_what_a_killed_push_left_stays_for_a_while(
     assert store.files.find("") == {}
 
 
+def test_what_others_keep_where_a_store_is_stays(
+    tmp_path: Path, engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store may be in a folder that has a `tmp` and `objects` of its own."""
+    store = Store(str(tmp_path / "work"))
+    theirs = [
+        "tmp/thesis.docx",
+        "objects/pack/pack-1.pack",
+        "entries/readme.txt",
+        "pushing/cart.json",
+        "notes",
+    ]
+    theirs += ["building/site/plan/1.pdf", f"objects/sha256/ab/{'cd' * 32}", f"tmp/{'a' * 31}"]
+    for name in theirs:
+        (tmp_path / "work" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "work" / name).write_text(name)
+    push(store, entry_of(engine), engine, silent)
+    store.files.write("tmp/" + "a" * 32, b"of a push that was killed")
+    later(monkeypatch, 100 * DAY)
+    found = verify(store, no_progress)
+    assert found.findings == ()
+    room.drop(store, found)
+    gone = prune(store, PruneRules(timedelta(0), None, DAY), silent, dry_run=False)
+    assert len(gone.entries) == 1
+    prune(store, NOTHING, silent, dry_run=False)
+    assert store.files.find("").keys() == set(theirs)
+
+
 def test_a_push_that_uses_an_object_nobody_else_needs(
     store: Store, engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
