@@ -16,6 +16,7 @@ import numpy as np
 from trtspec.base.errors import TensorError
 from trtspec.checkpoint.cast import NUMPY, Bits, is_finite
 from trtspec.models.hf_config import DOWNLOAD_AGAIN
+from trtspec.models.model_file import open_file
 from trtspec.models.tensors import ITEM_SIZE, Tensor
 
 NOT_FINITE = f"{DOWNLOAD_AGAIN}; if that one is the same, the model itself is broken"
@@ -25,7 +26,7 @@ class Reader:
     """Open safetensors files; threads may share it."""
 
     def __init__(self, files: Iterable[Path]) -> None:
-        self._descriptors = {file: os.open(file, os.O_RDONLY) for file in sorted(files)}
+        self._streams = {file: open_file(file) for file in sorted(files)}
 
     def rows(self, tensor: Tensor, rows: range) -> Bits:
         """The rows as an array [rows, columns], or [rows, 1] for a tensor of one dimension.
@@ -46,7 +47,7 @@ class Reader:
 
     def read(self, tensor: Tensor, start: int, size: int) -> bytes:
         """So many bytes of a tensor from its byte `start` on; raises TensorError if the file ends before."""
-        data = os.pread(self._descriptors[tensor.file], size, tensor.start + start)
+        data = os.pread(self._streams[tensor.file].fileno(), size, tensor.start + start)
         if len(data) < size:
             problem = f"{tensor.name}: the file was cut off while it was read"
             raise TensorError(tensor.file, problem, DOWNLOAD_AGAIN)
@@ -58,8 +59,8 @@ class Reader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for descriptor in self._descriptors.values():
-            os.close(descriptor)
+        for stream in self._streams.values():
+            stream.close()
 
 
 def chunks(rows: range, tensor: Tensor, size: int) -> Iterator[range]:

@@ -20,6 +20,7 @@ from trtspec.base.units import mb_or_gb
 from trtspec.models.headers_only import fetch_headers, headers_of
 from trtspec.models.hf_config import refuse_foreign
 from trtspec.models.hub import COMMIT, explained
+from trtspec.models.model_file import has_file
 from trtspec.models.tensors import INDEX, SINGLE, read_index, read_tensors
 
 _CONFIGS = ("*.json", "*.jinja")
@@ -114,9 +115,9 @@ def is_whole(folder: Path) -> bool:
     """
     try:
         read_tensors(folder)
+        return has_file(folder / "tokenizer.json")
     except ModelError:
         return False
-    return (folder / "tokenizer.json").is_file()
 
 
 def _begin(repo_id: str, revision: str | None) -> tuple[Path, list[str]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trtspec.base.errors import ModelError
+from trtspec.models.model_file import read_file
 
 T = TypeVar("T")
 DOWNLOAD_AGAIN = "download the file again, or copy it again from an intact one"
@@ -123,9 +124,9 @@ def read_hf_config(file: Path) -> HfConfig:
 
 
 def read_json(file: Path) -> Mapping[str, Any]:
-    """The JSON object in a file of a model; raises ModelError if there is none."""
+    """The JSON object in a file of a model; raises ModelError if there is none, and as `read_file`."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_file(file).decode()
         if text.startswith(_POINTER):
             raise ModelError(
                 file, "is a Git LFS pointer, not the file", f"git lfs pull --include {file.name}"

@@ -10,6 +10,7 @@ from typing import Any
 
 from trtspec.base.errors import ModelError, TensorError
 from trtspec.models.hf_config import LARGEST, SAME_REVISION, HfConfig, read_json, read_model_config
+from trtspec.models.model_file import has_file
 from trtspec.models.multimodal import is_multimodal, refusal, split, text_of, whole_of
 from trtspec.models.scheme import Scheme, read_scheme
 from trtspec.models.sizes import ExpertSizes, Sizes
@@ -150,7 +151,7 @@ class Source(Sizes):
         """The files that a conversion reads: those configs that exist, and the weights."""
         configs = tuple(self.folder / name for name in CONFIGS)
         weights = sorted({tensor.file for tensor in self.tensors.values()})
-        return (*(path for path in configs if path.is_file()), *weights)
+        return (*(path for path in configs if has_file(path)), *weights)
 
 
 def read_source(folder: Path, *, whole: bool = False) -> Source:
@@ -162,8 +163,8 @@ def read_source(folder: Path, *, whole: bool = False) -> Source:
     text = None if whole else text_of(written)
     config = text or whole_of(written)
     generation, beside = folder / "generation_config.json", folder / "hf_quant_config.json"
-    ends = HfConfig(generation, read_json(generation)) if generation.is_file() else config
-    tensors, quantization = read_tensors(folder), read_json(beside) if beside.is_file() else None
+    ends = HfConfig(generation, read_json(generation)) if has_file(generation) else config
+    tensors, quantization = read_tensors(folder), read_json(beside) if has_file(beside) else None
     is_text = text or not (whole or is_multimodal(written))
     tensors, others = split(tensors) if is_text else (tensors, ())
     try:

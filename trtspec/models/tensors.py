@@ -8,6 +8,7 @@ file's size, so that an incomplete download is found before an hour of conversio
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 from trtspec.base.errors import ModelError, TensorError
 from trtspec.models.hf_config import DOWNLOAD_AGAIN, UNPICKLE, read_json, refuse_foreign
+from trtspec.models.model_file import has_file, open_file
 
 ITEM_SIZE = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
@@ -46,7 +48,7 @@ class Tensor:
 
     def read(self) -> bytes:
         """The data, little endian; for small tensors. Raises TensorError if the file was cut off."""
-        with self.file.open("rb") as stream:
+        with open_file(self.file) as stream:
             stream.seek(self.start)
             data = stream.read(self.end - self.start)
         if len(data) < self.end - self.start:
@@ -62,9 +64,9 @@ def read_tensors(folder: Path, single: str = SINGLE, repair: str = UNPICKLE) -> 
     Raises ModelError or TensorError. `repair` is that of a pickle (`refuse_foreign`).
     """
     index = folder / INDEX
-    if (folder / single).is_file():
+    if has_file(folder / single):
         return read_header(folder / single)
-    if index.is_file():
+    if has_file(index):
         return _read_shards(folder, index)
     refuse_foreign(folder, (path.name for path in folder.iterdir()), folder, repair)
     raise ModelError(folder, f"holds no {single} and no {INDEX}", DOWNLOAD_AGAIN)
@@ -72,8 +74,8 @@ def read_tensors(folder: Path, single: str = SINGLE, repair: str = UNPICKLE) -> 
 
 def read_header(file: Path) -> dict[str, Tensor]:
     """The tensors of one safetensors file, in the order of their data; raises TensorError."""
-    size = file.stat().st_size
-    with file.open("rb") as stream:
+    with open_file(file) as stream:
+        size = os.fstat(stream.fileno()).st_size
         prefix = stream.read(8)
         if prefix == b"version ":
             raise TensorError(
@@ -154,7 +156,7 @@ def _read_shards(folder: Path, index: Path) -> dict[str, Tensor]:
     weight_map = read_index(index)
     tensors: dict[str, Tensor] = {}
     for shard in sorted(set(weight_map.values())):
-        if not (folder / shard).is_file():
+        if not has_file(folder / shard):
             raise ModelError(folder / shard, "the index names this shard, but it is missing", DOWNLOAD_AGAIN)
         for name, tensor in read_header(folder / shard).items():
             if name in tensors:

@@ -12,6 +12,7 @@ from typing import Any
 
 from trtspec.base.errors import ModelError
 from trtspec.models.hf_config import read_json
+from trtspec.models.model_file import has_file
 from trtspec.serving.byte_alphabet import BYTE_OF_CHAR
 
 TOKENIZER_FILES = (
@@ -93,8 +94,8 @@ class TokenizerTraits:
 
 def read_tokenizer(folder: Path) -> TokenizerTraits:
     """Reads `tokenizer.json` and, where they exist, the config and the chat template; raises ModelError."""
-    file = folder / "tokenizer.json"
-    if not file.is_file():
+    file, found = folder / "tokenizer.json", tokenizer_files(folder)
+    if file.name not in found:
         repair = "save the fast tokenizer: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         raise ModelError(folder, "has no tokenizer.json", repair)
     content = read_json(file)
@@ -109,7 +110,7 @@ def read_tokenizer(folder: Path) -> TokenizerTraits:
         problem = f"is not a tokenizer of the tokenizers library ({type(error).__name__}: {error})"
         raise ModelError(file, problem, "download the file again") from None
     config = folder / "tokenizer_config.json"
-    settings = read_json(config) if config.is_file() else {}
+    settings = read_json(config) if config.name in found else {}
     templates: Mapping[str, str] = {}
     with suppress(*BROKEN):  # A server with such a one answers no chats, and serves everything else.
         templates = chat_templates(folder, settings)
@@ -127,10 +128,10 @@ def read_tokenizer(folder: Path) -> TokenizerTraits:
 
 
 def tokenizer_files(folder: Path) -> list[str]:
-    """Returns which files of a tokenizer a model's folder has, as paths in it."""
+    """Returns the files of a tokenizer in a folder, as paths in it; raises ModelError for what is no file."""
     named = sorted(folder.glob("additional_chat_templates/*.jinja"))
     names = (*TOKENIZER_FILES, *(file.relative_to(folder).as_posix() for file in named))
-    return [name for name in names if (folder / name).is_file()]
+    return [name for name in names if has_file(folder / name)]
 
 
 def copy_tokenizer(source: Path, folder: Path) -> None:

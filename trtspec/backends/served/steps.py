@@ -14,6 +14,7 @@ from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.hf_config import read_hf_config
+from trtspec.models.model_file import has_file
 from trtspec.models.tensors import INDEX
 from trtspec.pipeline.plan.facts import HeadFacts, PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
@@ -85,7 +86,7 @@ def _write_head(head: HeadDescription, output: Path, advance: Advance) -> None:
     config = {**read_hf_config(head.folder / _CONFIG).content, **head.unsaid}
     (output / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     files = {tensor.file for tensor in head.tensors.values()}
-    if (index := head.folder / INDEX).is_file():
+    if has_file(index := head.folder / INDEX):
         files.add(index)
     for file in sorted(files):
         shutil.copyfile(file, output / file.name)

@@ -11,6 +11,7 @@ from trtspec.base.errors import ModelError, TrtspecError, UnavailableError
 from trtspec.models.heads.speculators import KIND
 from trtspec.models.hf_config import HfConfig, read_hf_config
 from trtspec.models.hub import explained
+from trtspec.models.model_file import has_file
 from trtspec.recipe.migration.drafts import LENGTH, METHOD, MODEL
 from trtspec.recipe.migration.reading import FlagReading
 
@@ -46,7 +47,7 @@ def read_speculator(drafts: FlagReading, reading: FlagReading) -> None:
 def _config(model: str) -> HfConfig | None:
     """Returns a model's configuration; None if it has none here, and its name is not of this format."""
     file = Path(model).expanduser() / "config.json"
-    if file.is_file():
+    if has_file(file):
         return read_hf_config(file)
     if _IN_NAMES not in model.lower():
         return None

@@ -10,6 +10,7 @@ from pathlib import Path
 from trtspec.base.atomic import publish, remove, temporary
 from trtspec.checkpoint.reader import Reader
 from trtspec.checkpoint.writer import SafetensorsFile, TensorEntry
+from trtspec.models.model_file import has_file
 from trtspec.models.source import Source
 from trtspec.models.tensors import SINGLE, Tensor
 from trtspec.models.tokenizer import copy_tokenizer
@@ -32,7 +33,7 @@ def write_model(source: Source, folder: Path) -> None:
     _copy_weights(source.tensors, made / SINGLE)
     copy_tokenizer(source.folder, made)
     for name in _COPIED:
-        if (source.folder / name).is_file():
+        if has_file(source.folder / name):
             shutil.copyfile(source.folder / name, made / name)
     publish(made, folder)
 

@@ -12,6 +12,7 @@ from trtspec.base.errors import OptionError, UnavailableError
 from trtspec.base.roles import Role
 from trtspec.cli.terminal.output import out
 from trtspec.methods.table import METHODS
+from trtspec.models.model_file import has_file
 from trtspec.pipeline.build.gather import refused
 from trtspec.pipeline.machine.devices import find_gpus, product_of
 from trtspec.recipe import gpus
@@ -41,7 +42,7 @@ def find_model(asked: str) -> Path | str | None:
     path = Path(asked).expanduser()
     if path.is_file() or path.suffix in (".yaml", ".yml"):
         return None
-    if (path / "config.json").is_file():
+    if has_file(path / "config.json"):
         return Path(os.path.abspath(path))
     if (path / "manifest.json").is_file():
         raise UnavailableError(

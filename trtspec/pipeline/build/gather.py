@@ -20,6 +20,7 @@ from trtspec.models.headers_only import digests_of_blobs, digests_of_weights, he
 from trtspec.models.heads.reading import read_head, read_model
 from trtspec.models.hub import check_access
 from trtspec.models.layers import draft_of, num_common
+from trtspec.models.model_file import has_file
 from trtspec.models.published import published
 from trtspec.models.source import CONFIGS, Source
 from trtspec.models.tensors import INDEX
@@ -141,9 +142,9 @@ def _model(
     """Returns the facts about a model, without its texts; one that another server loads `is_whole`."""
     _note(folder, digests)
     source, is_told = read_model(folder, whole=is_whole), is_whole and commit is not None
-    names = [folder / name for name in tokenizer_files(folder)]
+    tokenizer = [folder / name for name in tokenizer_files(folder)]
     told = {**digests_of_weights(folder), **(digests_of_blobs(folder) if is_told else {})}
-    known = digests.by_name((*source.files, *names), name, told) if digests else None
+    known = digests.by_name((*source.files, *tokenizer), name, told) if digests else None
     return ModelFacts(name, commit, source, known)
 
 
@@ -215,7 +216,7 @@ def _adapter(model: RecipeModel, here: Path, digests: FileDigests | None) -> dic
     if digests is None:
         return None
     folder = here / str(model.build["lora_dir"])
-    digests.note(file for file in folder.rglob("*") if file.is_file())
+    digests.note(file for file in folder.rglob("*") if not file.is_dir() and has_file(file))
     return digests.of_tree(folder)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from trtspec.base.errors import EngineError
+from trtspec.models.model_file import read_file
 
 SCHEMA = 1
 _SMALL = (
@@ -66,9 +67,12 @@ _MANIFEST = TypeAdapter(Manifest)
 
 
 def read_manifest(file: Path) -> Manifest | None:
-    """Returns a manifest; None if it is missing, damaged or of another schema."""
+    """Returns a manifest; None if it is missing, damaged or of another schema.
+
+    Raises ModelError for what is no file.
+    """
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_file(file))
         return _MANIFEST.validate_python(content) if content["schema"] == SCHEMA else None
     except (OSError, ValueError, LookupError, TypeError):
         return None

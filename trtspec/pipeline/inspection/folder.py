@@ -17,6 +17,7 @@ from trtspec.models.download import cached_folder
 from trtspec.models.heads.check import check_head
 from trtspec.models.heads.reading import is_head, read_head
 from trtspec.models.hf_config import read_json, refuse_foreign
+from trtspec.models.model_file import has_file
 from trtspec.models.pair import compare, read_member
 from trtspec.models.source import read_source
 from trtspec.pipeline.engine.manifest import Manifest, read_manifest
@@ -78,7 +79,7 @@ def _find(place: str) -> Path:
             problem = "is neither a folder nor a Hub model in this machine's cache"
             raise ModelError(place, problem, f"download a model of the Hub first: hf download {place}")
         return cached
-    if not (folder / "config.json").is_file() and read_manifest(folder / MANIFEST) is None:
+    if not has_file(folder / "config.json") and read_manifest(folder / MANIFEST) is None:
         refuse_foreign(folder, (path.name for path in folder.iterdir()), folder)
         below = sorted(str(config.parent) for config in folder.glob("*/*/config.json"))
         repair = f"name one of {', '.join(below)}" if below else "name the folder of a model or of an engine"

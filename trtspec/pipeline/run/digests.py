@@ -12,6 +12,7 @@ from pathlib import Path
 from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import ChangedError
 from trtspec.base.progress import Advance, Progress, no_progress
+from trtspec.models.model_file import open_file
 
 CHUNK = 4 << 20
 LARGE = 1 << 30
@@ -125,7 +126,7 @@ def _read(store: Path) -> dict[str, str]:
 def _sha256(file: Path, key: str, advance: Advance) -> str:
     """Reads the file of this key; raises ChangedError if another is there, or it was written meanwhile."""
     sha = hashlib.sha256()
-    with file.open("rb") as stream:
+    with open_file(file) as stream:
         while chunk := stream.read(CHUNK):
             sha.update(chunk)
             advance(len(chunk))

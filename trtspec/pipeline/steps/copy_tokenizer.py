@@ -9,6 +9,7 @@ from pathlib import Path
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.models.hf_config import read_json
+from trtspec.models.model_file import has_file
 from trtspec.models.source import Source
 from trtspec.models.tokenizer import copy_tokenizer
 from trtspec.pipeline.plan.facts import ModelFacts
@@ -43,7 +44,7 @@ def run(source: Source, output: Path, advance: Advance) -> None:
     output.mkdir()
     copy_tokenizer(source.folder, output)
     generation = source.folder / "generation_config.json"
-    content = dict(read_json(generation)) if generation.is_file() else {}
+    content = dict(read_json(generation)) if has_file(generation) else {}
     if source.end_ids:
         content["eos_token_id"] = list(source.end_ids)
     else:

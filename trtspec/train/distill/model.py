@@ -21,6 +21,7 @@ from trtspec.base.progress import Advance
 from trtspec.checkpoint.calibrate.model import read_model
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.models.model_file import has_file
 from trtspec.models.source import Source, read_source
 from trtspec.models.tensors import INDEX
 from trtspec.models.tokenizer import copy_tokenizer
@@ -87,7 +88,7 @@ def write(model: Module, source: Source, folder: Path) -> None:
     folder.mkdir(parents=True)
     copy_tokenizer(source.folder, folder)
     for name in _CONFIGS:
-        if (source.folder / name).is_file():
+        if has_file(source.folder / name):
             shutil.copyfile(source.folder / name, folder / name)
     for pattern in _LICENSES:
         for file in source.folder.glob(pattern):
