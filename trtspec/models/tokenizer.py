@@ -12,7 +12,7 @@ from typing import Any
 
 from trtspec.base.errors import ModelError
 from trtspec.models.hf_config import read_json
-from trtspec.models.model_file import has_file
+from trtspec.models.model_file import has_file, read_file
 from trtspec.serving.byte_alphabet import BYTE_OF_CHAR
 
 TOKENIZER_FILES = (
@@ -89,7 +89,8 @@ class TokenizerTraits:
         if token_id in (self.named["bos_token"], self.named["eos_token"]):
             return True
         quoted = _canonical(token.content)
-        return quoted in self.stages["post_processor"] or token.content in (self.chat_template or "")
+        templates = "".join(self.chat_templates.values())
+        return quoted in self.stages["post_processor"] or token.content in templates
 
 
 def read_tokenizer(folder: Path) -> TokenizerTraits:
@@ -147,11 +148,11 @@ def chat_templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
     Jinja's files count before `tokenizer_config.json` (`settings`), and a processor's file is last.
     """
     if files := [folder / name for name in tokenizer_files(folder) if name.endswith(".jinja")]:
-        read = {file.stem: file.read_text(encoding="utf-8") for file in files}
+        read = {file.stem: read_file(file).decode() for file in files}
         return {("default" if name == "chat_template" else name): text for name, text in read.items()}
     found, beside = settings.get("chat_template"), folder / "chat_template.json"
-    if found is None and beside.is_file():
-        found = json.loads(beside.read_text(encoding="utf-8"))["chat_template"]
+    if found is None and has_file(beside):
+        found = json.loads(read_file(beside))["chat_template"]
     if isinstance(found, list):
         return {one["name"]: one["template"] for one in found}
     return {"default": found} if isinstance(found, str) else {}
