@@ -14,8 +14,8 @@ from trtspec.backends.sglang import flags as sglang
 from trtspec.backends.vllm import flags as vllm
 from trtspec.pipeline.machine.installed import flags_of
 from trtspec.recipe.loader import loads
-from trtspec.recipe.migration.flag_table import FlagTable
 from trtspec.recipe.migration.importing import recipe_of
+from trtspec.recipe.migration.reading import FlagTable
 from trtspec.recipe.schema import Recipe
 
 pytestmark = pytest.mark.vllm

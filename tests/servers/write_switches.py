@@ -25,10 +25,10 @@ from trtspec.backends.served.backend import ServerBackend
 from trtspec.backends.table import backend_named
 from trtspec.pipeline.machine.installed import flags_of
 from trtspec.recipe.migration.command import OFF, OwnFlags
-from trtspec.recipe.migration.flag_table import FlagTable
+from trtspec.recipe.migration.reading import FlagTable
 from trtspec.recipe.migration.tool import OwnParser
 
-_WIDTH = 96
+_WIDTH = 106
 
 
 def path_of(server: str) -> Path:
@@ -57,7 +57,7 @@ def rewritten(text: str, own: OwnFlags, table: FlagTable, later: OwnFlags | None
         "LATER": {table.syntax.name(flag) for flag in later} - names,
     }
     for name, flags in lists.items():
-        for before, after in re.findall(rf"({name} = names_in\(\n)(.*?)\n\)", text, re.DOTALL):
+        for before, after in re.findall(rf'({name} = names_in\("""\n)(.*?)\n"""\)', text, re.DOTALL):
             text = text.replace(before + after, before + _lines(flags))
     return text
 
@@ -88,8 +88,8 @@ def _decorating(text: str) -> Iterator[tuple[list[str], bool]]:
 
 
 def _lines(flags: Iterable[str]) -> str:
-    lines = textwrap.wrap(" ".join(sorted(flags)), _WIDTH, break_on_hyphens=False)
-    return "\n".join([*(f'    "{line} "' for line in lines[:-1]), f'    "{lines[-1]}"'])
+    words = textwrap.wrap(" ".join(sorted(flags)), _WIDTH, break_on_hyphens=False)
+    return "\n".join(f"    {line}" for line in words)
 
 
 def main() -> None:

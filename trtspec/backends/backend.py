@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -150,6 +150,10 @@ class Backend(ABC):
     def overrides(self, recipe: Recipe) -> Mapping[str, Any]:
         """Returns the keys of the target's `config.json` that a recipe overrides."""
         return {}
+
+    def data_ranks(self, arguments: Sequence[str]) -> int:
+        """Returns how many copies of the target's ranks its server has on one host, each on its own GPUs."""
+        return 1
 
     def tools(self) -> tuple[MigrationTool, ...]:
         """Returns the programs whose commands `trtspec init --from` makes recipes of."""

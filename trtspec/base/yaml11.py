@@ -31,6 +31,7 @@ __all__ = [
     "dump",
     "has_aliases",
     "load",
+    "load_all",
 ]
 
 
@@ -72,6 +73,13 @@ def load(text: str) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MantissaNoDotYAML1_1Warning)
         return _yaml().load(text)
+
+
+def load_all(text: str) -> list[Any]:
+    """Returns each document as plain values; raises YAMLError."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MantissaNoDotYAML1_1Warning)
+        return list(_yaml().load_all(text))
 
 
 _NEVER_FOLDED = 10**6

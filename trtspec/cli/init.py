@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +26,8 @@ EXAMPLES = (
     "trtspec init --recipe llama-3.1-8b-h100    # one that trtspec ships",
     "trtspec init recipes/llama.yaml --force",
     "trtspec init --from 'vllm serve Qwen/Qwen3-32B --spec-model Qwen/Qwen3-0.6B --spec-tokens 4'",
-    "trtspec init --from - --gpu h200 < start.sh",
+    "trtspec init --from start.sh --gpu h200",
+    "trtspec init --from docker-compose.yaml --container llm",
 )
 
 
@@ -34,9 +37,13 @@ def init(
         str | None,
         typer.Option(
             "--from",
-            metavar="COMMAND",
-            help="Make it from a command of vLLM, SGLang, trtllm-build or trtllm-serve; - reads stdin.",
+            metavar="COMMAND|FILE",
+            help="Make it from a command of vLLM, SGLang, trtllm-build or trtllm-serve, a script, a Compose "
+            "file or Kubernetes manifests; - reads stdin.",
         ),
+    ] = None,
+    container: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --from: the container, or Compose's service.")
     ] = None,
     recipe: Annotated[
         str | None, typer.Option("--recipe", metavar="NAME", help="Copy this recipe, which trtspec ships.")
@@ -49,10 +56,7 @@ def init(
     ] = None,
     backend: BackendOption = None,
     allow_loss: Annotated[
-        bool,
-        typer.Option(
-            "--allow-loss", help="With --from: write a recipe even if it loses the command's drafts."
-        ),
+        bool, typer.Option("--allow-loss", help="With --from: write a recipe even if it loses the drafts.")
     ] = False,
     force: ForceOption = False,
 ) -> None:
@@ -71,24 +75,21 @@ def init(
         raise TrtspecError(path, "is there already", f"choose another name, or: trtspec init {path} --force")
     if command and recipe:
         raise typer.BadParameter("give --from or --recipe, not both", param_hint="--recipe")
-    if command is None:
-        of_from = {"--gpu": gpu, "--draft": draft, "--backend": backend, "--allow-loss": allow_loss}
-        for option, value in of_from.items():
-            if value:
-                raise typer.BadParameter("goes with --from", param_hint=option)
+    asked = {"gpu": gpu, "draft": draft, "backend": backend, "container": container}
+    for option, value in (asked | {"allow-loss": allow_loss}).items():
+        if value and command is None:
+            raise typer.BadParameter("goes with --from", param_hint=f"--{option}")
     if gpu and gpu not in (*GPUS, NONE):
         raise typer.BadParameter(f"known are {', '.join(GPUS)}, {NONE}", param_hint="--gpu")
     text = shipped(recipe).read_text(encoding="utf-8") if recipe else STARTER
     if command is not None:
-        text = _read(command, path, gpu, draft, backend, allow_loss=allow_loss)
+        text = _read(command, path, asked, allow_loss=allow_loss)
     write_atomically(path, text)
     out.status(f"wrote {path}")
     out.next(f"check {path}")
 
 
-def _read(
-    command: str, path: Path, gpu: str | None, draft: str | None, backend: str | None, *, allow_loss: bool
-) -> str:
+def _read(command: str, path: Path, asked: Mapping[str, str | None], *, allow_loss: bool) -> str:
     """Returns the recipe of a command, and prints what it did with the flags.
 
     Raises TrtspecError for one that has less speculation than the command, unless that is allowed.
@@ -96,7 +97,12 @@ def _read(
     from trtspec.recipe.migration.importing import recipe_of
 
     text = sys.stdin.read() if command == "-" else command
-    found = recipe_of(text, path, gpu=gpu, draft=draft, backend=backend, ask=_own_flags)
+    if command != "-" and os.path.exists(command):  # Path.exists raises an error for a long command.
+        try:
+            text = Path(command).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise TrtspecError(command, f"cannot be read: {error}", "name a script or a manifest") from None
+    found = recipe_of(text, path, **asked, ask=_own_flags)
     for told in found.told:
         out.status(f"{told.subject}: {told.fate}")
     if found.missing and not allow_loss:

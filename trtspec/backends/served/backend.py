@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,8 +24,7 @@ from trtspec.pipeline.run.step import Step
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.migration.command import Option, Syntax, options
-from trtspec.recipe.migration.flag_table import FlagTable
-from trtspec.recipe.migration.reading import object_of
+from trtspec.recipe.migration.reading import FlagTable, is_whole, object_of
 from trtspec.recipe.migration.tool import LongerTexts
 from trtspec.recipe.schema import Recipe
 
@@ -63,6 +62,9 @@ class ServerBackend(Backend):
     layouts: ClassVar[tuple[str, ...]] = ()
     """The values of `serving.layout` that it has beside a server of its own."""
 
+    data_parallel: ClassVar[tuple[str, ...]] = ("", "")
+    """The flag with the number of data parallel ranks, and the one with which they are tensor ranks."""
+
     flags: ClassVar[FlagTable] = FlagTable(Syntax(), {}, {})
     """The flags of its command that are not passed on as they are."""
 
@@ -98,12 +100,22 @@ class ServerBackend(Backend):
     def contradictions(self, recipe: Recipe) -> Iterator[Finding]:
         yield from contradictions(recipe, self.lacking, self.layouts)
         yield from passed_on(recipe, self.flags)
+        copies, count = self.data_ranks(recipe.engine.extra_args), recipe.hardware.count
+        needed = copies * recipe.target.parallel.ranks
+        if copies > 1 and needed > count and recipe.hardware.gpu != gpus.NONE:
+            problem = f"{self.data_parallel[0]} {copies} makes {needed} ranks, one GPU each, not {count}"
+            yield Finding("hardware.count", problem, f"write count: {needed}")
         if recipe.speculation.schedule and (flaw := self.schedule_flaw(recipe)):
             yield Finding("speculation.schedule", flaw, "remove this line, or what stands against it")
 
     def schedule_flaw(self, recipe: Recipe) -> str | None:
         """Returns why the server would not change K by the recipe's schedule; None if it would."""
         return None
+
+    def data_ranks(self, arguments: Sequence[str]) -> int:
+        items, (flag, shares) = options(arguments, self.flags.syntax), self.data_parallel
+        found = {item.name: item.value or "" for item in items if isinstance(item, Option)}
+        return int(size) if is_whole(size := found.get(flag, "")) and shares not in found else 1
 
     def misfits(self, recipe: Recipe, target: Source) -> Iterator[Finding]:
         speculation = recipe.speculation

@@ -10,7 +10,7 @@ from trtspec.base.findings import Finding
 from trtspec.models.mtp import mtp_layers
 from trtspec.models.source import Source
 from trtspec.recipe.limits import lacking
-from trtspec.recipe.migration.flag_table import FlagTable
+from trtspec.recipe.migration.reading import FlagTable
 from trtspec.recipe.schema import Recipe
 
 _SUBJECT = "MTP layers"
@@ -106,9 +106,12 @@ def passed_on(recipe: Recipe, flags: FlagTable) -> Iterator[Finding]:
     """Finds flags of `engine.extra_args` that trtspec sets, and secrets, which do not belong in a recipe."""
     key, sets = "engine.extra_args", flags.sets
     for word in recipe.engine.extra_args:
-        name = flags.syntax.name(word.partition("=")[0]).partition(".")[0]
+        written = word.partition("=")[0]
+        name = flags.syntax.name(written).partition(".")[0]
         if reason := sets.get(name):
             yield Finding(key, f"{name} is not passed on: {reason}", "remove it")
+        elif len(meant := flags.syntax.meant(written)) > 1:
+            yield Finding(key, f"{written} may be {', '.join(meant)}", "write the whole flag")
     if recipe.serving.layout and recipe.engine.extra_args:
         yield Finding(key, "under Triton vLLM has no command line", _REMOVE)
     for name, value in recipe.engine.environment.items():

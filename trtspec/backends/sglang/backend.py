@@ -61,6 +61,7 @@ class SglangBackend(ServerBackend):
     program = ("python3", "-m", "sglang.launch_server")
     releases = (ServerRelease("0.5.23", "lmsysorg/sglang:v0.5.23"),)
     flags = FLAGS
+    data_parallel = ("--dp-size", "--enable-dp-attention")
     override = LONGER.override
     longer_than_head = LONGER  # srt/configs/model_config.py
     methods: ClassVar[Mapping[str, Unsupported | None]] = {

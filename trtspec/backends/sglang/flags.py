@@ -11,19 +11,23 @@ from trtspec.backends.sglang.launch import ADAPTIVE, ADAPTIVE_FILE, METHODS, STE
 from trtspec.backends.sglang.switches import LISTS, SWITCHES
 from trtspec.backends.sglang.tree import TOPK, tree
 from trtspec.recipe.gpus import GpuProduct
-from trtspec.recipe.migration.command import Option, Syntax, options
-from trtspec.recipe.migration.config_file import with_config
+from trtspec.recipe.migration.command import Option, Syntax, names_in, options
 from trtspec.recipe.migration.drafts import LENGTH, METHOD, MODEL, carry, draft_reading
-from trtspec.recipe.migration.flag_table import (
+from trtspec.recipe.migration.reading import (
     FOREIGN_CODE,
     KEYS_FILE,
     OF_DEPLOY,
     PLACES,
-    REPLICAS,
     FlagKey,
+    FlagReading,
     FlagTable,
+    dtype,
+    kv_cache,
+    tokens,
+    weights,
+    whole,
+    with_config,
 )
-from trtspec.recipe.migration.reading import FlagReading, dtype, kv_cache, tokens, weights, whole
 from trtspec.recipe.migration.tool import LongerTexts, MigrationTool, OwnParser
 
 _KEYS = {
@@ -47,7 +51,6 @@ _SET_ELSEWHERE = {
     "--admin-api-key": KEYS_FILE,
     "--load-format": PLACES,
     "--download-dir": PLACES,
-    "--dp-size": REPLICAS,
     "--nnodes": _ONE_HOST,
     "--node-rank": _ONE_HOST,
     "--dist-init-addr": _ONE_HOST,
@@ -82,16 +85,19 @@ _SYNTAX = Syntax(
         "--ep": "--ep-size",
         "--speculative-draft-model": _MODEL,
         "--speculative-draft": _MODEL,
-        "--speculative-algo": _ALGORITHM,
         "--speculative-dflash-block-size": TOKENS,
         "--speculative-dspark-block-size": _STEPS,
-        "--trust-remote": "--trust-remote-code",
     },
     switches=SWITCHES,
     lists=LISTS,
 )
-FLAGS = FlagTable(_SYNTAX, _KEYS, _SET_ELSEWHERE, _LOST, of_drafts=(_ALGORITHM, _MODEL, _STEPS, *_OTHERS))
-"""The flags of release 0.5.23; its argparse takes a flag's beginning for it, such as `--tp`."""
+_TABLE = FlagTable(_SYNTAX, _KEYS, _SET_ELSEWHERE, _LOST, of_drafts=(_ALGORITHM, _MODEL, _STEPS, *_OTHERS))
+_RIVALS = names_in(
+    "--context-bucket --dist-timeout --kv-canary --load-balance-method --max-ep-size --pp-async-batch-depth "
+    "--quantization-param-path"
+)
+FLAGS = _TABLE.with_beginnings((*_RIVALS, TOPK, TOKENS))
+"""The flags of release 0.5.23."""
 
 
 def read(words: Sequence[str], reading: FlagReading) -> None:
@@ -185,6 +191,7 @@ TOOL = MigrationTool(
     "sglang",
     (("-m", "sglang.launch_server"), ("sglang", "serve")),
     read,
+    images=("lmsysorg/sglang",),
     serves="as many requests at once as its memory holds",
     num_tokens=_num_tokens,
     longer=LONGER,

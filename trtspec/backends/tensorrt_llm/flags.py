@@ -13,9 +13,17 @@ from dataclasses import dataclass, field
 
 from trtspec.base.roles import Role
 from trtspec.recipe.build_options import OPTIONS, SIZES, Flag, Whole, option_problem
-from trtspec.recipe.migration.command import Option, Syntax, options
-from trtspec.recipe.migration.flag_table import FlagKey, Value
-from trtspec.recipe.migration.reading import FlagReading, dtype, is_whole, kv_cache, weights, whole
+from trtspec.recipe.migration.command import Option, Syntax, names_in, options
+from trtspec.recipe.migration.reading import (
+    FlagKey,
+    FlagReading,
+    Value,
+    dtype,
+    is_whole,
+    kv_cache,
+    weights,
+    whole,
+)
 from trtspec.recipe.migration.tool import MigrationTool
 
 _MODE, _LENGTH = "--speculative_decoding_mode", "--max_draft_len"
@@ -51,6 +59,8 @@ _CONVERTER_LOST = {
     "--use_weight_only": "a recipe has no weights of 4 or 8 bits that are integers",
     "--weight_only_precision": "a recipe has no weights of 4 or 8 bits that are integers",
     "--int8_kv_cache": "a recipe's KV cache is fp8 or the model's dtype",
+    "--ckpt_type": "recipes name checkpoints of Hugging Face (hf)",
+    **dict.fromkeys(("--enable_fp8", "--fp8_kv_cache"), "write quantization of the model and its KV cache"),
     "--use_fp8": "write quantization: {weights: fp8} with texts to calibrate with, or name an FP8 model",
 }
 _HEADS = {"--medusa_model_dir": "medusa", "--eagle_model_dir": "eagle"}
@@ -60,9 +70,12 @@ _BUILD_SWITCHES = frozenset(
     ("--gather_context_logits", "--gather_all_token_logits", "--strip_plan", "--dry_run", *_FLAGS)
 )
 _BUILD_LISTS = frozenset(("--lora_target_modules",))
-_CONVERTER_SWITCHES = frozenset(
-    ("--use_weight_only", "--int8_kv_cache", "--use_fp8", "--load_model_on_cpu", "--use_parallel_embedding")
+_CONVERTER_SWITCHES = names_in(
+    "--use_weight_only --int8_kv_cache --use_fp8 --load_model_on_cpu --use_parallel_embedding --enable_fp8 "
+    "--fp8_kv_cache --use_int8_weight_only_embedding --use_smooth_quant --calibrate_kv_cache --per_channel "
+    "--per_token -kv"
 )
+_OF_GEMMA = {"--output_model_dir": "--output_dir", "--world_size": "--tp_size"}  # Its own converter's words.
 _PLACES = {
     "--output_dir": "a build has its own folders",
     "--engine_dir": "a build has its own folders",
@@ -99,7 +112,7 @@ class BuildChains:
     def read_converter(self, words: Sequence[str], reading: FlagReading) -> None:
         """Reads the words after `convert_checkpoint.py` or `quantize.py`."""
         chain = _Chain()
-        for item in options(words, Syntax(switches=_CONVERTER_SWITCHES, dash="_", folds=True)):
+        for item in options(words, Syntax(_OF_GEMMA, _CONVERTER_SWITCHES, dash="_", folds=True)):
             if isinstance(item, str):
                 reading.lose(item, "a word that belongs to no option")
             elif item.name == "--output_dir":

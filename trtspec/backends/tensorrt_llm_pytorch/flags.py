@@ -11,11 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trtspec.recipe.migration.command import Option, Syntax, names_in, options
-from trtspec.recipe.migration.config_file import document
 from trtspec.recipe.migration.drafts import LENGTH, METHOD, MODEL, SCHEDULE, STOP, carry, draft_reading
-from trtspec.recipe.migration.flag_table import FOREIGN_CODE, OF_DEPLOY, FlagKey, FlagTable
 from trtspec.recipe.migration.reading import (
+    FOREIGN_CODE,
+    OF_DEPLOY,
+    FlagKey,
     FlagReading,
+    FlagTable,
+    document,
     dtype,
     is_whole,
     kv_cache,
@@ -27,18 +30,17 @@ from trtspec.recipe.migration.reading import (
 from trtspec.recipe.migration.tool import MigrationTool, OwnParser
 
 # Both lists were written by `tests/servers/write_switches.py`.
-SWITCHES = names_in(
-    "--allow_request_chat_template --enable_attention_dp --enable_chunked_prefill --enable_visual_gen "
-    "--fail_fast_on_attention_window_too_large --grpc --no_telemetry --telemetry --trust_remote_code"
-)
+SWITCHES = names_in("""
+    --allow_request_chat_template --enable_attention_dp --enable_chunked_prefill --enable_visual_gen
+    --fail_fast_on_attention_window_too_large --grpc --no_telemetry --telemetry --trust_remote_code
+""")
 """The flags without a value; any other has one."""
-LATER = names_in(
-    "--agent_percentage --agent_types --allow_request_chat_template --enable_attention_dp "
-    "--enable_visual_gen --generation_config --grpc --kv_cache_dtype --middleware --no_telemetry "
-    "--num_input_processor_workers --num_media_load_workers --num_serve_frontends "
-    "--post_processor_hook --report_addr --served_model_name --telemetry --video_pruning_rate "
-    "--visual_gen_args"
-)
+LATER = names_in("""
+    --agent_percentage --agent_types --allow_request_chat_template --enable_attention_dp --enable_visual_gen
+    --generation_config --grpc --kv_cache_dtype --middleware --no_telemetry --num_input_processor_workers
+    --num_media_load_workers --num_serve_frontends --post_processor_hook --report_addr --served_model_name
+    --telemetry --video_pruning_rate --visual_gen_args
+""")
 """The flags that releases after 1.2 added."""
 
 _FILE = "--extra_llm_api_options"
@@ -199,6 +201,7 @@ TOOL = MigrationTool(
     "tensorrt_llm_pytorch",
     (("trtllm-serve",), ("-m", "tensorrt_llm.commands.serve")),
     read,
+    images=("nvidia/tensorrt-llm/release",),
     serves="2,048 requests at once",
     num_tokens=lambda _: 8192,
     own_parser=OwnParser("trtllm-serve", "tensorrt_llm.commands.serve:serve"),

@@ -65,6 +65,7 @@ class VllmBackend(ServerBackend):
     layouts = ("triton",)
     mtp = MTP
     flags = FLAGS
+    data_parallel = ("--data-parallel-size", "")
     override = LONGER.override
     methods: ClassVar[Mapping[str, Unsupported | None]] = {
         "draft_model": None,

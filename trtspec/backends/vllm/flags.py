@@ -17,20 +17,16 @@ from trtspec.methods.method import AT_ONCE, HETEROGENEOUS, PARALLEL, TRANSLATES
 from trtspec.methods.table import METHODS
 from trtspec.recipe.gpus import GpuProduct
 from trtspec.recipe.migration.command import OFF, Option, Syntax, names_in, options
-from trtspec.recipe.migration.config_file import with_config
 from trtspec.recipe.migration.drafts import LENGTH, METHOD, MODEL, SCHEDULE, STOP, carry, draft_reading
-from trtspec.recipe.migration.flag_table import (
+from trtspec.recipe.migration.reading import (
     FOREIGN_CODE,
     KEYS_FILE,
     OF_DEPLOY,
     PLACES,
-    REPLICAS,
     FlagKey,
+    FlagReading,
     FlagTable,
     Value,
-)
-from trtspec.recipe.migration.reading import (
-    FlagReading,
     dtype,
     is_whole,
     kv_cache,
@@ -40,6 +36,7 @@ from trtspec.recipe.migration.reading import (
     tokens,
     weights,
     whole,
+    with_config,
 )
 from trtspec.recipe.migration.tool import LongerTexts, MigrationTool, OwnParser
 
@@ -68,7 +65,6 @@ _SET_ELSEWHERE = {
     "--load-format": PLACES,
     "--download-dir": PLACES,
     "--tokenizer-revision": "target.revision says it",
-    "--data-parallel-size": REPLICAS,
 }
 _BEFORE = names_in(
     "--num-lookahead-slots --speculative-disable-mqa-scorer --disable-logprobs-during-spec-decoding "
@@ -146,7 +142,14 @@ _SYNTAX = Syntax(
     lists=LISTS,
     folds=True,
 )
-FLAGS = FlagTable(_SYNTAX, _KEYS, _SET_ELSEWHERE, _LOST, of_drafts=(_CONFIG, *_SPECULATIVE))
+_TABLE = FlagTable(_SYNTAX, _KEYS, _SET_ELSEWHERE, _LOST, of_drafts=(_CONFIG, *_SPECULATIVE))
+_EARLIER = (*_BEFORE, *(flag for flag in _SPECULATIVE if not flag.startswith("--spec-")))
+_RIVALS = names_in("""
+    --api-server-count --long-prefill-token-threshold --max-num-scheduled-tokens --model-class-overrides
+    --pooler-config --quantization-config --seed --show-hidden-metrics-for-version --tokenizer
+    --tokenizer-mode
+""")
+FLAGS = _TABLE.with_beginnings(_RIVALS, _EARLIER)
 """The flags of release 0.32, read as its parser (`FlexibleArgumentParser`) reads them."""
 
 

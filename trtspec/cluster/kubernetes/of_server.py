@@ -62,7 +62,8 @@ def of_server(loaded: LoadedRecipe, launch: ServerLaunch) -> ServedRecipe:
 
 def _resources(recipe: Recipe, launch: ServerLaunch) -> HostResources:
     """Returns the host's resources that a server takes. Weights pass through its memory to a GPU."""
-    ranks, on_cpu = recipe.target.parallel.ranks, recipe.hardware.gpu == gpus.NONE
+    copies, on_cpu = recipe.runner.data_ranks(recipe.engine.extra_args), recipe.hardware.gpu == gpus.NONE
+    ranks = recipe.target.parallel.ranks * copies
     return host_resources(
         recipe,
         cpus=_CPUS + _CPUS_OF_A_RANK * ranks,

@@ -17,6 +17,11 @@ _BOOLEANS = ("true", "false")
 _SEVERAL = ("+", "*", "?")
 _CONTINUED = re.compile(r"\\[ \t]*\r?\n")
 _STREAM = re.compile(r"(?<=\s)[0-9](?=[<>])")  # The 2 of 2>&1.
+_COMMENT, _QUOTED = r"(?<!\S)\#[^\n]*", r"\\.|'[^']*'"
+_TICKED = r"`(?:\\.|[^`\\])*`"
+_SPOKEN = re.compile(rf"{_COMMENT}|{_QUOTED}|{_TICKED}|\"|\$\(", re.DOTALL)
+_NESTED = re.compile(rf"{_COMMENT}|{_QUOTED}|{_TICKED}|\"(?:\\.|[^\"\\])*\"|[()]", re.DOTALL)
+_PLACE = re.compile("\ue000(\\d+)\ue001")  # Unicode gives these characters to nobody.
 OFF = "--no-"
 """The beginning of a flag that turns another one off."""
 
@@ -50,14 +55,31 @@ class Syntax:
     """The character that the tool writes between the words of its flags."""
     folds: bool = False
     """True if the tool takes `-` and `_` alike."""
+    begun: tuple[frozenset[str], ...] = ()
+    """The flags whose unique beginnings the tool takes for them, as argparse does: those of today, and then
+    those of earlier releases, for what no flag of today begins with.
+    """
 
     def name(self, written: str) -> str:
         """Returns the name of a flag; a part after a dot, which is a key of its JSON, stays as it is."""
         flag, dot, key = written.partition(".")
-        if self.folds and flag.startswith("--"):
-            other = {"-": "_", "_": "-"}[self.dash]
-            flag = "--" + flag[2:].replace(other, self.dash)
-        return self.aliases.get(flag, flag) + dot + key
+        flag, meant = self._folded(flag), self.meant(written)
+        return (meant[0] if len(meant) == 1 else self.aliases.get(flag, flag)) + dot + key
+
+    def meant(self, written: str) -> list[str]:
+        """Returns the names of the flags that a flag is the beginning of; none for a whole flag."""
+        flag = self._folded(written.partition(".")[0])
+        if not flag.startswith("--") or any(flag in flags for flags in (*self.begun, self.aliases)):
+            return []
+        found = (
+            {self.aliases.get(own, own) for own in flags if own.startswith(flag)} for flags in self.begun
+        )
+        return sorted(next(filter(None, found), ()))
+
+    def _folded(self, flag: str) -> str:
+        if not self.folds or not flag.startswith("--"):
+            return flag
+        return "--" + flag[2:].replace({"-": "_", "_": "-"}[self.dash], self.dash)
 
     def told_by(self, own: OwnFlags, known: Collection[str]) -> Syntax:
         """Returns the syntax of the tool's own parser. Flags that it does not have stay as they are here.
@@ -67,7 +89,8 @@ class Syntax:
         firsts = {flag: first for flag, (first, _) in own.items() if not flag.startswith(OFF)}
         called = {first: flag for flag, first in firsts.items() if flag in known}
         aliases = {flag: called.get(first, first) for flag, first in firsts.items()}
-        told = replace(self, aliases={**aliases, **self.aliases})
+        begun = (frozenset(own), *self.begun[1:]) if own and self.begun else self.begun
+        told = replace(self, aliases={**aliases, **self.aliases}, begun=begun)
         counts = {told.name(flag): count for flag, (_, count) in own.items()}
         return replace(
             told,
@@ -80,14 +103,15 @@ def split(text: str) -> list[list[str]]:
     """Returns the words of each command of a text; redirections are left out.
 
     A line that begins with a flag continues the command above it, as if that line ended with a backslash.
-    Raises TrtspecError for a text that no shell could parse.
+    A substitution, `$(…)` or backticks, is a part of one word. Raises TrtspecError for a text that no shell
+    could parse.
     """
-    text = _STREAM.sub("", _CONTINUED.sub(" ", text))
-    lexer = shlex.shlex(_Text(text), posix=True, punctuation_chars=_PUNCTUATION)
-    lexer.whitespace, lexer.whitespace_split = " \t\r", True
     commands: list[list[str]] = [[]]
     try:
-        words = list(lexer)
+        text, substitutions = _apart(_STREAM.sub("", _CONTINUED.sub(" ", text)))
+        lexer = shlex.shlex(_Text(text), posix=True, punctuation_chars=_PUNCTUATION)
+        lexer.whitespace, lexer.whitespace_split = " \t\r", True
+        words = [_PLACE.sub(lambda found: substitutions[int(found[1])], word) for word in lexer]
     except ValueError as error:
         problem = f"is no command line: {str(error).lower()}"
         raise TrtspecError("the command", problem, "close what was opened: a quote, or a last \\") from None
@@ -108,6 +132,34 @@ def split(text: str) -> list[list[str]]:
         else:
             found.append(command)
     return found
+
+
+def _apart(text: str) -> tuple[str, list[str]]:
+    """Returns a text with a mark for each substitution, and the substitutions."""
+    parts, found, place, is_quoted = list[str](), list[str](), 0, False
+    while match := _SPOKEN.search(text, place):
+        start, end = match.span()
+        parts.append(text[place:start])
+        if match[0][0] in "$`":
+            end = closing(text, end) if match[0] == "$(" else end
+            parts.append(f"\ue000{len(found)}\ue001")
+            found.append(text[start:end])
+        else:
+            is_quoted ^= match[0] == '"'
+            end = start + 1 if is_quoted and match[0][0] in "'#" else end  # Both are plain text there.
+            parts.append(text[start:end])
+        place = end
+    return "".join([*parts, text[place:]]), found
+
+
+def closing(text: str, place: int) -> int:
+    """Returns the place after the `)` that closes what is open there; raises TrtspecError without one."""
+    depth = 1
+    for match in _NESTED.finditer(text, place):
+        depth += {"(": 1, ")": -1}.get(match[0], 0)
+        if not depth:
+            return match.end()
+    raise TrtspecError("the command", "is no command line: no closing parenthesis", "close it")
 
 
 def names_in(text: str) -> frozenset[str]:

@@ -13,15 +13,16 @@ from trtspec.base.errors import TrtspecError
 from trtspec.methods.any_method import WITHOUT_MODEL
 from trtspec.methods.table import METHODS
 from trtspec.recipe import gpus
+from trtspec.recipe.edit import flow
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.migration.command import OwnFlags
-from trtspec.recipe.migration.moving import Change, move
+from trtspec.recipe.migration.moving import Change, move, settle
 from trtspec.recipe.migration.reading import FlagNote, FlagReading
-from trtspec.recipe.migration.script import read_script
-from trtspec.recipe.migration.settling import settle
+from trtspec.recipe.migration.script import Script, containers_in, read_script
 from trtspec.recipe.migration.tool import MigrationTool, outside, read_prefix, tell_longer
-from trtspec.recipe.migration.writing import recipe_text
+from trtspec.recipe.schema import Recipe
 
+_COLUMN = 44
 _DEFAULT_GPU = "h100"
 _SPECULATION = (
     "speculation.method",
@@ -54,18 +55,19 @@ def recipe_of(
     gpu: str | None = None,
     draft: str | None = None,
     backend: str | None = None,
+    container: str | None = None,
     ask: Callable[[MigrationTool], OwnFlags] = lambda _: {},
 ) -> Imported:
-    """Returns the recipe of a command, or of several in one text; it is to be written to `path`.
+    """Returns the recipe of a command, of several in one text, or of a manifest, for `path`.
 
-    `gpu` and `draft` add what a command lacks, and `backend` replaces the command's own. `ask` asks a tool's
-    own parser for its flags. Raises TrtspecError for a text without a known command, and RecipeError if no
-    recipe can be made of it.
+    `gpu` and `draft` add what a command lacks, `backend` replaces its own, `container` is a manifest's.
+    `ask` asks a tool's own parser for its flags. Raises TrtspecError for a text without a known command, and
+    RecipeError if no recipe can be made of it.
     """
     tools = tuple(tool for each in backends() for tool in each.tools())
     found, called = list[MigrationTool](), ""
-    script = read_script(command)
-    reading = FlagReading("", files=script.files)
+    script = _script(command, container, tools)
+    reading = FlagReading("", {"hardware.count": script.gpus}, files=script.files)
     for words in script.commands:
         if begun := _begun(words, tools):
             tool, first, own = begun
@@ -106,6 +108,22 @@ def recipe_of(
     return Imported(text, tuple(told), tuple(note for note in told if note in reading.missing))
 
 
+def _script(text: str, container: str | None, tools: Sequence[MigrationTool]) -> Script:
+    """Returns the script of a text, or of the one container with a server in a manifest, or the named one."""
+    found = containers_in(text)
+    if found is None and container is None:
+        return read_script(text)
+    served = {name: one for name, one in (found or {}).items() if any(_begun(w, tools) for w in one.commands)}
+    asked = [name for name in served if container in (None, name, *name.split("/"))]
+    if len(asked) == 1:
+        return served[asked[0]]
+    if not served:
+        problem = f"has no container of {', '.join(tool.name for tool in tools)}"
+        raise TrtspecError("the manifest", problem, f"it has {', '.join(found or ()) or 'none'}")
+    problem = "has several servers" if asked else f"has no server {container}"
+    raise TrtspecError("the manifest", problem, f"choose one with --container: {', '.join(asked or served)}")
+
+
 def _begun(words: Sequence[str], tools: Sequence[MigrationTool]) -> tuple[MigrationTool, int, int] | None:
     for tool in tools:
         if place := tool.begins(words):
@@ -123,8 +141,8 @@ def _recipe(
     values["hardware.gpu"] = gpu or _DEFAULT_GPU
     if gpu is None:
         reading.say("hardware.gpu", f"no command says it: {_DEFAULT_GPU} is assumed, --gpu names another")
-    if gpu != gpus.NONE and (ranks := _ranks(values)) > 1:
-        values["hardware.count"] = ranks
+    if gpu != gpus.NONE and (count := max(_ranks(values), values.pop("hardware.count", 0))) > 1:
+        values["hardware.count"] = count
     values["name"] = _name(str(values["target.model"]))
     _draft(draft, reading)
     if _BATCH not in values and tool.serves:
@@ -133,7 +151,7 @@ def _recipe(
     for role in ("target", "draft"):
         if values.get(key := f"{role}.quantization.weights") == "fp8":
             reading.say(key, backend_named(str(values["engine.backend"])).fp8)
-    text = recipe_text(values, reading.origins, f"From a command of {tool.name}.")
+    text = _recipe_text(values, reading.origins, f"From a command of {tool.name}.")
     text, loaded, removed = settle(text, path)
     text = text.replace("\n\n\n", "\n\n")  # A section that went has left its empty line.
     for finding in removed:
@@ -202,7 +220,8 @@ def _ranks(values: Mapping[str, Any]) -> int:
     for role in ("target", "draft"):
         sizes = [values.get(f"{role}.parallel.{kind}", 1) for kind in ("tensor", "pipeline")]
         ranks.append(sizes[0] * sizes[1])
-    return max(ranks)
+    server = backend_named(str(values["engine.backend"]))
+    return max(ranks) * server.data_ranks(values.get("engine.extra_args", ()))
 
 
 def _name(model: str) -> str:
@@ -237,3 +256,38 @@ def _tell_change(change: Change, reading: FlagReading) -> None:
         is_same = change.before == change.after
         fate = change.reason if is_same else f"{change.before} -> {change.after}: {change.reason}"
         reading.say(change.key, fate)
+
+
+def _recipe_text(values: Mapping[str, Any], origins: Mapping[str, str], head: str) -> str:
+    """Returns YAML with the sections in the schema's order, each key on a line with its origin after it."""
+    lines = [f"# {head}"]
+    for section in Recipe.model_fields:
+        keys = {key: value for key, value in values.items() if key.partition(".")[0] == section}
+        if not keys:
+            continue
+        if any("." in key for key in keys):
+            lines += ["", f"{section}:", *_block(keys, origins, f"{section}.", 2)]
+        else:
+            lines.append(_key_line(0, section, keys[section], origins.get(section)))
+    return "\n".join(lines) + "\n"
+
+
+def _block(keys: Mapping[str, Any], origins: Mapping[str, str], path: str, indent: int) -> list[str]:
+    """Returns the lines of the keys below a path. The value of a section is its kind."""
+    lines = []
+    for name in dict.fromkeys(key.removeprefix(path).partition(".")[0] for key in keys):
+        key = path + name
+        inner = {other: value for other, value in keys.items() if other.startswith(f"{key}.")}
+        if not inner:
+            lines.append(_key_line(indent, name, keys[key], origins.get(key)))
+            continue
+        lines.append(f"{' ' * indent}{name}:")
+        if key in keys:
+            lines.append(_key_line(indent + 2, "kind", keys[key], origins.get(key)))
+        lines += _block(inner, origins, f"{key}.", indent + 2)
+    return lines
+
+
+def _key_line(indent: int, name: str, value: Any, origin: str | None) -> str:
+    written = f"{' ' * indent}{name}: {flow(value)}"
+    return f"{written.ljust(_COLUMN)}  # {origin}" if origin else written

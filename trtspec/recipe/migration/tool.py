@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from trtspec.recipe.gpus import GpuProduct
 from trtspec.recipe.migration.reading import FlagReading
-from trtspec.recipe.migration.script import ASSIGNMENT
+from trtspec.recipe.migration.script import ASSIGNMENT, SHELL
 
 _INTERPRETERS = re.compile(r"python[0-9.]*\Z")
 _VARIABLE, _VOLUME, _MOUNT = ("-e", "--env"), ("-v", "--volume"), "--mount"
@@ -81,16 +81,25 @@ class MigrationTool:
                 if found == start and words[place - 1 : place] != [_NAME]:
                     return place, place + len(start)
         for place, word in enumerate(words):
-            if any(image in word for image in self.images):
+            is_image = not ASSIGNMENT.match(word) and any(image in word for image in self.images)
+            if is_image and _are_of_server(words[place + 1 :]):
                 return place, place + 1 + (words[place + 1 : place + 2] == ["serve"])
         return None
+
+
+def _are_of_server(words: Sequence[str]) -> bool:
+    """Returns whether the words after an image are its server's, and not another program with its own."""
+    first, second = (*words[:2], "", "")[:2]
+    is_other = SHELL.fullmatch(first) or _INTERPRETERS.match(first) or first.endswith((".sh", ".py"))
+    is_model = "/" in first or first == "serve" or second.startswith("--")
+    return first.startswith("-") or (is_model and not is_other)
 
 
 def read_prefix(words: Sequence[str], reading: FlagReading) -> None:
     """Notes the words before a tool's name. Their values may be secrets and are not shown."""
     words = [word for word in words if not _INTERPRETERS.match(PurePosixPath(word).name)]
     words = [part for word in words for part in _parted(word)]
-    starts = [word for word in words if not ASSIGNMENT.match(word)]
+    starts = [word for word in words if not (ASSIGNMENT.match(word) or word.startswith("-"))]
     for option, value in zip(["", *words], words, strict=False):
         if ASSIGNMENT.match(value) and (option in _VARIABLE or not option.startswith("-")):
             reading.pass_variable(*value.split("=", 1))
@@ -136,7 +145,7 @@ def _mounts(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         option, has_value, value = word.partition("=")
         value = value if has_value else following
         parts = value.split(":")
-        if option in _VOLUME and len(parts) > 1:
+        if option in _VOLUME and len(parts) > 1 and parts[0].startswith(("/", ".", "~", "$")):
             yield parts[0], parts[1]
         elif option == _MOUNT:
             fields = dict(field.partition("=")[::2] for field in value.split(","))

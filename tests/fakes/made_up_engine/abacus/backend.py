@@ -10,8 +10,7 @@ from trtspec.backends.served.backend import ServerBackend
 from trtspec.backends.served.inputs import LaunchInputs, ServerRelease
 from trtspec.recipe.migration.command import as_words, options
 from trtspec.recipe.migration.drafts import LENGTH, METHOD, MODEL, carry, draft_reading
-from trtspec.recipe.migration.flag_table import FlagKey
-from trtspec.recipe.migration.reading import FlagReading, whole
+from trtspec.recipe.migration.reading import FlagKey, FlagReading, whole
 from trtspec.recipe.migration.tool import MigrationTool
 
 

@@ -73,8 +73,8 @@ def test_the_table_has_what_it_should() -> None:
     assert len({case.kind for case in (*VERBATIM, *MADE)}) == len(VERBATIM) + len(MADE) >= 25
 
 
-def test_words_in_an_array_are_asked_for() -> None:
-    command = 'ARGS=(--spec-tokens 4)\nvllm serve org/big "${ARGS[@]}"'
+def test_words_in_an_array_that_no_line_fills_are_asked_for() -> None:
+    command = 'vllm serve org/big "${ARGS[@]}"'
     result = CliRunner().invoke(app, ["init", "--from", "-"], command)
     assert "is an array of a shell" in str(result.exception)
 

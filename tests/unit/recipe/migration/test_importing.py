@@ -199,7 +199,7 @@ def test_a_variable_of_a_shell_is_asked_for(command: str) -> None:
 
 def test_nothing_of_a_command_runs(tmp_path: Path) -> None:
     recipe_of(
-        f'vllm serve a/b --seed "$(touch {tmp_path}/x)" `touch {tmp_path}/y` ; touch {tmp_path}/z', HERE
+        f'vllm serve a/b --seed "$(touch {tmp_path}/x)" --uds `touch {tmp_path}/y` ; touch {tmp_path}/z', HERE
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -78,4 +78,4 @@ def test_the_lists_are_written_from_sources(tmp_path: Path) -> None:
     for flag in (*SWITCHES, "--old_switch"):
         assert flag in written
     assert "--of_another" not in written
-    assert '    "--new_value --no_telemetry --telemetry"\n)' in written
+    assert '    --new_value --no_telemetry --telemetry\n""")' in written
