@@ -226,7 +226,7 @@ REFUSED = {
     "a schema of nothing": (Guide(GuideType.JSON_SCHEMA, "false"), "cannot accept any value"),
     "no regular expression": (Guide(GuideType.REGEX, "(a"), "parenthesis is not closed"),
     "an empty guide": (Guide(GuideType.REGEX, ""), "is empty"),
-    "a look ahead": (Guide(GuideType.REGEX, "(?=a)b"), "Lookahead is not supported"),
+    "a look ahead": (Guide(GuideType.REGEX, "(?=a)b"), "(?= cannot be followed at its place"),
     "no grammar": (Guide(GuideType.EBNF_GRAMMAR, "root ::= "), "Expect element"),
     "no structural tag": (Guide(GuideType.STRUCTURAL_TAG, '{"type": "tag"}'), "structural_tag"),
     "a guide of plain json": (Guide(GuideType.JSON, "{}"), "takes no guide"),
@@ -332,7 +332,7 @@ def test_a_grammar_that_ends_in_nothing_refuses_the_request_alone(
     before, refused, after = answers(
         executor, Request(PROMPT, 9), Request(PROMPT, 9, draft, END, guide=dead_end), Request(PROMPT, 9)
     )
-    assert refused.error == f"{GUIDE_REFUSED}the guide and the other options together leave no token"
+    assert refused.error == f"{GUIDE_REFUSED}no text of this grammar has an end"
     assert before.token_ids == after.token_ids
     assert executor.failure is None
 

@@ -66,9 +66,7 @@ class PairError(TrtspecError):
     def __init__(self, subject: str | Path, findings: Sequence[Finding]) -> None:
         first, *others = self._findings = tuple(findings)
         more = f" (and {len(others)} more)" if others else ""
-        effect = f"; {first.effect}" if first.effect else ""
-        problem = f"the models do not fit: {first.subject}: {first.problem}{more}{effect}"
-        super().__init__(subject, problem, first.repair)
+        super().__init__(subject, f"the models do not fit: {first.words}{more}", first.repair)
 
     @property
     def findings(self) -> tuple[Finding, ...]:

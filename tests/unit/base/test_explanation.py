@@ -36,9 +36,9 @@ def test_known_errors_name_the_thing_and_the_repair() -> None:
     assert explain(TensorError("m.safetensors", "is truncated", "again")) == Explanation(
         "m.safetensors: is truncated", "again"
     )
-    unequal = PairError("pair", [Finding("vocabulary", "differs", repair="another draft")])
-    assert explain(unequal) == Explanation(
-        "pair: the models do not fit: vocabulary: differs", "another draft"
+    differing = [Finding("token ids", "differ", "use another", effect="wrong text"), Finding("size", "x")]
+    assert explain(PairError("r.yaml", differing)) == Explanation(
+        "r.yaml: the models do not fit: token ids: differ; wrong text (and 1 more)", "use another"
     )
 
 

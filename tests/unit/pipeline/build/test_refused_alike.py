@@ -74,6 +74,8 @@ def test_a_broken_recipe_is_refused_alike(name: str, pair_recipe: Path, machine:
     assert (status, bool(findings)) == (1, True), refusals
     assert any(BROKEN[name].says in " ".join(map(str, found)) for found in findings), findings
     assert refusals == dict.fromkeys(WAYS, (status, findings))
+    # It says in its own words that a model is not there, and also what the machine lacks.
+    assert CliRunner().invoke(app, ["doctor", str(pair_recipe)]).exit_code == 1
 
 
 @pytest.mark.parametrize("lines", [{}, VLLM, GPU, ALONE, VLLM_ALONE])

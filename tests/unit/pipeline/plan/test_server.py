@@ -59,10 +59,11 @@ def test_k_is_that_of_every_round(planned: Planned, speculation: str, length: in
 
 @pytest.mark.parametrize(("speculation", "length"), [("", 3), (", num_draft_tokens: 2", 2)])
 def test_heads_of_medusa_say_a_token_each(
-    planned: Planned, tmp_path: Path, speculation: str, length: int
+    planned: Planned, llama_folder: Callable[..., Path], tmp_path: Path, speculation: str, length: int
 ) -> None:
     write_head(tmp_path / "head", "medusa")
-    found = planned(**MEDUSA, speculation=f"{{method: medusa{speculation}}}")
+    speaks = f"{{method: medusa{speculation}}}"
+    found = planned(**MEDUSA, speculation=speaks, change=lambda: llama_folder("target", **TARGET))
     assert found.num_draft_tokens == length
 
 
