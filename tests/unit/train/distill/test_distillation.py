@@ -26,6 +26,7 @@ from trtspec.measure.workloads.recorded import Recorded, append_recorded
 from trtspec.train.distill import distillation
 from trtspec.train.distill.model import TrainedDraft
 from trtspec.train.distill.settings import DistillationOptions
+from trtspec.train.distill.training import train
 from trtspec.train.tune.answer import RecordedAnswer
 from trtspec.train.tune.replay import Choices
 
@@ -168,7 +169,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(toy: DistillationOptions, run: 
 def test_a_draft_that_is_replaced_meanwhile_is_not_recorded_as_the_trained_one(
     toy: DistillationOptions, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    train, weights = distillation.train, tmp_path / "draft/model.safetensors"
+    weights = tmp_path / "draft/model.safetensors"
 
     def train_and_replace(*args: Any) -> Any:
         shutil.copy(weights, tmp_path / "downloading")
