@@ -272,6 +272,34 @@ def test_what_cannot_be(
     assert said in " ".join(done.stderr.split())
 
 
+def test_two_deploys_of_a_build_have_logs_of_their_own(
+    build: Path, vendor: Callable[..., Vendor], until: Until
+) -> None:
+    """The first one says how its own server has ended, and nothing that the other's has written."""
+    first = vendor(build)
+    until(lambda: first.is_ready, "the first server ready")
+    second = vendor(build)
+    until(lambda: second.is_ready, "the second server ready")
+    with (build / "vllm-2.log").open("a") as log:
+        log.write("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n")
+    own = [pid for pid, line in command_lines() if " ".join(line) in first.servers()]
+    os.kill(min(own), signal.SIGKILL)
+
+    assert first.ended() == 1
+    said = first.said.read_text()
+    assert f"its log is {build}/vllm.log" in said
+    assert "memory" not in said + (build / "vllm.log").read_text()
+    assert "INFO loading" in (build / "vllm-2.log").read_text()
+    third = vendor(build)
+    until(lambda: third.is_ready, "the third server ready")
+    assert (build / "vllm.log.1").exists()
+    for deploy in (second, third):
+        deploy.process.send_signal(signal.SIGTERM)
+        assert deploy.ended() == 0
+    names = sorted(file.name for file in build.iterdir())
+    assert names == ["launch.json", "vllm-2.log", "vllm.log", "vllm.log.1"]
+
+
 def test_a_port_that_is_taken(build: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])

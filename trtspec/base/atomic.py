@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The numbers of the OSError of a disk without room."""
 PARTIAL, _REPLACED = ".partial", ".replaced"
 
 

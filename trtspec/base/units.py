@@ -17,20 +17,17 @@ def short(count: int) -> str:
 def three_digits(size: int) -> str:
     """Bytes with three digits, in powers of 1000: 8030261248 is 8.03 GB."""
     rounded = float(f"{size:.3g}")
-    for unit, name in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+    for unit, name in ((10**15, "PB"), (10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
         if rounded >= unit:
             return f"{rounded / unit:.3g} {name}"
     return f"{size} B"
 
 
-def gb(size: float) -> str:
-    """Bytes in GB (10**9 bytes), as disks are measured."""
-    return f"{size / 1e9:.1f} GB"
-
-
-def mb_or_gb(size: float) -> str:
-    """Bytes in GB, or in MB (10**6 bytes) if there is less than one GB."""
-    return gb(size) if size >= 1e9 else f"{size / 1e6:.1f} MB"
+def lacking(needed: int, free: int) -> str:
+    """The bytes that are needed and those that are free, all digits of them where three would be the same."""
+    sizes = three_digits(needed), three_digits(free)
+    more, room = sizes if len(set(sizes)) > 1 else (f"{needed:,} B", f"{free:,} B")
+    return f"{more}, but {room} are free"
 
 
 def gib(size: float) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 
 from trtspec.base.errors import TensorError, UnavailableError
 from trtspec.base.threads import in_threads
-from trtspec.base.units import mb_or_gb
+from trtspec.base.units import lacking
 from trtspec.checkpoint.blueprint import Blueprint
 from trtspec.checkpoint.cast import DTYPES, FP8, Caster
 from trtspec.checkpoint.convert_options import ConvertOptions
@@ -108,7 +108,7 @@ def rank_sizes(source: Source, options: ConvertOptions, inside: DraftInside | No
 def _check_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
-        problem = f"the disk is full: {mb_or_gb(needed)} are needed, but {mb_or_gb(free)} are free"
+        problem = f"the disk is full: the checkpoint needs {lacking(needed, free)}"
         raise UnavailableError(folder.parent, problem, "free some space, or choose another --output")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from trtspec.base.errors import TrtspecError
 from trtspec.base.findings import Severity, as_json, errors
 from trtspec.base.roles import Role
-from trtspec.base.units import mb_or_gb, short
+from trtspec.base.units import short, three_digits
 from trtspec.cli.terminal.options import JsonOption, RecipeArgument
 from trtspec.cli.terminal.output import out
 from trtspec.models.pair import refuse
@@ -54,7 +54,7 @@ def _print(report: PairReport) -> None:
         out.result(f"draft: a head, {head.method}, {head.form} format, {short(head.parameters)} parameters")
     if own := report.own_layers:
         layers = "1 layer" if own.count == 1 else f"{own.count} layers"
-        out.result(f"draft: {layers} of the target for multi-token prediction, {mb_or_gb(own.size)}")
+        out.result(f"draft: {layers} of the target for multi-token prediction, {three_digits(own.size)}")
     if report.findings:
         out.result()
     for finding in report.findings:

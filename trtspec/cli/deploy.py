@@ -30,7 +30,7 @@ from trtspec.deployment import foreground
 from trtspec.deployment.build import find_build
 from trtspec.deployment.deployment import rollout_file
 from trtspec.deployment.logs import LogFollower
-from trtspec.deployment.options import DeployOptions
+from trtspec.deployment.options import DeployOptions, with_own_logs
 from trtspec.deployment.rollout.standing import read
 from trtspec.deployment.rollout.steps import ALL, name_of
 from trtspec.gateway.ports import GRPC, HTTP, LOOPBACK, METRICS, OPENAI, Ports
@@ -205,6 +205,8 @@ def deploy(context: typer.Context, arguments: DeployArguments) -> None:
     build = find_build(file, arguments.output)
     _check_options(context, build)
     asked = _asked(context, arguments)
+    if not arguments.dry_run:
+        asked = context.with_resource(with_own_logs(build, asked))
     if build.is_for_triton:
         _tell_rollout(file, build, asked)
     site = site_of(build, asked, container=arguments.in_container, detach=arguments.detach)

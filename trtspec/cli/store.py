@@ -12,7 +12,7 @@ import typer
 import trtspec
 from trtspec.base.errors import StoreError, UnavailableError
 from trtspec.base.findings import as_json
-from trtspec.base.units import mb_or_gb
+from trtspec.base.units import three_digits
 from trtspec.cli.terminal.entries import entry_as_json, files_as_json, print_pushed
 from trtspec.cli.terminal.options import DryRunOption, JsonOption, OutputOption, RecipeArgument
 from trtspec.cli.terminal.output import out
@@ -110,8 +110,8 @@ def list_(url: UrlArgument, json: JsonOption = False) -> None:
         out.status("the store is empty")
         return
     rows = [
-        (entry.digest[:12], entry.name, entry.role, str(entry.platform), mb_or_gb(entry.size), entry.created)
-        for entry in entries
+        (one.digest[:12], one.name, one.role, str(one.platform), three_digits(one.size), one.created)
+        for one in entries
     ]
     out.table(rows, header=("digest", "name", "what", "for", "size", "created"))
 
@@ -142,7 +142,7 @@ def show(
         ("created", entry.created),
         ("digest", entry.digest),
         ("key", entry.key),
-        ("size", mb_or_gb(entry.size)),
+        ("size", three_digits(entry.size)),
         ("files", str(len(entry.files))),
         *((role, " @ ".join(filter(None, (model["model"], model["revision"])))) for role, model in models),
         *((f"quality of {role}", cost) for role, cost in entry.manifest["quality"].items()),
@@ -151,7 +151,7 @@ def show(
     out.table(rows)
     if files:
         out.result()
-        out.table(((path, mb_or_gb(file.size), file.sha256) for path, file in entry.files.items()))
+        out.table(((path, three_digits(file.size), file.sha256) for path, file in entry.files.items()))
 
 
 def prune(
@@ -192,7 +192,7 @@ def prune(
     for entry in gone.entries:
         out.result(f"{entry.digest[:12]}  {entry.name}  {entry.role}  {entry.platform}")
     verb = "would go" if dry_run else "are gone"
-    out.status(f"{len(gone.entries)} entries and {len(gone.names)} files of {mb_or_gb(gone.size)} {verb}")
+    out.status(f"{len(gone.entries)} entries and {len(gone.names)} files of {three_digits(gone.size)} {verb}")
 
 
 def verify(
@@ -220,7 +220,7 @@ def verify(
             out.result(problem if name in problem else f"{name}: {problem}")
         for entry in found.damaged():
             out.result(f"{entry.digest[:12]} {entry.name} {entry.role}: cannot be pulled")
-        out.status(f"{len(found.entries)} entries of {mb_or_gb(found.size)}")
+        out.status(f"{len(found.entries)} entries of {three_digits(found.size)}")
     if found.findings:
         removed = "; what could not be used was removed with the entries that need it" if remove else ""
         out.status(f"{len(found.findings)} file(s) are missing or damaged{removed}")

@@ -14,7 +14,7 @@ from trtspec.deployment.build import DeployedBuild, find_build
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.here import on_this_machine
 from trtspec.deployment.in_container import in_container
-from trtspec.deployment.options import DeployOptions
+from trtspec.deployment.options import DeployOptions, with_own_logs
 from trtspec.deployment.server import RunningServer
 from trtspec.deployment.server_kind import TRITON, kind_of
 from trtspec.deployment.site import Site
@@ -47,12 +47,13 @@ def deploy(
     build = find_build(recipe, output)
     if stale := build.staleness:
         warn(f"{stale}; trtspec serves the build as it is")
-    site = site_of(build, options or DeployOptions(), container=container)
-    site.prepare(progress)
-    for warning in filter(None, (site.warning, site.deployment.exposure)):
-        warn(warning)
-    with running(site):
-        yield site.deployment
+    with with_own_logs(build, options or DeployOptions()) as asked:
+        site = site_of(build, asked, container=container)
+        site.prepare(progress)
+        for warning in filter(None, (site.warning, site.deployment.exposure)):
+            warn(warning)
+        with running(site):
+            yield site.deployment
 
 
 def site_of(
@@ -112,6 +113,7 @@ def _deployment_of(
         json_logs=options.json_logs,
         api_keys=options.api_keys,
         logs=options.logs,
+        log_number=options.log_number,
     )
     return deployment, launch
 

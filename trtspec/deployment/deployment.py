@@ -53,6 +53,8 @@ class Deployment:
     """The file of keys, one of which opens OpenAI's API. Without it that API is open."""
     logs: Path | None = None
     """The folder of the logs; they are in the build if this is None."""
+    log_number: int = 1
+    """Tells the logs from those of other servers of the build that run at the same time."""
     card: ModelCard = field(default_factory=ModelCard)
     """The settings of OpenAI's API in front of Triton."""
     key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
@@ -76,12 +78,16 @@ class Deployment:
 
     @property
     def log(self) -> Path:
-        return (self.logs or self.build) / f"{self.kind.name}{'-plain' * self.is_plain}.log"
+        return self._log_of(f"{self.kind.name}{'-plain' * self.is_plain}")
 
     @property
     def api_log(self) -> Path:
         """The log of the process of OpenAI's API in front of Triton."""
-        return (self.logs or self.build) / "openai.log"
+        return self._log_of("openai")
+
+    def _log_of(self, name: str) -> Path:
+        number = f"-{self.log_number}" if self.log_number > 1 else ""
+        return (self.logs or self.build) / f"{name}{number}.log"
 
     @property
     def all_logs(self) -> dict[str, Path]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from trtspec.base.errors import UnavailableError
+from trtspec.base.locks import try_lock, unlock
 from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.deployment import GRACE_S, rollout_file
 from trtspec.gateway.ports import LOOPBACK, OPENAI, Ports, reserved_ports
@@ -26,12 +28,35 @@ class DeployOptions:
     api_keys: Path | None = None
     json_logs: bool = False
     logs: Path | None = None
+    log_number: int = 1
+    """That of `with_own_logs`."""
     trace_config: tuple[str, ...] = ()
     rollout: Path | None = None
     python: Path | None = None
     """The Python of another engine's server, if PATH has not its program."""
     plain: bool = False
     """True for another engine's server without drafts."""
+
+
+@contextmanager
+def with_own_logs(build: DeployedBuild, options: DeployOptions) -> Iterator[DeployOptions]:
+    """Yields the options of a server whose logs have a number that no other server's have meanwhile.
+
+    Where nothing can be locked, the logs are those without a number.
+    """
+    folder, number, held = options.logs or build.folder.resolve(), 0, None
+    try:
+        while held is None:
+            number += 1
+            lock = folder / f".served{'-plain' * options.plain}-{number}.lock"
+            held = try_lock(lock)
+    except (OSError, UnavailableError):
+        yield options
+        return
+    try:
+        yield replace(options, log_number=number)
+    finally:
+        unlock(held, lock)
 
 
 @contextmanager
@@ -43,7 +68,7 @@ def for_measurement(
     logs = build.folder.resolve() / ".trtspec/served"
     logs.mkdir(parents=True, exist_ok=True)
     with reserved_ports(4) as (http, grpc, metrics, api):
-        yield DeployOptions(
+        asked = DeployOptions(
             ports=Ports(http, grpc, metrics, api if has_api or build.is_of_server else None),
             logs=logs,
             # A roll-out of the deployment's requests is none of these.
@@ -51,3 +76,5 @@ def for_measurement(
             python=python,
             plain=plain,
         )
+        with with_own_logs(build, asked) as options:
+            yield options

@@ -16,7 +16,7 @@ from typing import Any
 
 from trtspec.base.errors import ModelError, UnavailableError
 from trtspec.base.progress import Advance, Progress, no_progress
-from trtspec.base.units import mb_or_gb
+from trtspec.base.units import lacking
 from trtspec.models.headers_only import fetch_headers, headers_of
 from trtspec.models.hf_config import refuse_foreign
 from trtspec.models.hub import COMMIT, explained
@@ -180,7 +180,7 @@ def _check_space(repo_id: str, folder: Path, blobs: Mapping[Path, int]) -> None:
     """Raises UnavailableError without room for what is missing; `blobs` has the size of each."""
     needed, free = sum(blobs.values()) - _present(blobs), shutil.disk_usage(folder).free
     if needed > free:
-        problem = f"{repo_id} needs {mb_or_gb(needed)} more, and {mb_or_gb(free)} are free"
+        problem = f"{repo_id} needs {lacking(needed, free)}"
         raise UnavailableError(folder, problem, "free some space, or set HF_HOME to a folder that has it")
 
 

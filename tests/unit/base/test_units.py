@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtspec.base.units import short, three_digits
+from trtspec.base.units import lacking, short, three_digits
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,8 @@ def test_a_count_has_three_digits(count: int, words: str) -> None:
 )
 def test_bytes_have_three_digits(size: int, words: str) -> None:
     assert three_digits(size) == words
+
+
+def test_two_sizes_that_differ_look_different() -> None:
+    assert lacking(5_000_000, 40_000) == "5 MB, but 40 kB are free"
+    assert lacking(10**9 + 1, 10**9) == "1,000,000,001 B, but 1,000,000,000 B are free"

@@ -336,4 +336,4 @@ def test_a_full_disk(doctor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("trtspec.pipeline.machine.host.shutil.disk_usage", lambda _: usage)
     findings = doctor()
     assert missing(findings) == ["disk"]
-    assert "0.0 GB are free" in findings["disk"]["problem"]
+    assert "but 10 B are free in" in findings["disk"]["problem"]

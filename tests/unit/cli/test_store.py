@@ -57,7 +57,7 @@ def run(*args: object) -> Result:
 def test_list(store: Path) -> None:
     lines = run("list", store).stdout.splitlines()
     assert lines[0].split() == ["digest", "name", "what", "for", "size", "created"]
-    assert "pair  pair  SM 90, TensorRT 10.14.1.48, TensorRT-LLM 1.2.1  0.0 MB  2026-06-01" in lines[1]
+    assert "pair  pair  SM 90, TensorRT 10.14.1.48, TensorRT-LLM 1.2.1  2.05 kB  2026-06-01" in lines[1]
     assert "torch" in lines[2]
 
 
@@ -82,7 +82,7 @@ def test_show(store: Path) -> None:
     shown = run("show", store, digest[:8]).stdout
     assert "example/target @ " + "a" * 40 in shown
     rows = [line.split() for line in shown.splitlines()]
-    assert [row for row in rows if row[0] in ("size", "files")] == [["size", "0.0", "MB"], ["files", "1"]]
+    assert [row for row in rows if row[0] in ("size", "files")] == [["size", "2.05", "kB"], ["files", "1"]]
     assert "rank0.engine" not in shown
     assert "rank0.engine" in run("show", store, digest[:8], "--files").stdout
     content = json.loads(run("show", store, "pair", "--json").stdout)
@@ -163,7 +163,7 @@ def test_a_name_that_is_not_there(store: Path) -> None:
 
 def test_prune(store: Path) -> None:
     said = run("prune", store, "--older-than", "0", "--keep", "1", "--dry-run")
-    assert said.stderr.endswith("0 entries and 0 files of 0.0 MB would go\n")
+    assert said.stderr.endswith("0 entries and 0 files of 0 B would go\n")
     gone = json.loads(run("prune", store, "--older-than", "0", "--json").stdout)
     assert len(gone["entries"]) == 2
     assert run("list", store, "--json").stdout == "[]\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from trtspec.base.units import mb_or_gb
+from trtspec.base.units import three_digits
 from trtspec.cli.terminal.output import out
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def print_pushed(entries: Sequence[Entry]) -> None:
     """Prints what a push has put into the store."""
     for entry in entries:
-        out.status(f"pushed {entry.role} {entry.digest[:12]}, {mb_or_gb(entry.size)}")
+        out.status(f"pushed {entry.role} {entry.digest[:12]}, {three_digits(entry.size)}")
     if not entries:
         out.status("the store has it all")
 

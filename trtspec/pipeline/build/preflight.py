@@ -92,7 +92,7 @@ def _host_obstacle(loaded: LoadedRecipe, host: Host) -> TrtspecError | None:
 
 def _check_disks(made: BuildPlan, undone: Collection[Step], names: Collection[str]) -> None:
     """Raises UnavailableError if the steps, and the downloads for the steps of these names, do not fit a
-    disk."""
+    disk, or may not be written there."""
     needs, downloads = Counter[Path](), Counter[str]()
     needs[made.output] = _written(made, undone)
     for role in made.missing(names):
@@ -102,10 +102,11 @@ def _check_disks(made: BuildPlan, undone: Collection[Step], names: Collection[st
     for name, size in downloads.items():
         cache, present = cache_of(name)
         needs[cache] += max(size - present, 0)
-    disks = {folder: find_disk(folder) for folder in needs}
-    for disk in disks.values():
-        on_it = sum(size for folder, size in needs.items() if disks[folder].device == disk.device)
-        if error := disk_obstacle(disk, on_it):
+    disks = {folder: find_disk(folder) for folder, size in needs.items() if size or folder == made.output}
+    for folder, disk in disks.items() if undone else ():
+        on_it = sum(needs[other] for other, its in disks.items() if its.device == disk.device)
+        own = "choose another --output" if folder == made.output else "set HF_HOME to another folder"
+        if error := disk_obstacle(disk, on_it, own):
             raise error
 
 

@@ -9,7 +9,7 @@ from trtspec.base.errors import UnavailableError
 from trtspec.base.extras import how_to_install
 from trtspec.base.findings import Finding, Severity, note, ok
 from trtspec.base.roles import Role
-from trtspec.base.units import GIB, gb, gib
+from trtspec.base.units import GIB, gib, three_digits
 from trtspec.pipeline.containers.engine import KIND, ContainerEngine
 from trtspec.pipeline.containers.oddities import describe, oddities
 from trtspec.pipeline.engine.loading import fits_sm
@@ -70,7 +70,7 @@ def _disk(machine: Machine, recipe: Recipe | None) -> Finding:
     needed = _COPIES * sum(_weights(machine, recipe).values()) if recipe and is_built else 0
     if error := disk_obstacle(machine.disk, needed):
         return Finding("disk", error.problem, error.repair)
-    return ok("disk", f"{gb(machine.disk.free)} free in {machine.disk.folder}")
+    return ok("disk", f"{three_digits(machine.disk.free)} free in {machine.disk.folder}")
 
 
 def _weights(machine: Machine, recipe: Recipe) -> dict[Role, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,9 +59,11 @@ class Disk:
     """The number that the system knows the disk by."""
     free: int
     """In bytes."""
+    is_read_only: bool
 
 
 def find_disk(folder: Path) -> Disk:
     """Looks at the disk that `folder`, which need not be there, is on or would be on."""
     found = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.is_dir())
-    return Disk(found, found.stat().st_dev, shutil.disk_usage(found).free)
+    is_read_only = bool(os.statvfs(found).f_flag & os.ST_RDONLY)
+    return Disk(found, found.stat().st_dev, shutil.disk_usage(found).free, is_read_only)

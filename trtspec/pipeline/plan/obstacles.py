@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.extras import not_installed
-from trtspec.base.units import gb
+from trtspec.base.units import lacking
 from trtspec.checkpoint.calibrate import calibrate
 from trtspec.checkpoint.calibration import FILE as CALIBRATION
 from trtspec.checkpoint.layers import choose
@@ -50,12 +50,19 @@ def build_obstacle(host: Host, release: Release, gpu: str, ranks: int) -> Trtspe
     return _gpu_obstacle(host, gpus.GPUS[gpu], ranks)
 
 
-def disk_obstacle(disk: Disk, needed: int) -> UnavailableError | None:
-    """Returns what keeps a build, which writes so many bytes, from this disk; None if it has the room."""
+def disk_obstacle(
+    disk: Disk, needed: int, elsewhere: str = "choose another --output"
+) -> UnavailableError | None:
+    """Returns what keeps a build, which writes so many bytes, from this disk; None if it has the room.
+
+    `elsewhere` says how to use another one.
+    """
+    if disk.is_read_only:
+        return UnavailableError(disk.folder, "is on a disk that can only be read", elsewhere)
     if needed <= disk.free:
         return None
-    problem = f"{gb(disk.free)} are free in {disk.folder}, but a build needs about {gb(needed)}"
-    return UnavailableError("disk", problem, "free some space, or choose another --output")
+    problem = f"a build needs about {lacking(needed, disk.free)} in {disk.folder}"
+    return UnavailableError("disk", problem, f"free some space, or {elsewhere}")
 
 
 def recipe_obstacle(host: Host, recipe: Recipe) -> TrtspecError | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from trtspec.base.atomic import write_atomically
@@ -28,7 +27,7 @@ class FileDigests:
     def __init__(self, store: Path, watch: Progress) -> None:
         self._store, self._watch = store, watch
         self._known: dict[str, str] = _read(store)
-        self._sources: dict[Path, os.stat_result | None] = {}
+        self._sources: dict[Path, tuple[str, int] | None] = {}
 
     def note(self, files: Iterable[Path]) -> None:
         """Notes the sources of a build before they are read; a file that is not there is to stay away."""
@@ -42,28 +41,13 @@ class FileDigests:
         """
         for file, noted in self._sources.items():
             now = _stat(file)
-            if now is None or noted is None:
-                is_same = now is noted
-            elif _key(now) == _key(noted):
-                is_same = now.st_ctime_ns == noted.st_ctime_ns or self._is_known(file, now)
-            else:
-                is_same = False
+            is_same = now == noted or (now and noted and now[0] == noted[0] and self._is_known(file, now[0]))
             if not is_same:
                 raise ChangedError(file, "has changed since this build began to read it", _AGAIN)
             self._sources[file] = now
 
-    def _is_known(self, file: Path, now: os.stat_result) -> bool:
-        return self._known.get(_key(now)) == _sha256(file, _key(now), lambda *_: None)
-
-    @contextmanager
-    def checked(self) -> Iterator[None]:
-        """Checks the sources at the end of the block, which may have failed because one has changed."""
-        try:
-            yield
-        except Exception:
-            self.check()
-            raise
-        self.check()
+    def _is_known(self, file: Path, key: str) -> bool:
+        return key not in self._known or self._known[key] == _sha256(file, key, lambda *_: None)
 
     def of(self, file: Path) -> str:
         """Returns the SHA-256 of a file in hexadecimal."""
@@ -108,11 +92,13 @@ def _key(stat: os.stat_result) -> str:
     return f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
 
 
-def _stat(file: Path) -> os.stat_result | None:
+def _stat(file: Path) -> tuple[str, int] | None:
+    """Returns the key of a file and the time of its status; None if it is not there."""
     try:
-        return file.stat()
+        stat = file.stat()
     except OSError:
         return None
+    return _key(stat), stat.st_ctime_ns
 
 
 def _read(store: Path) -> dict[str, str]:

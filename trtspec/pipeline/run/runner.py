@@ -5,7 +5,6 @@ Steps that have GPUs of their own run at the same time.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from pathlib import Path
 from threading import Event
 from time import monotonic
 
-from trtspec.base.atomic import publish, remove, remove_leftovers, replaced_by, temporary
+from trtspec.base.atomic import FULL, publish, remove, remove_leftovers, replaced_by, temporary
 from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.progress import Advance, Progress
 from trtspec.pipeline.run.build_lock import only_build
@@ -31,7 +30,6 @@ from trtspec.pipeline.run.records import (
 )
 from trtspec.pipeline.run.step import Step
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 Job = Callable[[Advance], None]
 
 
@@ -107,8 +105,12 @@ def _make(step: Step, build: Path, digests: FileDigests, advance: Advance) -> No
     made = temporary(output)
     made.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with named(step), digests.checked():
-            step.action(made, advance)
+        with named(step):
+            try:
+                step.action(made, advance)
+            finally:
+                # It may have failed for this reason.
+                digests.check()
         if step.output:
             publish(made, output)
     except OSError as error:

@@ -5,7 +5,9 @@ A file is whole or not there, and an error has one line.
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from trtspec.base.atomic import FULL
 from trtspec.base.errors import StoreError, UnavailableError
 from trtspec.base.extras import EXTRAS, not_installed
 from trtspec.pipeline.store.address import StoreAddress
@@ -171,9 +174,13 @@ class Files:
         except Exception as error:
             said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             problem = self.address.redact(said).strip().splitlines()[0] if said.strip() else ""
-            raise StoreError(
-                str(self.address), f"{name}: {problem or type(error).__name__}", _ACCESS
-            ) from None
+            found = f"{name}: {problem or type(error).__name__}"
+            number = error.errno if isinstance(error, OSError) else None
+            if number in FULL or _FULL.search(said):
+                raise StoreError(str(self.address), f"is full: {found}", _ROOM) from None
+            is_local = self.address.protocol in _LOCAL and number in _LOCKED
+            repair = f"let user {os.getuid()} write there, or use another folder" if is_local else _ACCESS
+            raise StoreError(str(self.address), found, repair) from None
 
 
 def _open(address: StoreAddress) -> tuple[Any, str]:
@@ -270,4 +277,10 @@ def _modified(info: Mapping[str, Any]) -> datetime | None:
     return value if value.tzinfo else value.replace(tzinfo=timezone.utc)
 
 
+# What servers say that have no number for it: MinIO, Ceph, WebDAV.
+_FULL = re.compile(
+    "StorageFull|QuotaExceeded|Insufficient ?Storage|No space left|quota exceeded", re.IGNORECASE
+)
+_LOCKED = (errno.EROFS, errno.EACCES, errno.EPERM)
+_ROOM = "free some space there, by trtspec store prune or otherwise, and run the same command again"
 _ACCESS = "check the URL, and the credentials that this environment has for it"

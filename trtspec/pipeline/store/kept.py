@@ -10,17 +10,16 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from trtspec.base.atomic import PARTIAL, publish, remove, replaced_by, temporary, write_atomically
+from trtspec.base.atomic import FULL, PARTIAL, publish, remove, replaced_by, temporary, write_atomically
 from trtspec.base.errors import UnavailableError
 from trtspec.base.locks import locked, try_lock, unlock
 from trtspec.base.progress import Progress
 from trtspec.base.threads import in_threads
-from trtspec.base.units import mb_or_gb
+from trtspec.base.units import lacking
 from trtspec.pipeline.store.entry import Entry, from_bytes, to_bytes
 from trtspec.pipeline.store.store import THREADS, Store
 from trtspec.pipeline.store.transfer import FileChunk, pieces_of, pull
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -109,7 +108,7 @@ def _make(store: Store, entry: Entry, folder: Path, watch: Progress, say: Callab
             pull(store, entry, made, advance)
         publish(made, folder)
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in FULL:
             raise
         # The disk may be the node's, which others need.
         remove(made)
@@ -118,7 +117,7 @@ def _make(store: Store, entry: Entry, folder: Path, watch: Progress, say: Callab
 
 def _no_room(entry: Entry, folder: Path) -> UnavailableError:
     free = shutil.disk_usage(folder.parent).free
-    problem = f"{entry.name} needs {mb_or_gb(entry.size)}, but {mb_or_gb(free)} are free"
+    problem = f"{entry.name} needs {lacking(entry.size, free)}"
     others = sorted(path.name for path in folder.parent.iterdir() if path.is_dir() and path.name[0] != ".")
     unused = f", or remove those of {', '.join(others)} that no pod serves any more" if others else ""
     return UnavailableError(folder.parent, problem, f"give the volume more room{unused}")

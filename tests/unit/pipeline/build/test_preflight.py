@@ -118,7 +118,7 @@ def a_full_disk(attempt: Attempt) -> str:
     attempt.with_tools()
     free = shutil.disk_usage("/")._replace(free=10**10)
     attempt.patch.setattr(shutil, "disk_usage", lambda _: free)
-    return "disk: 10.0 GB are free in "
+    return "GB, but 10 GB are free in "
 
 
 def a_gated_draft(attempt: Attempt) -> str:

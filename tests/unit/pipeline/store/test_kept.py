@@ -228,7 +228,7 @@ def test_no_room_names_what_could_go(
     folder.with_name("older").mkdir(parents=True)
     free = shutil.disk_usage(folder.parent)._replace(free=entry.size - 1)
     monkeypatch.setattr("trtspec.pipeline.store.kept.shutil.disk_usage", lambda _: free)
-    with pytest.raises(UnavailableError, match=r"llama needs 0\.0 MB, but 0\.0 MB are free") as found:
+    with pytest.raises(UnavailableError, match=r"llama needs 20,\d+ B, but 20,\d+ B are free") as found:
         keep(store, entry, folder, no_progress, lambda _: None)
     assert (
         found.value.repair
