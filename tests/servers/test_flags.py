@@ -25,7 +25,7 @@ VLLM = [
     "--model org/big -tp 4 --max-model-len 8k --max_num_seqs 12 --dtype half --no-enable-chunked-prefill "
     "--enforce-eager --max-num-batched-tokens 2K -q fp8 --kv-cache-dtype fp8 --served-model-name a b "
     """-sc '{"method": "ngram", "num-speculative-tokens": 5, "prompt_lookup_max": 6}'""",
-    "--trust-remote-code --model=org/big -pp 2 --speculative_config.model org/small "
+    "--trust-remote --model=org/big --pipeline 2 --speculative_config.model org/small "
     "--speculative-config.num_speculative_tokens=3 --speculative-config.method draft_model --revision abc",
 ]
 SGLANG = [
@@ -40,6 +40,9 @@ def read_and_check(server: str, table: FlagTable, commands: list[str]) -> list[d
     """The lists of flags are what is written of the server's own parser, and aliases are its own."""
     written, own, syntax = path_of(server).read_text(), flags_of(PYTHON, own_parser(server)), table.syntax
     assert rewritten(written, own, table) == written
+    known = syntax.begun[0]
+    for name in own.keys() - known:
+        assert not any(flag.startswith(name) for flag in known), f"{name} would be read as another flag"
     for name, (first, _) in own.items():
         if name in syntax.aliases:
             assert own[syntax.name(name)][0] == first, name

@@ -29,9 +29,9 @@ __all__ = [
     "YAMLError",
     "compose",
     "dump",
-    "has_aliases",
     "load",
     "load_all",
+    "num_aliases",
 ]
 
 
@@ -63,9 +63,9 @@ def compose(text: str) -> list[Node]:
     return list(yaml.compose_all(text))
 
 
-def has_aliases(text: str) -> bool:
-    """Returns whether a value stands for another one (`*name`); raises YAMLError."""
-    return any(isinstance(event, AliasEvent) for event in _yaml().parse(text))
+def num_aliases(text: str) -> int:
+    """Returns how many values stand for another one (`*name`); raises YAMLError."""
+    return sum(isinstance(event, AliasEvent) for event in _yaml().parse(text))
 
 
 def load(text: str) -> Any:

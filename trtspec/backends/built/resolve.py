@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from trtspec.backends.table import backend_named
 from trtspec.base.roles import Role
-from trtspec.base.units import mb_or_gb
+from trtspec.base.units import three_digits
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import misfit
@@ -183,7 +183,7 @@ def _engine(
     # Raises for a model that trtspec does not convert, before anything asks for facts of its family.
     family_of(facts.source)
     if others := facts.source.left_out:
-        size = mb_or_gb(sum(tensor.end - tensor.start for tensor in others))
+        size = three_digits(sum(tensor.end - tensor.start for tensor in others))
         reason = f"a multimodal model; {len(others)} tensors of its other parts, {size}, are left out"
         choose.choices.append(Choice(f"{role}.model", "text part", "model", reason))
     backend, device = choose.loaded.recipe.backend_of(role, of_target), _device(choose, role)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -109,8 +108,8 @@ def split(text: str) -> list[list[str]]:
     commands: list[list[str]] = [[]]
     try:
         text, substitutions = _apart(_STREAM.sub("", _CONTINUED.sub(" ", text)))
-        lexer = shlex.shlex(_Text(text), posix=True, punctuation_chars=_PUNCTUATION)
-        lexer.whitespace, lexer.whitespace_split = " \t\r", True
+        lexer = shlex.shlex(text, posix=True, punctuation_chars=_PUNCTUATION)
+        lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
         words = [_PLACE.sub(lambda found: substitutions[int(found[1])], word) for word in lexer]
     except ValueError as error:
         problem = f"is no command line: {str(error).lower()}"
@@ -135,7 +134,7 @@ def split(text: str) -> list[list[str]]:
 
 
 def _apart(text: str) -> tuple[str, list[str]]:
-    """Returns a text with a mark for each substitution, and the substitutions."""
+    """Returns a text without comments, and with a mark for each substitution, and the substitutions."""
     parts, found, place, is_quoted = list[str](), list[str](), 0, False
     while match := _SPOKEN.search(text, place):
         start, end = match.span()
@@ -147,7 +146,8 @@ def _apart(text: str) -> tuple[str, list[str]]:
         else:
             is_quoted ^= match[0] == '"'
             end = start + 1 if is_quoted and match[0][0] in "'#" else end  # Both are plain text there.
-            parts.append(text[start:end])
+            if is_quoted or match[0][0] != "#":
+                parts.append(text[start:end])
         place = end
     return "".join([*parts, text[place:]]), found
 
@@ -217,13 +217,3 @@ def as_words(values: Mapping[str, Any]) -> tuple[str, ...]:
         elif value is not True:
             found.append(str(value))
     return tuple(found)
-
-
-class _Text(io.StringIO):
-    """Removes comments; the end of a comment's line also ends the command."""
-
-    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]
-        line = super().readline(size)
-        if line.endswith("\n"):
-            self.seek(self.tell() - 1)
-        return line

@@ -141,7 +141,7 @@ def _recipe(
     values["hardware.gpu"] = gpu or _DEFAULT_GPU
     if gpu is None:
         reading.say("hardware.gpu", f"no command says it: {_DEFAULT_GPU} is assumed, --gpu names another")
-    if gpu != gpus.NONE and (count := max(_ranks(values), values.pop("hardware.count", 0))) > 1:
+    if (count := max(_ranks(values), values.pop("hardware.count"))) > 1 and gpu != gpus.NONE:
         values["hardware.count"] = count
     values["name"] = _name(str(values["target.model"]))
     _draft(draft, reading)

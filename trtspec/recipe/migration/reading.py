@@ -190,7 +190,7 @@ def document(name: str, reading: FlagReading) -> Mapping[str, Any]:
     try:
         written = reading.files.get(name.removeprefix("./"))
         text = Path(name).read_text(encoding="utf-8") if written is None else written
-        if yaml11.has_aliases(text):
+        if yaml11.num_aliases(text):
             raise TrtspecError(name, "has a value that stands for another (*name)", "write each value out")
         found = yaml11.load(text)
     except OSError as error:
@@ -267,7 +267,7 @@ def object_of(text: str) -> dict[str, Any] | None:
 def _without_quotes(text: str) -> object:
     text = _BARE_KEY.sub(r"\1: ", text)
     try:
-        return None if yaml11.has_aliases(text) else yaml11.load(text)
+        return None if yaml11.num_aliases(text) else yaml11.load(text)
     except (ValueError, RecursionError, yaml11.YAMLError):
         return None
 

@@ -18,7 +18,7 @@ _PROMPT = re.compile(r"^[ \t]*\$ ", re.MULTILINE)
 _VARIABLE = re.compile(r"\$(?:\{(?P<braced>\w+)(?::?-(?P<default>[^{}]*))?\}|(?P<bare>[A-Za-z_]\w*))")
 _ARRAY = re.compile(r"\$\{(\w+)\[[@*]\]\}")
 _FILLED = re.compile(
-    r"^(?P<before>[ \t]*(?:(?:declare|local|readonly|typeset)[ \t]+(?:-\w+[ \t]+)*)?)"
+    r"(?:^|(?<=;))(?P<before>[ \t]*(?:(?:declare|local|readonly|typeset)[ \t]+(?:-\w+[ \t]+)*)?)"
     r"(?P<name>\w+)(?P<more>\+?)=\(",
     re.MULTILINE,
 )
@@ -143,16 +143,20 @@ def containers_in(text: str) -> dict[str, Script] | None:
         return None
     found = dict[str, Script]()
     try:
-        for document in yaml11.load_all(text):
+        if yaml11.num_aliases(text) > 30:  # Each may multiply what there is.
+            raise ValueError("more than 30 values stand for others (*name)")
+        documents = yaml11.load_all(text)
+        maps = {_at(one, "metadata", "name"): _at(one, "data") for one in documents if _at(one, "data")}
+        for document in documents:
             if isinstance(services := _at(document, "services"), dict):
                 for name, own in services.items():
                     found[str(name)] = _of_compose(str(name), own)
                 continue
-            for names, pod in _pods(document, (), set()):
+            for names, pod in _pods(document, ()):
                 for own in pod["containers"]:
                     name = "/".join((*names, str(_at(own, "name"))))
-                    found[name] = _of_kubernetes(name, own, pod)
-    except (ValueError, RecursionError, yaml11.YAMLError) as error:
+                    found[name] = _of_kubernetes(name, own, pod, maps)
+    except (AttributeError, TypeError, ValueError, RecursionError, yaml11.YAMLError) as error:
         repair = "helm template … | trtspec init --from -" if "{{" in text else "correct the file"
         raise TrtspecError("the manifest", f"cannot be read: {str(error)[:200]}", repair) from None
     return found
@@ -175,19 +179,17 @@ def _container(
     return script
 
 
-def _pods(value: Any, names: tuple[str, ...], seen: set[int]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _pods(value: Any, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yields what has containers, each with the names of what it is part of."""
-    if not isinstance(value, dict | list) or id(value) in seen:
+    value = dict(enumerate(value)) if isinstance(value, list) else value
+    if not isinstance(value, dict):
         return
-    seen.add(id(value))  # An alias of YAML may stand anywhere, and in itself.
-    if isinstance(value, list):
-        value = dict(enumerate(value))
     if "kind" in value and (name := _at(value, "metadata", "name")):
         names = (*names, str(name))
     if isinstance(value.get("containers"), list):
         yield names, value
     for key, inner in value.items():
-        yield from _pods(inner, names + _ROLES.get(key, ()), seen)
+        yield from _pods(inner, names + _ROLES.get(key, ()))
 
 
 def _of_compose(name: str, own: Any) -> Script:
@@ -206,7 +208,7 @@ def _of_compose(name: str, own: Any) -> Script:
     return script
 
 
-def _of_kubernetes(name: str, own: Any, pod: Any) -> Script:
+def _of_kubernetes(name: str, own: Any, pod: Any, maps: Mapping[str, Any]) -> Script:
     known = dict[str, str | None]()
 
     def value(text: str) -> str:
@@ -215,10 +217,16 @@ def _of_kubernetes(name: str, own: Any, pod: Any) -> Script:
     for variable in _at(own, "env") or ():
         text = _at(variable, "value")
         known[str(_at(variable, "name"))] = None if text is None else value(str(text))
-    hosts = {_at(volume, "name"): _at(volume, "hostPath", "path") for volume in pod.get("volumes") or ()}
-    mounts = [(hosts.get(_at(mount, "name")), mount) for mount in _at(own, "volumeMounts") or ()]
-    words = [word for here, mount in mounts if here for word in ("-v", f"{here}:{_at(mount, 'mountPath')}")]
+    volumes = {_at(volume, "name"): volume for volume in pod.get("volumes") or ()}
+    mounts = [
+        (volumes.get(_at(one, "name")), str(_at(one, "mountPath"))) for one in _at(own, "volumeMounts") or ()
+    ]
+    hosts = [(_at(volume, "hostPath", "path"), place) for volume, place in mounts]
+    words = [word for here, place in hosts if here for word in ("-v", f"{here}:{place}")]
     script = _container(own, [name, *words], known, "command args", value)
+    for volume, place in mounts:
+        for file, text in (maps.get(_at(volume, "configMap", "name")) or {}).items():
+            script.files |= {f"{place}/{file}": str(text), place: str(text)}  # Alone there with a subPath.
     script.gpus = int(_at(own, "resources", "limits", "nvidia.com/gpu") or 0)
     return script
 
