@@ -276,7 +276,9 @@ def test_plan_says_what_is_left_out_and_other_servers_load_the_whole(
     resolved = trtspec.plan(pair_recipe).resolved
     (choice,) = [choice for choice in resolved.choices if choice.key == "target.model"]
     assert (choice.value, choice.origin) == ("text part", "model")
-    assert choice.reason.startswith("a multimodal model; 27 tensors of its other parts, 58.8 kB, are left out")
+    assert choice.reason.startswith(
+        "a multimodal model; 27 tensors of its other parts, 58.8 kB, are left out"
+    )
     built = trtspec.build(pair_recipe, output=tmp_path / "built").output
     config = json.loads((built / "target/engine/config.json").read_text())["pretrained_config"]
     assert (config["architecture"], config["vocab_size"]) == ("LlamaForCausalLM", 258)
