@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import orjson
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -116,8 +117,8 @@ class _Bounded:
         self._app, self._places, self._refusals, self._origins = app, places, refusals, origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        if problem := self._origins.problem(headers.get(b"host"), headers.get(b"origin")):
+        headers = Headers(scope=scope)
+        if problem := self._origins.problem(headers.get("host"), headers.get("origin")):
             if scope["method"] == "POST":
                 self._refusals.add(Refusal.UNAUTHORIZED)
             await _response(ApiError(403, problem), scope)(scope, receive, send)
