@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.openai_requests import GOOD, ROUTES, ask, serving
+from trtspec.serving.triton.agreement import NAMING
 
 LAST = {"text_output": "b", "finish_reason": "stop", "num_input_tokens": 1, "num_output_tokens": 1}
 
@@ -45,8 +46,9 @@ def heard() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def test_a_clients_request_id_goes_on_to_triton(
-    heard: tuple[str, list[dict[str, Any]]], tmp_path: Path
+    heard: tuple[str, list[dict[str, Any]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(NAMING, "a deployment's own: ")
     url, bodies = heard
     names = []
     with serving(url, said=tmp_path / "said") as port:
@@ -67,6 +69,7 @@ def test_a_clients_request_id_goes_on_to_triton(
     assert len(set(names)) == 3
     first, second = bodies[:2]
     assert first["trtspec_request"] != second["trtspec_request"]
+    assert first["trtspec_request"].startswith("a deployment's own: ")
     assert first["text_input"] == "a"
 
 

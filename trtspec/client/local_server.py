@@ -62,7 +62,7 @@ class LocalServer:
 
     @property
     def _file(self) -> Path:
-        return _folder() / f"{self.name}.json"
+        return servers_folder() / f"{self.name}.json"
 
     @contextmanager
     def announced(self) -> Iterator[None]:
@@ -90,7 +90,7 @@ class LocalServer:
 def find_servers() -> list[LocalServer]:
     """Returns the servers that run or start, in the order of their names; removes the files of dead ones."""
     found = []
-    for file in sorted(_folder().glob("*.json")):
+    for file in sorted(servers_folder().glob("*.json")):
         try:
             server = LocalServer(**json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):  # It is being written or removed, or another version's.
@@ -116,10 +116,10 @@ def one_address(
 
 def forget(name: str) -> None:
     """Removes what `leave` has written."""
-    (_folder() / f"{name}.json").unlink(missing_ok=True)
+    (servers_folder() / f"{name}.json").unlink(missing_ok=True)
 
 
-def _folder() -> Path:
+def servers_folder() -> Path:
     """Returns the folder of this machine's files; several machines may share a home."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(home, "trtspec", "servers", platform.node() or "localhost")

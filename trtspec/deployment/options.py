@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 
 from trtspec.base.errors import UnavailableError
 from trtspec.base.locks import try_lock, unlock
+from trtspec.client.local_server import servers_folder
 from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.deployment import GRACE_S, rollout_file
 from trtspec.gateway.ports import LOOPBACK, OPENAI, Ports, reserved_ports
@@ -42,13 +44,16 @@ class DeployOptions:
 def with_own_logs(build: DeployedBuild, options: DeployOptions) -> Iterator[DeployOptions]:
     """Yields the options of a server whose logs have a number that no other server's have meanwhile.
 
-    Where nothing can be locked, the logs are those without a number.
+    Where nothing can be locked, the logs are those without a number. The lock is not beside the logs, since
+    serving leaves a build as it is.
     """
-    folder, number, held = options.logs or build.folder.resolve(), 0, None
+    logs = f"{(options.logs or build.folder).resolve()}{'-plain' * options.plain}"
+    name, locks, number, held = sha256(logs.encode()).hexdigest()[:16], servers_folder(), 0, None
     try:
+        locks.mkdir(parents=True, exist_ok=True)
         while held is None:
             number += 1
-            lock = folder / f".served{'-plain' * options.plain}-{number}.lock"
+            lock = locks / f"logs-{name}-{number}.lock"
             held = try_lock(lock)
     except (OSError, UnavailableError):
         yield options
