@@ -258,6 +258,26 @@ def test_a_large_body_is_refused_before_it_is_here(
     assert server.generate(PROMPT, max_tokens=2)
 
 
+@pytest.mark.parametrize("api", [False, True])
+def test_a_refused_body_that_is_still_sent_does_not_reset_the_answer(server: Deploy, api: bool) -> None:
+    """A reset can overtake the answer, or end a client's sending before it looks for one."""
+    port = server.api_port if api else server.ports[0]
+    path = "/v1/completions" if api else f"/v2/models/{server.model}/generate"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
+        line.sendall(f"{head}Content-Length: {64 * MIB}\r\n\r\n".encode() + PIECE)
+        answer = b""
+        while piece := line.recv(4096):
+            answer += piece
+        # This client is known to have been told, and is not waited for.
+        line.settimeout(10)
+        with pytest.raises(ConnectionError):
+            line.sendall(bytes(64 * MIB))
+
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert answer.endswith(b"}")
+
+
 def test_curl_sees_why(server: Deploy, tmp_path: Path) -> None:
     body = tmp_path / "body"
     with body.open("wb") as file:

@@ -10,6 +10,17 @@ from trtspec.gateway.client_bounds import MAX_BODY, SENDING_S
 from trtspec.serving.awaiting import within
 
 
+def leave_unread(transport: asyncio.Transport) -> None:
+    """Reads no more of a body, and ends what is sent to its client, who has `UNREAD_S` to take it in.
+
+    The caller closes the transport then. Closed at once, it would be reset for a client that still sends, who
+    would not see why (RFC 9112, 9.6).
+    """
+    if not transport.is_closing():
+        transport.pause_reading()
+        transport.write_eof()
+
+
 class BodyError(Exception):
     """Raised for a refused body; `status` is HTTP's."""
 

@@ -21,6 +21,9 @@ HEAD_S = 30.0
 SENDING_S = 60.0
 """The seconds that a client has for the body."""
 
+UNREAD_S = 1.0
+"""The seconds that a client has to take in the answer to a body that is not read to its end."""
+
 READING_S = 60.0
 """The seconds that a client has to make room for more of an answer that is being made."""
 

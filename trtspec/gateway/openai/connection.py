@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import Any
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from trtspec.gateway.client_bounds import HEAD_S, MAX_HEAD, MOST_CONNECTIONS, READING_S
+from trtspec.gateway.bodies import leave_unread
+from trtspec.gateway.client_bounds import HEAD_S, MAX_HEAD, MOST_CONNECTIONS, READING_S, UNREAD_S
 from trtspec.gateway.openai.errors import ApiError
 
 # The parser reads whole pieces: this many bytes of requests may wait behind the running one.
@@ -35,16 +37,18 @@ class Connection(HttpToolsProtocol):
     seconds; whoever makes the answer is told, like of any client that has left.
     """
 
+    transport: _Leaving  # type: ignore[assignment]
     head_s, reading_s, most_connections = HEAD_S, READING_S, MOST_CONNECTIONS
     _clock: asyncio.TimerHandle | None = None
     _unread: memoryview = memoryview(b"")
     _head, _stays = 0, False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        self.transport = _Leaving(transport)
+        super().connection_made(self.transport)  # type: ignore[arg-type]
         # Those without a complete answer, the running one first.
         self._owed = deque[RequestResponseCycle]()
-        self.flow = _Flow(self, transport)
+        self.flow = _Flow(self, self.transport)
         self._wait()
         if len(self.connections) > self.most_connections:
             self._refuse(ApiError(503, "too many connections"))
@@ -67,6 +71,7 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
         # An answer that does not wait for the whole body ends the connection.
         self._stays, self.cycle.keep_alive = self.cycle.keep_alive, False
+        self.transport.unread = True
         self._owed.append(self.cycle)
         self._head = 0
         self._wait()
@@ -78,6 +83,7 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self.cycle.keep_alive = self._stays
+        self.transport.unread = False
         self._head = 0
 
     def on_response_complete(self) -> None:
@@ -132,6 +138,7 @@ class Connection(HttpToolsProtocol):
         }
         lines = [f"{name}: {value}\r\n" for name, value in {**headers, **error.headers}.items()]
         self.transport.write(STATUS_LINE[error.status] + "".join([*lines, "\r\n"]).encode() + body)
+        self.transport.unread = True
         self.transport.close()
 
     def _wait(self) -> None:
@@ -155,11 +162,35 @@ class Connection(HttpToolsProtocol):
             self._clock = None
 
 
+class _Leaving:
+    """A transport that, when it is closed, lets a client whose body is `unread` take in its answer first."""
+
+    unread = False
+    _is_left = False
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        return self._is_left or self._transport.is_closing()
+
+    def close(self) -> None:
+        if not self.unread or self.is_closing():
+            self._transport.close()
+            return
+        leave_unread(self._transport)
+        self._is_left = True
+        asyncio.get_running_loop().call_later(UNREAD_S, self._transport.close)
+
+
 class _Flow(FlowControl):
     """Lets the connection look, before it reads on, at what it has not parsed yet."""
 
-    def __init__(self, connection: Connection, transport: asyncio.Transport) -> None:
-        super().__init__(transport)
+    def __init__(self, connection: Connection, transport: _Leaving) -> None:
+        super().__init__(transport)  # type: ignore[arg-type]
         self._connection = connection
 
     def resume_reading(self) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-from trtspec.gateway.client_bounds import HEAD_S, READING_S
+from trtspec.gateway.bodies import leave_unread
+from trtspec.gateway.client_bounds import HEAD_S, READING_S, UNREAD_S
 from trtspec.gateway.triton.bodies import error
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -91,6 +92,16 @@ class FrontConnection(web.RequestHandler):
     def _hang_up(self) -> None:
         if self.transport:
             self.transport.abort()
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Sends what is left of a response. aiohttp closes the connection then, if the body was not read."""
+        response, is_left = await super().finish_response(request, resp, start_time)
+        if self.transport and not request.content.is_eof():
+            leave_unread(self.transport)
+            await asyncio.sleep(UNREAD_S)
+        return response, is_left
 
     def handle_error(
         self,
