@@ -16,8 +16,7 @@ import pytest
 from tests.fakes.trtllm_build import parser
 from trtspec.backends.tensorrt_llm.engine_step import build_argv
 from trtspec.base.roles import Role
-from trtspec.models.scheme import Scheme
-from trtspec.models.source import read_source
+from trtspec.models.source import Scheme, read_source
 from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
 from trtspec.pipeline.plan.resolved import resolve

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from trtspec.base.roles import Role
     from trtspec.checkpoint.inside import DraftInside
     from trtspec.models.source import Source
-    from trtspec.pipeline.plan.choices import Chooser
     from trtspec.pipeline.plan.facts import PlanFacts
-    from trtspec.pipeline.plan.resolved import Resolved
+    from trtspec.pipeline.plan.resolved import Chooser, Resolved
     from trtspec.pipeline.run.step import Step
     from trtspec.recipe.loader import LoadedRecipe
     from trtspec.recipe.migration.tool import MigrationTool

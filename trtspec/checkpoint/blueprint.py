@@ -17,8 +17,7 @@ from trtspec.checkpoint.scales import Scales, scales_of, shape_of
 from trtspec.checkpoint.writer import TensorEntry
 from trtspec.models.families import family_of
 from trtspec.models.families.family import FamilyTensor, ModelFamily, TensorPart
-from trtspec.models.source import Source
-from trtspec.models.tensors import Tensor
+from trtspec.models.source import Source, Tensor
 
 
 def checkpoint_config(source: Source, family: ModelFamily, options: ConvertOptions) -> dict[str, Any]:

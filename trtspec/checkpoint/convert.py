@@ -31,8 +31,7 @@ from trtspec.checkpoint.reader import Reader, chunks
 from trtspec.checkpoint.writer import SafetensorsFile, TensorEntry
 from trtspec.models.families import family_of
 from trtspec.models.families.family import FamilyTensor, TensorPart
-from trtspec.models.source import Source
-from trtspec.models.tensors import Tensor
+from trtspec.models.source import Source, Tensor
 
 CHUNK = 1 << 20  # bytes; the casts of a piece this small stay in the processor's cache
 FORMAT = 3  # version of what is written: raised when the same source and options give other bytes

@@ -12,10 +12,7 @@ from trtspec.checkpoint.cast import DTYPES, FP8
 from trtspec.checkpoint.prequantized import Prequantized
 from trtspec.checkpoint.reader import Reader, chunks
 from trtspec.models.families.family import FamilyTensor, shapes
-from trtspec.models.hf_config import DOWNLOAD_AGAIN, SAME_REVISION
-from trtspec.models.scheme import QUANTIZE_IT
-from trtspec.models.source import EMBEDDING, HEAD, Source
-from trtspec.models.tensors import Tensor
+from trtspec.models.source import DOWNLOAD_AGAIN, EMBEDDING, HEAD, QUANTIZE_IT, SAME_REVISION, Source, Tensor
 
 _IGNORED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")  # computed again
 _CHUNK = 1 << 20  # bytes

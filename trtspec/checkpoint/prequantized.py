@@ -21,10 +21,7 @@ from trtspec.base.errors import TensorError
 from trtspec.checkpoint.calibration import Amax, CalibratedRanges
 from trtspec.checkpoint.cast import DTYPES, FP8, FP8_MAX, NUMPY, caster
 from trtspec.models.families import family_of
-from trtspec.models.hf_config import DOWNLOAD_AGAIN
-from trtspec.models.scheme import QUANTIZE_IT
-from trtspec.models.source import Source
-from trtspec.models.tensors import Tensor
+from trtspec.models.source import DOWNLOAD_AGAIN, QUANTIZE_IT, Source, Tensor
 
 _KEYS = re.compile(r"(model\.layers\.\d+\.self_attn)\.(?:k|qkv)_proj\.weight")
 _ZERO_POINTS = tuple(f"{of}_zero_point" for of in ("weight", "input", "output", "k", "v"))

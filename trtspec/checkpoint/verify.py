@@ -23,9 +23,7 @@ from trtspec.checkpoint.inside import DraftInside, draw_whole
 from trtspec.checkpoint.reader import Reader, chunks
 from trtspec.checkpoint.scales import shape_of
 from trtspec.models.families.family import FamilyTensor, Split, TensorPart
-from trtspec.models.hf_config import read_json
-from trtspec.models.source import Source
-from trtspec.models.tensors import Tensor, read_header
+from trtspec.models.source import Source, Tensor, read_header, read_json
 
 CHUNK = 1 << 20  # bytes
 FORMAT = 1  # version of what is proven: raised when it becomes more

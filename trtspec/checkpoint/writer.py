@@ -1,6 +1,6 @@
 """Writes the data of a safetensors file in any order, with memory that does not grow with the file.
 
-The library's own writer needs every tensor of the file at once. `trtspec.models.tensors` describes the
+The library's own writer needs every tensor of the file at once. `trtspec.models.source` describes the
 format.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from trtspec.models.tensors import ITEM_SIZE
+from trtspec.models.source import ITEM_SIZE
 
 
 @dataclass(frozen=True, slots=True)

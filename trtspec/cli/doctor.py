@@ -18,7 +18,7 @@ from trtspec.pipeline.build.preflight import look_here
 from trtspec.pipeline.machine.doctor import examine
 from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.machine.survey import look
-from trtspec.pipeline.plan.choices import asked_backend, build_folder
+from trtspec.pipeline.plan.resolved import asked_backend, build_folder
 from trtspec.recipe.loader import load
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from trtspec.base.units import short, three_digits
 from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import out
 from trtspec.pipeline.inspection.folder import inspect as look
-from trtspec.pipeline.run import digests
-from trtspec.pipeline.run.records import FOLDER
+from trtspec.pipeline.run import records
 
 if TYPE_CHECKING:
     from trtspec.pipeline.inspection.report import Report
@@ -74,11 +73,11 @@ def _digest(report: Report, *, asked: bool) -> str | None:
 
     A file whose digest the build has recorded is not read again.
     """
-    if report.bytes >= digests.LARGE and not asked:
+    if report.bytes >= records.LARGE and not asked:
         return None
     folder = report.folder.resolve()
-    records = [parent / FOLDER / "digests.json" for parent in (folder, *folder.parents)]
-    known = digests.FileDigests(next((file for file in records if file.is_file()), records[0]), out.watch)
+    kept = [parent / records.FOLDER / "digests.json" for parent in (folder, *folder.parents)]
+    known = records.FileDigests(next((file for file in kept if file.is_file()), kept[0]), out.watch)
     return digest_of({name: known.of(file) for name, file in report.names.items()})
 
 

@@ -21,8 +21,8 @@ from trtspec.deployment.rollout.bounds import BoundState, Check
 from trtspec.deployment.rollout.running import RunningDeployment
 from trtspec.deployment.rollout.steps import name_of
 from trtspec.gateway.ports import LOOPBACK, METRICS
-from trtspec.pipeline.plan.choices import build_folder
 from trtspec.pipeline.plan.outlook import look_ahead
+from trtspec.pipeline.plan.resolved import build_folder
 from trtspec.serving.executors.torch.host import look
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from trtspec.pipeline.engine.directory import read_engine
 from trtspec.pipeline.engine.loading import PlacedEngine, Runtime, built_with, check_loading
 from trtspec.pipeline.engine.manifest import Manifest, check_unchanged, read_manifest
 from trtspec.pipeline.machine.devices import find_gpus, settings_obstacle
-from trtspec.pipeline.plan.choices import build_folder
+from trtspec.pipeline.plan.resolved import build_folder
 from trtspec.pipeline.repository.spec import place
 from trtspec.recipe.loader import LoadedRecipe, load, parse
 from trtspec.recipe.schema import Recipe

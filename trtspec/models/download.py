@@ -1,27 +1,265 @@
-"""Brings models of the Hugging Face Hub into folders of this machine: only safetensors, and no code.
+"""Fetches models of the Hugging Face Hub, whole or as far as a plan needs them.
 
-Configs and tokenizer come first, then the weights that they name. `huggingface_hub` does the transfer: it
-knows `HF_HOME`, `HF_TOKEN`, `HF_ENDPOINT` and `HF_HUB_OFFLINE`, and resumes a file where an earlier download
-broke off.
+A plan needs configs, tokenizer, and the headers and digests of the weights. The weights, up to hundreds of
+gigabytes, are downloaded only for steps that read them: a build that has nothing to do, or one whose engines
+are in a store, needs none. The errors of `huggingface_hub` become errors of one clear line.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from typing import Any
 
-from trtspec.base.errors import ModelError, UnavailableError
+from trtspec.base.atomic import publish
+from trtspec.base.cache import cache_folder
+from trtspec.base.errors import DatasetError, ModelError, TensorError, TrtspecError, UnavailableError
+from trtspec.base.locks import locked
 from trtspec.base.progress import Advance, Progress, no_progress
+from trtspec.base.threads import in_threads
 from trtspec.base.units import lacking
-from trtspec.models.headers_only import fetch_headers, headers_of
-from trtspec.models.hf_config import refuse_foreign
-from trtspec.models.hub import COMMIT, explained
 from trtspec.models.model_file import has_file
-from trtspec.models.tensors import INDEX, SINGLE, read_index, read_tensors
+from trtspec.models.source import INDEX, SINGLE, Source, read_index, read_tensors, refuse_foreign
+from trtspec.models.tokenizer import copy_tokenizer
+
+COMMIT = re.compile("[0-9a-f]{40}")
+_TRANSPORTS = ("requests", "urllib3", "httpx", "httpcore")
+_NETWORK = "check the network, its proxy and HF_ENDPOINT"
+_LOG_IN = "hf auth login, or set HF_TOKEN"
+
+
+@dataclass(frozen=True, slots=True)
+class HubKind:
+    """A kind of thing on the Hub."""
+
+    name: str
+    local: str
+    """Its name on this machine: a folder or a file."""
+    path: str
+    """Its prefix in the Hub's URLs."""
+    error: type[TrtspecError]
+    """The error if it cannot be fetched."""
+
+
+MODEL = HubKind("model", "folder", "", ModelError)
+DATASET = HubKind("dataset", "file", "datasets/", DatasetError)
+
+
+def find_commit(repo_id: str, revision: str | None, timeout: float) -> str:
+    """The commit that a revision names now.
+
+    Raises ModelError, or UnavailableError if the Hub does not answer within `timeout` seconds.
+    """
+    from huggingface_hub import HfApi
+
+    if revision and COMMIT.fullmatch(revision):
+        return revision
+    with explained(repo_id, revision, timeout=timeout):
+        return str(HfApi().model_info(repo_id, revision=revision, timeout=timeout).sha)
+
+
+def check_access(repo_id: str, revision: str | None, timeout: float) -> None:
+    """Raises ModelError for a model that this machine may not download; what is no model passes.
+
+    Raises UnavailableError if the Hub does not answer within `timeout` seconds. It is asked only once:
+    `get_hf_file_metadata` would try for 23 s.
+    """
+    from huggingface_hub import get_session, hf_hub_url
+    from huggingface_hub.errors import EntryNotFoundError
+    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
+
+    with explained(repo_id, revision, timeout=timeout), suppress(EntryNotFoundError):
+        url = hf_hub_url(repo_id, "config.json", revision=revision)
+        hf_raise_for_status(get_session().head(url, headers=build_hf_headers(), timeout=timeout))
+
+
+def check_connection(timeout: float) -> None:
+    """Raises UnavailableError if the Hub does not answer within `timeout` seconds."""
+    from huggingface_hub import get_session
+    from huggingface_hub.constants import ENDPOINT
+
+    try:
+        with explained(ENDPOINT, None, timeout=timeout):
+            get_session().head(ENDPOINT, timeout=timeout)
+    except ModelError as error:
+        raise UnavailableError(ENDPOINT, "cannot be reached", _NETWORK) from error
+
+
+@contextmanager
+def explained(
+    repo_id: str, revision: str | None, kind: HubKind = MODEL, *, timeout: float | None = None
+) -> Iterator[None]:
+    """Turns the library's errors within this context into the kind's error.
+
+    An answer that takes longer than `timeout` seconds is an UnavailableError; with None it may take any time.
+    """
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        yield
+    except HFValidationError as error:
+        problem = f"is neither a {kind.local} nor the name of a {kind.name} on the Hugging Face Hub"
+        repair = f"write owner/name, or a {kind.local} relative to the recipe"
+        raise kind.error(repo_id, problem, repair) from error
+    except GatedRepoError as error:
+        repair = f"accept its terms at https://huggingface.co/{kind.path}{repo_id}, then: {_LOG_IN}"
+        problem = f"is a gated {kind.name}, and this machine has no access to it"
+        raise kind.error(repo_id, problem, repair) from error
+    except RepositoryNotFoundError as error:
+        raise _not_found(repo_id, kind) from error
+    except RevisionNotFoundError as error:
+        problem = f"has no revision {revision}"
+        raise kind.error(repo_id, problem, "name a commit, tag or branch of it") from error
+    except (LocalEntryNotFoundError, HfHubHTTPError) as error:
+        raise _not_reached(repo_id, kind, error.__cause__ or error) from error
+    except OfflineModeIsEnabled as error:
+        raise _not_reached(repo_id, kind, error) from error
+    except Exception as error:
+        # Of either HTTP library that huggingface_hub may use.
+        if timeout and "Timeout" in type(error.__cause__ or error).__name__:
+            raise UnavailableError("the Hub", f"does not answer within {timeout:g} s", _NETWORK) from error
+        is_transfer = type(error) is OSError and error.errno is None  # raised for a file of the wrong size
+        if not is_transfer and type(error).__module__.partition(".")[0] not in _TRANSPORTS:
+            raise
+        if "Connect" in type(error).__name__:
+            raise _not_reached(repo_id, kind, error) from error
+        problem = f"the download was interrupted ({type(error).__name__})"
+        raise kind.error(repo_id, problem, "run the command again; it continues where it stopped") from error
+
+
+def _not_found(repo_id: str, kind: HubKind) -> TrtspecError:
+    from huggingface_hub import get_token
+
+    problem = f"is neither a {kind.local} nor a {kind.name} of the Hugging Face Hub that this machine may see"
+    private = (
+        f"for a private {kind.name}, use a token that may read it"
+        if get_token()
+        else f"for a private {kind.name}: {_LOG_IN}"
+    )
+    return kind.error(repo_id, problem, f"check the spelling; write a {kind.local} as ./{repo_id}; {private}")
+
+
+def _not_reached(repo_id: str, kind: HubKind, error: BaseException) -> TrtspecError:
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    if isinstance(error, OfflineModeIsEnabled):
+        problem = "is not complete on this machine, and HF_HUB_OFFLINE is set"
+        return kind.error(repo_id, problem, "unset HF_HUB_OFFLINE once, to download it")
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status == 401:
+        return kind.error(repo_id, "the Hub does not accept the token of this machine", _LOG_IN)
+    if status == 403:
+        return kind.error(
+            repo_id, f"the token of this machine may not read this {kind.name}", "use a token that may"
+        )
+    if status is not None:
+        repair = "try again later" if status >= 500 or status == 429 else _NETWORK
+        return kind.error(repo_id, f"the Hub answered with status {status}", repair)
+    repair = f"check the network and HF_ENDPOINT; write a {kind.local} of this machine as ./{kind.local}"
+    return kind.error(repo_id, "is not complete on this machine, and the Hub cannot be reached", repair)
+
+
+_DIGESTS = ".sha256.json"
+_SHA256 = re.compile("[0-9a-f]{64}")
+_THREADS = 8  # more than processors: a request mostly waits for the network
+
+
+def fetch_headers(repo_id: str, snapshot: Path, weights: Sequence[Any], watch: Progress) -> Path:
+    """Returns a folder that has a snapshot's files, and in place of its weights their headers.
+
+    Each header is followed by a hole as long as the data. `weights` are huggingface_hub's `RepoFile`s; of
+    each the Hub has the SHA-256. Raises TensorError.
+    """
+    made = headers_of(snapshot)
+    made.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        locked(made.with_name(f".{made.name}.lock"), lambda: None),
+        TemporaryDirectory(dir=made.parent, prefix=".", ignore_cleanup_errors=True) as temporary,
+    ):
+        if made.is_dir():  # Another process has created it meanwhile.
+            return made
+        new = Path(temporary, snapshot.name)
+        new.mkdir()
+        for file in snapshot.iterdir():
+            if file.is_file():
+                (new / file.name).write_bytes(file.read_bytes())
+        copy_tokenizer(snapshot, new)
+        (new / _DIGESTS).write_text(json.dumps({file.path: file.lfs.sha256 for file in weights}))
+        with watch(f"read the headers of {repo_id}", None) as advance:
+            in_threads(partial(_outline, repo_id, new), [file.path for file in weights], advance, _THREADS)
+        publish(new, made)
+    return made
+
+
+def headers_of(snapshot: Path) -> Path:
+    """Returns the folder that has a snapshot with the headers of its weights, if this machine has them."""
+    return cache_folder() / "outlines" / snapshot.parent.parent.name / snapshot.name
+
+
+def digests_of_weights(folder: Path) -> Mapping[str, str]:
+    """The SHA-256 of each weight file that was not downloaded, by name; empty for a folder with weights."""
+    file = folder / _DIGESTS
+    return json.loads(file.read_text()) if file.is_file() else {}
+
+
+def digests_of_blobs(folder: Path) -> Mapping[str, str]:
+    """The SHA-256 that the Hub's cache has for large files of a snapshot, by their names.
+
+    They come from the Hub, and were not checked against the files. Other folders have none.
+    """
+    called = {file.name: file.readlink().name for file in folder.iterdir() if file.is_symlink()}
+    return {name: blob for name, blob in called.items() if _SHA256.fullmatch(blob)}
+
+
+def is_headers_only(source: Source) -> bool:
+    """Returns True if the weights of this model are not on this machine."""
+    return (source.folder / _DIGESTS).is_file()
+
+
+def check_weights(source: Source) -> None:
+    """Raises ModelError if the weights, which are about to be read, are not on this machine."""
+    if is_headers_only(source):
+        problem = "has only the headers of a model, and its build has changed meanwhile"
+        raise ModelError(source.folder, problem, "run the command again")
+
+
+def _outline(repo_id: str, folder: Path, name: str) -> int:
+    """Writes the header of a weight file and a hole as long as its data; returns 0 bytes of progress."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import SafetensorsParsingError
+
+    try:
+        found = HfApi().parse_safetensors_file_metadata(repo_id, name, revision=folder.name).tensors
+    except (SafetensorsParsingError, struct.error, TypeError) as error:
+        raise TensorError(f"{repo_id}/{name}", f"is not safetensors: {error}") from error
+    tensors = {
+        name: {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": tensor.data_offsets}
+        for name, tensor in found.items()
+    }
+    header = json.dumps(tensors).encode()
+    end = max((tensor.data_offsets[1] for tensor in found.values()), default=0)
+    with (folder / name).open("wb") as stream:
+        stream.write(len(header).to_bytes(8, "little") + header)
+        stream.truncate(8 + len(header) + end)
+    return 0
+
 
 _CONFIGS = ("*.json", "*.jinja")
 # Folders, besides additional_chat_templates/, hold other formats of the same model: original/, onnx/, gguf/.

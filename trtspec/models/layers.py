@@ -16,9 +16,8 @@ from typing import TypeVar
 import numpy as np
 
 from trtspec.base.errors import ModelError
-from trtspec.models.headers_only import is_headers_only
-from trtspec.models.hf_config import HfConfig
-from trtspec.models.source import Source
+from trtspec.models.download import is_headers_only
+from trtspec.models.source import HfConfig, Source
 from trtspec.recipe.layers import usual_count
 from trtspec.recipe.schema import Draft
 from trtspec.serving.executors.torch.alike import Bytes, Read, alike

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from trtspec.base.findings import Finding
 from trtspec.methods.method import PARALLEL
-from trtspec.models.hf_config import HfConfig
-from trtspec.models.source import Source
+from trtspec.models.source import HfConfig, Source
 
 _KEYS = ("mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
 """The keys that vLLM 0.32 looks for (v1/worker/gpu/spec_decode/utils.py: get_parallel_drafting_token_id)."""

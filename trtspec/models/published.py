@@ -16,9 +16,7 @@ from typing import Any
 
 from trtspec.models.families import family_of
 from trtspec.models.families.family import shapes
-from trtspec.models.hf_config import HfConfig
-from trtspec.models.source import Source, source_of
-from trtspec.models.tensors import ITEM_SIZE, SINGLE, Tensor
+from trtspec.models.source import ITEM_SIZE, SINGLE, HfConfig, Source, Tensor, source_of
 
 
 def _llama(hidden: int, inner: int, layers: int, heads: int, factor: float, **more: Any) -> dict[str, Any]:

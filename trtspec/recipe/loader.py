@@ -6,18 +6,419 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from trtspec.backends import table
+from trtspec.backends.backend import Backend
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
-from trtspec.recipe.limits import contradictions, contradictions_of_any_backend
-from trtspec.recipe.problems import problems_of
-from trtspec.recipe.schema import Recipe
+from trtspec.recipe import gpus, kubernetes, slurm
+from trtspec.recipe.layers import AUTO, LayerSearch
+from trtspec.recipe.schema import NOT_OF_HEADS, OF_TARGET, Draft, Recipe, RecipeModel
+from trtspec.recipe.serving import SERVED_NAME
 from trtspec.recipe.yaml_reader import MAX_BYTES, Unreadable, read
+
+_TOKENS_PER_BLOCK = 32
+
+
+def contradictions(recipe: Recipe) -> Iterator[Finding]:
+    """Finds keys of the recipe that contradict each other; each subject is the dotted key to change."""
+    backend = recipe.runner
+    yield from _backend(backend, recipe)
+    yield from contradictions_of_any_backend(recipe)
+    yield from backend.contradictions(recipe)
+    for role, runner in recipe.runners.items():
+        yield from _precision(role, runner, recipe)
+
+
+def lacking(recipe: Recipe, reasons: Mapping[str, str]) -> Iterator[Finding]:
+    """Finds the keys that a recipe writes and its backend has not; `reasons` says what it does instead."""
+    for key, reason in reasons.items():
+        value = recipe.written(key)
+        # What is off or empty asks for nothing, but a number does even if it is 0.
+        if value or type(value) in (int, float):
+            yield Finding(key, f"{recipe.backend} has no such thing: {reason}", "remove this line")
+
+
+def contradictions_of_any_backend(recipe: Recipe) -> Iterator[Finding]:
+    """Finds what no backend takes."""
+    yield from _draft(recipe)
+    yield from _layers(recipe)
+    yield from _head(recipe)
+    yield from _draft_length(recipe)
+    yield from _lengths(recipe)
+    yield from _kubernetes(recipe)
+    for role, model in recipe.models.items():
+        yield from _parallel(role, model, recipe)
+
+
+def _backend(backend: Backend, recipe: Recipe) -> Iterator[Finding]:
+    """Finds a method that the backend or its release does not run, an unknown release, and a missing GPU."""
+    version, method = recipe.engine.release, recipe.speculation.method.kind
+    flaw = backend.release_flaw(version) if version else None
+    if flaw:
+        yield Finding("engine.release", *flaw)
+    found = backend.refusal(method, version)
+    if found and not found.releases:
+        problem = f"{backend.name} does not run {method}: {found.reason}"
+        yield Finding("speculation.method", problem, "write another method, or another engine.backend")
+    elif found and not flaw:
+        problem = f"{backend.name} {version or backend.versions[0]} does not run {method}: {found.reason}"
+        yield Finding("engine.release", problem, f"write release: {found.releases[0]}, or another method")
+    if recipe.hardware.gpu == gpus.NONE and backend.needs_gpu:
+        problem = f"gpu is none, but {backend.needs_gpu}"
+        yield Finding("engine.backend", problem, "write backend: torch, or name a GPU in hardware.gpu")
+
+
+def _draft_length(recipe: Recipe) -> Iterator[Finding]:
+    speculation = recipe.speculation
+    if speculation.policy == "adaptive" and speculation.num_draft_tokens is not None:
+        problem = "fixes K in every round, which the adaptive policy would choose"
+        yield Finding("speculation.num_draft_tokens", problem, "remove this line, or write policy: fixed")
+
+
+def _draft(recipe: Recipe) -> Iterator[Finding]:
+    method = recipe.speculation.method
+    if method.has_model and recipe.draft is None:
+        repair = "name one, or write speculation: {method: ngram}, which needs none"
+        yield Finding("draft", "is missing: the small model that proposes tokens", repair)
+    if not method.has_model and recipe.draft is not None:
+        problem = f"proposes nothing: speculation.method is {method.kind}"
+        yield Finding("draft", problem, "remove this section, or write method: draft_model")
+    if not method.has_model and recipe.serving.draft_timeout_microseconds is not None:
+        problem = f"the server waits for no draft: speculation.method is {method.kind}"
+        yield Finding("serving.draft_timeout_microseconds", problem, "remove this line")
+    for found in method.contradictions():
+        yield replace(found, subject=f"speculation.method.{found.subject}")
+
+
+def _layers(recipe: Recipe) -> Iterator[Finding]:
+    """Finds what a draft of the target's layers cannot have of its own."""
+    draft, target = recipe.draft, recipe.target
+    if draft is None:
+        return
+    if draft.layers_of_target is None:
+        if draft.layer_search != LayerSearch():
+            problem = "nothing is searched for without layers_of_target: auto"
+            yield Finding("draft.layer_search", problem, "remove this section, or write it")
+        return
+    for key in OF_TARGET:
+        if getattr(draft, key) != getattr(target, key):
+            problem = f"the draft is layers of the target, and has its {key}"
+            yield Finding(f"draft.{key}", problem, "remove this line, or layers_of_target")
+    if draft.layers_of_target != AUTO and draft.layer_search != LayerSearch():
+        problem = "nothing is searched for: layers_of_target names the layers"
+        yield Finding("draft.layer_search", problem, "remove this section, or write layers_of_target: auto")
+
+
+def _head(recipe: Recipe) -> Iterator[Finding]:
+    """Finds what a head cannot have of its own, since it runs in its target's engine."""
+    draft, method = recipe.draft, recipe.speculation.method
+    if draft is None or not method.is_head or not recipe.runner.builds_engines:
+        return
+    usual = Draft(model=draft.model)
+    for key in NOT_OF_HEADS:
+        if getattr(draft, key) != getattr(usual, key):
+            problem = f"a head runs in its target's engine, as the target does: method is {method.kind}"
+            yield Finding(f"draft.{key}", problem, "remove this line")
+
+
+def _lengths(recipe: Recipe) -> Iterator[Finding]:
+    engine, longest_draft = recipe.engine, recipe.speculation.max_draft_len
+    prompt, text, step = engine.max_input_len, engine.max_seq_len, engine.max_num_tokens
+    if prompt and text and prompt >= text:
+        problem = f"{prompt} leaves no room for an answer: max_seq_len, prompt and answer together, is {text}"
+        yield Finding("engine.max_input_len", problem, f"at most {text - 1}")
+    if longest_draft and text and longest_draft >= text:
+        problem = f"a draft of {longest_draft} tokens never fits into max_seq_len, which is {text}"
+        yield Finding("speculation.max_draft_len", problem, f"at most {text - 1}")
+    if longest_draft and recipe.speculation.largest > longest_draft:
+        yield Finding("speculation.schedule", "has more than max_draft_len", f"at most {longest_draft}")
+    asked = recipe.speculation.num_draft_tokens
+    if asked and longest_draft and asked > longest_draft:
+        problem = f"{asked} is more than the target verifies: max_draft_len is {longest_draft}"
+        yield Finding("speculation.num_draft_tokens", problem, f"at most {longest_draft}")
+    if not step:
+        return
+    if step < _TOKENS_PER_BLOCK:
+        problem = f"{step} is less than one block of the KV cache"
+        yield Finding("engine.max_num_tokens", problem, f"at least {_TOKENS_PER_BLOCK}")
+    needed = engine.max_batch_size * ((longest_draft or 1) + 1)
+    if step < needed:
+        draft = f"max_draft_len {longest_draft}" if longest_draft else "one draft token"
+        problem = (
+            f"{step} is too few to verify max_batch_size {engine.max_batch_size} requests with {draft} each"
+        )
+        yield Finding("engine.max_num_tokens", problem, f"at least {needed}, or leave it out")
+
+
+def _kubernetes(recipe: Recipe) -> Iterator[Finding]:
+    if hosts := recipe.kubernetes.hosts:
+        count, each = recipe.hardware.count, hosts.gpus_per_host
+        if recipe.hardware.gpu == gpus.NONE or count <= each or count % each:
+            problem = f"the engines span no such hosts: hardware has {count} x {recipe.hardware.gpu}"
+            yield Finding("kubernetes.hosts.gpus_per_host", problem, "remove this section, or correct it")
+        if recipe.kubernetes.form == "kserve":
+            problem = "KServe cannot make groups of pods for your own runtime"
+            yield Finding("kubernetes.form", problem, "write form: deployment, or remove kubernetes.hosts")
+    if recipe.kubernetes.secrets.hub and recipe.runner.builds_engines:
+        problem = "pods pull engines from the store, and nothing from the Hub"
+        yield Finding(
+            "kubernetes.secrets.hub", problem, "remove this line; jobs have kubernetes.build.secret"
+        )
+    yield from _scaling(recipe)
+
+
+def _scaling(recipe: Recipe) -> Iterator[Finding]:
+    fewest, scaling = recipe.kubernetes.replicas, recipe.kubernetes.autoscaling
+    if scaling is None:
+        return
+    if scaling.max_replicas < fewest:
+        problem = f"{scaling.max_replicas} is less than kubernetes.replicas, the fewest: {fewest}"
+        yield Finding("kubernetes.autoscaling.max_replicas", problem, f"at least {fewest}")
+    if scaling.by == "keda" and scaling.prometheus is None:
+        problem = "is missing: KEDA asks Prometheus itself"
+        yield Finding("kubernetes.autoscaling.prometheus", problem, "http://prometheus.monitoring:9090")
+    if scaling.by == "hpa" and scaling.prometheus:
+        problem = "is not used: prometheus-adapter knows where Prometheus is"
+        yield Finding("kubernetes.autoscaling.prometheus", problem, "remove this line, or write by: keda")
+
+
+def _parallel(role: Role, model: RecipeModel, recipe: Recipe) -> Iterator[Finding]:
+    ranks, hardware = model.parallel.ranks, recipe.hardware
+    if hardware.gpu != gpus.NONE and ranks > hardware.count:
+        problem = f"tensor x pipeline is {ranks} ranks, one GPU each, but hardware.count is {hardware.count}"
+        yield Finding(f"{role}.parallel", problem, f"write hardware: {{count: {ranks}}}, or fewer ranks")
+
+
+def _precision(role: Role, backend: Backend, recipe: Recipe) -> Iterator[Finding]:
+    model = recipe.models[role]
+    quantization = model.quantization
+    if backend.builds_engines and quantization.kv_cache == "fp8" and quantization.weights != "fp8":
+        # The builder would switch paged context FMHA off, without which a target verifies nothing.
+        problem = "an fp8 KV cache needs fp8 weights"
+        yield Finding(f"{role}.quantization.kv_cache", problem, "write weights: fp8 too, or kv_cache: none")
+    if quantization.calibration and quantization.weights != "fp8":
+        yield Finding(
+            f"{role}.quantization.calibration",
+            "there is nothing to calibrate without fp8 weights",
+            "write weights: fp8",
+        )
+    if backend.float32_flaw and model.dtype == "float32":
+        repair = "write float16, bfloat16 or auto, or backend: torch"
+        yield Finding(f"{role}.dtype", backend.float32_flaw, repair)
+    gpu = gpus.GPUS.get(recipe.hardware.gpu)
+    if not backend.emulates_fp8 and gpu and quantization.weights == "fp8" and not gpu.fp8:
+        problem = f"{gpu.label} (SM {gpu.sm}) has no FP8; it came with SM 89"
+        yield Finding(
+            f"{role}.quantization.weights", problem, f"write weights: {gpus.NONE}, or name another GPU"
+        )
+
+
+_LOWER = "lower-case letters, digits and, between these, dashes"
+_REST = "digits, and after the first of these dots, dashes"
+_PATTERNS = {
+    r"^[a-z0-9][a-z0-9._-]*$": f"lower-case letters, {_REST} and underscores",
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "letters, digits and underscores, no digit first",
+    SERVED_NAME: f"letters, {_REST}, underscores and single slashes",
+    kubernetes.LABEL: _LOWER,
+    kubernetes.SERVICE: f"at most 40 {_LOWER}, a letter first",
+    kubernetes.NAME: f"{_LOWER} and dots",
+    kubernetes.HOST: f"a host name of {_LOWER} and dots, or of *. and one",
+    kubernetes.KEY: "the key of a label: a name, and before it, with a slash, a domain",
+    kubernetes.VALUE: "letters, digits and, between these, dots, dashes and underscores",
+    kubernetes.QUANTITY: "a quantity: 500m, 2, 64Gi",
+    kubernetes.FOLDER: "a folder from the root, with plain names",
+    slurm.TIME: "a time as sbatch has it, in quotes: '4:00:00', '1-12:00:00'",
+    slurm.MOUNT: "two folders from the root, /from:/to, without commas",
+    slurm.WORD: "text without blanks",
+}
+# Keys whose sections have the options of a command.
+_OPTIONS = {
+    "build": "trtllm-build, for example disable,",
+    "options": "sbatch",
+    "gpu_options": "sbatch",
+}
+_WANTED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "bool_type": "true or false",
+    "model_type": "a section of keys",
+    "dict_type": "a section of keys",
+    "list_type": "a list",
+}
+_SCIENTIFIC = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+\Z")
+
+
+def problems_of(error: ValidationError, written: Mapping[str, str]) -> list[Finding]:
+    """Returns one finding for each key, even if pydantic reports one for each type that the key may have.
+
+    `written` has the text of each scalar that is not quoted, by its key.
+    """
+    found: dict[str, Finding] = {}
+    for entry in error.errors(include_url=False):
+        place = list(map(str, entry["loc"]))
+        path = _path(place)
+        options = next((name for name in _OPTIONS if name in path[:-1]), None)
+        if options:
+            path = path[: path.index(options) + 2]
+        key = ".".join(path)
+        if key in found:
+            continue
+        if options and entry["type"] != "value_error":
+            problem, repair = _option(entry["input"], _OPTIONS[options])
+        else:
+            problem, repair = _explain(entry, place, written.get(key))
+        found[key] = Finding(key, problem, repair)
+    return list(found.values())
+
+
+def _path(place: list[str]) -> list[str]:
+    """The keys alone: behind a key of several kinds pydantic names the kind that it took.
+
+    Behind a key that is itself not allowed it says so.
+    """
+    return [part for number, part in enumerate(place) if not _kinds(place[:number]) and part != "[key]"]
+
+
+def _explain(entry: Mapping[str, Any], place: list[str], written: str | None) -> tuple[str, str | None]:
+    """Returns the problem and its repair; `place` is where pydantic found it, `written` as in `_retype`."""
+    kind, value, context = entry["type"], entry["input"], entry.get("ctx", {})
+    if kind == "extra_forbidden":
+        return "unknown key", _nearest_key(place)
+    if kind == "missing":
+        return f"is missing: {_description(place)}", None
+    if kind == "value_error":
+        problem, repair = (*context["error"].args, None)[:2]
+        return problem, repair
+    if kind in _WANTED:
+        problem = "has no value" if value is None else f"found {_found(value)}"
+        return f"{problem}, but {_WANTED[kind]} is wanted", _retype(kind, value, written)
+    if kinds := _kinds(place):
+        return _kind_problem(value, kinds)
+    if kind == "literal_error":
+        allowed = re.findall(r"'([^']*)'", context["expected"]) or [context["expected"]]
+        return f"found {_found(value)}; allowed: {', '.join(allowed)}", _did_you_mean(value, allowed)
+    if kind in ("greater_than_equal", "less_than_equal"):
+        bound = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']}"
+        return f"found {value}; it must be {bound}", None
+    if kind == "string_too_short":
+        return "is empty", None
+    if kind == "string_too_long":
+        return f"is longer than {context['max_length']} characters", None
+    if kind == "string_pattern_mismatch":
+        letters = _PATTERNS.get(context["pattern"], "text without control characters")
+        return f"found {value!r:.80}; allowed: {letters}", None
+    return str(entry["msg"]), None
+
+
+def _kind_problem(value: Any, kinds: list[str]) -> tuple[str, str | None]:
+    """Returns the problem of a key of several kinds whose value names none of them."""
+    allowed = f"allowed: {', '.join(kinds)}"
+    if isinstance(value, dict) and "kind" not in value:
+        return f"has no kind; {allowed}", "write kind: and one of these names"
+    named = value["kind"] if isinstance(value, dict) else value
+    problem = "has no value" if named is None else f"found {_found(named)}"
+    return f"{problem}; {allowed}", _did_you_mean(named, kinds)
+
+
+def _did_you_mean(value: Any, allowed: list[str]) -> str | None:
+    near = get_close_matches(str(value).lower(), allowed, n=1)
+    return f"did you mean {near[0]}?" if near else None
+
+
+def _option(value: Any, command: str) -> tuple[str, str | None]:
+    if value is None:
+        return "has no value", f"write what {command} takes"
+    return f"found {_found(value)}, but one text, number, true or false is wanted", None
+
+
+def _found(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "a section of keys"
+    if isinstance(value, list):
+        return "a list"
+    return f"the text {value[:60]!r}" if isinstance(value, str) else f"the number {value}"
+
+
+def _retype(kind: str, value: Any, written: str | None) -> str | None:
+    """The repair for a scalar that YAML read as another type than was meant; None if there is none.
+
+    `written` is the scalar as it stands in the file; None for a quoted one.
+    """
+    if kind == "string_type" and written is not None and isinstance(value, (bool, int, float)):
+        return f'put it in quotes: "{written}"'
+    if kind == "int_type" and isinstance(value, str):
+        if written is None and value.strip().isdigit():
+            return f"remove the quotes: {value.strip()}"
+        if written is not None and _SCIENTIFIC.match(written):
+            return f"YAML 1.1 reads {written} as text; write the digits out"
+    if kind == "int_type" and isinstance(value, float) and value.is_integer():
+        return f"write {value:.0f}"
+    return None
+
+
+def _nearest_key(place: list[str]) -> str:
+    """A repair that names the nearest key of the same section, or else the section that has this very key."""
+    *parents, name = place
+    section = _section(parents)
+    known = list(section.model_fields) if section else []
+    near = get_close_matches(name.lower().replace("-", "_"), known, n=1)
+    if near:
+        return f"did you mean {near[0]}?"
+    elsewhere = [other for other, model in _sections(Recipe, "") if name in model.model_fields]
+    if elsewhere:
+        return "it belongs " + " or ".join(map(_named, elsewhere))
+    return f"known keys here: {', '.join(known)}"
+
+
+def _named(place: str) -> str:
+    """A section in words: speculation.method.ngram is one kind of speculation.method."""
+    *parents, last = place.split(".")
+    if last in _kinds(parents):
+        return f"in {'.'.join(parents)} of kind {last}"
+    return f"in {place}" if place else "at the top level"
+
+
+def _description(place: list[str]) -> str:
+    section = _section(place[:-1])
+    return (section.model_fields[place[-1]].description or "") if section else ""
+
+
+def _section(place: list[str]) -> type[BaseModel] | None:
+    return dict(_sections(Recipe, "")).get(".".join(place))
+
+
+def _kinds(place: list[str]) -> list[str]:
+    """The names of the kinds that the key at this place has; none for a key of one kind."""
+    section = _section(place[:-1]) if place else None
+    field = section.model_fields.get(place[-1]) if section else None
+    return [name for name, _ in _members(field)] if field and field.discriminator else []
+
+
+def _sections(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseModel]]]:
+    """Every section of the schema with its dotted key, which ends with the kind where there are several."""
+    yield path, model
+    for name, field in model.model_fields.items():
+        for kind, section in _members(field):
+            yield from _sections(section, ".".join(filter(None, (path, name, kind))))
+
+
+def _members(field: FieldInfo) -> Iterator[tuple[str, type[BaseModel]]]:
+    """The sections that a key may have, each with its name among several kinds, or else an empty one."""
+    for section in (field.annotation, *get_args(field.annotation)):
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            tag = section.model_fields[str(field.discriminator)] if field.discriminator else None
+            yield get_args(tag.annotation)[0] if tag else "", section
+
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?\Z")
 

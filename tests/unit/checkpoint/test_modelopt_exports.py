@@ -20,8 +20,7 @@ from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
 from trtspec.checkpoint.prequantized import read_prequantized
 from trtspec.models.families import FAMILIES
-from trtspec.models.scheme import Scheme
-from trtspec.models.source import read_source
+from trtspec.models.source import Scheme, read_source
 
 Exported = tuple[Path, Path]
 NAMES = [family.name for family in FAMILIES.values()]

@@ -18,8 +18,7 @@ from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.prequantized import read_prequantized
 from trtspec.models.families import family_of
-from trtspec.models.scheme import Scheme, read_scheme
-from trtspec.models.source import read_source
+from trtspec.models.source import Scheme, read_scheme, read_source
 from trtspec.pipeline.inspection.folder import inspect
 
 Q_PROJ = "model.layers.1.self_attn.q_proj"

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from trtspec.base.digest import digest_of
 from trtspec.base.progress import no_progress
 from trtspec.cli.app import app
-from trtspec.pipeline.run import digests
+from trtspec.pipeline.run import records
 
 RUN = CliRunner()
 
@@ -56,7 +56,7 @@ def test_bytes_of_a_large_folder_are_read_when_asked_for(
     llama_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = llama_folder()
-    monkeypatch.setattr(digests, "LARGE", 10)
+    monkeypatch.setattr(records, "LARGE", 10)
     assert json.loads(RUN.invoke(app, ["inspect", str(folder), "--json"]).stdout)["digest"] is None
     shown = RUN.invoke(app, ["inspect", str(folder)]).stdout
     assert "not read; --digest reads every byte" in shown
@@ -69,7 +69,7 @@ def test_a_build_knows_its_digests(llama_folder: Callable[..., Path], tmp_path: 
     """The record that a build keeps is believed, as a build believes it."""
     folder = llama_folder()
     store = tmp_path / ".trtspec" / "digests.json"
-    known = digests.FileDigests(store, no_progress)
+    known = records.FileDigests(store, no_progress)
     sums = {name: known.of(folder / name) for name in ("config.json", "model.safetensors")}
     known.save()
     store.write_text(store.read_text().replace(sums["model.safetensors"], "0" * 64))

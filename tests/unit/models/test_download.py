@@ -18,7 +18,7 @@ FETCH = """
 import sys
 from contextlib import contextmanager
 from trtspec.models.download import fetch
-from trtspec.models.hub import check_access
+from trtspec.models.download import check_access
 from trtspec.base.errors import TrtspecError
 
 @contextmanager

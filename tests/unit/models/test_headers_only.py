@@ -23,7 +23,7 @@ from trtspec.base.errors import ModelError
 from trtspec.base.progress import no_progress
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.models import headers_only
+from trtspec.models import download
 from trtspec.models.source import read_source
 from trtspec.pipeline.steps.convert import run as run_step
 
@@ -103,7 +103,7 @@ def test_of_two_who_plan_at_once_one_makes_the_outline(
     def plan() -> Path:
         weights = SimpleNamespace(path="model.safetensors", lfs=SimpleNamespace(sha256="0" * 64))
         both.wait(60)
-        return headers_only.fetch_headers("owner/model", snapshot, [weights], no_progress)
+        return download.fetch_headers("owner/model", snapshot, [weights], no_progress)
 
     def outline(repo_id: str, folder: Path, name: str) -> int:
         made.append(name)
@@ -111,7 +111,7 @@ def test_of_two_who_plan_at_once_one_makes_the_outline(
         return 0
 
     monkeypatch.setenv("TRTSPEC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(headers_only, "_outline", outline)
+    monkeypatch.setattr(download, "_outline", outline)
     with ThreadPoolExecutor(2) as pool:
         plans = [pool.submit(plan) for _ in range(2)]
     folders = {each.result() for each in plans}

@@ -29,8 +29,7 @@ from trtspec.checkpoint.blueprint import draw
 from trtspec.checkpoint.calibrate.model import read_model
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.models.families import family_of
-from trtspec.models.multimodal import DEFAULTS, HOLDERS
-from trtspec.models.source import read_source
+from trtspec.models.source import DEFAULTS, HOLDERS, read_source
 from trtspec.pipeline.build.plan import PlanRequest
 from trtspec.pipeline.build.preflight import look_here
 from trtspec.pipeline.inspection.folder import inspect

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from trtspec.base.errors import ModelError, TensorError
-from trtspec.models.tensors import read_header, read_tensors
+from trtspec.models.source import read_header, read_tensors
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from trtspec.recipe.build_options import option_problem
-from trtspec.recipe.limits import contradictions
+from trtspec.recipe.loader import contradictions
 from trtspec.recipe.schema import Recipe
 
 

@@ -15,10 +15,9 @@ from trtspec.methods.table import METHODS
 from trtspec.models.source import Source
 from trtspec.pipeline.engine.engine_options import Default, EngineKind
 from trtspec.pipeline.machine.devices import apart
-from trtspec.pipeline.plan.choices import Chooser
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.iteration import MAX_NUM_TOKENS
-from trtspec.pipeline.plan.resolved import Resolved
+from trtspec.pipeline.plan.resolved import Chooser, Resolved
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import (
     calibrate,

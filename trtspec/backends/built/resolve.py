@@ -15,13 +15,6 @@ from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import misfit
 from trtspec.models.families import FAMILIES, family_of
 from trtspec.pipeline.engine.engine_options import BuildOptions, EngineKind
-from trtspec.pipeline.plan.choices import (
-    Choice,
-    Chooser,
-    TextBound,
-    choose_checkpoint,
-    choose_max_seq_len,
-)
 from trtspec.pipeline.plan.depending import check_cyclic, check_ranks, choose_inside, depending, head_engine
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
 from trtspec.pipeline.plan.iteration import choose_chunked_context, choose_num_tokens, least_num_tokens
@@ -30,9 +23,14 @@ from trtspec.pipeline.plan.resolved import (
     MAX_DRAFT_LEN,
     MAX_DRAFT_LEN_CPU,
     CalibrationPlan,
+    Choice,
+    Chooser,
     EnginePlan,
     InsidePlan,
     Resolved,
+    TextBound,
+    choose_checkpoint,
+    choose_max_seq_len,
     placement,
 )
 from trtspec.pipeline.plan.serving import choose_coordination

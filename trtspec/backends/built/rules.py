@@ -9,7 +9,7 @@ from trtspec.base.findings import Finding
 from trtspec.methods.method import AT_ONCE
 from trtspec.recipe import devices, gpus
 from trtspec.recipe.build_options import is_on, option_problem
-from trtspec.recipe.limits import lacking
+from trtspec.recipe.loader import lacking
 from trtspec.recipe.schema import Recipe, RecipeModel
 from trtspec.recipe.serving import BLS_MODELS
 

@@ -17,9 +17,8 @@ from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.methods.method import TRANSLATES
 from trtspec.models.source import Source
-from trtspec.pipeline.plan.choices import Chooser
 from trtspec.pipeline.plan.facts import PlanFacts
-from trtspec.pipeline.plan.resolved import Resolved
+from trtspec.pipeline.plan.resolved import Chooser, Resolved
 from trtspec.pipeline.run.step import Step
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe

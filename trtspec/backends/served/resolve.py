@@ -20,17 +20,18 @@ from trtspec.models.masked import check_parallel
 from trtspec.models.mtp import MtpLayers, mtp_layers
 from trtspec.models.source import Source
 from trtspec.pipeline.engine.engine_options import BuildOptions
-from trtspec.pipeline.plan.choices import (
-    Choice,
-    Chooser,
-    Origin,
-    choose_checkpoint,
-    choose_fp8_weights,
-)
 from trtspec.pipeline.plan.depending import depending
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
 from trtspec.pipeline.plan.memory import kv_of_layer
-from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
+from trtspec.pipeline.plan.resolved import (
+    Choice,
+    Chooser,
+    EnginePlan,
+    Origin,
+    Resolved,
+    choose_checkpoint,
+    choose_fp8_weights,
+)
 from trtspec.pipeline.steps import write_layers
 from trtspec.recipe import gpus
 from trtspec.recipe.schema import Recipe

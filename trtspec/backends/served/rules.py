@@ -9,7 +9,7 @@ from trtspec.base.environment import is_secret
 from trtspec.base.findings import Finding
 from trtspec.models.mtp import mtp_layers
 from trtspec.models.source import Source
-from trtspec.recipe.limits import lacking
+from trtspec.recipe.loader import lacking
 from trtspec.recipe.migration.reading import FlagTable
 from trtspec.recipe.schema import Recipe
 

@@ -12,9 +12,8 @@ from dataclasses import replace
 from trtspec.base.roles import Role
 from trtspec.models.families import longrope
 from trtspec.models.heads.head import HeadDescription
-from trtspec.pipeline.plan.choices import Chooser, TextBound, choose_max_seq_len
 from trtspec.pipeline.plan.memory import are_reckoned, budget_of
-from trtspec.pipeline.plan.resolved import EnginePlan
+from trtspec.pipeline.plan.resolved import Chooser, EnginePlan, TextBound, choose_max_seq_len
 from trtspec.recipe import gpus
 from trtspec.recipe.migration.tool import LongerTexts
 

@@ -19,7 +19,7 @@ from trtspec.backends.sglang.launch import ADAPTIVE, ADAPTIVE_FILE, FILE, argume
 from trtspec.backends.sglang.tree import TOPK, misplaced, tree_of
 from trtspec.base.findings import Finding
 from trtspec.methods.method import AT_ONCE, TRANSLATES
-from trtspec.pipeline.plan.choices import Chooser
+from trtspec.pipeline.plan.resolved import Chooser
 from trtspec.recipe.migration.command import names_in
 from trtspec.recipe.migration.tool import MigrationTool
 from trtspec.recipe.schema import Recipe

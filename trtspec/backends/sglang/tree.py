@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from trtspec.backends.sglang.launch import METHODS, STEPWISE, TOKENS
 from trtspec.base.findings import Finding
-from trtspec.pipeline.plan.choices import Chooser
+from trtspec.pipeline.plan.resolved import Chooser
 from trtspec.recipe.migration.command import Option, Syntax, options
 from trtspec.recipe.migration.reading import is_whole
 from trtspec.recipe.schema import Recipe

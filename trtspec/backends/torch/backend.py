@@ -17,9 +17,8 @@ from trtspec.checkpoint.layers.chosen import with_layers
 from trtspec.pipeline.engine import torch_builder
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
-from trtspec.pipeline.run.step import Step, name_of
+from trtspec.pipeline.run.step import Step, digest_of_files, is_weight, name_of
 from trtspec.pipeline.steps import build, choose_layers, convert
-from trtspec.pipeline.steps.reads import digest_of_files, is_weight
 
 _NO_BLOCKS = Unsupported(
     "its heads propose a token a step, or a token each", "trtspec/serving/executors/torch/dependents"

@@ -19,7 +19,7 @@ from trtspec.checkpoint.cast import DTYPES, caster
 from trtspec.checkpoint.reader import Reader, chunks
 from trtspec.checkpoint.writer import SafetensorsFile, TensorEntry
 from trtspec.models.heads.head import HeadDescription
-from trtspec.models.tensors import Tensor
+from trtspec.models.source import Tensor
 from trtspec.pipeline.engine.directory import NO_DRAFTS, check_engine, write_config
 from trtspec.serving.executors.limits import TORCH_VERSION
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from trtspec.base.errors import ModelError, TrtspecError, UnavailableError
+from trtspec.models.download import explained
 from trtspec.models.heads.speculators import KIND
-from trtspec.models.hf_config import HfConfig, read_hf_config
-from trtspec.models.hub import explained
 from trtspec.models.model_file import has_file
+from trtspec.models.source import HfConfig, read_hf_config
 from trtspec.recipe.migration.drafts import LENGTH, METHOD, MODEL
 from trtspec.recipe.migration.reading import FlagReading
 

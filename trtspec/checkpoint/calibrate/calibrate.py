@@ -20,8 +20,7 @@ from trtspec.checkpoint.calibrate.tokens import Encoder, batches, encode
 from trtspec.checkpoint.calibration import CalibratedRanges, check_amax
 from trtspec.checkpoint.inventory import check_finite, check_tensors, check_tied_head
 from trtspec.models.families import family_of
-from trtspec.models.source import Source
-from trtspec.models.tensors import Tensor
+from trtspec.models.source import Source, Tensor
 
 if TYPE_CHECKING:
     import torch

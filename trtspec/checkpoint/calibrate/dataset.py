@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from trtspec.base.errors import DatasetError
 from trtspec.checkpoint.calibration import FILE
-from trtspec.models.hub import DATASET, explained
+from trtspec.models.download import DATASET, explained
 
 LINES, PARQUET = (".jsonl", ".json", ".txt"), ".parquet"
 """The suffixes of files of texts: those with one text a line, which may be compressed, and Parquet's."""

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from trtspec.base.errors import ModelError
-from trtspec.models.hf_config import DOWNLOAD_AGAIN
-from trtspec.models.source import Source
+from trtspec.models.source import DOWNLOAD_AGAIN, Source
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -11,8 +11,7 @@ from trtspec.base.atomic import publish, remove, temporary
 from trtspec.checkpoint.reader import Reader
 from trtspec.checkpoint.writer import SafetensorsFile, TensorEntry
 from trtspec.models.model_file import has_file
-from trtspec.models.source import Source
-from trtspec.models.tensors import SINGLE, Tensor
+from trtspec.models.source import SINGLE, Source, Tensor
 from trtspec.models.tokenizer import copy_tokenizer
 
 _CHUNK = 16 << 20

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trtspec.backends.table import backend_named
 from trtspec.base.errors import RecipeError
-from trtspec.pipeline.plan.choices import asked_backend
+from trtspec.pipeline.plan.resolved import asked_backend
 from trtspec.recipe.loader import load
 
 if TYPE_CHECKING:

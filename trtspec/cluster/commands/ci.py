@@ -14,7 +14,7 @@ from trtspec.base.errors import StoreError, TrtspecError
 from trtspec.cli.terminal.options import ForceOption
 from trtspec.cli.terminal.output import out
 from trtspec.cluster.ci.systems import SYSTEMS, check_names, job_of
-from trtspec.models.hub import find_commit
+from trtspec.models.download import find_commit
 from trtspec.pipeline.store.entry import Entry, platform_of
 from trtspec.pipeline.store.store import Store
 from trtspec.recipe.loader import LoadedRecipe, load

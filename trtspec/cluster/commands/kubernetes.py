@@ -23,7 +23,7 @@ from trtspec.cluster.kubernetes.values import Values, chart_values
 from trtspec.cluster.kubernetes.yaml_text import dump
 from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.pod import PORTS
-from trtspec.pipeline.plan.choices import build_folder
+from trtspec.pipeline.plan.resolved import build_folder
 from trtspec.pipeline.store.address import StoreAddress
 from trtspec.pipeline.store.store import Store
 from trtspec.recipe.loader import LoadedRecipe, load

@@ -13,8 +13,7 @@ from trtspec.cluster.jobs.job import ClusterJob, Product
 from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.build.stored import pair_key
 from trtspec.pipeline.plan.resolved import EnginePlan
-from trtspec.pipeline.run.digests import FileDigests
-from trtspec.pipeline.run.records import FOLDER, pending
+from trtspec.pipeline.run.records import FOLDER, FileDigests, pending
 from trtspec.pipeline.steps.pull import engine_platform, unbuilt
 from trtspec.pipeline.steps.steps import Stage, needs_gpu, undone_stages
 from trtspec.pipeline.store.entry import Entry

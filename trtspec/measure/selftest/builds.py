@@ -13,7 +13,7 @@ from typing import Any
 from trtspec.base.atomic import write_atomically
 from trtspec.base.own_prompts import OWN
 from trtspec.models.heads.layer import layer_shapes, read_layer
-from trtspec.models.hf_config import read_hf_config
+from trtspec.models.source import read_hf_config
 from trtspec.recipe import gpus
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})

@@ -8,9 +8,7 @@ from trtspec.models.families.gemma import GEMMA2, GEMMA3
 from trtspec.models.families.llama import GRANITE, LLAMA, MISTRAL, MIXTRAL
 from trtspec.models.families.phi3 import PHI3
 from trtspec.models.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
-from trtspec.models.hf_config import SAME_REVISION
-from trtspec.models.multimodal import SERVED, is_multimodal, refusal
-from trtspec.models.source import Source
+from trtspec.models.source import SAME_REVISION, SERVED, Source, is_multimodal, refusal
 
 FAMILIES: dict[str, ModelFamily] = {
     "Gemma2ForCausalLM": GEMMA2,

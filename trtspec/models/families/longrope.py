@@ -12,8 +12,7 @@ from math import inf
 from typing import Any
 
 from trtspec.base.errors import ModelError
-from trtspec.models.hf_config import HfConfig
-from trtspec.models.source import Source
+from trtspec.models.source import HfConfig, Source
 
 KIND = "longrope"
 _LISTS = ("short_factor", "long_factor")

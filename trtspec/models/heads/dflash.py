@@ -19,9 +19,8 @@ from trtspec.base.errors import ModelError
 from trtspec.base.findings import Finding
 from trtspec.models.heads.head import TRAINED_FOR_IT, Form, HeadDescription, HeadFormat
 from trtspec.models.heads.layer import layer_values
-from trtspec.models.hf_config import SAME_REVISION, HfConfig
 from trtspec.models.masked import mask_token
-from trtspec.models.tensors import Tensor
+from trtspec.models.source import SAME_REVISION, HfConfig, Tensor
 
 _SECTION = "dflash_config"
 

@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 from trtspec.models.heads.eagle3 import eagle3_head, in_first_layer
 from trtspec.models.heads.head import HeadDescription, HeadFormat
 from trtspec.models.heads.layer import layer_shapes, read_layer
-from trtspec.models.hf_config import PICKLES, HfConfig
-from trtspec.models.tensors import Tensor, read_tensors
+from trtspec.models.source import PICKLES, HfConfig, Tensor, read_tensors
 
 TARGET_ARCHITECTURE = "EagleForCausalLM"
 """TensorRT-LLM's name of a Llama with such a head."""

@@ -21,8 +21,7 @@ from trtspec.base.errors import ModelError
 from trtspec.base.findings import Finding, note
 from trtspec.models.heads.head import MAPPING, TRAINED_FOR_IT, Form, HeadDescription, HeadFormat
 from trtspec.models.heads.layer import layer_shapes, read_layer
-from trtspec.models.hf_config import HfConfig
-from trtspec.models.tensors import Tensor
+from trtspec.models.source import HfConfig, Tensor
 
 NUM_AUX = 3
 """The number of target states that a head reads if it does not name them."""

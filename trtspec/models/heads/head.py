@@ -11,9 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from trtspec.base.errors import ModelError, TensorError
 from trtspec.base.findings import Finding
-from trtspec.models.hf_config import DOWNLOAD_AGAIN, SAME_REVISION, HfConfig
-from trtspec.models.source import DTYPES
-from trtspec.models.tensors import SINGLE, Tensor
+from trtspec.models.source import DOWNLOAD_AGAIN, DTYPES, SAME_REVISION, SINGLE, HfConfig, Tensor
 
 Form = Literal["speculators", "specforge", "dflash", "eagle", "medusa"]
 """The formats of folders; the last three are those of the methods' own repositories."""

@@ -7,8 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from trtspec.base.errors import ModelError
-from trtspec.models.hf_config import HfConfig
-from trtspec.models.source import read_rope
+from trtspec.models.source import HfConfig, read_rope
 
 MODEL_TYPES = ("llama", "qwen3")
 """The layers of heads that vLLM serves (`vllm/transformers_utils/configs/speculators/algos.py`)."""

@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 
 from trtspec.base.errors import ModelError
 from trtspec.models.heads.head import HeadDescription, HeadFormat
-from trtspec.models.hf_config import HfConfig
-from trtspec.models.tensors import Tensor
+from trtspec.models.source import HfConfig, Tensor
 
 WEIGHTS = "medusa_lm_head.safetensors"
 TARGET_ARCHITECTURE = "MedusaForCausalLM"

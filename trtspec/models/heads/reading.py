@@ -15,9 +15,7 @@ from trtspec.models.heads.eagle3 import SpecForgeFormat
 from trtspec.models.heads.head import HeadDescription, HeadFormat
 from trtspec.models.heads.medusa import MedusaFormat
 from trtspec.models.heads.speculators import SpeculatorsFormat
-from trtspec.models.hf_config import HfConfig, read_model_config
-from trtspec.models.source import Source, read_source
-from trtspec.models.tensors import read_tensors
+from trtspec.models.source import HfConfig, Source, read_model_config, read_source, read_tensors
 
 FORMATS: Sequence[HeadFormat] = (
     SpeculatorsFormat(),

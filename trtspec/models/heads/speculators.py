@@ -12,8 +12,7 @@ from trtspec.base.errors import ModelError
 from trtspec.models.heads.dflash import BLOCKS, block_head
 from trtspec.models.heads.eagle3 import NORMS, eagle3_head
 from trtspec.models.heads.head import HeadDescription, HeadFormat
-from trtspec.models.hf_config import HfConfig
-from trtspec.models.tensors import Tensor
+from trtspec.models.source import HfConfig, Tensor
 
 KIND = "speculators_model_type"
 _NO_METHOD = "proposes all tokens at once in a way that no recipe's method supports"

@@ -15,19 +15,25 @@ from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
 from trtspec.checkpoint.calibrate.dataset import Dataset, find_dataset
-from trtspec.models.download import cached_folder, fetch, is_whole, kept
-from trtspec.models.headers_only import digests_of_blobs, digests_of_weights, headers_of
+from trtspec.models.download import (
+    cached_folder,
+    check_access,
+    digests_of_blobs,
+    digests_of_weights,
+    fetch,
+    headers_of,
+    is_whole,
+    kept,
+)
 from trtspec.models.heads.reading import read_head, read_model
-from trtspec.models.hub import check_access
 from trtspec.models.layers import draft_of, num_common
 from trtspec.models.model_file import has_file
 from trtspec.models.published import published
-from trtspec.models.source import CONFIGS, Source
-from trtspec.models.tensors import INDEX
+from trtspec.models.source import CONFIGS, INDEX, Source
 from trtspec.models.tokenizer import TOKENIZER_FILES, tokenizer_files
 from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.plan.facts import DatasetFacts, HeadFacts, ModelFacts, PlanFacts
-from trtspec.pipeline.run.digests import FileDigests
+from trtspec.pipeline.run.records import FileDigests
 from trtspec.recipe.layers import AUTO
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Draft, Recipe, RecipeModel

@@ -11,14 +11,12 @@ from trtspec.base.errors import OptionError
 from trtspec.base.findings import Finding
 from trtspec.base.progress import Progress, no_progress
 from trtspec.base.roles import Role
-from trtspec.models.headers_only import is_headers_only
+from trtspec.models.download import is_headers_only
 from trtspec.pipeline.build.gather import gather
 from trtspec.pipeline.machine.host import Host, find_host
-from trtspec.pipeline.plan.choices import asked_backend
 from trtspec.pipeline.plan.facts import PlanFacts
-from trtspec.pipeline.plan.resolved import Resolved, resolve
-from trtspec.pipeline.run.digests import FileDigests
-from trtspec.pipeline.run.records import FOLDER, has_records, pending
+from trtspec.pipeline.plan.resolved import Resolved, asked_backend, resolve
+from trtspec.pipeline.run.records import FOLDER, FileDigests, has_records, pending
 from trtspec.pipeline.run.runner import named
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import check_pair

@@ -19,8 +19,8 @@ from trtspec.pipeline.build.gather import absent
 from trtspec.pipeline.build.plan import BuildPlan, PlanRequest, draw_plan, judged, read_request
 from trtspec.pipeline.inspection.pair import PairReport, inspect_pair, inspect_planned
 from trtspec.pipeline.machine.host import Host, find_disk, find_host
-from trtspec.pipeline.plan.choices import build_folder
 from trtspec.pipeline.plan.obstacles import disk_obstacle, recipe_obstacle
+from trtspec.pipeline.plan.resolved import build_folder
 from trtspec.pipeline.run.records import has_records, unrecorded
 from trtspec.pipeline.run.runner import check_ours, prepare
 from trtspec.pipeline.run.step import Step

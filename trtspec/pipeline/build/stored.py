@@ -13,8 +13,9 @@ from trtspec.base.roles import Role
 from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.build_lock import only_build
-from trtspec.pipeline.steps import build, copy_tokenizer, write_manifest, write_repository
+from trtspec.pipeline.steps import build, copy_tokenizer, write_repository
 from trtspec.pipeline.steps.pull import engine_key, engine_platform
+from trtspec.pipeline.steps.steps import MANIFEST
 from trtspec.pipeline.store import transfer
 from trtspec.pipeline.store.entry import Content, Entry, Platform
 from trtspec.pipeline.store.store import Store
@@ -38,7 +39,7 @@ def _push_held(store: Store, made: BuildPlan, watch: Progress, only: Role | None
     """Pushes a build directory that is locked."""
     resolved, steps = made.resolved, made.own_steps
     folder, roles = resolved.output, (only,) if only else tuple(resolved.engines)
-    manifest = json.loads((folder / write_manifest.OUTPUT).read_text(encoding="utf-8"))
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     platforms = {role: engine_platform(resolved, role, manifest["tools"].get("tensorrt")) for role in roles}
     things: list[tuple[Content, Platform, str | None, Path, tuple[str, ...]]] = [
         (role.value, platforms[role], engine_key(steps, role), folder / build.engine(role), (".",))
@@ -63,7 +64,7 @@ def _push_held(store: Store, made: BuildPlan, watch: Progress, only: Role | None
 def _served(resolved: Resolved) -> tuple[str, ...]:
     """Returns the paths in a build directory that are needed to serve it."""
     tokenizers, engines = copy_tokenizer.outputs(resolved), map(build.engine, resolved.engines)
-    return (*tokenizers, *engines, write_repository.OUTPUT, write_manifest.OUTPUT)
+    return (*tokenizers, *engines, write_repository.OUTPUT, MANIFEST)
 
 
 def key_of(made: BuildPlan, only: Role | None) -> str | None:

@@ -14,7 +14,7 @@ from trtspec.checkpoint.cast import DTYPES, FP8
 from trtspec.checkpoint.mapping import misfit
 from trtspec.checkpoint.placement import EMBEDDING, Placed, place
 from trtspec.models.families import FAMILIES
-from trtspec.models.tensors import Tensor, read_header
+from trtspec.models.source import Tensor, read_header
 from trtspec.pipeline.engine.directory import MODES, maker_of, read_engine
 from trtspec.pipeline.inspection import pretrained
 from trtspec.pipeline.inspection.pretrained import mapping_of, section, sizes_of

@@ -16,10 +16,9 @@ from trtspec.base.findings import Finding, errors, ok
 from trtspec.models.download import cached_folder
 from trtspec.models.heads.check import check_head
 from trtspec.models.heads.reading import is_head, read_head
-from trtspec.models.hf_config import read_json, refuse_foreign
 from trtspec.models.model_file import has_file
 from trtspec.models.pair import compare, read_member
-from trtspec.models.source import read_source
+from trtspec.models.source import read_json, read_source, refuse_foreign
 from trtspec.pipeline.engine.manifest import Manifest, read_manifest
 from trtspec.pipeline.inspection.engine import inspect_checkpoint, inspect_engine
 from trtspec.pipeline.inspection.hugging_face import inspect_head, inspect_model

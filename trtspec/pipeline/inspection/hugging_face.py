@@ -15,12 +15,18 @@ from trtspec.checkpoint.prequantized import Prequantized, read_prequantized
 from trtspec.models.families import family_of
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_head
-from trtspec.models.hf_config import PICKLES, HfConfig
 from trtspec.models.mtp import mtp_layers
-from trtspec.models.multimodal import whole_of
-from trtspec.models.scheme import name_of
-from trtspec.models.source import DTYPES, Source, read_source
-from trtspec.models.tensors import Tensor, read_tensors
+from trtspec.models.source import (
+    DTYPES,
+    PICKLES,
+    HfConfig,
+    Source,
+    Tensor,
+    name_of,
+    read_source,
+    read_tensors,
+    whole_of,
+)
 from trtspec.models.tokenizer import read_tokenizer
 from trtspec.models.vocabularies import past_embedding
 from trtspec.pipeline.inspection.report import Report, finding, stored

@@ -17,8 +17,8 @@ from trtspec.checkpoint.mapping import misfit
 from trtspec.models.families import FAMILIES
 from trtspec.models.families.family import shapes
 from trtspec.models.heads import eagle, medusa
-from trtspec.models.hf_config import LARGEST
 from trtspec.models.sizes import ExpertSizes, Sizes
+from trtspec.models.source import LARGEST
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 OPTIONAL_SIZES = (

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from trtspec.base.errors import TrtspecError
 from trtspec.base.findings import Finding, Severity
-from trtspec.models.tensors import Tensor
+from trtspec.models.source import Tensor
 
 Kind = Literal["hugging_face", "head", "checkpoint", "engine", "build"]
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from trtspec.backends.table import backends
 from trtspec.base.errors import TrtspecError
 from trtspec.base.roles import Role
-from trtspec.models.download import cached_folder
-from trtspec.models.hub import check_access, check_connection
+from trtspec.models.download import cached_folder, check_access, check_connection
 from trtspec.models.source import read_source
 from trtspec.pipeline.containers.engine import ContainerEngine, find_engine
 from trtspec.pipeline.machine.devices import Gpu, find_gpus

@@ -13,9 +13,8 @@ from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.models.families import family_of
 from trtspec.models.source import Source
 from trtspec.pipeline.engine.engine_options import BuildOptions
-from trtspec.pipeline.plan.choices import Choice, Chooser
 from trtspec.pipeline.plan.facts import HeadFacts, PlanFacts
-from trtspec.pipeline.plan.resolved import EnginePlan, InsidePlan, LayersPlan, Layout
+from trtspec.pipeline.plan.resolved import Choice, Chooser, EnginePlan, InsidePlan, LayersPlan, Layout
 from trtspec.recipe.layers import AUTO
 from trtspec.recipe.schema import Draft
 

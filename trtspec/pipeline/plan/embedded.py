@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from trtspec.base.roles import Role
 from trtspec.checkpoint.cast import DTYPES
-from trtspec.models.tensors import ITEM_SIZE
+from trtspec.models.source import ITEM_SIZE
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
 from trtspec.serving.executors.torch.budget import TEXTS, KvNeed, dependent_kv_bytes, kv_tokens
 from trtspec.serving.executors.torch.host import ProcessShare

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trtspec.pipeline.engine.engine_options import BuildOptions
-from trtspec.pipeline.plan.choices import Chooser
+from trtspec.pipeline.plan.resolved import Chooser
 
 # `trtllm-build`'s default, and the number above which it expects no gain.
 MAX_NUM_TOKENS, MOST_NUM_TOKENS = 8192, 16384

@@ -16,7 +16,7 @@ from trtspec.base.units import GIB, gib
 from trtspec.checkpoint.cast import DTYPES, FP8
 from trtspec.checkpoint.convert import rank_sizes
 from trtspec.models.families import FAMILIES
-from trtspec.models.tensors import ITEM_SIZE
+from trtspec.models.source import ITEM_SIZE
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved, placement
 from trtspec.recipe import gpus
 

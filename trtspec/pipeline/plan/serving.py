@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 
-from trtspec.pipeline.plan.choices import Choice, Chooser
-from trtspec.pipeline.plan.resolved import Coordination, EnginePlan, InsidePlan, Layout
+from trtspec.pipeline.plan.resolved import Choice, Chooser, Coordination, EnginePlan, InsidePlan, Layout
 from trtspec.pipeline.repository.spec import AdmissionParameters
 from trtspec.recipe.serving import triton_name
 from trtspec.serving.adaptive.policy import Policy

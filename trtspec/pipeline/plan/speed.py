@@ -18,7 +18,7 @@ from trtspec.checkpoint.convert import rank_sizes
 from trtspec.forecast.outlook import Best, ForecastPair, best, break_even
 from trtspec.forecast.roofline import BatchLoad, Chip, Network, StepTime, step
 from trtspec.models.families import FAMILIES, family_of
-from trtspec.models.tensors import ITEM_SIZE
+from trtspec.models.source import ITEM_SIZE
 from trtspec.pipeline.plan.memory import Budget, kv_of_layer
 from trtspec.pipeline.plan.resolved import EnginePlan, Layout, Resolved
 from trtspec.recipe import gpus

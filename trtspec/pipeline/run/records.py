@@ -1,16 +1,131 @@
-"""The records of the steps done in a build directory, and what is still to be done by them."""
+"""The records of the steps done in a build directory, the digests of files, and what is still to be done.
+
+A digest is kept, so that a file that has not changed is not read again, and sources are watched.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
 from trtspec.base.atomic import write_atomically
 from trtspec.base.digest import digest_of
-from trtspec.pipeline.run.digests import FileDigests
+from trtspec.base.errors import ChangedError
+from trtspec.base.progress import Advance, Progress, no_progress
+from trtspec.models.model_file import open_file
 from trtspec.pipeline.run.step import Step
+
+CHUNK = 4 << 20
+LARGE = 1 << 30
+_AGAIN = "wait until nothing writes to it, and run the same command again"
+
+
+class FileDigests:
+    """Keeps digests in a small file, by device, inode, size and modification time.
+
+    Two hard links are one file. Files of a gigabyte or more, together, are read under `watch`.
+    """
+
+    def __init__(self, store: Path, watch: Progress) -> None:
+        self._store, self._watch = store, watch
+        self._known: dict[str, str] = _read(store)
+        self._sources: dict[Path, tuple[str, int] | None] = {}
+
+    def note(self, files: Iterable[Path]) -> None:
+        """Notes the sources of a build before they are read; a file that is not there is to stay away."""
+        for file in files:
+            self._sources.setdefault(file, _stat(file))
+
+    def check(self) -> None:
+        """Raises ChangedError for a source that was replaced, written, added or removed since it was noted.
+
+        A file of which only the status has changed, such as the number of its links, is read again.
+        """
+        for file, noted in self._sources.items():
+            now = _stat(file)
+            is_same = now == noted or (now and noted and now[0] == noted[0] and self._is_known(file, now[0]))
+            if not is_same:
+                raise ChangedError(file, "has changed since this build began to read it", _AGAIN)
+            self._sources[file] = now
+
+    def _is_known(self, file: Path, key: str) -> bool:
+        return key not in self._known or self._known[key] == _sha256(file, key, lambda *_: None)
+
+    def of(self, file: Path) -> str:
+        """Returns the SHA-256 of a file in hexadecimal."""
+        return self.of_all([file], file.name)[file]
+
+    def of_all(self, files: Sequence[Path], name: str) -> dict[Path, str]:
+        """Returns the SHA-256 of each file; `name` tells who watches what they are."""
+        stats = {file: file.stat() for file in files}
+        keys = {file: _key(stat) for file, stat in stats.items()}
+        unread = {file: key for file, key in keys.items() if key not in self._known}
+        size = sum(stats[file].st_size for file in unread)
+        watch = self._watch if size >= LARGE else no_progress
+        with watch(f"read {name}", size) as advance:
+            for file, key in unread.items():
+                self._known[key] = _sha256(file, key, advance)
+        return {file: self._known[key] for file, key in keys.items()}
+
+    def by_name(self, files: Iterable[Path], name: str, known: Mapping[str, str]) -> dict[str, str]:
+        """Returns the digests of a model's files by their names; `known` are those that need no reading."""
+        named = {file.name: file for file in files}
+        self.note(named.values())
+        read = self.of_all([file for each, file in named.items() if each not in known], name)
+        return {each: known[each] if each in known else read[file] for each, file in named.items()}
+
+    def of_tree(self, path: Path) -> dict[str, str]:
+        """Returns the digests of a file or of all files in a folder, by paths that begin with its own name.
+
+        There are none where `path` does not exist.
+        """
+        if not path.is_dir():
+            return {path.name: self.of(path)} if path.exists() else {}
+        # A server that has run leaves Python's compiled files, which no step has made.
+        files = (file for file in path.rglob("*") if file.is_file() and file.parent.name != "__pycache__")
+        return {file.relative_to(path.parent).as_posix(): self.of(file) for file in sorted(files)}
+
+    def save(self) -> None:
+        write_atomically(self._store, json.dumps(self._known, indent=0))
+
+
+def _key(stat: os.stat_result) -> str:
+    """Returns what a file's digest is kept by."""
+    return f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
+
+
+def _stat(file: Path) -> tuple[str, int] | None:
+    """Returns the key of a file and the time of its status; None if it is not there."""
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return _key(stat), stat.st_ctime_ns
+
+
+def _read(store: Path) -> dict[str, str]:
+    try:
+        known = json.loads(store.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _sha256(file: Path, key: str, advance: Advance) -> str:
+    """Reads the file of this key; raises ChangedError if another is there, or it was written meanwhile."""
+    sha = hashlib.sha256()
+    with open_file(file) as stream:
+        while chunk := stream.read(CHUNK):
+            sha.update(chunk)
+            advance(len(chunk))
+        if _key(os.fstat(stream.fileno())) != key:
+            raise ChangedError(file, "changed while it was read", _AGAIN)
+    return sha.hexdigest()
+
 
 FOLDER = ".trtspec"
 FILE = f"{FOLDER}/steps.json"

@@ -17,9 +17,9 @@ from trtspec.base.atomic import FULL, publish, remove, remove_leftovers, replace
 from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.progress import Advance, Progress
 from trtspec.pipeline.run.build_lock import only_build
-from trtspec.pipeline.run.digests import FileDigests
 from trtspec.pipeline.run.records import (
     FOLDER,
+    FileDigests,
     Record,
     files_of,
     inputs_of,

@@ -15,14 +15,13 @@ from trtspec.checkpoint.calibrate.calibrate import FORMAT, calibrate
 from trtspec.checkpoint.calibration import FILE, of_layers, read_calibration, write_calibration
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.layers.chosen import with_layers
-from trtspec.models.headers_only import check_weights
+from trtspec.models.download import check_weights
 from trtspec.models.source import Source
 from trtspec.pipeline.plan.facts import PlanFacts, portable_name
 from trtspec.pipeline.plan.obstacles import calibrate_obstacle
 from trtspec.pipeline.plan.resolved import CalibrationPlan, Resolved
-from trtspec.pipeline.run.step import Step, name_of
+from trtspec.pipeline.run.step import Step, digest_of_files, is_safetensors, is_weight_or_tokenizer, name_of
 from trtspec.pipeline.steps import choose_layers
-from trtspec.pipeline.steps.reads import digest_of_files, is_safetensors, is_weight_or_tokenizer
 
 KIND = "calibrate"
 

@@ -9,8 +9,7 @@ from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
-from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps.reads import digest_of_files, is_config
+from trtspec.pipeline.run.step import Step, digest_of_files, is_config
 
 KIND, HEAD_KIND, MODEL_KIND = "check pair", "check head", "check model"
 KINDS = (KIND, HEAD_KIND, MODEL_KIND)

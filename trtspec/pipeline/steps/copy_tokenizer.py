@@ -8,14 +8,12 @@ from pathlib import Path
 
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
-from trtspec.models.hf_config import read_json
 from trtspec.models.model_file import has_file
-from trtspec.models.source import Source
+from trtspec.models.source import Source, read_json
 from trtspec.models.tokenizer import copy_tokenizer
 from trtspec.pipeline.plan.facts import ModelFacts
 from trtspec.pipeline.plan.resolved import Resolved
-from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps.reads import digest_of_files, is_tokenizer
+from trtspec.pipeline.run.step import Step, digest_of_files, is_tokenizer
 
 KIND = "copy tokenizer"
 OUTPUT, DRAFT_OUTPUT = "tokenizer", "draft/tokenizer"

@@ -8,11 +8,10 @@ from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.checkpoint.layers.chosen import with_layers
 from trtspec.checkpoint.layers.folder import write_model
-from trtspec.models.headers_only import check_weights
+from trtspec.models.download import check_weights
 from trtspec.pipeline.plan.resolved import Resolved
-from trtspec.pipeline.run.step import Step
+from trtspec.pipeline.run.step import Step, digest_of_files, is_weight_or_tokenizer
 from trtspec.pipeline.steps import choose_layers
-from trtspec.pipeline.steps.reads import digest_of_files, is_weight_or_tokenizer
 
 KIND = "write layers"
 OUTPUT = "draft/model"

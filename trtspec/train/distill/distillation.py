@@ -21,7 +21,7 @@ from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance, Progress
 from trtspec.measure.bench.result import Interval
 from trtspec.pipeline.run.build_lock import only_build
-from trtspec.pipeline.run.digests import FileDigests
+from trtspec.pipeline.run.records import FileDigests
 from trtspec.recipe.loader import load as load_recipe
 from trtspec.train.distill.acceptance import AcceptanceEstimate, Tally, change, measure
 from trtspec.train.distill.answers import Answers, Show, gather

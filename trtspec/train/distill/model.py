@@ -22,8 +22,7 @@ from trtspec.checkpoint.calibrate.model import read_model
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.models.model_file import has_file
-from trtspec.models.source import Source, read_source
-from trtspec.models.tensors import INDEX
+from trtspec.models.source import INDEX, Source, read_source
 from trtspec.models.tokenizer import copy_tokenizer
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.engine.torch_builder import build

@@ -22,10 +22,10 @@ from tests.fakes.hub import Hub
 from trtspec.base.errors import UnavailableError
 from trtspec.base.progress import no_progress
 from trtspec.base.roles import Role
-from trtspec.models.headers_only import headers_of
+from trtspec.models.download import headers_of
 from trtspec.pipeline.build.plan import PlanRequest
 from trtspec.pipeline.build.preflight import look_ahead
-from trtspec.pipeline.run.digests import FileDigests
+from trtspec.pipeline.run.records import FileDigests
 from trtspec.pipeline.steps.steps import Stage
 from trtspec.recipe.releases import release_of
 
@@ -253,7 +253,7 @@ def test_the_kernel_would_have_counted_them(hub_cache: Path, tmp_path: Path) -> 
 
 
 def test_a_bar_says_which_model_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trtspec.pipeline.run.digests.LARGE", 1000)
+    monkeypatch.setattr("trtspec.pipeline.run.records.LARGE", 1000)
     labels = list[tuple[str, int | None]]()
     shards = [tmp_path / f"model-{number}.safetensors" for number in (1, 2)]
     for number, shard in enumerate(shards):

@@ -16,11 +16,10 @@ from trtspec.models.families import FAMILIES
 from trtspec.models.source import read_source
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.machine.host import Host
-from trtspec.pipeline.plan.choices import Choice, asked_backend
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
 from trtspec.pipeline.plan.memory import budget
 from trtspec.pipeline.plan.outlook import advice
-from trtspec.pipeline.plan.resolved import Resolved, resolve
+from trtspec.pipeline.plan.resolved import Choice, Resolved, asked_backend, resolve
 from trtspec.pipeline.repository.spec import Placement
 from trtspec.recipe.loader import load
 

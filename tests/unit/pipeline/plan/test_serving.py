@@ -8,9 +8,8 @@ import pytest
 
 from tests.fakes.suffix import SUFFIX
 from trtspec.pipeline.build.plan import make_plan
-from trtspec.pipeline.plan.choices import Choice
 from trtspec.pipeline.plan.layout import repository_spec
-from trtspec.pipeline.plan.resolved import Coordination, Resolved
+from trtspec.pipeline.plan.resolved import Choice, Coordination, Resolved
 from trtspec.pipeline.repository.spec import AdmissionParameters
 from trtspec.pipeline.repository.writer import config_text
 from trtspec.serving.drafters.source import Drafting

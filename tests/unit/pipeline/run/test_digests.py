@@ -12,8 +12,8 @@ import pytest
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import ChangedError
 from trtspec.base.progress import Advance
-from trtspec.pipeline.run import digests as module
-from trtspec.pipeline.run.digests import FileDigests
+from trtspec.pipeline.run import records as module
+from trtspec.pipeline.run.records import FileDigests
 
 
 class Reads(list[int]):

@@ -10,8 +10,7 @@ import pytest
 
 from trtspec.base.errors import EngineError, UnavailableError
 from trtspec.base.progress import Advance
-from trtspec.pipeline.run.digests import FileDigests
-from trtspec.pipeline.run.records import pending
+from trtspec.pipeline.run.records import FileDigests, pending
 from trtspec.pipeline.run.runner import run
 from trtspec.pipeline.run.step import Step
 

@@ -16,8 +16,7 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 from trtspec.models.heads.medusa import WEIGHTS, vllm_keys
-from trtspec.models.source import Source
-from trtspec.models.tensors import SINGLE
+from trtspec.models.source import SINGLE, Source
 
 SPECULATORS = "0.9.0"
 _CONFIG = "config.json"
