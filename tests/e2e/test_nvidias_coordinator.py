@@ -24,8 +24,8 @@ from trtspec.deployment.installed_triton import find_wheel
 from trtspec.deployment.triton_launch import TritonLaunch
 from trtspec.gateway.ports import Ports
 from trtspec.pipeline.build.plan import make_plan
-from trtspec.pipeline.plan.layout import repository_spec
 from trtspec.pipeline.repository.writer import write_repository
+from trtspec.pipeline.steps.write_repository import repository_spec
 
 MODELS = os.environ.get("NVIDIA_MODELS", "")
 PROMPTS = [f"def function_{i}(value, other_{i}):\n    " for i in range(12)]

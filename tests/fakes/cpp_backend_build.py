@@ -9,7 +9,7 @@ from tokenizers import decoders, models
 
 from trtspec.pipeline.repository.spec import EngineModel, RepositorySpec
 from trtspec.pipeline.repository.writer import VERSION, write_repository
-from trtspec.recipe.serving import BLS_MODELS
+from trtspec.recipe.schema import BLS_MODELS
 from trtspec.serving.drafters.source import Drafting
 
 MODEL = Path(__file__).with_name("cpp_backend_model.py")

@@ -23,10 +23,9 @@ from tests.releases import each_release
 from trtspec.deployment.installed_triton import IN_IMAGE as SERVER
 from trtspec.deployment.triton_launch import by_ranks
 from trtspec.pipeline.build.plan import make_plan
-from trtspec.pipeline.plan.layout import repository_spec
 from trtspec.pipeline.plan.resolved import Resolved
-from trtspec.pipeline.repository.engine_config import engine_config_text
-from trtspec.pipeline.repository.writer import config_text, write_repository
+from trtspec.pipeline.repository.writer import config_text, engine_config_text, write_repository
+from trtspec.pipeline.steps.write_repository import repository_spec
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 GOLDEN = Path(__file__).with_name("repository")

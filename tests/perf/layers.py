@@ -32,10 +32,8 @@ from tests.perf.pair import Run, machine, measure, rate, ratio, run_build
 from trtspec.base.own_prompts import OWN
 from trtspec.checkpoint.calibrate.model import load_model, quiet_transformers
 from trtspec.checkpoint.calibrate.tokens import Encoder
-from trtspec.checkpoint.layers.agreement import Said, Skipping
-from trtspec.checkpoint.layers.chosen import best_round
-from trtspec.checkpoint.layers.folder import write_model
-from trtspec.checkpoint.layers.search import search
+from trtspec.checkpoint.layers.choose import Said, Skipping, search
+from trtspec.checkpoint.layers.chosen import best_round, write_model
 from trtspec.models.layers import of_layers, spread
 from trtspec.models.source import Source, read_source
 from trtspec.serving.adaptive.policy import Policy

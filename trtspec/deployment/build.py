@@ -14,8 +14,7 @@ from trtspec.base.roles import Role
 from trtspec.deployment.patience import Patience, with_build, with_models
 from trtspec.deployment.server_kind import kind_of
 from trtspec.models.tokenizer import read_tokenizer
-from trtspec.pipeline.engine.directory import read_engine
-from trtspec.pipeline.engine.loading import PlacedEngine, Runtime, built_with, check_loading
+from trtspec.pipeline.engine.directory import PlacedEngine, Runtime, built_with, check_loading, read_engine
 from trtspec.pipeline.engine.manifest import Manifest, check_unchanged, read_manifest
 from trtspec.pipeline.machine.devices import find_gpus, settings_obstacle
 from trtspec.pipeline.plan.resolved import build_folder

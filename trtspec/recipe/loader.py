@@ -20,8 +20,7 @@ from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.recipe import gpus, kubernetes, slurm
 from trtspec.recipe.layers import AUTO, LayerSearch
-from trtspec.recipe.schema import NOT_OF_HEADS, OF_TARGET, Draft, Recipe, RecipeModel
-from trtspec.recipe.serving import SERVED_NAME
+from trtspec.recipe.schema import NOT_OF_HEADS, OF_TARGET, SERVED_NAME, Draft, Recipe, RecipeModel
 from trtspec.recipe.yaml_reader import MAX_BYTES, Unreadable, read
 
 _TOKENS_PER_BLOCK = 32

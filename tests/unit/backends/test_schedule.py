@@ -18,9 +18,9 @@ from tests.unit.pipeline.plan.conftest import planned as planned  # a fixture
 from tests.unit.recipe.test_server_limits import served
 from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.sglang.launch import FILE
-from trtspec.pipeline.plan.layout import repository_spec
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.repository.writer import config_text
+from trtspec.pipeline.steps.write_repository import repository_spec
 from trtspec.recipe.migration.drafts import SCHEDULE
 
 EXAMPLES = ({1: 4, 5: 2, 9: 0}, {1: 4, 33: 1}, {1: 4}, {1: 4, 2: 0, 40: 3}, {1: 4, 7: 4, 100: 0})

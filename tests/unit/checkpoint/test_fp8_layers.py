@@ -13,7 +13,7 @@ from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions, calibrate
 from trtspec.checkpoint.calibration import Amax, CalibratedRanges, of_layers
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.layers.folder import write_model
+from trtspec.checkpoint.layers.chosen import write_model
 from trtspec.checkpoint.verify import verify
 from trtspec.models import layers
 from trtspec.models.source import Source, read_source

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trtspec.base.errors import ModelError
-from trtspec.checkpoint.layers.folder import write_model
+from trtspec.checkpoint.layers.chosen import write_model
 from trtspec.models.layers import of_layers, spread
 from trtspec.models.source import read_source
 

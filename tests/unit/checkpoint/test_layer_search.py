@@ -14,9 +14,8 @@ from transformers import DynamicCache
 from tests.fakes.engine_dir import tiny_llama
 from trtspec.base.errors import ModelError
 from trtspec.checkpoint.calibrate.model import keep_layers
-from trtspec.checkpoint.layers.agreement import Skipping
+from trtspec.checkpoint.layers.choose import Layers, Skipping, search
 from trtspec.checkpoint.layers.chosen import FILE, ChosenLayers, best_round, found, read_layers, worries
-from trtspec.checkpoint.layers.search import Layers, search
 
 PROMPTS = ([5, 9, 33, 7], [61, 2, 2, 48, 17], [11])
 

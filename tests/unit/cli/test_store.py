@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from trtspec.base.errors import StoreError, UnavailableError
 from trtspec.base.progress import no_progress
 from trtspec.cli.app import app
-from trtspec.pipeline.engine.loading import Runtime
+from trtspec.pipeline.engine.directory import Runtime
 from trtspec.pipeline.store import upkeep
 from trtspec.pipeline.store.entry import Entry, Platform
 from trtspec.pipeline.store.lease import leased

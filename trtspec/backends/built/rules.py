@@ -10,8 +10,7 @@ from trtspec.methods.method import AT_ONCE
 from trtspec.recipe import devices, gpus
 from trtspec.recipe.build_options import is_on, option_problem
 from trtspec.recipe.loader import lacking
-from trtspec.recipe.schema import Recipe, RecipeModel
-from trtspec.recipe.serving import BLS_MODELS
+from trtspec.recipe.schema import BLS_MODELS, Recipe, RecipeModel
 
 _DEVICE = "draft.device"
 _REMOVE = "remove this line"

@@ -15,9 +15,9 @@ from trtspec.base.progress import Advance
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.model_file import has_file
 from trtspec.models.source import INDEX, read_hf_config
-from trtspec.pipeline.plan.facts import HeadFacts, PlanFacts
+from trtspec.pipeline.plan.facts import HeadFacts, PlanFacts, digest_of_files, is_weight
 from trtspec.pipeline.plan.resolved import Resolved
-from trtspec.pipeline.run.step import Step, digest_of_files, is_weight
+from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import check_pair, choose_layers, copy_tokenizer, write_layers
 from trtspec.pipeline.steps.write_layers import OUTPUT
 

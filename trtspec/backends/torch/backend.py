@@ -15,9 +15,9 @@ from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.checkpoint.layers.chosen import with_layers
 from trtspec.pipeline.engine import torch_builder
-from trtspec.pipeline.plan.facts import PlanFacts
+from trtspec.pipeline.plan.facts import PlanFacts, digest_of_files, is_weight
 from trtspec.pipeline.plan.resolved import Resolved
-from trtspec.pipeline.run.step import Step, digest_of_files, is_weight, name_of
+from trtspec.pipeline.run.step import Step, name_of
 from trtspec.pipeline.steps import build, choose_layers, convert
 
 _NO_BLOCKS = Unsupported(

@@ -2,6 +2,11 @@
 
 Flags and their values are those of release 0.32 (`vllm/engine/arg_utils.py`, `config/speculative.py`,
 `entrypoints/launchers/cli_args.py`), and of 0.4 to 0.8 those on speculation, which articles show.
+`tests/servers/write_switches.py` writes those without a value, and those with several, as the parser has
+them.
+
+A draft of Speculators is served by its own name: vLLM takes target and method from its configuration, as
+in `maybe_override_with_speculators` (vllm/transformers_utils/config.py).
 """
 
 from __future__ import annotations
@@ -10,11 +15,15 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from trtspec.backends.vllm.speculators import read_speculator
-from trtspec.backends.vllm.switches import LISTS, ONE_WAY, SWITCHES
+from trtspec.base.errors import ModelError, TrtspecError, UnavailableError
 from trtspec.methods.method import AT_ONCE, HETEROGENEOUS, PARALLEL, TRANSLATES
 from trtspec.methods.table import METHODS
+from trtspec.models.download import explained
+from trtspec.models.heads.reading import KIND
+from trtspec.models.model_file import has_file
+from trtspec.models.source import HfConfig, read_hf_config
 from trtspec.recipe.gpus import GpuProduct
 from trtspec.recipe.migration.command import OFF, Option, Syntax, names_in, options
 from trtspec.recipe.migration.drafts import LENGTH, METHOD, MODEL, SCHEDULE, STOP, carry, draft_reading
@@ -39,6 +48,106 @@ from trtspec.recipe.migration.reading import (
     with_config,
 )
 from trtspec.recipe.migration.tool import LongerTexts, MigrationTool, OwnParser
+
+SWITCHES = names_in("""
+    --aggregate-engine-logging --allow-credentials --allow-deprecated-quantization --async-scheduling
+    --calculate-kv-scales --cohere-is-reasoning-model --cudagraph-metrics --data-parallel-external-lb
+    --data-parallel-hybrid-lb --data-parallel-multi-port-external-lb --dcp-q-replicate
+    --disable-async-output-proc --disable-cascade-attn --disable-chunked-mm-input --disable-custom-all-reduce
+    --disable-fastapi-docs --disable-frontend-multiprocessing --disable-hybrid-kv-cache-manager
+    --disable-log-requests --disable-log-stats --disable-logprobs-during-spec-decoding
+    --disable-mm-preprocessor-cache --disable-nccl-for-dp-synchronization --disable-sliding-window
+    --disable-uvicorn-access-log --enable-auto-tool-choice --enable-batch-sharded-sampling
+    --enable-chunked-prefill --enable-cumem-allocator --enable-dbo --enable-elastic-ep
+    --enable-ep-weight-filter --enable-eplb --enable-expert-parallel --enable-fault-tolerance
+    --enable-flash-late-interaction --enable-flashinfer-autotune --enable-force-include-usage --enable-hc-sp
+    --enable-layerwise-nvtx-tracing --enable-log-deltas --enable-log-outputs --enable-log-requests
+    --enable-logging-iteration-details --enable-lora --enable-mamba-cache-stochastic-rounding
+    --enable-mamba-shared-prefix-checkpoint --enable-mfu-metrics --enable-mixed-moe-lora-format
+    --enable-mm-embeds --enable-moe-shared-loras --enable-nccl-comm-suspend --enable-offline-docs
+    --enable-per-request-metrics --enable-prefix-caching --enable-prompt-embeds --enable-prompt-tokens-details
+    --enable-reasoning --enable-request-id-headers --enable-return-routed-experts --enable-scale-out
+    --enable-server-load-tracking --enable-shm-tensor-arena --enable-sleep-mode --enable-ssl-refresh
+    --enable-tokenizer-info-endpoint --enable-tower-connector-lora --enable-trace-replay --enforce-eager
+    --exclude-tools-when-tool-choice-none --fail-on-environ-validation --fully-sharded-loras --grpc --headless
+    --interleave-mm-strings --jit-monitor-verbose --kv-cache-metrics --kv-sharing-fast-prefill
+    --language-model-only --log-error-stack --long-prefill-token-threshold-adaptive --mm-device-do-normalize
+    --mm-encoder-only --multi-step-stream-outputs --numa-bind --ray-workers-use-nsight --return-sampling-mask
+    --return-tokens-as-token-ids --scheduler-reserve-full-isl --skip-mm-profiling --skip-tokenizer-init
+    --sleep-mode-offload-cudagraph --specialize-active-lora --speculative-disable-mqa-scorer
+    --swa-bounded-replay --tokens-only --trust-remote-code --trust-request-chat-template
+    --trust-request-mm-kwargs --use-fp64-gumbel --use-replayssm --use-tqdm-on-load --use-v2-block-manager -O0
+    -O1 -O2 -O3
+""")
+"""The flags without a value."""
+
+ONE_WAY = names_in("""
+    --aggregate-engine-logging --calculate-kv-scales --data-parallel-multi-port-external-lb
+    --disable-async-output-proc --disable-frontend-multiprocessing --disable-log-requests --disable-log-stats
+    --disable-logprobs-during-spec-decoding --disable-mm-preprocessor-cache --enable-reasoning --grpc
+    --headless --multi-step-stream-outputs --speculative-disable-mqa-scorer --use-v2-block-manager -O0 -O1 -O2
+    -O3
+""")
+"""Those of them that have no `--no-` form."""
+
+LISTS = names_in("""
+    --allowed-media-domains --api-key --collect-detailed-traces --cpu-offload-params --cudagraph-capture-sizes
+    --hf-token --ignore-patterns --kv-cache-dtype-skip-layers --logits-processors --lora-modules
+    --lora-target-modules --numa-bind-cpus --numa-bind-nodes --offload-params --served-model-name
+    --sleep-preserve-parameter-names
+""")
+"""The flags with as many values as words follow."""
+
+
+_IN_NAMES = "speculator"
+"""What publishers of this format have in the names of their models; others are not asked for on the Hub."""
+
+
+def read_speculator(drafts: FlagReading, reading: FlagReading) -> None:
+    """Makes a model of Speculators the draft, and its verifier the target.
+
+    Raises TrtspecError if the configuration on the Hub cannot be read, because only it names them.
+    """
+    model, flag = str(reading.values.get("target.model", "")), reading.origins.get("target.model", "")
+    config = _speculators_config(model)
+    if config is None or KIND not in config.content:
+        return
+    described = config.section("speculators_config")
+    verifier = described.section("verifier").get("name_or_path", str, "")
+    if not verifier:
+        raise TrtspecError(model, "is a draft of Speculators that names no verifier", _repair(model))
+    proposals = described.get("proposal_methods", list, [])
+    first = HfConfig(config.file, proposals[0] if proposals and isinstance(proposals[0], dict) else {})
+    reading.values["target.model"] = verifier
+    reading.say("target.model", f"{verifier}, which {model} is a draft for")
+    if "serving.model_name" not in reading.values:
+        reading.set("serving.model_name", model, flag)
+    drafts.set(METHOD, config.get(KIND, str), flag)
+    drafts.set(MODEL, model, flag)
+    if length := first.get("speculative_tokens", int, None):
+        drafts.set(LENGTH, length, flag)
+
+
+def _speculators_config(model: str) -> HfConfig | None:
+    """Returns a model's configuration; None if it has none here, and its name is not of this format."""
+    file = Path(model).expanduser() / "config.json"
+    if has_file(file):
+        return read_hf_config(file)
+    if _IN_NAMES not in model.lower():
+        return None
+    from huggingface_hub import hf_hub_download
+
+    try:
+        with explained(model, None):
+            return read_hf_config(Path(hf_hub_download(model, "config.json")))
+    except (ModelError, UnavailableError) as error:
+        problem = f"is a draft of Speculators by its name, and its configuration cannot be read: {error}"
+        raise TrtspecError(model, problem, _repair(model)) from None
+
+
+def _repair(model: str) -> str:
+    return f"name its target: vllm serve TARGET --spec-model {model}"
+
 
 _CONFIG, _NAMES = "--speculative-config", "--served-model-name"
 _KEYS = {

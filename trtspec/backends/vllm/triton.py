@@ -22,7 +22,7 @@ from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import write_repository
-from trtspec.recipe.serving import triton_name
+from trtspec.recipe.schema import triton_name
 
 IMAGE = "nvcr.io/nvidia/tritonserver:26.08-vllm-python-py3"
 """Triton's newest image with this backend (server, `docs/introduction/compatibility.md`).

@@ -12,10 +12,8 @@ from trtspec.pipeline.plan.speed import ACCEPTANCES
 
 if TYPE_CHECKING:
     from trtspec.forecast.rules import Judgement
-    from trtspec.pipeline.plan.alternatives import Alternative
-    from trtspec.pipeline.plan.embedded import Embedded
     from trtspec.pipeline.plan.memory import Budget
-    from trtspec.pipeline.plan.outlook import PlanOutlook
+    from trtspec.pipeline.plan.outlook import Alternative, Embedded, PlanOutlook
     from trtspec.pipeline.plan.speed import Speed
 
 _SHOWN = 8

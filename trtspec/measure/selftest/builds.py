@@ -12,7 +12,7 @@ from typing import Any
 
 from trtspec.base.atomic import write_atomically
 from trtspec.base.own_prompts import OWN
-from trtspec.models.heads.layer import layer_shapes, read_layer
+from trtspec.models.heads.head import layer_shapes, read_layer
 from trtspec.models.source import read_hf_config
 from trtspec.recipe import gpus
 

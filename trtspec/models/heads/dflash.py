@@ -17,8 +17,7 @@ from typing import Any, ClassVar
 
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import Finding
-from trtspec.models.heads.head import TRAINED_FOR_IT, Form, HeadDescription, HeadFormat
-from trtspec.models.heads.layer import layer_values
+from trtspec.models.heads.head import TRAINED_FOR_IT, Form, HeadDescription, HeadFormat, layer_values
 from trtspec.models.masked import mask_token
 from trtspec.models.source import SAME_REVISION, HfConfig, Tensor
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trtspec.models.heads.eagle3 import eagle3_head, in_first_layer
-from trtspec.models.heads.head import HeadDescription, HeadFormat
-from trtspec.models.heads.layer import layer_shapes, read_layer
+from trtspec.models.heads.head import HeadDescription, HeadFormat, layer_shapes, read_layer
 from trtspec.models.source import PICKLES, HfConfig, Tensor, read_tensors
 
 TARGET_ARCHITECTURE = "EagleForCausalLM"

@@ -19,8 +19,15 @@ from typing import Any, ClassVar
 
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import Finding, note
-from trtspec.models.heads.head import MAPPING, TRAINED_FOR_IT, Form, HeadDescription, HeadFormat
-from trtspec.models.heads.layer import layer_shapes, read_layer
+from trtspec.models.heads.head import (
+    MAPPING,
+    TRAINED_FOR_IT,
+    Form,
+    HeadDescription,
+    HeadFormat,
+    layer_shapes,
+    read_layer,
+)
 from trtspec.models.source import HfConfig, Tensor
 
 NUM_AUX = 3

@@ -12,9 +12,8 @@ from trtspec.base.findings import Finding
 from trtspec.base.progress import Progress, no_progress
 from trtspec.base.roles import Role
 from trtspec.models.download import is_headers_only
-from trtspec.pipeline.build.gather import gather
 from trtspec.pipeline.machine.host import Host, find_host
-from trtspec.pipeline.plan.facts import PlanFacts
+from trtspec.pipeline.plan.facts import PlanFacts, gather
 from trtspec.pipeline.plan.resolved import Resolved, asked_backend, resolve
 from trtspec.pipeline.run.records import FOLDER, FileDigests, has_records, pending
 from trtspec.pipeline.run.runner import named

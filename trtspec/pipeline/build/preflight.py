@@ -15,10 +15,10 @@ from trtspec.models.heads.reading import read_head, read_model
 from trtspec.models.pair import refuse
 from trtspec.models.published import published
 from trtspec.models.source import Source
-from trtspec.pipeline.build.gather import absent
 from trtspec.pipeline.build.plan import BuildPlan, PlanRequest, draw_plan, judged, read_request
 from trtspec.pipeline.inspection.pair import PairReport, inspect_pair, inspect_planned
 from trtspec.pipeline.machine.host import Host, find_disk, find_host
+from trtspec.pipeline.plan.facts import absent
 from trtspec.pipeline.plan.obstacles import disk_obstacle, recipe_obstacle
 from trtspec.pipeline.plan.resolved import build_folder
 from trtspec.pipeline.run.records import has_records, unrecorded

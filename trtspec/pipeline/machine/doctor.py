@@ -12,7 +12,7 @@ from trtspec.base.roles import Role
 from trtspec.base.units import GIB, gib, three_digits
 from trtspec.pipeline.containers.engine import KIND, ContainerEngine
 from trtspec.pipeline.containers.oddities import describe, oddities
-from trtspec.pipeline.engine.loading import fits_sm
+from trtspec.pipeline.engine.directory import fits_sm
 from trtspec.pipeline.machine.devices import settings
 from trtspec.pipeline.machine.survey import Machine, ModelState
 from trtspec.pipeline.plan.obstacles import disk_obstacle

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any
 
-from trtspec.pipeline.engine.loading import Runtime
+from trtspec.pipeline.engine.directory import Runtime
 from trtspec.pipeline.machine.devices import find_gpus
 from trtspec.recipe.migration.command import OwnFlags
 from trtspec.recipe.migration.tool import OwnParser

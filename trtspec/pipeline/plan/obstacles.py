@@ -10,7 +10,7 @@ from trtspec.base.units import lacking
 from trtspec.checkpoint.calibrate import calibrate
 from trtspec.checkpoint.calibration import FILE as CALIBRATION
 from trtspec.checkpoint.layers import choose
-from trtspec.pipeline.engine.loading import fits_sm
+from trtspec.pipeline.engine.directory import fits_sm
 from trtspec.pipeline.machine.devices import settings_obstacle
 from trtspec.pipeline.machine.host import Disk, Host
 from trtspec.pipeline.machine.installed import COMMAND

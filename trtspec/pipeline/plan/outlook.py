@@ -1,20 +1,268 @@
-"""Collects what to expect of a plan: memory, speed, alternatives, and the verdicts of the rules; pure."""
+"""Collects what to expect of a plan: memory, speed, the verdicts of the rules, plans that would fit instead;
+pure.
+
+An alternative is the plan with a few keys of its recipe changed, and its memory is computed as the
+plan's. What a plan would choose anew for it (the layout, the width of an iteration) stays as it is, so
+`trtspec plan` of the changed recipe may find a little more or less room.
+
+On a machine's CPU the torch backend runs all engines of a build, or the draft alone beside a target on a
+GPU. The engines compute the same numbers when they are loaded; the free memory may have changed by then.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
 
 from trtspec.base.roles import Role
+from trtspec.checkpoint.cast import DTYPES
 from trtspec.checkpoint.convert import checkpoint_size
+from trtspec.checkpoint.mapping import Mapping as RankMapping
+from trtspec.checkpoint.mapping import misfit
 from trtspec.forecast.outlook import best, break_even
 from trtspec.forecast.rules import Expected, MeasuredRun, PairFacts, RuleAdvice, advise
-from trtspec.pipeline.plan.alternatives import Alternative, alternatives
-from trtspec.pipeline.plan.embedded import Embedded, embedded
-from trtspec.pipeline.plan.memory import Budget, budget
+from trtspec.models.source import ITEM_SIZE
+from trtspec.pipeline.plan.memory import Budget, budget, budget_of
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
 from trtspec.pipeline.plan.speed import Speed, speed, unforeseeable
 from trtspec.recipe import gpus
+from trtspec.serving.executors.torch.budget import TEXTS, KvNeed, dependent_kv_bytes, kv_tokens
 from trtspec.serving.executors.torch.host import ProcessShare
+
+COUNTS = (2, 4, 8)
+LEAST_TOKENS = 1024
+"""A shorter sequence is no alternative."""
+
+_ROUND = 32  # tokens of a block of the KV cache
+_PRECISIONS = ((), ("weights",), ("weights", "kv_cache"))
+_SPREAD = ("hardware.count", "target.parallel.tensor")
+
+Engines = Mapping[Role, EnginePlan]
+Values = dict[str, str | int]
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A plan that fits."""
+
+    changes: Values
+    """The new values, by the keys of the recipe that are to be changed."""
+    count: int
+    """The number of GPUs."""
+    budget: Budget
+
+    @property
+    def has_room(self) -> bool:
+        """True if the KV caches hold the largest number of requests at full length."""
+        return self.budget.requests >= self.budget.max_batch_size
+
+
+def alternatives(resolved: Resolved) -> list[Alternative]:
+    """Returns what fits, best first.
+
+    Fewer GPUs come first, then plans with room for the whole batch, then fewer changes, then more requests.
+    It leaves out a plan if another one needs only a part of its changes or fewer GPUs, unless only the first
+    has room for the batch.
+    """
+    gpu = gpus.GPUS.get(resolved.loaded.recipe.hardware.gpu)
+    if resolved.target.runner.is_embedded or gpu is None:
+        return []
+    found = sorted(_fitting(resolved, gpu), key=_rank)
+    return [one for one in found if not any(_is_spared(one, other) for other in found)]
+
+
+def _rank(one: Alternative) -> tuple[int, bool, int, int]:
+    return one.count, not one.has_room, len(one.changes), -one.budget.requests
+
+
+def _is_spared(one: Alternative, other: Alternative) -> bool:
+    if other.has_room < one.has_room:
+        return False
+    elsewhere = {key: value for key, value in one.changes.items() if key not in _SPREAD}
+    theirs = {key: value for key, value in other.changes.items() if key not in _SPREAD}
+    fewer_gpus = other.count < one.count and theirs.items() <= elsewhere.items()
+    return fewer_gpus or other.changes.items() < one.changes.items()
+
+
+def _fitting(resolved: Resolved, gpu: gpus.GpuProduct) -> Iterator[Alternative]:
+    recipe = resolved.loaded.recipe
+    here, lacking = recipe.hardware.count, set[str]()
+    if recipe.drafts_inside:
+        lacking.update(recipe.speculation.method.lacking_inside)
+    for count, parts in product((here, *(more for more in COUNTS if more > here)), _PRECISIONS):
+        moved: Values = {"hardware.count": count} if count != here else {}
+        for spread, ranks in _spread(resolved.engines, count):
+            quantized = _quantized(spread, gpu, parts)
+            if quantized is None or quantized[1].keys() & lacking or (moved and not ranks):
+                continue
+            engines, precision = quantized
+            for shortened, length in _shorter(engines, gpu, count):
+                changes, budget = moved | ranks | precision | length, budget_of(gpu, shortened, count)
+                if changes and budget.problem is None:
+                    yield Alternative(changes, count, budget)
+
+
+def _quantized(
+    engines: Engines, gpu: gpus.GpuProduct, parts: tuple[str, ...]
+) -> tuple[Engines, Values] | None:
+    """Returns the engines with these parts in FP8; None if that is impossible, or changes nothing."""
+    changed, keys = dict(engines), Values()
+    for role, engine in engines.items():
+        before, mapping = engine.checkpoint, engine.checkpoint.mapping
+        after = replace(
+            before,
+            fp8=before.fp8 or "weights" in parts,
+            fp8_kv_cache=before.fp8_kv_cache or "kv_cache" in parts,
+        )
+        if after.fp8 and not engine.runner.is_embedded:
+            can_be = gpu.fp8 and (before.fp8 or engine.runner.quantizes)
+            if not can_be or misfit(engine.model.source, mapping, fp8=True):
+                return None
+            changed[role] = replace(engine, checkpoint=after)
+            for part, was, now in (
+                ("weights", before.fp8, after.fp8),
+                ("kv_cache", before.fp8_kv_cache, after.fp8_kv_cache),
+            ):
+                if now and not was:
+                    keys[f"{role}.quantization.{part}"] = "fp8"
+    return (changed, keys) if bool(keys) == bool(parts) else None
+
+
+def _spread(engines: Engines, count: int) -> Iterator[tuple[Engines, Values]]:
+    """Yields the engines as they are, and with a target on all GPUs if it can be split so.
+
+    Another engine's server splits the draft as it splits the target.
+    """
+    yield engines, {}
+    target = engines[Role.TARGET]
+    mapping = RankMapping(count // target.checkpoint.mapping.pp_size, target.checkpoint.mapping.pp_size)
+    is_new = mapping.world_size == count and mapping != target.checkpoint.mapping
+    split = {Role.TARGET: target} if target.runner.builds_engines else engines
+    divides = all(engine.model.source.num_attention_heads % mapping.tp_size == 0 for engine in split.values())
+    if is_new and divides and not misfit(target.model.source, mapping, fp8=target.checkpoint.fp8):
+        spread = {role: _on_ranks(engine, mapping.tp_size) for role, engine in split.items()}
+        yield {**engines, **spread}, {"target.parallel.tensor": mapping.tp_size}
+
+
+def _on_ranks(engine: EnginePlan, tensor: int) -> EnginePlan:
+    before = engine.checkpoint
+    return replace(engine, checkpoint=replace(before, mapping=replace(before.mapping, tp_size=tensor)))
+
+
+def _shorter(engines: Engines, gpu: gpus.GpuProduct, count: int) -> Iterator[tuple[Engines, Values]]:
+    """Yields the engines as they are, and with the longest sequence that fits: one of it, or the whole
+    batch."""
+    yield engines, {}
+    options = engines[Role.TARGET].options
+    tokens = budget_of(gpu, engines, count).tokens
+    for requests in sorted({1, options.max_batch_size}):
+        length = (tokens // requests - options.max_draft_len) // _ROUND * _ROUND
+        if LEAST_TOKENS <= length < options.max_seq_len:
+            cut = {
+                role: replace(engine, options=replace(engine.options, max_seq_len=length))
+                for role, engine in engines.items()
+            }
+            yield cut, {"engine.max_seq_len": length}
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """The free memory of the machine, and the part that the engines of these roles take."""
+
+    roles: tuple[Role, ...]
+    free: int
+    """In bytes."""
+    weights: int
+    """In bytes. Weights that two engines have in common count once."""
+    shared: int
+    """The bytes of weights that two engines have in common, and hold once."""
+    kv_per_token: int
+    """The bytes of all KV caches for a token."""
+    tokens: int
+    """The number of tokens that each cache holds, of the `asked`."""
+    asked: int
+    """The number of tokens that requests can ask for."""
+    max_seq_len: int
+    threads: int
+    """The number of threads that a step runs on."""
+    because: str
+    """The reason for the number of `threads`."""
+
+    @property
+    def requests(self) -> int:
+        """The number of requests of full length that each cache holds."""
+        return self.tokens // self.max_seq_len
+
+    @property
+    def problem(self) -> str | None:
+        """The reason why the engines cannot work on this machine; None if they can."""
+        if self.tokens < self.max_seq_len:
+            return f"the KV cache holds {self.tokens} tokens, less than one sequence of {self.max_seq_len}"
+        return None
+
+
+def embedded(resolved: Resolved, host: ProcessShare) -> Embedded | None:
+    """Returns what the engines take of this host; None if it runs none of them.
+
+    If the target is in the same process, one of its threads drives the GPU.
+    """
+    by_role = {role: engine for role, engine in resolved.engines.items() if engine.runner.is_embedded}
+    if not by_role:
+        return None
+    serving = resolved.coordination
+    is_beside_gpu = resolved.release is not None and serving is not None and serving.layout == "in_process"
+    host, engines = replace(host, busy=int(is_beside_gpu)), by_role.values()
+    needs, shared = [_need(engine) for engine in engines], _shared(resolved)
+    weights = sum(_weights(engine) for engine in engines) - shared
+    threads, because = host.threads
+    return Embedded(
+        roles=tuple(by_role),
+        free=host.memory,
+        weights=weights,
+        shared=shared,
+        kv_per_token=sum(need.bytes_per_token for need in needs),
+        tokens=kv_tokens(host.memory - weights, "cpu", needs),
+        asked=max(need.texts * need.max_seq_len for need in needs),
+        max_seq_len=max(need.max_seq_len for need in needs),
+        threads=threads,
+        because=because,
+    )
+
+
+def _need(engine: EnginePlan) -> KvNeed:
+    """Returns the need of the whole model, since its ranks run on one device.
+
+    The torch backend keeps a float8 cache in the model's dtype.
+    """
+    source, options, head = engine.model.source, engine.options, engine.head
+    size = source.num_hidden_layers * 2 * source.num_key_value_heads * source.head_size * _item(engine)
+    if engine.is_dependent:
+        method = head.method if head else "layers"
+        size = dependent_kv_bytes(method, source.hidden_size, size, _item(engine))
+    return KvNeed(size, TEXTS * options.max_batch_size, options.max_seq_len)
+
+
+def _weights(engine: EnginePlan) -> int:
+    if engine.layers and engine.is_dependent:
+        return 0
+    return engine.model.source.parameters * _item(engine)
+
+
+def _shared(resolved: Resolved) -> int:
+    """Returns the bytes of weights that target and draft hold once, in one process and one dtype."""
+    serving, draft = resolved.coordination, resolved.engines.get(Role.DRAFT)
+    if draft is None or draft.is_dependent or serving is None or serving.layout != "in_process":
+        return 0
+    options = [engine.checkpoint for engine in resolved.engines.values()]
+    is_one_dtype = not any(each.fp8 for each in options) and len({each.dtype for each in options}) == 1
+    is_here = all(engine.runner.is_embedded for engine in resolved.engines.values())
+    return draft.model.num_common * _item(draft) if is_here and is_one_dtype else 0
+
+
+def _item(engine: EnginePlan) -> int:
+    return ITEM_SIZE[DTYPES[engine.checkpoint.dtype]]
+
 
 _USUAL = (0.6, 0.8)
 _LONGEST = 32

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from trtspec.pipeline.plan.resolved import Choice, Chooser, Coordination, EnginePlan, InsidePlan, Layout
 from trtspec.pipeline.repository.spec import AdmissionParameters
-from trtspec.recipe.serving import triton_name
+from trtspec.recipe.schema import triton_name
 from trtspec.serving.adaptive.policy import Policy
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting
 

@@ -1,17 +1,26 @@
-"""Reports the steps of a build: as JSON, as Markdown, and as JUnit XML.
+"""Records what a build does while it runs, and reports that however the build ends.
 
-GitHub shows the Markdown as the summary of a job. In the XML, which Jenkins, GitLab and many others show, a
-step is a test. Its elements and attributes are those of the schema of Jenkins' xUnit plugin (junit-10.xsd).
+A report is JSON, Markdown or JUnit XML. GitHub shows the Markdown as the summary of a job. In the XML,
+which Jenkins, GitLab and many others show, a step is a test. Its elements and attributes are those of the
+schema of Jenkins' xUnit plugin (junit-10.xsd).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import monotonic
 from typing import Any, Literal
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
+
+from trtspec.base.atomic import write_atomically
+from trtspec.base.explanation import explain
+from trtspec.pipeline.build.plan import BuildPlan
+from trtspec.pipeline.run.records import read_records
 
 SCHEMA = 1
 SUFFIXES = (".md", ".xml", ".json")
@@ -135,3 +144,81 @@ def to_junit(report: BuildReport) -> str:
 def _xml(text: str) -> str:
     """Returns the text with U+FFFD for what XML cannot hold, such as the escape of a colour."""
     return _NOT_XML.sub("\ufffd", text)
+
+
+_FORMATS = dict(zip(SUFFIXES, (to_markdown, to_junit, to_json), strict=True))
+
+
+class _Build:
+    """Collects what a report is made of, as it becomes known."""
+
+    def __init__(self, recipe: Path) -> None:
+        self._recipe, self._start = recipe, monotonic()
+        self._made: BuildPlan | None = None
+        self._before: set[str] = set()
+
+    def planned(self, made: BuildPlan) -> None:
+        self._made, self._before = made, made.pending()
+
+    def report(self, failure: BuildFailure | None) -> BuildReport:
+        seconds = round(monotonic() - self._start, 3)
+        made = self._made
+        if made is None:
+            return BuildReport(self._recipe.stem, str(self._recipe), None, {}, (), seconds, failure)
+        resolved, hardware = made.resolved, made.resolved.loaded.recipe.hardware
+        made_for: dict[str, str | int] = {"backend": resolved.backend}
+        if resolved.release:
+            made_for |= {"release": resolved.release.version}
+        if resolved.launch:
+            made_for |= {"release": resolved.launch.release}
+        made_for |= {"gpu": hardware.gpu, "count": hardware.count}
+        name, output = resolved.loaded.recipe.name, str(made.output)
+        steps = tuple(self._steps(made, failure))
+        return BuildReport(name, str(self._recipe), output, made_for, steps, seconds, failure)
+
+    def _steps(self, made: BuildPlan, failure: BuildFailure | None) -> Iterator[StepReport]:
+        records, after = read_records(made.output), made.pending()
+        for step in made.steps:
+            status: Status = "run" if step.name in self._before else "kept"
+            if step.name in after:
+                status = "failed" if failure and step.name == failure.step else "not run"
+            seconds = records[step.name].seconds if status == "run" else 0
+            yield StepReport(step.name, step.summary, status, seconds)
+
+
+@contextmanager
+def recorded(
+    recipe: Path, files: Sequence[Path], warn: Callable[[str], None]
+) -> Iterator[Callable[[BuildPlan], None]]:
+    """Yields a function to call with the plan; writes the report to the files at the end of the block.
+
+    A build that fails has a report too; if that cannot be written, `warn` is called and the build's own error
+    is raised. Raises OSError if the report of any other build cannot be written.
+    """
+    if not files:
+        yield lambda made: None
+        return
+    build = _Build(recipe)
+    try:
+        yield build.planned
+    except BaseException as error:
+        try:
+            _write(files, build.report(_failed(error)))
+        except OSError as trouble:
+            warn(f"no report: {trouble}")
+        raise
+    _write(files, build.report(None))
+
+
+def _failed(error: BaseException) -> BuildFailure:
+    if isinstance(error, KeyboardInterrupt):
+        return BuildFailure("interrupted")
+    known = explain(error)
+    if known is None:
+        return BuildFailure(f"a defect of trtspec: {type(error).__name__}: {error}")
+    return BuildFailure(known.summary, known.repair, getattr(error, "step", None), known.lines)
+
+
+def _write(files: Sequence[Path], report: BuildReport) -> None:
+    for file in files:
+        write_atomically(file, _FORMATS[file.suffix](report))

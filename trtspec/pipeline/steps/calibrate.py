@@ -17,10 +17,16 @@ from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.layers.chosen import with_layers
 from trtspec.models.download import check_weights
 from trtspec.models.source import Source
-from trtspec.pipeline.plan.facts import PlanFacts, portable_name
+from trtspec.pipeline.plan.facts import (
+    PlanFacts,
+    digest_of_files,
+    is_safetensors,
+    is_weight_or_tokenizer,
+    portable_name,
+)
 from trtspec.pipeline.plan.obstacles import calibrate_obstacle
 from trtspec.pipeline.plan.resolved import CalibrationPlan, Resolved
-from trtspec.pipeline.run.step import Step, digest_of_files, is_safetensors, is_weight_or_tokenizer, name_of
+from trtspec.pipeline.run.step import Step, name_of
 from trtspec.pipeline.steps import choose_layers
 
 KIND = "calibrate"

@@ -7,9 +7,9 @@ from pathlib import Path
 from trtspec.base.findings import Finding
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
-from trtspec.pipeline.plan.facts import PlanFacts
+from trtspec.pipeline.plan.facts import PlanFacts, digest_of_files, is_config
 from trtspec.pipeline.plan.resolved import Resolved
-from trtspec.pipeline.run.step import Step, digest_of_files, is_config
+from trtspec.pipeline.run.step import Step
 
 KIND, HEAD_KIND, MODEL_KIND = "check pair", "check head", "check model"
 KINDS = (KIND, HEAD_KIND, MODEL_KIND)

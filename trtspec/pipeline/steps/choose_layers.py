@@ -13,10 +13,10 @@ from trtspec.checkpoint.layers.choose import FORMAT, SearchOptions, choose_layer
 from trtspec.checkpoint.layers.chosen import FILE, write_layers
 from trtspec.models.download import check_weights
 from trtspec.models.source import Source, read_source
-from trtspec.pipeline.plan.facts import PlanFacts, portable_name
+from trtspec.pipeline.plan.facts import PlanFacts, digest_of_files, is_weight_or_tokenizer, portable_name
 from trtspec.pipeline.plan.obstacles import search_obstacle
 from trtspec.pipeline.plan.resolved import EnginePlan, LayersPlan, Resolved
-from trtspec.pipeline.run.step import Step, digest_of_files, is_weight_or_tokenizer, name_of
+from trtspec.pipeline.run.step import Step, name_of
 
 KIND = "choose layers"
 

@@ -19,8 +19,9 @@ from trtspec.checkpoint.verify import FORMAT as VERIFY_FORMAT
 from trtspec.checkpoint.verify import verify
 from trtspec.models.download import check_weights
 from trtspec.models.source import Source
+from trtspec.pipeline.plan.facts import digest_of_files, is_weight
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
-from trtspec.pipeline.run.step import Step, digest_of_files, is_weight, name_of
+from trtspec.pipeline.run.step import Step, name_of
 from trtspec.pipeline.steps import choose_layers
 from trtspec.pipeline.steps.calibrate import scales, with_scales
 

@@ -11,9 +11,9 @@ from trtspec.base.roles import Role
 from trtspec.models.model_file import has_file
 from trtspec.models.source import Source, read_json
 from trtspec.models.tokenizer import copy_tokenizer
-from trtspec.pipeline.plan.facts import ModelFacts
+from trtspec.pipeline.plan.facts import ModelFacts, digest_of_files, is_tokenizer
 from trtspec.pipeline.plan.resolved import Resolved
-from trtspec.pipeline.run.step import Step, digest_of_files, is_tokenizer
+from trtspec.pipeline.run.step import Step
 
 KIND = "copy tokenizer"
 OUTPUT, DRAFT_OUTPUT = "tokenizer", "draft/tokenizer"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
-from trtspec.checkpoint.layers.chosen import with_layers
-from trtspec.checkpoint.layers.folder import write_model
+from trtspec.checkpoint.layers.chosen import with_layers, write_model
 from trtspec.models.download import check_weights
+from trtspec.pipeline.plan.facts import digest_of_files, is_weight_or_tokenizer
 from trtspec.pipeline.plan.resolved import Resolved
-from trtspec.pipeline.run.step import Step, digest_of_files, is_weight_or_tokenizer
+from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import choose_layers
 
 KIND = "write layers"

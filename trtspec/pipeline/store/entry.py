@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, StringConstraints, TypeAdapter, ValidationError
 
-from trtspec.pipeline.engine.loading import Runtime, base_version, fits_sm, fits_tensorrt
+from trtspec.pipeline.engine.directory import Runtime, base_version, fits_sm, fits_tensorrt
 from trtspec.recipe.gpus import GPUS
 from trtspec.recipe.releases import Release
 

@@ -9,7 +9,7 @@ from trtspec.base.atomic import write_atomically
 from trtspec.base.digest import digest_of
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
-from trtspec.checkpoint.layers.folder import write_model
+from trtspec.checkpoint.layers.chosen import write_model
 from trtspec.methods.any_method import WITHOUT_MODEL
 from trtspec.models.download import fetch
 from trtspec.models.layers import of_layers

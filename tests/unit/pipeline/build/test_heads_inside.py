@@ -29,7 +29,7 @@ from trtspec.base.errors import ModelError, RecipeError, UnavailableError
 from trtspec.cli.app import app
 from trtspec.deployment.build import DeployedBuild
 from trtspec.pipeline.build.plan import make_plan
-from trtspec.pipeline.engine.loading import Runtime
+from trtspec.pipeline.engine.directory import Runtime
 from trtspec.pipeline.inspection.folder import inspect
 from trtspec.pipeline.plan.memory import engine_memory
 from trtspec.pipeline.plan.resolved import Resolved

@@ -14,7 +14,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from tests.command_line import trtspec
 from tests.fakes.broken_recipes import ALONE, add, edit
 from trtspec.deployment.build import find_build
-from trtspec.pipeline.engine.loading import Runtime
+from trtspec.pipeline.engine.directory import Runtime
 from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.errors import RequestError
 from trtspec.serving.triton.engines import EnginePair, load

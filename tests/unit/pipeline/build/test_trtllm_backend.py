@@ -18,8 +18,8 @@ from tests.processes import naming
 from trtspec.base.errors import StepError
 from trtspec.base.progress import no_progress
 from trtspec.pipeline.build.plan import make_plan
-from trtspec.pipeline.repository.guided_vocabulary import vocabulary_path
 from trtspec.pipeline.run.runner import run
+from trtspec.pipeline.steps.write_repository import vocabulary_path
 
 MANIFEST = "write manifest"
 TRTSPEC = Path(sys.executable).with_name("trtspec")

@@ -8,9 +8,15 @@ import pytest
 
 from trtspec.base.errors import EngineError
 from trtspec.base.roles import Role
-from trtspec.pipeline.engine.directory import write_config
+from trtspec.pipeline.engine.directory import (
+    BuiltWith,
+    PlacedEngine,
+    Runtime,
+    built_with,
+    check_loading,
+    write_config,
+)
 from trtspec.pipeline.engine.engine_options import BuildOptions
-from trtspec.pipeline.engine.loading import BuiltWith, PlacedEngine, Runtime, built_with, check_loading
 from trtspec.pipeline.engine.manifest import Manifest
 from trtspec.pipeline.engine.torch_builder import build_config
 

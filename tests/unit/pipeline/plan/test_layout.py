@@ -14,9 +14,9 @@ from tests.fakes.gpu_machine import H200, GpuMachine
 from trtspec.base.progress import no_progress
 from trtspec.base.roles import Role
 from trtspec.pipeline.build.plan import make_plan
-from trtspec.pipeline.plan.layout import repository_spec
 from trtspec.pipeline.repository.spec import RepositorySpec
 from trtspec.pipeline.run.runner import run
+from trtspec.pipeline.steps.write_repository import repository_spec
 
 ON_GPUS = {"engine: {backend: torch}": "engine: {}", "float32": "float16"}
 

@@ -8,10 +8,10 @@ import pytest
 
 from tests.fakes.suffix import SUFFIX
 from trtspec.pipeline.build.plan import make_plan
-from trtspec.pipeline.plan.layout import repository_spec
 from trtspec.pipeline.plan.resolved import Choice, Coordination, Resolved
 from trtspec.pipeline.repository.spec import AdmissionParameters
 from trtspec.pipeline.repository.writer import config_text
+from trtspec.pipeline.steps.write_repository import repository_spec
 from trtspec.serving.drafters.source import Drafting
 
 SECOND = 10**6

@@ -10,10 +10,9 @@ import xgrammar
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from trtspec.pipeline.repository.engine_config import engine_config_text
-from trtspec.pipeline.repository.guided_vocabulary import vocabulary_path, write_vocabularies
 from trtspec.pipeline.repository.spec import EngineModel, RepositorySpec
-from trtspec.pipeline.repository.writer import config_text, write_repository
+from trtspec.pipeline.repository.writer import config_text, engine_config_text, write_repository
+from trtspec.pipeline.steps.write_repository import vocabulary_path, write_vocabularies
 from trtspec.serving.tokenizer import Tokenizer
 
 TINY = Path(__file__).parents[4] / "recipes" / "tiny" / "target"

@@ -16,9 +16,9 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from trtspec.base.roles import Role
 from trtspec.pipeline.build.plan import make_plan
-from trtspec.pipeline.plan.layout import repository_spec
 from trtspec.pipeline.repository.spec import AdmissionParameters, RepositorySpec, TensorRtLlm, place
 from trtspec.pipeline.repository.writer import config_text, write_repository
+from trtspec.pipeline.steps.write_repository import repository_spec
 from trtspec.serving.triton.parameters import Parameters
 
 ROOT = Path(__file__).parents[4]

@@ -15,7 +15,7 @@ from trtspec.recipe.edit import edit
 from trtspec.recipe.loader import load, loads
 from trtspec.recipe.migration.moving import MovedRecipe, move
 from trtspec.recipe.places import places
-from trtspec.recipe.serving import Serving
+from trtspec.recipe.schema import Serving
 
 RECIPES = Path(__file__).parents[4] / "recipes"
 FULL = """\

@@ -1,6 +1,6 @@
 """Writes the folder of a trained head: Speculators' format for EAGLE-3, its own repository's for Medusa.
 
-Speculators 0.9 and vLLM 0.32 read the first (`trtspec.models.heads.speculators`), TensorRT-LLM and vLLM 0.32
+Speculators 0.9 and vLLM 0.32 read the first (`trtspec.models.heads.reading`), TensorRT-LLM and vLLM 0.32
 the second.
 """
 
