@@ -19,12 +19,12 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trtspec.backends.recipes import load as load_recipe
     from trtspec.client.client import Client
     from trtspec.deployment.deploy import deploy
     from trtspec.pipeline.build.build import build
     from trtspec.pipeline.build.plan import make_plan as plan
     from trtspec.pipeline.store.store import Store
-    from trtspec.recipe.loader import load as load_recipe
 
     __version__: str
 
@@ -35,7 +35,7 @@ _PLACES = {
     "Store": "pipeline.store.store:Store",
     "build": "pipeline.build.build:build",
     "deploy": "deployment.deploy:deploy",
-    "load_recipe": "recipe.loader:load",
+    "load_recipe": "backends.recipes:load",
     "plan": "pipeline.build.plan:make_plan",
 }
 """The module and the name, within `trtspec`, of each name of the API."""

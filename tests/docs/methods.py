@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from trtspec.backends.table import NAMES, backends
+from trtspec.backends.table import backends
 from trtspec.methods.table import METHODS
+from trtspec.recipe.backends import NAMES
 
 ABOUT = """\
 # Methods and engines

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.docs import commands, methods, recipe_keys
+from trtspec.backends.table import all_releases
 from trtspec.recipe.schema import json_schema
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
@@ -13,7 +14,7 @@ NOTE = "<!-- Written by `make docs-reference`. Edit the program's own texts, not
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands.page,
     "methods.md": methods.page,
-    "recipe.md": lambda: recipe_keys.page(json_schema()),
+    "recipe.md": lambda: recipe_keys.page(json_schema(all_releases())),
 }
 """Each page by the name of its file."""
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.trtllm_build import parser
+from trtspec.backends.recipes import load
 from trtspec.backends.tensorrt_llm.engine_step import build_argv
 from trtspec.base.roles import Role
 from trtspec.models.source import Scheme, read_source
 from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
 from trtspec.pipeline.plan.resolved import resolve
-from trtspec.recipe.loader import load
 from trtspec.recipe.releases import RELEASES
 
 FP8 = "quantization: {weights: fp8, kv_cache: fp8}"

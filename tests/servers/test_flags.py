@@ -10,11 +10,11 @@ import pytest
 
 from tests.servers.judges import PYTHON, read_by
 from tests.servers.write_switches import own_parser, path_of, rewritten
+from trtspec.backends.importing import recipe_of
+from trtspec.backends.recipes import loads
 from trtspec.backends.sglang import flags as sglang
 from trtspec.backends.vllm import flags as vllm
 from trtspec.pipeline.machine.installed import flags_of
-from trtspec.recipe.loader import loads
-from trtspec.recipe.migration.importing import recipe_of
 from trtspec.recipe.migration.reading import FlagTable
 from trtspec.recipe.schema import Recipe
 

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 import trtspec
-from trtspec.backends.table import NAMES
+from trtspec.recipe.backends import NAMES
 
 HOUSE = Path(trtspec.__path__[0])
 CORE = (
     {"base", "serving"},
-    {"backends"},
     {"methods"},
     {"recipe", "forecast"},
     {"models"},
     {"checkpoint"},
+    {"backends"},
     {"pipeline"},
     {"gateway"},
     {"client"},

@@ -5,12 +5,12 @@ A folder has a module `backend` with a constant `BACKEND`. Nothing else imports 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 
 from trtspec.backends.backend import Backend
-
-NAMES: tuple[str, ...] = ("tensorrt_llm", "torch", "vllm", "sglang", "tensorrt_llm_pytorch")
+from trtspec.recipe.backends import NAMES
 
 
 @cache
@@ -25,3 +25,9 @@ def backend_named(name: str) -> Backend:
 def backends() -> tuple[Backend, ...]:
     """Returns all backends in the order of the table."""
     return tuple(map(backend_named, NAMES))
+
+
+def all_releases() -> Iterator[str]:
+    """Yields the releases of all backends that a recipe may name."""
+    for backend in backends():
+        yield from backend.versions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trtspec.backends.recipes import runner_of
 from trtspec.base.errors import TrtspecError
 from trtspec.base.findings import Severity, as_json, errors
 from trtspec.base.roles import Role
@@ -39,7 +40,7 @@ def check(recipe: RecipeArgument, json: JsonOption = False) -> None:
         out.json(_as_json(report))
     else:
         _print(report)
-    refuse(str(recipe), report.findings, report.loaded.recipe.backend)
+    refuse(str(recipe), report.findings, can_translate=runner_of(report.loaded.recipe).translates)
 
 
 def _print(report: PairReport) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trtspec.backends.recipes import load
 from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.findings import Finding, Severity, as_json, errors, ok
 from trtspec.cli.terminal.options import JsonOption
@@ -19,7 +20,6 @@ from trtspec.pipeline.machine.doctor import examine
 from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.machine.survey import look
 from trtspec.pipeline.plan.resolved import asked_backend, build_folder
-from trtspec.recipe.loader import load
 
 if TYPE_CHECKING:
     from trtspec.pipeline.machine.survey import Machine

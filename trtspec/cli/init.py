@@ -94,7 +94,7 @@ def _read(command: str, path: Path, asked: Mapping[str, str | None], *, allow_lo
 
     Raises TrtspecError for one that has less speculation than the command, unless that is allowed.
     """
-    from trtspec.recipe.migration.importing import recipe_of
+    from trtspec.backends.importing import recipe_of
 
     text = sys.stdin.read() if command == "-" else command
     if command != "-" and os.path.exists(command):  # Path.exists raises an error for a long command.

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trtspec.backends.moving import move
+from trtspec.backends.recipes import load
 from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import TrtspecError
 from trtspec.cli.terminal.options import AnyBackend, ForceOption, JsonOption, RecipeArgument
 from trtspec.cli.terminal.output import out
 from trtspec.recipe.edit import flow
-from trtspec.recipe.loader import load
-from trtspec.recipe.migration.moving import move
 
 if TYPE_CHECKING:
-    from trtspec.recipe.migration.moving import MovedRecipe
+    from trtspec.backends.moving import MovedRecipe
 
 EXAMPLES = (
     "trtspec migrate recipe.yaml --to vllm",

@@ -9,6 +9,7 @@ from pathlib import Path
 from trtspec.backends.backend import PYTHON
 from trtspec.backends.launch import FILE, ServerLaunch
 from trtspec.backends.launch import read as read_launch
+from trtspec.backends.recipes import load, ranks_of, runner_of
 from trtspec.base.errors import UnavailableError
 from trtspec.base.roles import Role
 from trtspec.deployment.patience import Patience, with_build, with_models
@@ -19,7 +20,7 @@ from trtspec.pipeline.engine.manifest import Manifest, check_unchanged, read_man
 from trtspec.pipeline.machine.devices import find_gpus, settings_obstacle
 from trtspec.pipeline.plan.resolved import build_folder
 from trtspec.pipeline.repository.spec import place
-from trtspec.recipe.loader import LoadedRecipe, load, parse
+from trtspec.recipe.loader import LoadedRecipe, parse
 from trtspec.recipe.schema import Recipe
 
 
@@ -96,7 +97,7 @@ class DeployedBuild:
         """The image that can serve it: that of its engines' release, the one with vLLM's backend, or the
         vendor's."""
         launch = None if self.is_for_triton else self.find_launch()
-        return launch.image if launch else self.recipe.runner.image(self.recipe)
+        return launch.image if launch else runner_of(self.recipe).image(self.recipe)
 
     @property
     def patience(self) -> Patience:
@@ -114,7 +115,7 @@ class DeployedBuild:
     def shares_a_server(self) -> bool:
         """True if NVIDIA's C++ backend loads the engines."""
         has_engine_models = (self.folder / "model_repository/tensorrt_llm").is_dir()
-        return has_engine_models and self.recipe.runner.triton_backend != PYTHON
+        return has_engine_models and runner_of(self.recipe).triton_backend != PYTHON
 
     @property
     def backend(self) -> str | None:
@@ -132,7 +133,7 @@ class DeployedBuild:
         """Raises at once the errors that loading would raise after minutes: EngineError, ModelError for the
         tokenizer, or UnavailableError for the settings of a GPU."""
         recipe, folder, roles = self.recipe, self.folder.resolve(), self._roles
-        gpus = place(recipe.ranks, recipe.hardware.count, recipe.draft_gpus)
+        gpus = place(ranks_of(recipe), recipe.hardware.count, recipe.draft_gpus)
         check_unchanged(folder)
         tokenizers = {Role.TARGET: folder / "tokenizer", Role.DRAFT: folder / "draft/tokenizer"}
         own = Role.DRAFT if recipe.speculation.method.translates else Role.TARGET

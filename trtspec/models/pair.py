@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trtspec.backends.table import backend_named
 from trtspec.base.errors import PairError
 from trtspec.base.findings import Finding, Severity, errors, note
 from trtspec.methods.method import HETEROGENEOUS
@@ -76,10 +75,13 @@ def compare(
     return sorted(findings, key=lambda finding: finding.severity is not Severity.ERROR)
 
 
-def refuse(subject: str, findings: list[Finding], backend: str) -> None:
-    """Raises PairError with the errors among the findings, if any; `backend` is the recipe's."""
+def refuse(subject: str, findings: list[Finding], *, can_translate: bool) -> None:
+    """Raises PairError with the errors among the findings, if any.
+
+    `can_translate` says whether the backend runs a draft with another vocabulary.
+    """
     if refused := errors(findings):
-        usual = f"{_SAME_FAMILY}, or {_TRANSLATED}" if backend_named(backend).translates else _SAME_FAMILY
+        usual = f"{_SAME_FAMILY}, or {_TRANSLATED}" if can_translate else _SAME_FAMILY
         raise PairError(subject, [replace(found, repair=found.repair or usual) for found in refused])
 
 

@@ -13,27 +13,15 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from trtspec.backends import table
-from trtspec.backends.backend import Backend
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.recipe import gpus, kubernetes, slurm
 from trtspec.recipe.layers import AUTO, LayerSearch
-from trtspec.recipe.schema import NOT_OF_HEADS, OF_TARGET, SERVED_NAME, Draft, Recipe, RecipeModel
+from trtspec.recipe.schema import OF_TARGET, SERVED_NAME, Recipe, RecipeModel
 from trtspec.recipe.yaml_reader import MAX_BYTES, Unreadable, read
 
 _TOKENS_PER_BLOCK = 32
-
-
-def contradictions(recipe: Recipe) -> Iterator[Finding]:
-    """Finds keys of the recipe that contradict each other; each subject is the dotted key to change."""
-    backend = recipe.runner
-    yield from _backend(backend, recipe)
-    yield from contradictions_of_any_backend(recipe)
-    yield from backend.contradictions(recipe)
-    for role, runner in recipe.runners.items():
-        yield from _precision(role, runner, recipe)
 
 
 def lacking(recipe: Recipe, reasons: Mapping[str, str]) -> Iterator[Finding]:
@@ -45,34 +33,18 @@ def lacking(recipe: Recipe, reasons: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding(key, f"{recipe.backend} has no such thing: {reason}", "remove this line")
 
 
-def contradictions_of_any_backend(recipe: Recipe) -> Iterator[Finding]:
-    """Finds what no backend takes."""
+def contradictions(recipe: Recipe) -> Iterator[Finding]:
+    """Finds keys of the recipe that contradict each other, whatever the backend.
+
+    Each subject is the dotted key to change.
+    """
     yield from _draft(recipe)
     yield from _layers(recipe)
-    yield from _head(recipe)
     yield from _draft_length(recipe)
     yield from _lengths(recipe)
     yield from _kubernetes(recipe)
     for role, model in recipe.models.items():
         yield from _parallel(role, model, recipe)
-
-
-def _backend(backend: Backend, recipe: Recipe) -> Iterator[Finding]:
-    """Finds a method that the backend or its release does not run, an unknown release, and a missing GPU."""
-    version, method = recipe.engine.release, recipe.speculation.method.kind
-    flaw = backend.release_flaw(version) if version else None
-    if flaw:
-        yield Finding("engine.release", *flaw)
-    found = backend.refusal(method, version)
-    if found and not found.releases:
-        problem = f"{backend.name} does not run {method}: {found.reason}"
-        yield Finding("speculation.method", problem, "write another method, or another engine.backend")
-    elif found and not flaw:
-        problem = f"{backend.name} {version or backend.versions[0]} does not run {method}: {found.reason}"
-        yield Finding("engine.release", problem, f"write release: {found.releases[0]}, or another method")
-    if recipe.hardware.gpu == gpus.NONE and backend.needs_gpu:
-        problem = f"gpu is none, but {backend.needs_gpu}"
-        yield Finding("engine.backend", problem, "write backend: torch, or name a GPU in hardware.gpu")
 
 
 def _draft_length(recipe: Recipe) -> Iterator[Finding]:
@@ -116,18 +88,6 @@ def _layers(recipe: Recipe) -> Iterator[Finding]:
         yield Finding("draft.layer_search", problem, "remove this section, or write layers_of_target: auto")
 
 
-def _head(recipe: Recipe) -> Iterator[Finding]:
-    """Finds what a head cannot have of its own, since it runs in its target's engine."""
-    draft, method = recipe.draft, recipe.speculation.method
-    if draft is None or not method.is_head or not recipe.runner.builds_engines:
-        return
-    usual = Draft(model=draft.model)
-    for key in NOT_OF_HEADS:
-        if getattr(draft, key) != getattr(usual, key):
-            problem = f"a head runs in its target's engine, as the target does: method is {method.kind}"
-            yield Finding(f"draft.{key}", problem, "remove this line")
-
-
 def _lengths(recipe: Recipe) -> Iterator[Finding]:
     engine, longest_draft = recipe.engine, recipe.speculation.max_draft_len
     prompt, text, step = engine.max_input_len, engine.max_seq_len, engine.max_num_tokens
@@ -166,11 +126,6 @@ def _kubernetes(recipe: Recipe) -> Iterator[Finding]:
         if recipe.kubernetes.form == "kserve":
             problem = "KServe cannot make groups of pods for your own runtime"
             yield Finding("kubernetes.form", problem, "write form: deployment, or remove kubernetes.hosts")
-    if recipe.kubernetes.secrets.hub and recipe.runner.builds_engines:
-        problem = "pods pull engines from the store, and nothing from the Hub"
-        yield Finding(
-            "kubernetes.secrets.hub", problem, "remove this line; jobs have kubernetes.build.secret"
-        )
     yield from _scaling(recipe)
 
 
@@ -194,30 +149,6 @@ def _parallel(role: Role, model: RecipeModel, recipe: Recipe) -> Iterator[Findin
     if hardware.gpu != gpus.NONE and ranks > hardware.count:
         problem = f"tensor x pipeline is {ranks} ranks, one GPU each, but hardware.count is {hardware.count}"
         yield Finding(f"{role}.parallel", problem, f"write hardware: {{count: {ranks}}}, or fewer ranks")
-
-
-def _precision(role: Role, backend: Backend, recipe: Recipe) -> Iterator[Finding]:
-    model = recipe.models[role]
-    quantization = model.quantization
-    if backend.builds_engines and quantization.kv_cache == "fp8" and quantization.weights != "fp8":
-        # The builder would switch paged context FMHA off, without which a target verifies nothing.
-        problem = "an fp8 KV cache needs fp8 weights"
-        yield Finding(f"{role}.quantization.kv_cache", problem, "write weights: fp8 too, or kv_cache: none")
-    if quantization.calibration and quantization.weights != "fp8":
-        yield Finding(
-            f"{role}.quantization.calibration",
-            "there is nothing to calibrate without fp8 weights",
-            "write weights: fp8",
-        )
-    if backend.float32_flaw and model.dtype == "float32":
-        repair = "write float16, bfloat16 or auto, or backend: torch"
-        yield Finding(f"{role}.dtype", backend.float32_flaw, repair)
-    gpu = gpus.GPUS.get(recipe.hardware.gpu)
-    if not backend.emulates_fp8 and gpu and quantization.weights == "fp8" and not gpu.fp8:
-        problem = f"{gpu.label} (SM {gpu.sm}) has no FP8; it came with SM 89"
-        yield Finding(
-            f"{role}.quantization.weights", problem, f"write weights: {gpus.NONE}, or name another GPU"
-        )
 
 
 _LOWER = "lower-case letters, digits and, between these, dashes"
@@ -438,7 +369,7 @@ class LoadedRecipe:
 
     def problem(self, key: str, problem: str, repair: str | None = None) -> Finding:
         """A finding at a dotted key, with the line of the key or of the section that should have it."""
-        return _with_line(Finding(key, problem, repair), self.lines)
+        return with_line(Finding(key, problem, repair), self.lines)
 
     @property
     def locations(self) -> dict[Role, Path | str]:
@@ -458,21 +389,6 @@ def model_location(value: str, folder: Path) -> Path | str:
     return value
 
 
-def load(path: str | Path, backend: str | None = None) -> LoadedRecipe:
-    """Reads and validates a recipe; raises RecipeError with every problem found. It is `trtspec.load_recipe`.
-
-    `backend` is the one that a flag or the environment names instead of the recipe's own; then its rules
-    apply.
-    """
-    parsed = parse(Path(path))
-    return _judged(parsed, backend)
-
-
-def loads(data: bytes, path: Path) -> LoadedRecipe:
-    """Validates what a recipe at `path` would say; raises RecipeError with every problem found."""
-    return _judged(_parsed(data, path), None)
-
-
 def parse(path: Path) -> LoadedRecipe:
     """Reads a recipe by the schema alone, without the rules between its keys; raises RecipeError."""
     try:
@@ -483,10 +399,11 @@ def parse(path: Path) -> LoadedRecipe:
         raise RecipeError(path, [problem]) from None
     except OSError as error:
         raise RecipeError(path, [Finding("", f"cannot be read: {error.strerror}")]) from None
-    return _parsed(data, path)
+    return parsed(data, path)
 
 
-def _parsed(data: bytes, path: Path) -> LoadedRecipe:
+def parsed(data: bytes, path: Path) -> LoadedRecipe:
+    """Reads what a recipe at `path` would say, as `parse` does."""
     try:
         document = read(data)
     except Unreadable as error:
@@ -498,38 +415,14 @@ def _parsed(data: bytes, path: Path) -> LoadedRecipe:
         # A value that the reader refused is None here; pydantic would complain about it a second time.
         told = {finding.subject for finding in findings}
         problems = (found for found in problems_of(error, document.written) if found.subject not in told)
-        findings += [_with_line(found, document.lines) for found in problems]
+        findings += [with_line(found, document.lines) for found in problems]
     if recipe is None or findings:
         raise RecipeError(path, findings)
     return LoadedRecipe(recipe, path, document.lines, recipe.digest)
 
 
-def _judged(parsed: LoadedRecipe, backend: str | None) -> LoadedRecipe:
-    if backend is not None and backend not in table.NAMES:
-        problem = parsed.problem(
-            "engine.backend", f"found {backend!r:.80}", f"use {' or '.join(table.NAMES)}"
-        )
-        raise RecipeError(parsed.path, [problem])
-    loaded = parsed
-    if backend and backend != parsed.recipe.backend:
-        loaded = replace(parsed, recipe=parsed.recipe.on(backend), asked=backend)
-    if findings := [*_contradictions(loaded), *_locations(loaded)]:
-        raise RecipeError(loaded.path, [_with_line(found, loaded.lines) for found in findings])
-    return loaded
-
-
-def _contradictions(loaded: LoadedRecipe) -> Iterator[Finding]:
-    if loaded.asked is None:
-        yield from contradictions(loaded.recipe)
-        return
-    move = f"trtspec migrate {loaded.path} --to {loaded.asked} writes a recipe for it"
-    repairs = {"engine.backend": "name a GPU in hardware.gpu, or another backend"}
-    find = contradictions_of_any_backend if loaded.recipe.runner.takes_any_recipe else contradictions
-    for found in find(loaded.recipe):
-        yield replace(found, repair=repairs.get(found.subject, move))
-
-
-def _locations(loaded: LoadedRecipe) -> Iterator[Finding]:
+def misplaced(loaded: LoadedRecipe) -> Iterator[Finding]:
+    """Finds models that are neither a folder nor on the Hub, and revisions of folders."""
     for role, location in loaded.locations.items():
         if isinstance(location, str) and not _HUB_ID.match(location):
             problem = f"found {location!r:.80}, which is neither a folder nor a Hub id"
@@ -539,7 +432,7 @@ def _locations(loaded: LoadedRecipe) -> Iterator[Finding]:
             yield Finding(f"{role}.revision", problem, "remove this line")
 
 
-def _with_line(found: Finding, lines: Mapping[str, int]) -> Finding:
+def with_line(found: Finding, lines: Mapping[str, int]) -> Finding:
     """Returns a finding with the line of its key, or of the nearest section around it that the file has."""
     key = found.subject
     while key and key not in lines:

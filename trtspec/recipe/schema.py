@@ -12,8 +12,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from trtspec.backends import table
-from trtspec.backends.backend import Backend
 from trtspec.base.digest import digest_of
 from trtspec.base.roles import Role
 from trtspec.base.section import Section
@@ -28,7 +26,6 @@ from trtspec.recipe.section import (
     GpuName,
     Positive,
     ReasoningParser,
-    ReleaseName,
     Share,
     Text,
     TextSelection,
@@ -266,7 +263,7 @@ class Engine(Section):
         description="What builds and runs the engines; torch if left out on a machine without a GPU. vllm, "
         "sglang and tensorrt_llm_pytorch (trtllm-serve) are servers that load the models themselves.",
     )
-    release: ReleaseName | None = Field(
+    release: Text | None = Field(
         default=None,
         description="Release of TensorRT-LLM that builds and serves, or of the server that backend names; "
         "if left out, the newest that trtspec knows.",
@@ -366,30 +363,9 @@ class Recipe(Section):
         return value
 
     @property
-    def ranks(self) -> dict[Role, int]:
-        """The number of ranks of each engine, each on a GPU of its own.
-
-        Another engine's server loads the draft on as many tensor ranks as the target.
-        """
-        ranks = {role: model.parallel.ranks for role, model in self.engines.items()}
-        if Role.DRAFT in ranks and not self.runner.builds_engines:
-            ranks[Role.DRAFT] = self.target.parallel.tensor
-        return ranks
-
-    @property
     def models(self) -> dict[Role, RecipeModel]:
         """The models, the target first."""
         return {Role.TARGET: self.target, **({Role.DRAFT: self.draft} if self.draft else {})}
-
-    @property
-    def engines(self) -> dict[Role, RecipeModel]:
-        """The models that have an engine, the target first; one with the draft inside has that of both."""
-        return {Role.TARGET: self.target} if self.drafts_inside else self.models
-
-    @property
-    def drafts_inside(self) -> bool:
-        """True if the target's engine has the draft inside."""
-        return self.speculation.method.kind in self.runner.inside
 
     @property
     def draft_gpus(self) -> tuple[int, ...] | None:
@@ -445,16 +421,6 @@ class Recipe(Section):
         """`engine.backend`; if that is left out, `torch` for `gpu: none` and else `tensorrt_llm`."""
         return self.engine.backend or ("torch" if self.hardware.gpu == gpus.NONE else "tensorrt_llm")
 
-    @property
-    def runner(self) -> Backend:
-        """The backend, which answers what it is like."""
-        return table.backend_named(self.backend)
-
-    @property
-    def runners(self) -> dict[Role, Backend]:
-        """The backend of each engine."""
-        return {role: table.backend_named(self.backend_of(role)) for role in self.models}
-
     def on(self, backend: str) -> Recipe:
         """Returns this recipe for another backend."""
         return self.model_copy(update={"engine": self.engine.model_copy(update={"backend": backend})})
@@ -467,11 +433,14 @@ class Recipe(Section):
         return "torch" if role is Role.DRAFT and self.draft_gpus == () else of_target or self.backend
 
 
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a recipe, for editors and other tools."""
+def json_schema(releases: Iterable[str]) -> dict[str, Any]:
+    """Returns the JSON Schema of a recipe, for editors and other tools, with these `releases` of backends."""
+    schema = Recipe.model_json_schema()
+    release = schema["$defs"]["Engine"]["properties"]["release"]
+    release["anyOf"][0] = {"type": "string", "enum": list(dict.fromkeys(releases))}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **Recipe.model_json_schema(),
+        **schema,
         "title": "trtspec recipe",
         "if": _is_any_of(WITHOUT_MODEL),
         "then": {"properties": {"draft": {"type": "null"}}},

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
-from trtspec.backends import table
 from trtspec.base.section import Section
 from trtspec.recipe import gpus
+from trtspec.recipe.backends import NAMES
 
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Share = Annotated[int | float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -23,33 +21,17 @@ GpuName = Annotated[
 ReasoningParser = Literal["deepseek_r1", "qwen3", "granite", "openai_gptoss", "none"]
 
 
-@dataclass(frozen=True, slots=True)
-class NamesOf:
-    """The texts that a JSON Schema offers for a key, which are looked up when one is made."""
-
-    names: Callable[[], Iterable[str]]
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return {"type": "string", "enum": list(dict.fromkeys(self.names()))}
-
-
 def _backend(value: object) -> object:
     """Returns the name of a backend; raises pydantic's error of an enumeration for what is none."""
-    if value in table.NAMES:
+    if value in NAMES:
         return value
-    allowed = ", ".join(map(repr, table.NAMES))
+    allowed = ", ".join(map(repr, NAMES))
     raise PydanticCustomError("literal_error", "Input should be {expected}", {"expected": allowed})
 
 
-def _releases() -> Iterator[str]:
-    for backend in table.backends():
-        yield from backend.versions
-
-
-BackendName = Annotated[str, BeforeValidator(_backend), NamesOf(lambda: table.NAMES)]
-ReleaseName = Annotated[Text, NamesOf(_releases)]
+BackendName = Annotated[
+    str, BeforeValidator(_backend), WithJsonSchema({"type": "string", "enum": list(NAMES)})
+]
 
 
 class TextSelection(Section):

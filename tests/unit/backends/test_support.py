@@ -9,8 +9,9 @@ import pytest
 
 import trtspec.backends
 from tests.servers_of_others import SERVERS, server_named
-from trtspec.backends.table import NAMES, backend_named, backends
+from trtspec.backends.table import backend_named, backends
 from trtspec.methods.table import METHODS
+from trtspec.recipe.backends import NAMES
 
 
 def test_a_backend_is_its_folder() -> None:

@@ -9,9 +9,10 @@ import pytest
 from tokenizers import Tokenizer
 from typer.testing import CliRunner, Result
 
+from trtspec.backends.recipes import load
+from trtspec.backends.table import all_releases
 from trtspec.base.errors import ModelError, PairError, RecipeError, TrtspecError
 from trtspec.cli.app import app
-from trtspec.recipe.loader import load
 from trtspec.recipe.schema import json_schema
 
 PAIR = (
@@ -68,7 +69,7 @@ class TestInit:
 def test_schema_prints_json_alone() -> None:
     result = run("schema")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert json.loads(result.stdout) == json_schema()
+    assert json.loads(result.stdout) == json_schema(all_releases())
 
 
 class TestCheck:

@@ -11,8 +11,8 @@ import pytest
 
 from tests.command_line import trtspec
 from tests.fakes.hub import Hub
+from trtspec.backends.recipes import load, loads
 from trtspec.cli.terminal.model_recipe import ModelChoices, recipe_text
-from trtspec.recipe.loader import load, loads
 
 TINY = Path(__file__).parents[3] / "recipes" / "tiny"
 

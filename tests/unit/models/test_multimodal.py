@@ -24,6 +24,7 @@ from transformers import (
 
 import trtspec
 from tests.unit.checkpoint.logits import check_engine
+from trtspec.backends.recipes import load
 from trtspec.base.errors import ModelError
 from trtspec.checkpoint.blueprint import draw
 from trtspec.checkpoint.calibrate.model import read_model
@@ -34,7 +35,6 @@ from trtspec.pipeline.build.plan import PlanRequest
 from trtspec.pipeline.build.preflight import look_here
 from trtspec.pipeline.inspection.folder import inspect
 from trtspec.pipeline.machine.host import Host
-from trtspec.recipe.loader import load
 from trtspec.train.distill.model import write
 
 Save = Callable[..., Path]

@@ -55,7 +55,7 @@ class TestIds:
         differing = [i for i in range(300) if target.tokenizer.tokens.get(i) != draft.tokenizer.tokens.get(i)]
         assert f"{differing[0]} is {target.tokenizer.tokens[differing[0]]!r}" in first.problem
         with pytest.raises(PairError, match="token ids") as error:
-            refuse("recipe.yaml", findings, "torch")
+            refuse("recipe.yaml", findings, can_translate=True)
         assert error.value.subject == "recipe.yaml"
         assert "same tokenizer" in str(error.value.repair)
 
@@ -65,10 +65,10 @@ class TestIds:
         other = byte_level(text=["while True:\n    pass\n", "zzzz zzzz"], specials=("<s>", "</s>", "<pad>"))
         target, draft = sides(draft={"tokenizer": other, "eos_token_id": 2})
         with pytest.raises(PairError) as error:
-            refuse("recipe.yaml", compare(target, draft), "torch")
+            refuse("recipe.yaml", compare(target, draft), can_translate=True)
         assert "method: {kind: draft_model, use_heterogeneous_vocab: true}" in str(error.value.repair)
         with pytest.raises(PairError) as error:
-            refuse("recipe.yaml", compare(target, draft), "sglang")
+            refuse("recipe.yaml", compare(target, draft), can_translate=False)
         assert "use_heterogeneous_vocab" not in str(error.value.repair)
         findings = {finding.subject: finding for finding in compare(target, draft, translates=True)}
         assert refused([*findings.values()]) == []
@@ -196,7 +196,7 @@ class TestVocabulary:
         findings = compare(*sides(target={"vocab_size": 270}))
         assert "vocabulary" in refused(findings)
         with pytest.raises(PairError) as error:
-            refuse("recipe.yaml", findings, "torch")
+            refuse("recipe.yaml", findings, can_translate=True)
         assert error.value.repair == "use the tokenizer that belongs to the target"
 
 
@@ -251,7 +251,7 @@ class TestSizes:
         findings = compare(*sides(target={"hidden_size": 8}))
         assert refused(findings) == ["size"]
         with pytest.raises(PairError) as error:
-            refuse("recipe.yaml", findings, "torch")
+            refuse("recipe.yaml", findings, can_translate=True)
         assert error.value.repair == "swap target and draft"
 
     def test_a_draft_of_the_same_size_is_listed(self, sides: Callable[..., tuple[Member, Member]]) -> None:
@@ -300,7 +300,7 @@ def test_refuse_counts_what_else_is_wrong(sides: Callable[..., tuple[Member, Mem
     findings = compare(*sides(target={"hidden_size": 8}), max_seq_len=1000)
     assert [finding.severity.value for finding in findings] == ["error", "error", "note"]
     with pytest.raises(PairError, match=r"\(and 1 more\)"):
-        refuse("recipe.yaml", findings, "torch")
+        refuse("recipe.yaml", findings, can_translate=True)
 
 
 def test_an_unknown_family_is_a_model_error(model_folder: Callable[..., Path]) -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from trtspec.backends.recipes import contradictions
 from trtspec.recipe.build_options import option_problem
-from trtspec.recipe.loader import contradictions
 from trtspec.recipe.schema import Recipe
 
 

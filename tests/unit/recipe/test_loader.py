@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from trtspec.backends.recipes import load
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.methods.table import METHODS
-from trtspec.recipe.loader import load, model_location
+from trtspec.recipe.loader import model_location
 from trtspec.recipe.schema import Recipe
 from trtspec.recipe.shipped import STARTER
 

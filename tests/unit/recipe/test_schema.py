@@ -11,14 +11,14 @@ from check_jsonschema import main as check
 from click.testing import CliRunner
 from pydantic import ValidationError
 
-from trtspec.backends.table import backends
+from trtspec.backends.recipes import load
+from trtspec.backends.table import all_releases, backends
 from trtspec.base.errors import RecipeError
 from trtspec.recipe import gpus, releases
-from trtspec.recipe.loader import load
 from trtspec.recipe.schema import Recipe, json_schema
 from trtspec.recipe.shipped import STARTER
 
-SCHEMA = json_schema()
+SCHEMA = json_schema(all_releases())
 
 
 def sections() -> Iterator[tuple[str, dict[str, Any]]]:

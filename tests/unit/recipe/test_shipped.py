@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import trtspec
-from trtspec.recipe.loader import load
+from trtspec.backends.recipes import load
 from trtspec.recipe.shipped import TINY, shipped
 
 ROOT = Path(__file__).parents[3]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from trtspec.backends.recipes import load
 from trtspec.base.errors import RecipeError
-from trtspec.recipe.loader import load
 
 RECIPE = "name: x\ntarget: {model: a/b}\ndraft: {model: a/c}\nhardware: {gpu: h200}\nslurm:\n"
 

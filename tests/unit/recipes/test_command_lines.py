@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from tests.fakes.trtllm_build import parser
 from tests.releases import each_release
+from trtspec.backends.recipes import load
 from trtspec.cli.app import app
-from trtspec.recipe.loader import load
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests/golden/commands"

@@ -14,6 +14,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from tests.fakes.published import COMMIT
+from trtspec.backends.recipes import load
 from trtspec.base.errors import ModelError
 from trtspec.checkpoint.convert import rank_sizes
 from trtspec.cli.app import app
@@ -22,7 +23,6 @@ from trtspec.models.published import CONFIGS, published
 from trtspec.models.source import read_source
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.recipe import gpus
-from trtspec.recipe.loader import load
 
 FOLDER = Path(__file__).parents[3] / "recipes"
 RECIPES = sorted(FOLDER.glob("*.yaml"))

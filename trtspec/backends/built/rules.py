@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from trtspec.backends.recipes import ranks_of
 from trtspec.base.findings import Finding
 from trtspec.methods.method import AT_ONCE
 from trtspec.recipe import devices, gpus
@@ -55,7 +56,7 @@ def _serving(recipe: Recipe) -> Iterator[Finding]:
             f"{name} is the name of an engine's model in the bls layout",
             "choose another name",
         )
-    ranks = recipe.ranks
+    ranks = ranks_of(recipe)
     several = [role for role, count in ranks.items() if count > 1]
     if layout == "in_process" and several:
         problem = f"in_process needs one rank for each engine, and the {several[0]} has {ranks[several[0]]}"

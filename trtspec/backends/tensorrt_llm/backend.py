@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from trtspec.backends.backend import Unsupported
 from trtspec.backends.built.backend import EngineBackend
+from trtspec.backends.recipes import drafts_inside, ranks_of
 from trtspec.backends.tensorrt_llm import flags
 from trtspec.backends.tensorrt_llm.eagle import EagleInside
 from trtspec.backends.tensorrt_llm.engine_step import engine_step
@@ -114,7 +115,11 @@ def _overlap(recipe: Recipe) -> Iterator[Finding]:
 
     This is issue #3499 of TensorRT-LLM.
     """
-    target, draft, count = recipe.ranks[Role.TARGET], recipe.ranks.get(Role.DRAFT, 0), recipe.hardware.count
+    target, draft, count = (
+        ranks_of(recipe)[Role.TARGET],
+        ranks_of(recipe).get(Role.DRAFT, 0),
+        recipe.hardware.count,
+    )
     if 1 < target <= count and 1 < draft <= count < target + draft:
         problem = (
             f"{draft} ranks on GPUs that have ranks of the target too: TensorRT-LLM hangs with two requests"
@@ -138,7 +143,7 @@ def _draft_on_cpu(recipe: Recipe) -> Iterator[Finding]:
 
 def _inside(recipe: Recipe) -> Iterator[Finding]:
     """Finds keys that an engine with its draft inside does not have."""
-    if not recipe.drafts_inside:
+    if not drafts_inside(recipe):
         return
     speculation = recipe.speculation
     for key, reason in speculation.method.lacking_inside.items():

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtspec.backends.recipes import load, loads
 from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import OptionError, UnavailableError
 from trtspec.base.roles import Role
@@ -18,7 +19,7 @@ from trtspec.pipeline.plan.facts import refused
 from trtspec.recipe import gpus
 from trtspec.recipe.edit import flow
 from trtspec.recipe.gpus import NONE
-from trtspec.recipe.loader import load, loads, model_location
+from trtspec.recipe.loader import model_location
 from trtspec.recipe.places import written
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from trtspec.backends.table import NAMES
 from trtspec.pipeline.report.report import SUFFIXES
+from trtspec.recipe.backends import NAMES
 
 if TYPE_CHECKING:
     AnyBackend = str

@@ -18,6 +18,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from trtspec.backends.recipes import runner_of
 from trtspec.base.errors import TrtspecError
 from trtspec.recipe import releases
 from trtspec.recipe.loader import LoadedRecipe
@@ -49,7 +50,7 @@ class CiJob:
 def job_of(loaded: LoadedRecipe) -> CiJob | None:
     """Returns the job of a recipe; None for a recipe that any machine can build."""
     recipe = loaded.recipe
-    if not recipe.runner.compiles:
+    if not runner_of(recipe).compiles:
         return None
     release = releases.RELEASES[recipe.engine.release or releases.DEFAULT]
     hardware = recipe.hardware

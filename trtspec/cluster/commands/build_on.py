@@ -10,6 +10,7 @@ import typer
 from huggingface_hub.constants import HF_HUB_CACHE
 
 import trtspec
+from trtspec.backends.recipes import load
 from trtspec.base.cache import cache_folder
 from trtspec.base.errors import JobError, StoreError, TrtspecError
 from trtspec.cli.build import BuildCommandOptions
@@ -30,7 +31,6 @@ from trtspec.cluster.slurm.scheduler import SlurmScheduler
 from trtspec.pipeline.store.address import StoreAddress
 from trtspec.pipeline.store.store import Store
 from trtspec.recipe.kubernetes import OwnClaim
-from trtspec.recipe.loader import load
 
 
 def build_on(options: BuildCommandOptions) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from trtspec.backends.recipes import load
 from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import StoreError, TrtspecError
 from trtspec.cli.terminal.options import ForceOption
@@ -17,7 +18,7 @@ from trtspec.cluster.ci.systems import SYSTEMS, check_names, job_of
 from trtspec.models.download import find_commit
 from trtspec.pipeline.store.entry import Entry, platform_of
 from trtspec.pipeline.store.store import Store
-from trtspec.recipe.loader import LoadedRecipe, load
+from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.releases import release_of
 
 HELP = "Engine builds in GitHub Actions or GitLab CI."

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from trtspec.backends.recipes import load, runner_of
 from trtspec.base.errors import ClusterError, RecipeError, StoreError, UnavailableError
 from trtspec.cli.deploy import DeployArguments
 from trtspec.cli.terminal.output import INTERRUPTED, out
@@ -26,7 +27,7 @@ from trtspec.deployment.pod import PORTS
 from trtspec.pipeline.plan.resolved import build_folder
 from trtspec.pipeline.store.address import StoreAddress
 from trtspec.pipeline.store.store import Store
-from trtspec.recipe.loader import LoadedRecipe, load
+from trtspec.recipe.loader import LoadedRecipe
 
 if TYPE_CHECKING:
     from trtspec.cluster.kubernetes.cluster import Cluster
@@ -41,7 +42,7 @@ def deploy_on_cluster(asked: DeployArguments) -> None:
     what `find_values` and `deploy_to` raise.
     """
     loaded = load(Path(asked.recipe))
-    if (asked.output or asked.plain) and loaded.recipe.runner.builds_engines:
+    if (asked.output or asked.plain) and runner_of(loaded.recipe).builds_engines:
         raise typer.BadParameter("a cluster serves a build from a store", param_hint="--output, --plain")
     values = find_values(loaded, asked.store, asked.namespace, output=asked.output, plain=asked.plain)
     if asked.helm_values:
@@ -66,7 +67,7 @@ def find_values(
     server runs without drafts, beside the one with drafts and on no route of a Gateway. Raises RecipeError,
     StoreError for what a store lacks, and UnavailableError for a build that is not there.
     """
-    if loaded.recipe.runner.builds_engines:
+    if runner_of(loaded.recipe).builds_engines:
         return derive(loaded, _of_engines(loaded, store), namespace)
     served = _of_server(loaded, store, output, plain=plain)
     values = derive(loaded, served, namespace)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trtspec.backends.recipes import load
 from trtspec.base.errors import ClusterError
 from trtspec.cli.rollout import print_checks
 from trtspec.cli.terminal.options import ContextOption, JsonOption, NamespaceOption, RecipeArgument
@@ -21,7 +22,6 @@ from trtspec.cluster.kubernetes.canary.standing import name_of
 from trtspec.cluster.kubernetes.connection import connect
 from trtspec.cluster.kubernetes.deploying import PodTalk
 from trtspec.deployment.rollout.bounds import BoundState
-from trtspec.recipe.loader import load
 
 if TYPE_CHECKING:
     from trtspec.cluster.kubernetes.canary.rollout import Canary, CanaryView

@@ -8,6 +8,7 @@ import re
 import string
 from dataclasses import dataclass
 
+from trtspec.backends.recipes import runner_of
 from trtspec.base.errors import RecipeError
 from trtspec.base.units import GIB
 from trtspec.cluster.kubernetes.values import (
@@ -118,7 +119,7 @@ def name_of(recipe: str) -> str:
 
 def default_image(recipe: Recipe, version: str) -> str:
     """Returns the image's name for a recipe that names none: no registry has this image."""
-    if recipe.runner.is_embedded:
+    if runner_of(recipe).is_embedded:
         return f"trtspec:{version}-{recipe.backend}"
     return f"trtspec:{version}-{release_of(recipe.engine.release).version}"
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from trtspec.backends.launch import ServerLaunch
+from trtspec.backends.recipes import runner_of
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
@@ -62,7 +63,7 @@ def of_server(loaded: LoadedRecipe, launch: ServerLaunch) -> ServedRecipe:
 
 def _resources(recipe: Recipe, launch: ServerLaunch) -> HostResources:
     """Returns the host's resources that a server takes. Weights pass through its memory to a GPU."""
-    copies, on_cpu = recipe.runner.data_ranks(recipe.engine.extra_args), recipe.hardware.gpu == gpus.NONE
+    copies, on_cpu = runner_of(recipe).data_ranks(recipe.engine.extra_args), recipe.hardware.gpu == gpus.NONE
     ranks = recipe.target.parallel.ranks * copies
     return host_resources(
         recipe,
@@ -77,7 +78,7 @@ def _resources(recipe: Recipe, launch: ServerLaunch) -> HostResources:
 
 def _findings(loaded: LoadedRecipe, launch: ServerLaunch) -> Iterator[Finding]:
     recipe, options = loaded.recipe, loaded.recipe.kubernetes
-    for found in recipe.runner.lacking_on_clusters(recipe):
+    for found in runner_of(recipe).lacking_on_clusters(recipe):
         yield loaded.problem(found.subject, found.problem, found.repair)
     if recipe.serving.layout:
         problem = "vLLM inside Triton cannot be deployed on a cluster; vLLM's own server can"

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import trtspec.serving
+from trtspec.backends.recipes import load
 from trtspec.base.atomic import remove, write_atomically
 from trtspec.base.errors import StepError, TrtspecError
 from trtspec.base.progress import Progress
@@ -36,7 +37,6 @@ from trtspec.pipeline.containers.state import ensure_image
 from trtspec.pipeline.machine.devices import container_gpus, find_gpus
 from trtspec.pipeline.plan.memory import KV_FRACTION, budget
 from trtspec.pipeline.run.launcher import ContainerLauncher, Launcher, LocalLauncher
-from trtspec.recipe.loader import load
 from trtspec.recipe.releases import release_of
 
 _ENGINES_S = 600.0

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from trtspec.backends.recipes import engines_of, load
 from trtspec.base.errors import OptionError
 from trtspec.base.findings import Finding
 from trtspec.base.progress import Progress, no_progress
@@ -22,7 +23,7 @@ from trtspec.pipeline.steps import check_pair
 from trtspec.pipeline.steps.pull import StoredEngine, find_stored
 from trtspec.pipeline.steps.steps import make_steps
 from trtspec.pipeline.store.store import Store
-from trtspec.recipe.loader import LoadedRecipe, load
+from trtspec.recipe.loader import LoadedRecipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ def read_request(recipe: str | Path, request: PlanRequest) -> LoadedRecipe:
     Raises RecipeError, and OptionError for an engine that the recipe has not.
     """
     loaded = load(Path(recipe), asked_backend(request.flags, os.environ))
-    if request.only and request.only not in loaded.recipe.engines:
+    if request.only and request.only not in engines_of(loaded.recipe):
         raise OptionError("only", f"{recipe} has no {request.only}")
     return loaded
 

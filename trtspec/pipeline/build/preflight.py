@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
+from trtspec.backends.recipes import runner_of
 from trtspec.base.errors import TrtspecError
 from trtspec.base.progress import Progress, no_progress
 from trtspec.base.roles import Role
@@ -46,7 +47,8 @@ def look_ahead(
     is_whole = request.only is None and stage is Stage.BUILD
     if is_whole and not pulls and not has_records(folder) and (error := _host_obstacle(loaded, host)):
         # Another machine would refuse a wrong recipe too.
-        refuse(str(recipe), look_here(loaded, host, request).findings, loaded.recipe.backend)
+        findings = look_here(loaded, host, request).findings
+        refuse(str(recipe), findings, can_translate=runner_of(loaded.recipe).translates)
         raise error
     made = draw_plan(loaded, host, request, watch)
     steps, names = up_to(made.steps, stage), unrecorded(made.steps, folder)
@@ -78,7 +80,7 @@ def look_here(loaded: LoadedRecipe, host: Host, request: PlanRequest) -> PairRep
         if is_head:
             head = read_head(folder)
         else:
-            sources[role] = read_model(folder, whole=not loaded.recipe.runner.builds_engines)
+            sources[role] = read_model(folder, whole=not runner_of(loaded.recipe).builds_engines)
     unseen = {role: f"{error.subject} {error.problem}" for role, error in lacking.items()}
     return inspect_pair(loaded, sources, unseen, head, loaded.recipe.engine.max_seq_len)
 
@@ -86,7 +88,7 @@ def look_here(loaded: LoadedRecipe, host: Host, request: PlanRequest) -> PairRep
 def _host_obstacle(loaded: LoadedRecipe, host: Host) -> TrtspecError | None:
     """Returns what keeps this machine from building TensorRT-LLM's engines, before a model is looked at."""
     recipe = loaded.recipe
-    is_built_anywhere = not recipe.runner.compiles or recipe.hardware.gpu == gpus.NONE
+    is_built_anywhere = not runner_of(recipe).compiles or recipe.hardware.gpu == gpus.NONE
     return None if is_built_anywhere else recipe_obstacle(host, recipe)
 
 

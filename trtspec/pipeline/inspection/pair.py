@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trtspec.backends.recipes import runner_of
 from trtspec.base.findings import Finding, Severity
 from trtspec.base.roles import Role
 from trtspec.checkpoint.inventory import check_tensors
@@ -70,7 +71,7 @@ def inspect_pair(
     Raises ModelError for a tokenizer that cannot be read, and TensorError for tensors of which no engine can
     be built.
     """
-    recipe, backend = loaded.recipe, loaded.recipe.runner
+    recipe, backend = loaded.recipe, runner_of(loaded.recipe)
     translates = recipe.speculation.method.translates
     sides, alone = dict[Role, Member](), list[Finding]()
     for role, source in sources.items():

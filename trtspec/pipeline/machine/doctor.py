@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from trtspec.backends.recipes import ranks_of, runner_of, runners_of
 from trtspec.base.errors import UnavailableError
 from trtspec.base.extras import how_to_install
 from trtspec.base.findings import Finding, Severity, note, ok
@@ -29,7 +30,7 @@ def examine(machine: Machine, recipe: Recipe | None) -> list[Finding]:
 
     An error is what the recipe needs and the machine lacks; without a recipe there is none.
     """
-    backend = recipe.runner if recipe else None
+    backend = runner_of(recipe) if recipe else None
     on_tensorrt = backend is None or backend.compiles
     is_served = backend is not None and not backend.builds_engines
     release = releases.RELEASES[recipe.engine.release or releases.DEFAULT] if recipe and on_tensorrt else None
@@ -66,7 +67,7 @@ def _hub(machine: Machine) -> Finding:
 
 
 def _disk(machine: Machine, recipe: Recipe | None) -> Finding:
-    is_built = recipe is not None and recipe.runner.builds_engines
+    is_built = recipe is not None and runner_of(recipe).builds_engines
     needed = _COPIES * sum(_weights(machine, recipe).values()) if recipe and is_built else 0
     if error := disk_obstacle(machine.disk, needed):
         return Finding("disk", error.problem, error.repair)
@@ -146,19 +147,19 @@ def _memory(machine: Machine, recipe: Recipe | None) -> Finding:
 
 def _loads(machine: Machine, recipe: Recipe) -> dict[int, float]:
     """Bytes of weights on each GPU, by its number in CUDA."""
-    is_served = not recipe.runner.builds_engines  # which runs the draft on the target's GPUs
-    count = recipe.ranks[Role.TARGET] if is_served else recipe.hardware.count
-    placement = place(recipe.ranks, count, recipe.draft_gpus)
+    is_served = not runner_of(recipe).builds_engines  # which runs the draft on the target's GPUs
+    count = ranks_of(recipe)[Role.TARGET] if is_served else recipe.hardware.count
+    placement = place(ranks_of(recipe), count, recipe.draft_gpus)
     loads: dict[int, float] = {}
     for role, size in _weights(machine, recipe).items():
         for gpu in placement.of(role):
-            loads[gpu] = loads.get(gpu, 0) + size / recipe.ranks[role]
+            loads[gpu] = loads.get(gpu, 0) + size / ranks_of(recipe)[role]
     return loads
 
 
 def _server(machine: Machine, recipe: Recipe) -> Finding:
     """Finds the recipe's server in this Python; it may as well be in an environment of its own."""
-    backend = recipe.runner
+    backend = runner_of(recipe)
     image, names = backend.image(recipe), backend.packages
     version = recipe.engine.release or backend.versions[0]
     found = next((machine.versions[name] for name in names if name in machine.versions), None)
@@ -223,7 +224,7 @@ def _containers(engine: ContainerEngine) -> Iterator[Finding]:
 
 def _torch(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
     version = machine.versions.get("torch")
-    if recipe and not any(runner.is_embedded for runner in recipe.runners.values()):
+    if recipe and not any(runner.is_embedded for runner in runners_of(recipe).values()):
         return
     if version:
         yield ok("PyTorch", version)
@@ -231,14 +232,14 @@ def _torch(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
             yield note(
                 "numba", "none; without it engines on a CPU run at half the speed", "pip install numba"
             )
-    elif recipe and any(runner.compiles for runner in recipe.runners.values()):
+    elif recipe and any(runner.compiles for runner in runners_of(recipe).values()):
         yield note("PyTorch", "none; the draft runs on it", "NVIDIA's image has it; a build does not need it")
     else:
         yield Finding("PyTorch", "none", how_to_install("torch"), severity=_needed(recipe))
 
 
 def _triton(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
-    triton, backend = machine.triton, recipe.runner if recipe else None
+    triton, backend = machine.triton, runner_of(recipe) if recipe else None
     if triton:
         image = f" of image {triton.tag}" if triton.tag else ""
         lacking = "" if triton.tensorrt_llm_backend else ", without the backend of TensorRT-LLM"

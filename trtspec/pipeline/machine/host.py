@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtspec.backends.recipes import runner_of
 from trtspec.checkpoint.calibrate.calibrate import PACKAGES as CALIBRATE_PACKAGES
 from trtspec.pipeline.containers.engine import ContainerEngine, find_engine
 from trtspec.pipeline.machine.devices import Gpu, find_gpus
@@ -38,7 +39,7 @@ def find_host(recipe: Recipe, *, container: bool) -> Host:
     For a container, the versions of TensorRT are those of its release's image.
     """
     # The release of a recipe may be one of another engine's server.
-    release = release_of(recipe.engine.release if recipe.runner.compiles else None)
+    release = release_of(recipe.engine.release if runner_of(recipe).compiles else None)
     trtllm_build = shutil.which(COMMAND)
     image = {"tensorrt_llm": release.version, "tensorrt": release.tensorrt}
     return Host(

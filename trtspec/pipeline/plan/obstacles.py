@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from trtspec.backends.recipes import ranks_of
 from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.extras import not_installed
 from trtspec.base.units import lacking
@@ -71,7 +72,7 @@ def recipe_obstacle(host: Host, recipe: Recipe) -> TrtspecError | None:
     datasets = [own.dataset for model in models if (own := model.quantization.calibration)]
     if not all(dataset.endswith(CALIBRATION) for dataset in datasets) and (found := calibrate_obstacle(host)):
         return found
-    ranks = max(recipe.ranks.values())
+    ranks = max(ranks_of(recipe).values())
     return build_obstacle(host, release, recipe.hardware.gpu, ranks)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from trtspec.backends.backend import Backend
 from trtspec.backends.launch import ServerLaunch
+from trtspec.backends.recipes import runner_of
 from trtspec.backends.table import backend_named
 from trtspec.base.errors import RecipeError
 from trtspec.base.roles import Role
@@ -299,7 +300,7 @@ def resolve(
     output = choose_output(choose)
     suits = "what serves in production" if loaded.recipe.hardware.gpu != gpus.NONE else "runs without a GPU"
     choose("engine.backend", loaded.recipe.backend, suits)
-    return loaded.recipe.runner.resolve(choose, facts, output)
+    return runner_of(loaded.recipe).resolve(choose, facts, output)
 
 
 def placement(engines: Mapping[Role, EnginePlan], count: int) -> Placement:

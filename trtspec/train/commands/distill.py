@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from trtspec.backends.recipes import load
 from trtspec.base.atomic import write_atomically
 from trtspec.base.extras import require
 from trtspec.cli.terminal.options import JsonOption, RecipeArgument
@@ -22,7 +23,7 @@ from trtspec.cli.terminal.server_options import (
     read_key,
 )
 from trtspec.recipe.edit import edit
-from trtspec.recipe.loader import LoadedRecipe, load
+from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.places import places, written
 from trtspec.recipe.schema import NOT_OF_HEADS
 from trtspec.train.distill.curve import as_line

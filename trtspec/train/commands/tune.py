@@ -11,11 +11,12 @@ from typing import Annotated, Literal
 
 import typer
 
+from trtspec.backends.recipes import load
 from trtspec.base.extras import require
 from trtspec.cli.terminal.options import JsonOption, RecipeArgument
 from trtspec.cli.terminal.output import out
 from trtspec.measure.workloads.reading import read_workload
-from trtspec.recipe.loader import LoadedRecipe, load
+from trtspec.recipe.loader import LoadedRecipe
 from trtspec.train.commands.tuned import print_outcome
 from trtspec.train.tune.candidate import tuned_methods
 from trtspec.train.tune.outcome import TuneOutcome, as_json, tuned

@@ -16,13 +16,13 @@ from typing import Any, Protocol
 
 from torch.nn import Module
 
+from trtspec.backends.recipes import load as load_recipe
 from trtspec.base.atomic import publish, remove, temporary, write_atomically
 from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance, Progress
 from trtspec.measure.bench.result import Interval
 from trtspec.pipeline.run.build_lock import only_build
 from trtspec.pipeline.run.records import FileDigests
-from trtspec.recipe.loader import load as load_recipe
 from trtspec.train.distill.acceptance import AcceptanceEstimate, Tally, change, measure
 from trtspec.train.distill.answers import Answers, Show, gather
 from trtspec.train.distill.curve import LossPoint, as_svg

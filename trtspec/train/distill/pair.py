@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trtspec.backends.recipes import runner_of
 from trtspec.base.errors import ModelError, RecipeError
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
@@ -70,7 +71,8 @@ def read_pair(loaded: LoadedRecipe, watch: Progress) -> TrainingPair:
         for role, location in loaded.locations.items()
     }
     target, draft = read_member(folders[Role.TARGET]), read_member(folders[Role.DRAFT])
-    refuse(str(loaded.path), compare(target, draft, loaded.recipe.engine.max_seq_len), loaded.recipe.backend)
+    findings = compare(target, draft, loaded.recipe.engine.max_seq_len)
+    refuse(str(loaded.path), findings, can_translate=runner_of(loaded.recipe).translates)
     _check_trainable(draft.source)
     return TrainingPair(loaded, target.source, draft.source, tokenizer_of(target.source))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from trtspec.backends.recipes import runner_of
 from trtspec.base.roles import Role
 from trtspec.methods.table import METHODS
 from trtspec.recipe.loader import LoadedRecipe
@@ -102,7 +103,7 @@ def candidates(
     `methods` all methods of the recipe's backend are tried.
     """
     recipe = loaded.recipe
-    runner, release = recipe.runner, recipe.engine.release
+    runner, release = runner_of(recipe), recipe.engine.release
     wanted = methods or [name for name in tuned_methods() if not runner.refusal(name, release)]
     location = loaded.locations.get(Role.DRAFT)
     own = [CandidateDraft(location, is_own=True)] if location else []

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trtspec.backends.recipes import runner_of
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import DatasetError, RecipeError
 from trtspec.base.progress import Progress
@@ -130,7 +131,7 @@ class Session:
         wanted, is_measured = self._wanted, self._wanted.is_measured
         if is_measured is None:
             recipe = self._loaded.recipe
-            is_measured = recipe.runner.is_embedded or recipe.hardware.gpu == gpus.NONE
+            is_measured = runner_of(recipe).is_embedded or recipe.hardware.gpu == gpus.NONE
         drafts = [*self._drafts, *(self._of_layers(layers) for layers in wanted.layers)]
         standing = candidates(self._loaded, drafts, wanted.precisions, wanted.methods)
         costing: MeasuredCosts | ForecastCosts

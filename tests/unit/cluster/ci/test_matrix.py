@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from trtspec.backends.recipes import load
 from trtspec.base.errors import RecipeError, TrtspecError
 from trtspec.cli.app import app
 from trtspec.pipeline.store.entry import Entry, platform_of
 from trtspec.pipeline.store.store import Store
 from trtspec.pipeline.store.transfer import push
-from trtspec.recipe.loader import load
 from trtspec.recipe.releases import RELEASES, release_of
 
 RECIPE = """

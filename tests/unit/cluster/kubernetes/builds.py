@@ -6,12 +6,12 @@ import json
 from hashlib import sha256
 from pathlib import Path
 
+from trtspec.backends.recipes import load
 from trtspec.base.roles import Role
 from trtspec.cluster.kubernetes.deriving import derive
 from trtspec.cluster.kubernetes.of_engines import BuildEngine, StoredBuild, of_engines
 from trtspec.cluster.kubernetes.values import Values
 from trtspec.pipeline.store.entry import Chunk, Entry, StoredFile, platform_of
-from trtspec.recipe.loader import load
 from trtspec.recipe.releases import release_of
 from trtspec.recipe.schema import Recipe
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from tests.fakes.kubernetes.emulator import Emulator
 from tests.fakes.kubernetes.scripts import Script
+from trtspec.backends.recipes import load
 from trtspec.base.errors import UnavailableError
 from trtspec.cluster.jobs.following import JobStatus, follow
 from trtspec.cluster.jobs.job import ClusterJob, JobState, Product
 from trtspec.cluster.kubernetes.jobs import KubernetesJobs
 from trtspec.pipeline.store.entry import Platform
 from trtspec.pipeline.store.store import Store
-from trtspec.recipe.loader import load
 
 KEY = "0123456789abcdef" * 4
 

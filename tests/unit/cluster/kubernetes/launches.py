@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.servers_of_others import server_named
 from trtspec.backends.launch import ServerLaunch
+from trtspec.backends.recipes import loads
 from trtspec.backends.served.inputs import LaunchInputs, LaunchModel
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
@@ -16,7 +17,7 @@ from trtspec.cluster.kubernetes.values import Values
 from trtspec.methods.draft_model import DraftModelMethod
 from trtspec.methods.ngram import Ngram
 from trtspec.pipeline.engine.engine_options import BuildOptions
-from trtspec.recipe.loader import LoadedRecipe, loads
+from trtspec.recipe.loader import LoadedRecipe
 
 TARGET, DRAFT = "Qwen/Qwen3-32B", "Qwen/Qwen3-0.6B"
 WEIGHTS = 64_000_000_000

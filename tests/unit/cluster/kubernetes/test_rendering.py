@@ -15,6 +15,7 @@ import yaml
 
 from tests.unit.cluster.kubernetes.builds import RECIPES, STORE, stored, values
 from tests.unit.cluster.kubernetes.rendered import rendered
+from trtspec.backends.recipes import load, loads
 from trtspec.base.errors import RecipeError
 from trtspec.base.roles import Role
 from trtspec.base.units import GIB
@@ -23,7 +24,6 @@ from trtspec.cluster.kubernetes.of_engines import of_engines
 from trtspec.cluster.kubernetes.values import HostResources
 from trtspec.deployment.pod import PORTS, RECIPE, STARTUP_S
 from trtspec.deployment.triton_launch import ENGINE_VARIABLES
-from trtspec.recipe.loader import load, loads
 
 LLAMA, LARGE, TINY = (
     RECIPES / "llama-3.1-8b-h100.yaml",

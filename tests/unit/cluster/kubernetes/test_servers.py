@@ -12,6 +12,7 @@ import pytest
 from tests.servers_of_others import SERVERS
 from tests.unit.cluster.kubernetes.launches import KEYS, SECTIONS, TARGET, WEIGHTS, launch, loaded, values
 from tests.unit.cluster.kubernetes.rendered import rendered
+from trtspec.backends.recipes import loads
 from trtspec.base.errors import RecipeError
 from trtspec.base.units import GIB
 from trtspec.cluster.kubernetes.of_server import of_server
@@ -21,7 +22,6 @@ from trtspec.deployment.in_container import container
 from trtspec.deployment.server_kind import kind_of
 from trtspec.deployment.vendor_launch import VendorLaunch
 from trtspec.gateway.ports import OPENAI, Ports
-from trtspec.recipe.loader import loads
 
 NODE = SECTIONS["a folder of the node"]
 

@@ -25,13 +25,13 @@ from tests.unit.pipeline.build.test_heads_inside import (
     config,
     planned,
 )
+from trtspec.backends.recipes import load as load_recipe
 from trtspec.backends.tensorrt_llm.tree import choices
 from trtspec.base.errors import ModelError, RecipeError
 from trtspec.deployment.build import DeployedBuild
 from trtspec.pipeline.inspection.folder import inspect
 from trtspec.pipeline.plan.memory import budget, engine_memory
 from trtspec.pipeline.plan.outlook import alternatives
-from trtspec.recipe.loader import load as load_recipe
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executors.tensorrt_llm.runtime_draft import as_parameter

@@ -24,6 +24,7 @@ from tests.fakes.bindings import stand_in
 from tests.fakes.gpu_machine import H200
 from tests.fakes.heads import write_head_for
 from tests.unit.pipeline.build.test_heads import Bench
+from trtspec.backends.recipes import load as load_recipe
 from trtspec.backends.tensorrt_llm.tree import choices
 from trtspec.base.errors import ModelError, RecipeError, UnavailableError
 from trtspec.cli.app import app
@@ -33,7 +34,6 @@ from trtspec.pipeline.engine.directory import Runtime
 from trtspec.pipeline.inspection.folder import inspect
 from trtspec.pipeline.plan.memory import engine_memory
 from trtspec.pipeline.plan.resolved import Resolved
-from trtspec.recipe.loader import load as load_recipe
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import Guide, GuideType, SamplingConfig

@@ -11,13 +11,13 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
 import trtspec
+from trtspec.backends.recipes import load
 from trtspec.base.errors import ModelError
 from trtspec.models.source import TIED, UNTIED, read_source
 from trtspec.pipeline.build.plan import PlanRequest
 from trtspec.pipeline.build.preflight import look_here
 from trtspec.pipeline.inspection.folder import inspect
 from trtspec.pipeline.machine.host import Host
-from trtspec.recipe.loader import load
 
 
 def gguf(folder: Path) -> None:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from tests.fakes.heads import write_head
 from tests.unit.pipeline.inspection.reports import Save, only, said
+from trtspec.backends.recipes import load
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import Severity
 from trtspec.cli.app import app
@@ -21,7 +22,6 @@ from trtspec.pipeline.build.preflight import look_here
 from trtspec.pipeline.inspection.folder import inspect
 from trtspec.pipeline.inspection.pair import PairReport
 from trtspec.pipeline.machine.host import Host
-from trtspec.recipe.loader import load
 
 RUN = CliRunner()
 TARGET: dict[str, Any] = {

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from trtspec.backends.recipes import load
 from trtspec.base.errors import ModelError, RecipeError
 from trtspec.base.roles import Role
 from trtspec.checkpoint.mapping import Mapping as RankMapping
@@ -21,7 +22,6 @@ from trtspec.pipeline.plan.memory import budget
 from trtspec.pipeline.plan.outlook import advice
 from trtspec.pipeline.plan.resolved import Choice, Resolved, asked_backend, resolve
 from trtspec.pipeline.repository.spec import Placement
-from trtspec.recipe.loader import load
 
 Resolve = Callable[..., Resolved]
 

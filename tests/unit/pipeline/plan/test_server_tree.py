@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.pipeline.plan.conftest import Planned
+from trtspec.backends.importing import Imported, recipe_of
+from trtspec.backends.recipes import loads
 from trtspec.base.errors import RecipeError
 from trtspec.pipeline.plan.memory import budget
 from trtspec.pipeline.plan.speed import unforeseeable
-from trtspec.recipe.loader import loads
-from trtspec.recipe.migration.importing import Imported, recipe_of
 
 HERE = Path("recipe.yaml")
 SIZES = "--speculative-num-steps 3 --speculative-eagle-topk 4 --speculative-num-draft-tokens 8"

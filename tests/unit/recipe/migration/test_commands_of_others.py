@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 
 from tests.unit.recipe.migration.commands_made_up import MADE
 from tests.unit.recipe.migration.commands_of_others import VERBATIM, Case
+from trtspec.backends.recipes import load
 from trtspec.backends.table import backend_named
 from trtspec.base.errors import TrtspecError
 from trtspec.cli.app import app
 from trtspec.methods.table import METHODS
-from trtspec.recipe.loader import load
 
 SPECULATOR = {
     "speculators_model_type": "eagle3",

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from trtspec.backends.importing import recipe_of
+from trtspec.backends.recipes import loads
 from trtspec.base.errors import TrtspecError
-from trtspec.recipe.loader import loads
-from trtspec.recipe.migration.importing import recipe_of
 
 HERE = Path("recipe.yaml")
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trtspec.backends.importing import Imported, recipe_of
+from trtspec.backends.recipes import loads, runner_of
 from trtspec.backends.sglang import flags as sglang
 from trtspec.backends.tensorrt_llm_pytorch import flags as trtllm_serve
 from trtspec.backends.vllm import flags as vllm
 from trtspec.base.errors import TrtspecError
 from trtspec.recipe.build_options import FIXED, OPTIONS, Flag
-from trtspec.recipe.loader import loads
-from trtspec.recipe.migration.importing import Imported, recipe_of
 from trtspec.recipe.schema import Draft, Recipe
 
 HERE = Path("recipe.yaml")
@@ -264,7 +264,7 @@ def test_clients_call_the_model_as_the_commands_server_has_it(
 ) -> None:
     found = recipe_of(command, HERE)
     loaded = loads(found.text.encode(), HERE)
-    assert (loaded.recipe.runner.served_name(loaded), loaded.recipe.serving.aliases) == names
+    assert (runner_of(loaded.recipe).served_name(loaded), loaded.recipe.serving.aliases) == names
     assert told(found).get("serving.model_name") == fate
 
 

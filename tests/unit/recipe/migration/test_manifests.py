@@ -11,10 +11,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from trtspec.backends.importing import Imported, recipe_of
+from trtspec.backends.recipes import loads
 from trtspec.base.errors import TrtspecError
 from trtspec.cli.app import app
-from trtspec.recipe.loader import loads
-from trtspec.recipe.migration.importing import Imported, recipe_of
 from trtspec.recipe.schema import Recipe
 
 HERE = Path("recipe.yaml")

@@ -8,12 +8,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from trtspec.backends.table import NAMES
+from trtspec.backends.moving import MovedRecipe, move
+from trtspec.backends.recipes import load, loads, runner_of
 from trtspec.base.errors import RecipeError
 from trtspec.cli.app import app
+from trtspec.recipe.backends import NAMES
 from trtspec.recipe.edit import edit
-from trtspec.recipe.loader import load, loads
-from trtspec.recipe.migration.moving import MovedRecipe, move
 from trtspec.recipe.places import places
 from trtspec.recipe.schema import Serving
 
@@ -191,7 +191,7 @@ def test_clients_call_the_model_as_before(
     assert [(each.before, each.after) for each in told] == ([change[:2]] if change else [])
     assert all(each.reason.startswith(change[2]) for each in told if change)
     recipes = load(tmp_path / "recipe.yaml"), loads(found.text.encode(), tmp_path / "moved.yaml")
-    was, now = (each.recipe.runner.served_name(each) for each in recipes)
+    was, now = (runner_of(each.recipe).served_name(each) for each in recipes)
     assert now == ("org/big" if to == "tensorrt_llm_pytorch" else was)
 
 

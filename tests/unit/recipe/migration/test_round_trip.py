@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.servers_of_others import SERVERS, server_named, write_launch
+from trtspec.backends.importing import recipe_of
+from trtspec.backends.recipes import loads
 from trtspec.backends.served.inputs import LaunchInputs, LaunchModel
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
@@ -15,8 +17,6 @@ from trtspec.methods.draft_model import DraftModelMethod
 from trtspec.methods.method import Method
 from trtspec.methods.ngram import Ngram
 from trtspec.pipeline.engine.engine_options import BuildOptions
-from trtspec.recipe.loader import loads
-from trtspec.recipe.migration.importing import recipe_of
 
 PATH = Path("recipe.yaml")
 

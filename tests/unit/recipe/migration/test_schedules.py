@@ -10,10 +10,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from trtspec.backends.importing import Imported, recipe_of
+from trtspec.backends.moving import move
+from trtspec.backends.recipes import load, loads
 from trtspec.cli.app import app
-from trtspec.recipe.loader import load, loads
-from trtspec.recipe.migration.importing import Imported, recipe_of
-from trtspec.recipe.migration.moving import move
 from trtspec.recipe.schema import Recipe
 
 PATH = Path("recipe.yaml")

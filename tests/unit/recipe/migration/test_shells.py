@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from trtspec.backends.importing import Imported, recipe_of
+from trtspec.backends.recipes import loads
 from trtspec.base.errors import TrtspecError
-from trtspec.recipe.loader import loads
 from trtspec.recipe.migration.command import split
-from trtspec.recipe.migration.importing import Imported, recipe_of
 from trtspec.recipe.migration.script import read_script
 from trtspec.recipe.schema import Recipe
 

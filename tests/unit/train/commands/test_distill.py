@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import trtspec
+from trtspec.backends.recipes import load
 from trtspec.measure.workloads.recorded import Recorded, append_recorded
-from trtspec.recipe.loader import load
 
 
 @pytest.fixture

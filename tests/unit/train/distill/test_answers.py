@@ -14,12 +14,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.unit.train.distill.conftest import Run
+from trtspec.backends.recipes import load
 from trtspec.base.errors import ServerError
 from trtspec.base.progress import no_progress
 from trtspec.client.endpoint import AskError, EndpointRequest, TimedAnswer
 from trtspec.measure.workloads.recorded import read_recorded
 from trtspec.measure.workloads.workload import Prompt
-from trtspec.recipe.loader import load
 from trtspec.train.distill.answers import Answers, gather
 from trtspec.train.distill.deployment import TargetDeployment, record
 from trtspec.train.distill.pair import read_pair

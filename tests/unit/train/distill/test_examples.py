@@ -10,8 +10,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
+from trtspec.backends.recipes import load
 from trtspec.base.progress import no_progress
-from trtspec.recipe.loader import load
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.train.distill.examples import Example, collate, examples_of
 from trtspec.train.distill.pair import read_pair, read_target

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtspec.backends.recipes import drafts_inside, loads, runner_of
 from trtspec.backends.table import backend_named
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
@@ -14,7 +15,7 @@ from trtspec.methods.any_method import WITHOUT_MODEL
 from trtspec.methods.method import Method
 from trtspec.methods.table import METHODS
 from trtspec.recipe.edit import edit, value_of
-from trtspec.recipe.loader import LoadedRecipe, loads
+from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.places import places
 from trtspec.recipe.schema import Recipe
 from trtspec.recipe.yaml_reader import read
@@ -75,14 +76,14 @@ def move(before: str, loaded: LoadedRecipe, backend: str, path: Path) -> MovedRe
     except RecipeError as error:
         findings = [loaded.problem(one.subject, one.problem, one.repair) for one in error.findings]
         raise RecipeError(loaded.path, findings) from None
-    if moved.recipe.drafts_inside != recipe.drafts_inside and moved.recipe.written(_LONGEST) is not None:
+    if drafts_inside(moved.recipe) != drafts_inside(recipe) and moved.recipe.written(_LONGEST) is not None:
         text, moved, _ = settle(edit(text, {_LONGEST: None}, path), path)
         removed.append(Finding(_LONGEST, "the nodes of a tree are not the tokens of a chain"))
-    called, is_called = (each.recipe.runner.served_name(each) for each in (loaded, moved))
+    called, is_called = (runner_of(each.recipe).served_name(each) for each in (loaded, moved))
     if called != is_called and recipe.written(_NAME) is None:
         text, moved, refused = settle(edit(text, {_NAME: called}, path), path)
         reason = refused[0].problem if refused else "clients go on by this name"
-        changes.append(Change(_NAME, called, moved.recipe.runner.served_name(moved), reason))
+        changes.append(Change(_NAME, called, runner_of(moved.recipe).served_name(moved), reason))
     new = read(text.encode()).values
     for finding in removed:
         was, is_now = value_of(finding.subject, old), value_of(finding.subject, new)
@@ -104,7 +105,7 @@ def _consequences(before: Recipe, after: Recipe) -> Iterator[Change]:
     old_fp8, new_fp8 = backend_named(old).fp8, backend_named(new).fp8
     was, now = _lengths(before), _lengths(after)
     if was != now:
-        has_none = not is_built or after.drafts_inside
+        has_none = not is_built or drafts_inside(after)
         reason = "no policy of trtspec there" if has_none else "K follows acceptance and load"
         yield Change("K", was, now, reason)
     for role, model in after.models.items():
@@ -113,7 +114,7 @@ def _consequences(before: Recipe, after: Recipe) -> Iterator[Change]:
     had, has = (backend_named(name).longest_text for name in (old, new))
     if had != has and after.written(_TEXTS) is None:
         yield Change(_TEXTS, had, has, "the recipe names no length")
-    had, has = (each.runner.num_tokens(each.hardware.gpu) for each in (before, after))
+    had, has = (runner_of(each).num_tokens(each.hardware.gpu) for each in (before, after))
     if had != has and after.written(_TOKENS) is None:
         yield Change(_TOKENS, had, has, "the recipe names no number")
     if was_built != is_built:
@@ -126,10 +127,10 @@ def _consequences(before: Recipe, after: Recipe) -> Iterator[Change]:
 def _lengths(recipe: Recipe) -> str:
     speculation = recipe.speculation
     longest = speculation.num_draft_tokens or speculation.max_draft_len or speculation.largest
-    if recipe.drafts_inside:
+    if drafts_inside(recipe):
         own = "a tree" if speculation.method.is_head else "its own n-grams"
         return f"{own} of {longest} in every step" if longest else f"{own} in every step"
-    is_built = recipe.runner.builds_engines
+    is_built = runner_of(recipe).builds_engines
     is_fixed = not is_built or speculation.policy == "fixed" or speculation.num_draft_tokens
     if is_fixed:
         when = "at most, by the number of requests" if speculation.schedule else "in every round"
@@ -164,7 +165,7 @@ def _loaded(text: str, path: Path) -> tuple[LoadedRecipe | None, list[Finding]]:
         loaded = loads(text.encode(), path)
     except RecipeError as error:
         return None, list(error.findings)
-    return loaded, list(loaded.recipe.runner.lacking_on_clusters(loaded.recipe))
+    return loaded, list(runner_of(loaded.recipe).lacking_on_clusters(loaded.recipe))
 
 
 def without(key: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from trtspec.backends.moving import Change, move, settle
+from trtspec.backends.recipes import runner_of
 from trtspec.backends.table import backend_named, backends
 from trtspec.base.errors import TrtspecError
 from trtspec.methods.any_method import WITHOUT_MODEL
@@ -16,7 +18,6 @@ from trtspec.recipe import gpus
 from trtspec.recipe.edit import flow
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.migration.command import OwnFlags
-from trtspec.recipe.migration.moving import Change, move, settle
 from trtspec.recipe.migration.reading import FlagNote, FlagReading
 from trtspec.recipe.migration.script import Script, containers_in, read_script
 from trtspec.recipe.migration.tool import MigrationTool, outside, read_prefix, tell_longer
@@ -179,7 +180,7 @@ def _tell_num_tokens(tool: MigrationTool, reading: FlagReading) -> None:
 
 def _tell_name(called: str, reading: FlagReading, loaded: LoadedRecipe) -> None:
     """Writes the model's name for clients if the command's server has another default."""
-    now = loaded.recipe.runner.served_name(loaded)
+    now = runner_of(loaded.recipe).served_name(loaded)
     if now not in (called, PurePosixPath(called).name):
         reading.say(_SERVED, f"clients call the model {now}, where the command's server has {called}")
 

@@ -1,0 +1,164 @@
+"""Recipes together with their backends: a recipe alone knows only a backend's name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from trtspec.backends.backend import Backend
+from trtspec.backends.table import backend_named
+from trtspec.base.errors import RecipeError
+from trtspec.base.findings import Finding
+from trtspec.base.roles import Role
+from trtspec.recipe import gpus, loader
+from trtspec.recipe.backends import NAMES
+from trtspec.recipe.loader import LoadedRecipe, misplaced, parse, parsed, with_line
+from trtspec.recipe.schema import NOT_OF_HEADS, Draft, Recipe, RecipeModel
+
+
+def load(path: str | Path, backend: str | None = None) -> LoadedRecipe:
+    """Reads and validates a recipe; raises RecipeError with every problem found. It is `trtspec.load_recipe`.
+
+    `backend` is the one that a flag or the environment names instead of the recipe's own; then its rules
+    apply.
+    """
+    return _judged(parse(Path(path)), backend)
+
+
+def loads(data: bytes, path: Path) -> LoadedRecipe:
+    """Validates what a recipe at `path` would say; raises RecipeError with every problem found."""
+    return _judged(parsed(data, path), None)
+
+
+def runner_of(recipe: Recipe) -> Backend:
+    """Returns the recipe's backend, which answers what it is like."""
+    return backend_named(recipe.backend)
+
+
+def runners_of(recipe: Recipe) -> dict[Role, Backend]:
+    """Returns the backend of each engine."""
+    return {role: backend_named(recipe.backend_of(role)) for role in recipe.models}
+
+
+def drafts_inside(recipe: Recipe) -> bool:
+    """Says whether the target's engine has the draft inside."""
+    return recipe.speculation.method.kind in runner_of(recipe).inside
+
+
+def engines_of(recipe: Recipe) -> dict[Role, RecipeModel]:
+    """Returns the models that have an engine, the target first; one with the draft inside is that of both."""
+    return {Role.TARGET: recipe.target} if drafts_inside(recipe) else recipe.models
+
+
+def ranks_of(recipe: Recipe) -> dict[Role, int]:
+    """Returns the number of ranks of each engine, each on a GPU of its own.
+
+    Another engine's server loads the draft on as many tensor ranks as the target.
+    """
+    ranks = {role: model.parallel.ranks for role, model in engines_of(recipe).items()}
+    if Role.DRAFT in ranks and not runner_of(recipe).builds_engines:
+        ranks[Role.DRAFT] = recipe.target.parallel.tensor
+    return ranks
+
+
+def contradictions(recipe: Recipe) -> Iterator[Finding]:
+    """Finds keys of the recipe that contradict each other, or that its backend does not have.
+
+    Each subject is the dotted key to change.
+    """
+    backend = runner_of(recipe)
+    yield from _backend(backend, recipe)
+    yield from _of_any_backend(backend, recipe)
+    yield from backend.contradictions(recipe)
+    for role, runner in runners_of(recipe).items():
+        yield from _precision(role, runner, recipe)
+
+
+def _judged(read: LoadedRecipe, backend: str | None) -> LoadedRecipe:
+    if backend is not None and backend not in NAMES:
+        problem = read.problem("engine.backend", f"found {backend!r:.80}", f"use {' or '.join(NAMES)}")
+        raise RecipeError(read.path, [problem])
+    loaded = read
+    if backend and backend != read.recipe.backend:
+        loaded = replace(read, recipe=read.recipe.on(backend), asked=backend)
+    if findings := [*_contradictions(loaded), *misplaced(loaded)]:
+        raise RecipeError(loaded.path, [with_line(found, loaded.lines) for found in findings])
+    return loaded
+
+
+def _contradictions(loaded: LoadedRecipe) -> Iterator[Finding]:
+    if loaded.asked is None:
+        yield from contradictions(loaded.recipe)
+        return
+    move = f"trtspec migrate {loaded.path} --to {loaded.asked} writes a recipe for it"
+    repairs = {"engine.backend": "name a GPU in hardware.gpu, or another backend"}
+    backend = runner_of(loaded.recipe)
+    takes_any = backend.takes_any_recipe
+    for found in _of_any_backend(backend, loaded.recipe) if takes_any else contradictions(loaded.recipe):
+        yield replace(found, repair=repairs.get(found.subject, move))
+
+
+def _of_any_backend(backend: Backend, recipe: Recipe) -> Iterator[Finding]:
+    """Finds what no backend takes, and no builder of engines, where this is one."""
+    yield from loader.contradictions(recipe)
+    if backend.builds_engines:
+        yield from _head(recipe)
+        if recipe.kubernetes.secrets.hub:
+            problem = "pods pull engines from the store, and nothing from the Hub"
+            repair = "remove this line; jobs have kubernetes.build.secret"
+            yield Finding("kubernetes.secrets.hub", problem, repair)
+
+
+def _backend(backend: Backend, recipe: Recipe) -> Iterator[Finding]:
+    """Finds a method that the backend or its release does not run, an unknown release, and a missing GPU."""
+    version, method = recipe.engine.release, recipe.speculation.method.kind
+    flaw = backend.release_flaw(version) if version else None
+    if flaw:
+        yield Finding("engine.release", *flaw)
+    found = backend.refusal(method, version)
+    if found and not found.releases:
+        problem = f"{backend.name} does not run {method}: {found.reason}"
+        yield Finding("speculation.method", problem, "write another method, or another engine.backend")
+    elif found and not flaw:
+        problem = f"{backend.name} {version or backend.versions[0]} does not run {method}: {found.reason}"
+        yield Finding("engine.release", problem, f"write release: {found.releases[0]}, or another method")
+    if recipe.hardware.gpu == gpus.NONE and backend.needs_gpu:
+        problem = f"gpu is none, but {backend.needs_gpu}"
+        yield Finding("engine.backend", problem, "write backend: torch, or name a GPU in hardware.gpu")
+
+
+def _head(recipe: Recipe) -> Iterator[Finding]:
+    """Finds what a head cannot have of its own, since it runs in its target's engine."""
+    draft, method = recipe.draft, recipe.speculation.method
+    if draft is None or not method.is_head:
+        return
+    usual = Draft(model=draft.model)
+    for key in NOT_OF_HEADS:
+        if getattr(draft, key) != getattr(usual, key):
+            problem = f"a head runs in its target's engine, as the target does: method is {method.kind}"
+            yield Finding(f"draft.{key}", problem, "remove this line")
+
+
+def _precision(role: Role, backend: Backend, recipe: Recipe) -> Iterator[Finding]:
+    model = recipe.models[role]
+    quantization = model.quantization
+    if backend.builds_engines and quantization.kv_cache == "fp8" and quantization.weights != "fp8":
+        # The builder would switch paged context FMHA off, without which a target verifies nothing.
+        problem = "an fp8 KV cache needs fp8 weights"
+        yield Finding(f"{role}.quantization.kv_cache", problem, "write weights: fp8 too, or kv_cache: none")
+    if quantization.calibration and quantization.weights != "fp8":
+        yield Finding(
+            f"{role}.quantization.calibration",
+            "there is nothing to calibrate without fp8 weights",
+            "write weights: fp8",
+        )
+    if backend.float32_flaw and model.dtype == "float32":
+        repair = "write float16, bfloat16 or auto, or backend: torch"
+        yield Finding(f"{role}.dtype", backend.float32_flaw, repair)
+    gpu = gpus.GPUS.get(recipe.hardware.gpu)
+    if not backend.emulates_fp8 and gpu and quantization.weights == "fp8" and not gpu.fp8:
+        problem = f"{gpu.label} (SM {gpu.sm}) has no FP8; it came with SM 89"
+        yield Finding(
+            f"{role}.quantization.weights", problem, f"write weights: {gpus.NONE}, or name another GPU"
+        )
