@@ -25,7 +25,7 @@ def write_build(
     K is fixed at what the target was built for.
     """
     engines = tuple(
-        EngineModel(name, "tensorrt_llm", f"{role}/engine", max_batch_size)
+        EngineModel(name, "tensorrtllm", f"{role}/engine", max_batch_size)
         for role, name in BLS_MODELS.items()
         if role in roles
     )

@@ -18,9 +18,9 @@ from trtspec.backends.recipes import load
 from trtspec.backends.tensorrt_llm.engine_step import build_argv
 from trtspec.base.roles import Role
 from trtspec.models.source import Scheme, read_source
+from trtspec.pipeline.build.plan import resolve
 from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
-from trtspec.pipeline.plan.resolved import resolve
 from trtspec.recipe.releases import RELEASES
 
 FP8 = "quantization: {weights: fp8, kv_cache: fp8}"

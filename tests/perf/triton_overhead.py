@@ -70,8 +70,8 @@ def _deployment(folder: Path) -> Deployment:
     write_repository(repository, RepositorySpec(model_name="sends"))
     for kind in ("instant", "adaptive", "timed"):
         engines = (
-            EngineModel(f"bls_{kind}_target", "torch", "unused", 64),
-            EngineModel(f"bls_{kind}_draft", "torch", "unused", 64),
+            EngineModel(f"bls_{kind}_target", "python", "unused", 64),
+            EngineModel(f"bls_{kind}_draft", "python", "unused", 64),
         )
         write_repository(repository, RepositorySpec(model_name=kind))
         write_repository(repository, RepositorySpec(model_name=f"bls_{kind}", engines=engines))

@@ -1,4 +1,4 @@
-"""The protocol of a backend: all that the rest of trtspec asks of any engine."""
+"""The protocol of a backend: all that the rest of trtspec asks of any engine, beside its part of a plan."""
 
 from __future__ import annotations
 
@@ -7,19 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from trtspec.base.roles import Role
 
+if TYPE_CHECKING:
     from trtspec.base.findings import Finding
-    from trtspec.base.roles import Role
     from trtspec.checkpoint.inside import DraftInside
     from trtspec.models.source import Source
-    from trtspec.pipeline.plan.facts import PlanFacts
-    from trtspec.pipeline.plan.resolved import Chooser, Resolved
-    from trtspec.pipeline.run.step import Step
     from trtspec.recipe.loader import LoadedRecipe
     from trtspec.recipe.migration.tool import MigrationTool
-    from trtspec.recipe.schema import Recipe
+    from trtspec.recipe.schema import Recipe, RecipeModel
 
 
 PYTHON = "python"
@@ -124,27 +120,30 @@ class Backend(ABC):
         """Returns why it has no such release, and the repair; None if it has."""
 
     @abstractmethod
-    def resolve(self, choose: Chooser, facts: PlanFacts, output: Path) -> Resolved:
-        """Returns a recipe with every default filled in; pure.
-
-        Raises RecipeError for what it cannot do with these models, and ModelError for a model that trtspec
-        does not convert.
-        """
-
-    @abstractmethod
-    def steps(self, resolved: Resolved, facts: PlanFacts, only: Role | None) -> list[Step]:
-        """Returns the steps of a build in order, all but the one that writes the manifest; pure.
-
-        With `only` these are the steps of one engine.
-        """
-
-    @abstractmethod
     def contradictions(self, recipe: Recipe) -> Iterator[Finding]:
         """Finds keys that it does not have, or that contradict each other there."""
 
     def lacking_on_clusters(self, recipe: Recipe) -> Iterator[Finding]:
         """Finds keys of `kubernetes` that it does not have; they are no part of a build."""
         return iter(())
+
+    def drafts_inside(self, recipe: Recipe) -> bool:
+        """Says whether the target's engine has the draft inside."""
+        return recipe.speculation.method.kind in self.inside
+
+    def engines(self, recipe: Recipe) -> dict[Role, RecipeModel]:
+        """Returns the models that have an engine, the target first; one with the draft inside is of both."""
+        return {Role.TARGET: recipe.target} if self.drafts_inside(recipe) else recipe.models
+
+    def ranks(self, recipe: Recipe) -> dict[Role, int]:
+        """Returns the number of ranks of each engine, each on a GPU of its own.
+
+        Another engine's server loads the draft on as many tensor ranks as the target.
+        """
+        ranks = {role: model.parallel.ranks for role, model in self.engines(recipe).items()}
+        if Role.DRAFT in ranks and not self.builds_engines:
+            ranks[Role.DRAFT] = recipe.target.parallel.tensor
+        return ranks
 
     def overrides(self, recipe: Recipe) -> Mapping[str, Any]:
         """Returns the keys of the target's `config.json` that a recipe overrides."""

@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trtspec.backends.backend import Backend
-from trtspec.backends.table import backend_named
 from trtspec.base import yaml11
 from trtspec.base.flags import is_flag
 
@@ -57,11 +55,6 @@ class ServerLaunch:
     """The bytes of the KV caches in the memory of the host; 0 on a GPU."""
     metrics_path: str | None = None
     """The path of the server's metrics for Prometheus; None if it has none."""
-
-    @property
-    def runner(self) -> Backend:
-        """The backend, which answers what it is like."""
-        return backend_named(self.backend)
 
     def to_json(self) -> str:
         """Returns the text of `launch.json`."""

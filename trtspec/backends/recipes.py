@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trtspec.backends.backend import Backend
+from trtspec.backends.planner import Planner
 from trtspec.backends.table import backend_named
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
@@ -14,7 +15,7 @@ from trtspec.base.roles import Role
 from trtspec.recipe import gpus, loader
 from trtspec.recipe.backends import NAMES
 from trtspec.recipe.loader import LoadedRecipe, misplaced, parse, parsed, with_line
-from trtspec.recipe.schema import NOT_OF_HEADS, Draft, Recipe, RecipeModel
+from trtspec.recipe.schema import NOT_OF_HEADS, Draft, Recipe
 
 
 def load(path: str | Path, backend: str | None = None) -> LoadedRecipe:
@@ -31,35 +32,19 @@ def loads(data: bytes, path: Path) -> LoadedRecipe:
     return _judged(parsed(data, path), None)
 
 
-def runner_of(recipe: Recipe) -> Backend:
+def runner_of(recipe: Recipe) -> Planner:
     """Returns the recipe's backend, which answers what it is like."""
     return backend_named(recipe.backend)
 
 
-def runners_of(recipe: Recipe) -> dict[Role, Backend]:
+def runners_of(recipe: Recipe) -> dict[Role, Planner]:
     """Returns the backend of each engine."""
     return {role: backend_named(recipe.backend_of(role)) for role in recipe.models}
 
 
-def drafts_inside(recipe: Recipe) -> bool:
-    """Says whether the target's engine has the draft inside."""
-    return recipe.speculation.method.kind in runner_of(recipe).inside
-
-
-def engines_of(recipe: Recipe) -> dict[Role, RecipeModel]:
-    """Returns the models that have an engine, the target first; one with the draft inside is that of both."""
-    return {Role.TARGET: recipe.target} if drafts_inside(recipe) else recipe.models
-
-
-def ranks_of(recipe: Recipe) -> dict[Role, int]:
-    """Returns the number of ranks of each engine, each on a GPU of its own.
-
-    Another engine's server loads the draft on as many tensor ranks as the target.
-    """
-    ranks = {role: model.parallel.ranks for role, model in engines_of(recipe).items()}
-    if Role.DRAFT in ranks and not runner_of(recipe).builds_engines:
-        ranks[Role.DRAFT] = recipe.target.parallel.tensor
-    return ranks
+def release_of(recipe: Recipe) -> str | None:
+    """Returns the release of TensorRT-LLM whose engines a recipe names; None if it names none or has none."""
+    return recipe.engine.release if runner_of(recipe).compiles else None
 
 
 def contradictions(recipe: Recipe) -> Iterator[Finding]:

@@ -9,20 +9,20 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 
-from trtspec.backends.backend import Backend
+from trtspec.backends.planner import Planner
 from trtspec.recipe.backends import NAMES
 
 
 @cache
-def backend_named(name: str) -> Backend:
+def backend_named(name: str) -> Planner:
     """Returns the backend that recipes call `name`; raises KeyError for a name that is not in the table."""
     if name not in NAMES:
         raise KeyError(name)
-    found: Backend = import_module(f"{__package__}.{name}.backend").BACKEND
+    found: Planner = import_module(f"{__package__}.{name}.backend").BACKEND
     return found
 
 
-def backends() -> tuple[Backend, ...]:
+def backends() -> tuple[Planner, ...]:
     """Returns all backends in the order of the table."""
     return tuple(map(backend_named, NAMES))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trtspec.backends.recipes import runner_of
+from trtspec.backends.recipes import release_of, runner_of
 from trtspec.base.errors import TrtspecError
 from trtspec.base.findings import Severity, as_json, errors
 from trtspec.base.roles import Role
@@ -31,7 +31,7 @@ def check(recipe: RecipeArgument, json: JsonOption = False) -> None:
     request = PlanRequest()
     try:
         loaded = read_request(recipe, request)
-        report = look_here(loaded, find_host(loaded.recipe, container=False), request)
+        report = look_here(loaded, find_host(release_of(loaded.recipe), container=False), request)
     except TrtspecError as error:
         if json:
             out.json({"recipe": str(recipe), **as_json(error.findings)})

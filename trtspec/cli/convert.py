@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import trtspec
-from trtspec.backends.recipes import engines_of
+from trtspec.backends.recipes import runner_of
 from trtspec.base.roles import Role
 from trtspec.cli.terminal.engines import require_engines
 from trtspec.cli.terminal.options import JsonOption, OutputOption, RecipeArgument
@@ -36,7 +36,7 @@ def convert(
 ) -> None:
     """Convert a recipe's models to TensorRT-LLM checkpoints."""
     loaded = require_engines(recipe, "no checkpoint to convert")
-    if only and only not in engines_of(loaded.recipe):
+    if only and only not in runner_of(loaded.recipe).engines(loaded.recipe):
         raise typer.BadParameter(f"{recipe} has no {only}", param_hint="--only")
     made = trtspec.plan(recipe, output=output, to_run=True, progress=out.watch)
     kinds = {calibrate.KIND, converting.KIND, *([converting.VERIFY] if verify else [])}

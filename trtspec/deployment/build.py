@@ -9,7 +9,8 @@ from pathlib import Path
 from trtspec.backends.backend import PYTHON
 from trtspec.backends.launch import FILE, ServerLaunch
 from trtspec.backends.launch import read as read_launch
-from trtspec.backends.recipes import load, ranks_of, runner_of
+from trtspec.backends.recipes import load, runner_of
+from trtspec.backends.table import backend_named
 from trtspec.base.errors import UnavailableError
 from trtspec.base.roles import Role
 from trtspec.deployment.patience import Patience, with_build, with_models
@@ -109,7 +110,7 @@ class DeployedBuild:
     def doubt(self) -> str | None:
         """The known fault of its server with drafts; None without one."""
         launch = self.find_launch()
-        return launch.runner.doubt(self.recipe.hardware.gpu) if launch else None
+        return backend_named(launch.backend).doubt(self.recipe.hardware.gpu) if launch else None
 
     @property
     def shares_a_server(self) -> bool:
@@ -133,7 +134,7 @@ class DeployedBuild:
         """Raises at once the errors that loading would raise after minutes: EngineError, ModelError for the
         tokenizer, or UnavailableError for the settings of a GPU."""
         recipe, folder, roles = self.recipe, self.folder.resolve(), self._roles
-        gpus = place(ranks_of(recipe), recipe.hardware.count, recipe.draft_gpus)
+        gpus = place(runner_of(recipe).ranks(recipe), recipe.hardware.count, recipe.draft_gpus)
         check_unchanged(folder)
         tokenizers = {Role.TARGET: folder / "tokenizer", Role.DRAFT: folder / "draft/tokenizer"}
         own = Role.DRAFT if recipe.speculation.method.translates else Role.TARGET
@@ -146,7 +147,7 @@ class DeployedBuild:
             for role in roles
         }
         check_loading(engines, recipe.speculation.num_draft_tokens or 1, sizes, runtime)
-        if read_engine(engines[Role.TARGET].folder).runner.needs_gpu:
+        if backend_named(read_engine(engines[Role.TARGET].folder).backend).needs_gpu:
             visible = find_gpus()
             if problem := settings_obstacle([visible[gpu] for gpu in sorted({*gpus.target, *gpus.draft})]):
                 raise problem

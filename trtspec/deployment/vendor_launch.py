@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
 from trtspec.backends.launch import ServerLaunch
+from trtspec.backends.table import backend_named
 from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import UnavailableError
 from trtspec.deployment.build import DeployedBuild
@@ -84,7 +85,7 @@ class VendorLaunch:
 
     @property
     def _secrets(self) -> dict[str, str]:
-        variable = self.launch.runner.key_variable
+        variable = backend_named(self.launch.backend).key_variable
         return {variable: self.key} if self.key and variable else {}
 
     def _options(self, deployment: Deployment, host: str) -> tuple[str, ...]:
@@ -93,7 +94,7 @@ class VendorLaunch:
 
     def _program(self, python: Path | None) -> tuple[str, ...]:
         """Returns what stands before the options: the module of a Python, or a program of PATH."""
-        launch, name = self.launch, self.launch.runner.title
+        launch, name = self.launch, backend_named(self.launch.backend).title
         if python is not None:
             if shutil.which(python) is None:
                 raise UnavailableError(python, "is no program", f"name the Python of {name}")
@@ -123,7 +124,7 @@ def vendor_launch(
 
 def options(launch: ServerLaunch, build: PurePath, host: str, port: int, grace_s: float) -> tuple[str, ...]:
     """Returns the server's options, of which those of the build name the folder of its files."""
-    drain = launch.runner.drain_option
+    drain = backend_named(launch.backend).drain_option
     own = (argument.replace(_BUILD, str(build)) for argument in launch.arguments)
     waits = (drain, f"{max(grace_s, 1):.0f}") if drain else ()
     return (*own, *waits, launch.host_option, host, launch.port_option, str(port))
@@ -135,7 +136,7 @@ def difference(launch: ServerLaunch, started: Sequence[str]) -> str | None:
     None where they are the same, or where its Python does not tell. It is no error: most arguments are those
     of other releases too, and one that the server does not know it refuses itself, by name.
     """
-    backend = launch.runner
+    backend = backend_named(launch.backend)
     found = _installed(backend.packages, started)
     if found in (None, launch.release):
         return None
@@ -160,7 +161,7 @@ def _installed(packages: Sequence[str], started: Sequence[str]) -> str | None:
 
 def _key(launch: ServerLaunch, file: Path) -> str:
     """Returns the key with which a server is to be asked; raises `UnavailableError` where it takes none."""
-    keys, backend = check_keys(file), launch.runner
+    keys, backend = check_keys(file), backend_named(launch.backend)
     if backend.key_variable is None:
         problem = (
             f"{backend.title} takes its key only on the command line, which every user of this machine can "

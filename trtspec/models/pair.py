@@ -3,6 +3,9 @@
 The target decides each token, so most differences only lower acceptance. A pair is refused for differences
 that could make the text wrong or an engine fail: ids with other bytes, ids beyond an embedding, end tokens
 with another meaning, a target beyond its trained length.
+
+With translation between vocabularies no difference of these makes a text wrong; each finding then says its
+cost.
 """
 
 from __future__ import annotations
@@ -20,7 +23,6 @@ from trtspec.models.families.family import ModelFamily
 from trtspec.models.heads.reading import read_model
 from trtspec.models.source import Source
 from trtspec.models.tokenizer import TokenizerTraits, read_tokenizer
-from trtspec.models.vocabularies import alike, translated
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +146,215 @@ def _positions(target: Member, draft: Member, max_seq_len: int | None) -> Iterat
                 "texts"
             )
             yield note("positions", difference, repair, effect=effect)
+
+
+_COST = (
+    "text and drafts are translated, which takes about 0.2 ms per round; most is accepted where both "
+    "tokenize alike"
+)
+_LESS_ACCEPTED = "where they occur, fewer drafts are accepted; the text stays right"
+_SHOWN = 3
+
+
+def translated(target: Member, draft: Member) -> Iterator[Finding]:
+    """Yields the size of the common vocabulary, and which of the draft's own tokens cannot be used."""
+    ours, theirs = target.tokenizer, draft.tokenizer
+    own, other = set(ours.tokens.values()), set(theirs.tokens.values())
+    if ours.tokens == theirs.tokens:
+        difference = (
+            f"speculation.method has {HETEROGENEOUS}, but both have the same tokens with the same ids"
+        )
+        yield note("vocabularies", difference, effect="translation only takes time: leave it out")
+    else:
+        common = len(own & other)
+        difference = f"{common} of the target's {len(own)} tokens are among the draft's {len(other)}"
+        yield note("vocabularies", difference, effect=_COST)
+    yield from past_embedding("target", target.source, ours)
+    yield from past_embedding("draft", draft.source, theirs)
+    if not draft.source.end_ids:
+        effect = "the draft continues after the end of a text; fewer drafts are accepted there"
+        yield note("end tokens", "the draft names none", effect=effect)
+    yield note(
+        "sampling",
+        "engines sample by token id, and the same id is another token in each; only two engines of the "
+        "torch backend in one process sample alike",
+        effect="other drafts are the likeliest tokens; fewer are accepted at higher temperatures",
+    )
+
+
+def alike(target: Member, draft: Member) -> Iterator[Finding]:
+    """Yields the differences between vocabularies whose ids should have the same text."""
+    yield from _ids(target, draft)
+    yield from _reach(target, draft)
+    yield from _ends(target, draft)
+    yield from _named(target, draft)
+    yield from _cutting(target.tokenizer, draft.tokenizer)
+    yield from _rows(target, draft)
+
+
+def _ids(target: Member, draft: Member) -> Iterator[Finding]:
+    ours, theirs = target.tokenizer, draft.tokenizer
+    common = [token_id for token_id in ours.tokens if token_id in theirs.tokens]
+    other = sorted(token_id for token_id in common if ours.tokens[token_id] != theirs.tokens[token_id])
+    special = [
+        token_id for token_id in other if _is_special(ours, token_id) and _is_special(theirs, token_id)
+    ]
+    ordinary = sorted(set(other) - set(special))
+    if ordinary:
+        effect = "the draft's tokens mean other text to the target"
+        yield Finding("token ids", _examples(ordinary, target, draft), effect=effect)
+    if special:
+        yield note("special tokens", _examples(special, target, draft), effect=_LESS_ACCEPTED)
+    flags = [
+        token_id
+        for token_id in sorted(ours.added.keys() | theirs.added.keys())
+        if token_id in ours.tokens
+        and ours.tokens[token_id] == theirs.tokens.get(token_id)
+        and ours.added.get(token_id) != theirs.added.get(token_id)
+    ]
+    if flags:
+        difference = (
+            f"{_count(flags, 'token')} added or special in only one of the two, such as "
+            f"{_name(ours, flags[0])}"
+        )
+        yield note("added tokens", difference, effect="none: the target's tokenizer reads the prompts")
+
+
+def _reach(target: Member, draft: Member) -> Iterator[Finding]:
+    """Finds ids that only one of the tokenizers has, or that are beyond an embedding."""
+    ours, theirs = target.tokenizer, draft.tokenizer
+    yield from past_embedding("target", target.source, ours)
+    yield from past_embedding("draft", draft.source, None)
+    for who, mine, other, whose, rows, effect in (
+        ("target", ours, theirs, "draft", draft.source.vocab_size, "the draft cannot read a text with them"),
+        ("draft", theirs, ours, "target", target.source.vocab_size, "the target cannot verify them"),
+    ):
+        in_texts, others = mine.beyond(rows)
+        if beyond := in_texts or others:
+            difference = f"{_count(beyond, 'id')} of the {who}'s tokenizer, such as {_name(mine, beyond[0])}"
+            difference += f", beyond the {whose}'s embedding of {rows} rows"
+            rarely = f"{effect}; only a text that names one has it"
+            yield (
+                Finding("vocabulary", difference, effect=effect)
+                if in_texts
+                else note("vocabulary", difference, effect=rarely)
+            )
+        alone = sorted(
+            token_id for token_id in mine.tokens if token_id not in other.tokens and token_id < rows
+        )
+        if alone:
+            difference = f"{_count(alone, 'id')} only in the {who}'s, such as {_name(mine, alone[0])}"
+            yield note("token ids", difference, effect=_LESS_ACCEPTED)
+
+
+def past_embedding(who: str, source: Source, tokenizer: TokenizerTraits | None) -> Iterator[Finding]:
+    """Finds ids that are past the embedding of the model that names them.
+
+    Without the `tokenizer`, whose texts the model reads, they are those of its configuration alone.
+    """
+    rows = source.vocab_size
+    in_texts, others = tokenizer.beyond(rows) if tokenizer else ([], [])
+    if in_texts:
+        difference = f"the {who}'s tokenizer has ids up to {in_texts[-1]}, but its embedding has {rows} rows"
+        repair = f"use the tokenizer that belongs to the {who}"
+        yield Finding("vocabulary", difference, repair, effect="a text with such an id cannot be computed")
+    elif tokenizer and others:
+        difference = f"{_count(others, 'id')} of the {who}'s tokenizer, such as {_name(tokenizer, others[0])}"
+        difference += f", past its own embedding of {rows} rows"
+        effect = "only a prompt that names one has it, and engines refuse such a prompt"
+        yield note("vocabulary", difference, effect=effect)
+    if ends := source.ends_past:
+        difference = f"{_list(ends)} in the {who}'s configuration, past its embedding of {rows} rows"
+        yield note("end tokens", difference, effect="left out: the model cannot say them")
+
+
+def _ends(target: Member, draft: Member) -> Iterator[Finding]:
+    ours, theirs = target.source.end_ids, draft.source.end_ids
+    eos = target.tokenizer.named["eos_token"]
+    if not ours:
+        yield note("end tokens", "the target names none", effect="only max_tokens and stop words end a text")
+    elif eos is not None and eos not in ours:
+        difference = f"the target's configuration has {_list(ours)}, its tokenizer {eos}"
+        yield note("end tokens", difference, effect="those of the configuration end the text")
+    for token_id in ours:
+        mine, other = target.tokenizer.tokens.get(token_id), draft.tokenizer.tokens.get(token_id)
+        if mine is not None and other is not None and mine != other:
+            difference = f"{token_id} is {mine!r} and ends a text in the target; in the draft it is {other!r}"
+            effect = "the draft continues after the target's end, or ends too early"
+            yield Finding("end tokens", difference, effect=effect)
+    if set(ours) != set(theirs):
+        difference = f"{_list(ours)} in the target, {_list(theirs)} in the draft"
+        yield note(
+            "end tokens",
+            difference,
+            effect="those of the target end the text; fewer drafts are accepted there",
+        )
+
+
+def _named(target: Member, draft: Member) -> Iterator[Finding]:
+    """Compares the other special tokens, bos and pad, which end no text."""
+    ours, theirs = target.source, draft.source
+    fewer = "the draft reads the target's; slightly fewer drafts are accepted"
+    for subject, mine, other, effect in (
+        ("bos token", ours.bos_id, theirs.bos_id, fewer),
+        ("pad token", ours.pad_id, theirs.pad_id, "none: padding is not used"),
+    ):
+        if mine != other:
+            difference = f"{_or_none(mine)} in the target, {_or_none(other)} in the draft"
+            yield note(subject, difference, effect=effect)
+
+
+def _cutting(target: TokenizerTraits, draft: TokenizerTraits) -> Iterator[Finding]:
+    """Compares the tokenization of text; a served pair uses only the target's tokenizer for that."""
+    effect = "the target's is used; the draft sees text tokenized differently from its training"
+    if target.kind != draft.kind:
+        yield note("tokenizer", f"{target.kind} in the target, {draft.kind} in the draft", effect=effect)
+    elif target.merges != draft.merges:
+        yield note("merges", "the rules that merge bytes into tokens differ", effect=effect)
+    for stage in target.stages:
+        if target.stages[stage] != draft.stages[stage]:
+            unseen = stage == "decoder"
+            yield note(stage, "its settings differ", effect="the target's is used" if unseen else effect)
+    if target.chat_templates != draft.chat_templates:
+        missing = [who for who, side in (("target", target), ("draft", draft)) if not side.chat_templates]
+        difference = f"the {missing[0]} has none" if missing else "the templates differ"
+        yield note("chat template", difference, effect="the target's is used")
+
+
+def _rows(target: Member, draft: Member) -> Iterator[Finding]:
+    ours, theirs = target.source, draft.source
+    if ours.vocab_size != theirs.vocab_size:
+        difference = f"{ours.vocab_size} rows in the target's embedding, {theirs.vocab_size} in the draft's"
+        effect = "none for token matching; acceptance by draft logits would need equal sizes"
+        if theirs.vocab_size > ours.vocab_size:
+            effect = "a draft ends before an id that the target lacks"
+        yield note("padded vocabulary", difference, effect=effect)
+
+
+def _is_special(tokenizer: TokenizerTraits, token_id: int) -> bool:
+    added = tokenizer.added.get(token_id)
+    return added is not None and added.special
+
+
+def _examples(ids: list[int], target: Member, draft: Member) -> str:
+    examples = "; ".join(
+        f"{token_id} is {target.tokenizer.tokens[token_id]!r} and {draft.tokenizer.tokens[token_id]!r}"
+        for token_id in ids[:_SHOWN]
+    )
+    return f"{_count(ids, 'id')} with other bytes in target and draft: {examples}"
+
+
+def _name(tokenizer: TokenizerTraits, token_id: int) -> str:
+    return f"{token_id} ({tokenizer.tokens[token_id]!r})"
+
+
+def _count(ids: list[int], noun: str) -> str:
+    return f"{len(ids)} {noun}{'s' * (len(ids) > 1)}"
+
+
+def _list(ids: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ids)) or "none"
+
+
+def _or_none(token_id: int | None) -> str:
+    return "none" if token_id is None else str(token_id)

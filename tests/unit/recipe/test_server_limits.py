@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.recipe.test_limits import found
-from trtspec.backends.recipes import ranks_of
+from trtspec.backends.recipes import runner_of
 from trtspec.base.roles import Role
 from trtspec.recipe.schema import Recipe
 
@@ -120,7 +120,9 @@ def test_a_draft_has_the_ranks_of_its_target() -> None:
         "draft": {"model": "a/c"},
     }
     served_by = {
-        backend: ranks_of(Recipe.model_validate({**recipe, "engine": {"backend": backend}}))[Role.DRAFT]
+        backend: runner_of(Recipe.model_validate({**recipe, "engine": {"backend": backend}})).ranks(
+            Recipe.model_validate({**recipe, "engine": {"backend": backend}})
+        )[Role.DRAFT]
         for backend in ("tensorrt_llm", "vllm")
     }
     assert served_by == {"tensorrt_llm": 1, "vllm": 2}

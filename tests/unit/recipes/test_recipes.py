@@ -168,7 +168,7 @@ def test_the_tests_of_clusters_know_the_engines(hub_cache: Path) -> None:
             item = 4 if engine.checkpoint.dtype == "float32" else 2
             per_layer = 2 * source.num_key_value_heads * source.head_size * item
             # The torch backend verifies without logits.
-            verified = options.max_batch_size if engine.backend == "tensorrt_llm" else 0
+            verified = options.max_batch_size if engine.runner.name == "tensorrt_llm" else 0
             expected = {
                 "ranks": len(sizes),
                 "weights": sum(sizes),

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from trtspec.backends.backend import Unsupported
-from trtspec.backends.served.backend import ONE_SOURCE, ServerBackend
+from trtspec.backends.served.backend import ONE_SOURCE, MtpSupport, ServerBackend
 from trtspec.backends.served.inputs import LaunchInputs, ServerRelease
-from trtspec.backends.served.rules import MtpSupport
 from trtspec.backends.sglang.flags import FLAGS, LONGER, TOOL
 from trtspec.backends.sglang.launch import ADAPTIVE, ADAPTIVE_FILE, FILE, arguments
 from trtspec.backends.sglang.tree import TOPK, misplaced, tree_of

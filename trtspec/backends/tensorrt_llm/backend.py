@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from trtspec.backends.backend import Unsupported
 from trtspec.backends.built.backend import EngineBackend
-from trtspec.backends.recipes import drafts_inside, ranks_of
 from trtspec.backends.tensorrt_llm import flags
 from trtspec.backends.tensorrt_llm.eagle import EagleInside
 from trtspec.backends.tensorrt_llm.engine_step import engine_step
@@ -102,24 +101,21 @@ class TensorRtLlmBackend(EngineBackend):
 
     def contradictions(self, recipe: Recipe) -> Iterator[Finding]:
         yield from super().contradictions(recipe)
-        yield from _overlap(recipe)
+        yield from _overlap(self.ranks(recipe), recipe.hardware.count)
         yield from _draft_on_cpu(recipe)
-        yield from _inside(recipe)
+        if self.drafts_inside(recipe):
+            yield from _inside(recipe)
 
     def tools(self) -> tuple[MigrationTool, ...]:
         return flags.tools()
 
 
-def _overlap(recipe: Recipe) -> Iterator[Finding]:
-    """Finds two engines of several ranks on the same GPUs, which wait for each other forever.
+def _overlap(ranks: Mapping[Role, int], count: int) -> Iterator[Finding]:
+    """Finds two engines of several ranks on the same of `count` GPUs, which wait for each other forever.
 
     This is issue #3499 of TensorRT-LLM.
     """
-    target, draft, count = (
-        ranks_of(recipe)[Role.TARGET],
-        ranks_of(recipe).get(Role.DRAFT, 0),
-        recipe.hardware.count,
-    )
+    target, draft = ranks[Role.TARGET], ranks.get(Role.DRAFT, 0)
     if 1 < target <= count and 1 < draft <= count < target + draft:
         problem = (
             f"{draft} ranks on GPUs that have ranks of the target too: TensorRT-LLM hangs with two requests"
@@ -143,8 +139,6 @@ def _draft_on_cpu(recipe: Recipe) -> Iterator[Finding]:
 
 def _inside(recipe: Recipe) -> Iterator[Finding]:
     """Finds keys that an engine with its draft inside does not have."""
-    if not drafts_inside(recipe):
-        return
     speculation = recipe.speculation
     for key, reason in speculation.method.lacking_inside.items():
         if recipe.written(key) is not None:

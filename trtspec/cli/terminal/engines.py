@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtspec.backends.recipes import drafts_inside, load
+from trtspec.backends.recipes import load, runner_of
 from trtspec.backends.table import backend_named
 from trtspec.base.errors import RecipeError
 from trtspec.pipeline.plan.resolved import asked_backend
@@ -33,7 +33,7 @@ def require_coordinator(recipe: Path) -> LoadedRecipe:
     """Returns the recipe; raises RecipeError if the coordinator cannot draft for a share of its requests."""
     lacking = "no coordinator of trtspec's, which drafts for a share of the requests"
     loaded = require_engines(recipe, lacking)
-    if drafts_inside(loaded.recipe):
+    if runner_of(loaded.recipe).drafts_inside(loaded.recipe):
         drafts = "an engine with its draft inside drafts for all requests"
         problem = f"{drafts}, and no roll-out can switch that off for some of them"
         raise RecipeError(recipe, [loaded.problem("speculation.method", problem, "write another method")])

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trtspec.backends.recipes import engines_of
+from trtspec.backends.recipes import runner_of
 from trtspec.base.errors import StoreError
 from trtspec.base.roles import Role
 from trtspec.base.units import GIB
@@ -77,7 +77,9 @@ def find_build(store: Store, recipe: Recipe) -> StoredBuild:
         other = ", but it has builds of other recipes of this name" if of_name else ""
         problem = f"has no build of {recipe.name} from the recipe as it is now{other}"
         raise StoreError(str(store), problem, "trtspec build RECIPE --store URL")
-    return StoredBuild(found[0], {role: _engine(store, found[0], role) for role in engines_of(recipe)})
+    return StoredBuild(
+        found[0], {role: _engine(store, found[0], role) for role in runner_of(recipe).engines(recipe)}
+    )
 
 
 def _engine(store: Store, entry: Entry, role: Role) -> BuildEngine:

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.recipes import runner_of
+from trtspec.backends.table import backend_named
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
@@ -55,7 +56,7 @@ def of_server(loaded: LoadedRecipe, launch: ServerLaunch) -> ServedRecipe:
             files=dict(launch.files),
             hub=len(launch.models) < len(recipe.models),
             hub_secret=options.secrets.hub,
-            key_variable=launch.runner.key_variable,
+            key_variable=backend_named(launch.backend).key_variable,
             metrics_path=launch.metrics_path or "/metrics",
         ),
     )
@@ -83,7 +84,7 @@ def _findings(loaded: LoadedRecipe, launch: ServerLaunch) -> Iterator[Finding]:
     if recipe.serving.layout:
         problem = "vLLM inside Triton cannot be deployed on a cluster; vLLM's own server can"
         yield loaded.problem("serving.layout", problem, "remove this line")
-    backend = launch.runner
+    backend = backend_named(launch.backend)
     if options.secrets.api_keys and backend.key_variable is None:
         problem = (
             f"{backend.title} takes its key only on the command line, which every user of a node can read"

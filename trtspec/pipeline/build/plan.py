@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trtspec.backends.recipes import engines_of, load
+from trtspec.backends.recipes import load, release_of, runner_of, runners_of
 from trtspec.base.errors import OptionError
 from trtspec.base.findings import Finding
 from trtspec.base.progress import Progress, no_progress
@@ -15,7 +15,7 @@ from trtspec.base.roles import Role
 from trtspec.models.download import is_headers_only
 from trtspec.pipeline.machine.host import Host, find_host
 from trtspec.pipeline.plan.facts import PlanFacts, gather
-from trtspec.pipeline.plan.resolved import Resolved, asked_backend, resolve
+from trtspec.pipeline.plan.resolved import Chooser, Resolved, asked_backend, choose_output
 from trtspec.pipeline.run.records import FOLDER, FileDigests, has_records, pending
 from trtspec.pipeline.run.runner import named
 from trtspec.pipeline.run.step import Step
@@ -23,6 +23,7 @@ from trtspec.pipeline.steps import check_pair
 from trtspec.pipeline.steps.pull import StoredEngine, find_stored
 from trtspec.pipeline.steps.steps import make_steps
 from trtspec.pipeline.store.store import Store
+from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe
 
 
@@ -106,7 +107,7 @@ def make_plan(
     """
     request = PlanRequest(output, backend, layout, container, only)
     loaded = read_request(recipe, request)
-    host = find_host(loaded.recipe, container=container)
+    host = find_host(release_of(loaded.recipe), container=container)
     reads = to_run or store is not None
     made = draw_plan(loaded, host, request, progress, offline=not reads)
     reads = reads or has_records(made.output)
@@ -133,7 +134,7 @@ def read_request(recipe: str | Path, request: PlanRequest) -> LoadedRecipe:
     Raises RecipeError, and OptionError for an engine that the recipe has not.
     """
     loaded = load(Path(recipe), asked_backend(request.flags, os.environ))
-    if request.only and request.only not in engines_of(loaded.recipe):
+    if request.only and request.only not in runner_of(loaded.recipe).engines(loaded.recipe):
         raise OptionError("only", f"{recipe} has no {request.only}")
     return loaded
 
@@ -156,7 +157,9 @@ def draw_plan(
     and `asks` are as for `gather`. Raises RecipeError and OptionError, also for what the recipe wants and its
     models do not allow, what `gather` raises, ChangedError, and StoreError.
     """
-    facts = gather(loaded, host, digests, weights, progress, offline=offline, asks=asks)
+    # Another engine's server gets a model of the Hub by its commit: nothing here reads its weights.
+    is_whole = not runner_of(loaded.recipe).builds_engines
+    facts = gather(loaded, host, digests, weights, progress, is_whole=is_whole, offline=offline, asks=asks)
     if digests:
         # Another plan may have waited since it noted the sources.
         digests.check()
@@ -171,6 +174,24 @@ def draw_plan(
         found = find_stored(store, resolved, own, undone, host.versions.get("tensorrt"))
         steps = make_steps(resolved, facts, request.only, found)
     return BuildPlan(request, facts, resolved, steps, own, digests, found)
+
+
+def resolve(
+    loaded: LoadedRecipe, facts: PlanFacts, flags: Mapping[str, str | None], environment: Mapping[str, str]
+) -> Resolved:
+    """Returns the recipe with every default filled in, each with where it came from and why; pure.
+
+    A flag overrides the environment, the environment overrides the recipe, and the recipe overrides a
+    default. `flags` has values by their key in the recipe, None for a flag that was not given; the recipe was
+    read for the `asked_backend` of both. Raises RecipeError for what its models or trtspec cannot do, and
+    ModelError for a model that trtspec does not convert.
+    """
+    choose = Chooser(loaded, flags, environment)
+    output = choose_output(choose)
+    suits = "what serves in production" if loaded.recipe.hardware.gpu != gpus.NONE else "runs without a GPU"
+    choose("engine.backend", loaded.recipe.backend, suits)
+    runners = runners_of(loaded.recipe)
+    return runner_of(loaded.recipe).resolve(choose, facts, output, runners)
 
 
 def with_files(made: BuildPlan, store: Store | None, progress: Progress, *, to_run: bool) -> BuildPlan:

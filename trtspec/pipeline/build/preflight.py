@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
-from trtspec.backends.recipes import runner_of
+from trtspec.backends.recipes import release_of, runner_of
 from trtspec.base.errors import TrtspecError
 from trtspec.base.progress import Progress, no_progress
 from trtspec.base.roles import Role
@@ -43,7 +43,7 @@ def look_ahead(
     """
     loaded = read_request(recipe, request)
     folder = build_folder(loaded, request.flags, os.environ)
-    host = find_host(loaded.recipe, container=request.container)
+    host = find_host(release_of(loaded.recipe), container=request.container)
     is_whole = request.only is None and stage is Stage.BUILD
     if is_whole and not pulls and not has_records(folder) and (error := _host_obstacle(loaded, host)):
         # Another machine would refuse a wrong recipe too.
@@ -82,14 +82,20 @@ def look_here(loaded: LoadedRecipe, host: Host, request: PlanRequest) -> PairRep
         else:
             sources[role] = read_model(folder, whole=not runner_of(loaded.recipe).builds_engines)
     unseen = {role: f"{error.subject} {error.problem}" for role, error in lacking.items()}
-    return inspect_pair(loaded, sources, unseen, head, loaded.recipe.engine.max_seq_len)
+    return inspect_pair(
+        loaded, runner_of(loaded.recipe), sources, unseen, head, loaded.recipe.engine.max_seq_len
+    )
 
 
 def _host_obstacle(loaded: LoadedRecipe, host: Host) -> TrtspecError | None:
     """Returns what keeps this machine from building TensorRT-LLM's engines, before a model is looked at."""
     recipe = loaded.recipe
     is_built_anywhere = not runner_of(recipe).compiles or recipe.hardware.gpu == gpus.NONE
-    return None if is_built_anywhere else recipe_obstacle(host, recipe)
+    return (
+        None
+        if is_built_anywhere
+        else recipe_obstacle(host, recipe, max(runner_of(recipe).ranks(recipe).values()))
+    )
 
 
 def _check_disks(made: BuildPlan, undone: Collection[Step], names: Collection[str]) -> None:

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtspec.backends.backend import Backend
-from trtspec.backends.table import backend_named
 from trtspec.base.errors import EngineError
 from trtspec.base.roles import Role
 from trtspec.pipeline.engine.manifest import Manifest
@@ -74,14 +72,14 @@ class EngineConfig:
         return maker_of(self.version)
 
     @property
-    def runner(self) -> Backend:
-        """The backend."""
-        return backend_named(self.backend)
+    def is_compiled(self) -> bool:
+        """True for an engine of TensorRT, which runs on the GPUs that it was built for."""
+        return not self.version.startswith(TORCH_VERSION)
 
     @property
     def num_processes(self) -> int:
         """The number of processes that run it: one for each rank, or one that holds all ranks."""
-        return self.world_size if self.runner.compiles else 1
+        return self.world_size if self.is_compiled else 1
 
 
 def maker_of(version: str) -> str:
@@ -154,7 +152,7 @@ def check_engine(
         raise EngineError(
             folder, problem, f"write release: {config.version}, or build in the image of {release}"
         )
-    suffix = "engine" if config.runner.compiles else "safetensors"
+    suffix = "engine" if config.is_compiled else "safetensors"
     for rank in range(config.world_size):
         if not (folder / f"rank{rank}.{suffix}").is_file():
             raise EngineError(folder, f"has no rank{rank}.{suffix}", _REBUILD)
@@ -258,7 +256,7 @@ def check_loading(
     """
     configs = {role: read_engine(engine.folder) for role, engine in engines.items()}
     for role, engine in engines.items():
-        if configs[role].runner.compiles:
+        if configs[role].is_compiled:
             _check_versions(engine.folder, configs[role], engine.built, runtime)
             _check_gpus(engine.folder, configs[role], engine.gpus, engine.built, runtime)
     target = configs[Role.TARGET]

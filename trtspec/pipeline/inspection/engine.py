@@ -425,6 +425,6 @@ def inspect_checkpoint(folder: Path, config: Mapping[str, Any]) -> Report:
 def _is_of_torch(folder: Path) -> bool:
     """Says whether a build has an engine of the torch backend beside the checkpoint."""
     try:
-        return read_engine(folder.parent / "engine").runner.is_embedded
+        return not read_engine(folder.parent / "engine").is_compiled
     except EngineError:
         return False

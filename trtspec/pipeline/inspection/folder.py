@@ -25,7 +25,7 @@ from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import is_head, read_head
 from trtspec.models.model_file import has_file
 from trtspec.models.mtp import mtp_layers
-from trtspec.models.pair import compare, read_member
+from trtspec.models.pair import compare, past_embedding, read_member
 from trtspec.models.source import (
     DTYPES,
     PICKLES,
@@ -40,7 +40,6 @@ from trtspec.models.source import (
     whole_of,
 )
 from trtspec.models.tokenizer import read_tokenizer
-from trtspec.models.vocabularies import past_embedding
 from trtspec.pipeline.engine.manifest import Manifest, read_manifest
 from trtspec.pipeline.inspection.engine import inspect_checkpoint, inspect_engine
 from trtspec.pipeline.inspection.report import Report, finding, stored

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trtspec.backends.recipes import runner_of
+from trtspec.backends.backend import Backend
 from trtspec.base.findings import Finding, Severity
 from trtspec.base.roles import Role
 from trtspec.checkpoint.inventory import check_tensors
@@ -16,9 +16,8 @@ from trtspec.models.families import family_of
 from trtspec.models.heads.check import check_head
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.mtp import MtpLayers, mtp_layers
-from trtspec.models.pair import Member, compare, member_of
+from trtspec.models.pair import Member, compare, member_of, past_embedding
 from trtspec.models.source import Source
-from trtspec.models.vocabularies import past_embedding
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.recipe.loader import LoadedRecipe
@@ -56,11 +55,12 @@ def inspect_planned(resolved: Resolved, facts: PlanFacts) -> PairReport:
     sources = {role: model.source for role, model in facts.models.items() if role not in unread}
     unseen = {role: f"{error.subject} {error.problem}" for role, error in unread.items()}
     head, longest = facts.head.head if facts.head else None, resolved.target.options.max_seq_len
-    return inspect_pair(resolved.loaded, sources, unseen, head, longest)
+    return inspect_pair(resolved.loaded, resolved.target.runner, sources, unseen, head, longest)
 
 
 def inspect_pair(
     loaded: LoadedRecipe,
+    backend: Backend,
     sources: Mapping[Role, Source],
     unseen: Mapping[Role, str],
     head: HeadDescription | None = None,
@@ -71,7 +71,7 @@ def inspect_pair(
     Raises ModelError for a tokenizer that cannot be read, and TensorError for tensors of which no engine can
     be built.
     """
-    recipe, backend = loaded.recipe, runner_of(loaded.recipe)
+    recipe = loaded.recipe
     translates = recipe.speculation.method.translates
     sides, alone = dict[Role, Member](), list[Finding]()
     for role, source in sources.items():

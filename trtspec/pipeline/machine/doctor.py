@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from trtspec.backends.recipes import ranks_of, runner_of, runners_of
+from trtspec.backends.recipes import runner_of, runners_of
 from trtspec.base.errors import UnavailableError
 from trtspec.base.extras import how_to_install
 from trtspec.base.findings import Finding, Severity, note, ok
@@ -148,12 +148,12 @@ def _memory(machine: Machine, recipe: Recipe | None) -> Finding:
 def _loads(machine: Machine, recipe: Recipe) -> dict[int, float]:
     """Bytes of weights on each GPU, by its number in CUDA."""
     is_served = not runner_of(recipe).builds_engines  # which runs the draft on the target's GPUs
-    count = ranks_of(recipe)[Role.TARGET] if is_served else recipe.hardware.count
-    placement = place(ranks_of(recipe), count, recipe.draft_gpus)
+    count = runner_of(recipe).ranks(recipe)[Role.TARGET] if is_served else recipe.hardware.count
+    placement = place(runner_of(recipe).ranks(recipe), count, recipe.draft_gpus)
     loads: dict[int, float] = {}
     for role, size in _weights(machine, recipe).items():
         for gpu in placement.of(role):
-            loads[gpu] = loads.get(gpu, 0) + size / ranks_of(recipe)[role]
+            loads[gpu] = loads.get(gpu, 0) + size / runner_of(recipe).ranks(recipe)[role]
     return loads
 
 

@@ -8,13 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.backends.recipes import runner_of
 from trtspec.checkpoint.calibrate.calibrate import PACKAGES as CALIBRATE_PACKAGES
 from trtspec.pipeline.containers.engine import ContainerEngine, find_engine
 from trtspec.pipeline.machine.devices import Gpu, find_gpus
 from trtspec.pipeline.machine.installed import COMMAND, engine_versions, installed
 from trtspec.recipe.releases import release_of
-from trtspec.recipe.schema import Recipe
 
 PACKAGES = ("trtspec", "torch", "numpy", "tokenizers", *CALIBRATE_PACKAGES)
 
@@ -33,13 +31,13 @@ class Host:
     """Runs the container that engines are built in. None if they are built by what is installed here."""
 
 
-def find_host(recipe: Recipe, *, container: bool) -> Host:
-    """Looks at what would build a recipe's engines: this machine, or a container on it.
+def find_host(version: str | None, *, container: bool) -> Host:
+    """Looks at what would build engines: this machine, or a container on it.
 
-    For a container, the versions of TensorRT are those of its release's image.
+    For a container, the versions of TensorRT are those of the image of the release `version` of TensorRT-LLM,
+    or of the newest.
     """
-    # The release of a recipe may be one of another engine's server.
-    release = release_of(recipe.engine.release if runner_of(recipe).compiles else None)
+    release = release_of(version)
     trtllm_build = shutil.which(COMMAND)
     image = {"tensorrt_llm": release.version, "tensorrt": release.tensorrt}
     return Host(

@@ -61,9 +61,7 @@ def head_engine(target: EnginePlan, facts: HeadFacts) -> EnginePlan:
     """Returns the engine of a head, which has the target's dtype and sizes."""
     options = replace(target.options, max_draft_len=0, extra={})
     checkpoint = ConvertOptions(target.checkpoint.dtype)
-    return EnginePlan(
-        facts, None, checkpoint, options, backend=target.backend, head=facts.head, is_dependent=True
-    )
+    return EnginePlan(facts, None, checkpoint, options, target.runner, head=facts.head, is_dependent=True)
 
 
 def depending(

@@ -11,7 +11,6 @@ from typing import Any
 
 import trtspec.pipeline.repository
 import trtspec.serving
-from trtspec.backends.recipes import runner_of
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.progress import Progress
@@ -122,6 +121,7 @@ def gather(
     weights: Collection[Role],
     watch: Progress,
     *,
+    is_whole: bool = False,
     offline: bool = False,
     asks: bool = True,
 ) -> PlanFacts:
@@ -162,8 +162,6 @@ def gather(
         if is_head:
             head = _head(model.model, commit, folder, models[Role.TARGET].source, digests)
             continue
-        # Another engine's server gets a model of the Hub by its commit: nothing here reads its weights.
-        is_whole = not runner_of(recipe).builds_engines
         facts = _model(model.model, commit, folder, digests, is_whole=is_whole)
         dataset = None if facts.source.scheme else _dataset(texts, here, digests, asks=asks)
         models[role] = replace(facts, dataset=dataset, adapter=adapter)

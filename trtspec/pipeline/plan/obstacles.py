@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trtspec.backends.recipes import ranks_of
 from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.extras import not_installed
 from trtspec.base.units import lacking
@@ -66,13 +65,15 @@ def disk_obstacle(
     return UnavailableError("disk", problem, f"free some space, or {elsewhere}")
 
 
-def recipe_obstacle(host: Host, recipe: Recipe) -> TrtspecError | None:
-    """Returns what keeps this machine from building TensorRT-LLM engines, as far as the recipe tells."""
+def recipe_obstacle(host: Host, recipe: Recipe, ranks: int) -> TrtspecError | None:
+    """Returns what keeps this machine from building TensorRT-LLM engines, as far as the recipe tells.
+
+    `ranks` is the number of GPUs that the larger engine needs.
+    """
     models, release = recipe.models.values(), release_of(recipe.engine.release)
     datasets = [own.dataset for model in models if (own := model.quantization.calibration)]
     if not all(dataset.endswith(CALIBRATION) for dataset in datasets) and (found := calibrate_obstacle(host)):
         return found
-    ranks = max(ranks_of(recipe).values())
     return build_obstacle(host, release, recipe.hardware.gpu, ranks)
 
 

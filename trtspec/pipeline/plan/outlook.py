@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
-from trtspec.backends.recipes import drafts_inside
+from trtspec.backends.recipes import runner_of
 from trtspec.base.roles import Role
 from trtspec.checkpoint.cast import DTYPES
 from trtspec.checkpoint.convert import checkpoint_size
@@ -89,7 +89,7 @@ def _is_spared(one: Alternative, other: Alternative) -> bool:
 def _fitting(resolved: Resolved, gpu: gpus.GpuProduct) -> Iterator[Alternative]:
     recipe = resolved.loaded.recipe
     here, lacking = recipe.hardware.count, set[str]()
-    if drafts_inside(recipe):
+    if runner_of(recipe).drafts_inside(recipe):
         lacking.update(recipe.speculation.method.lacking_inside)
     for count, parts in product((here, *(more for more in COUNTS if more > here)), _PRECISIONS):
         moved: Values = {"hardware.count": count} if count != here else {}

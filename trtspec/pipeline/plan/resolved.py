@@ -14,8 +14,6 @@ from typing import Any, Literal
 
 from trtspec.backends.backend import Backend
 from trtspec.backends.launch import ServerLaunch
-from trtspec.backends.recipes import runner_of
-from trtspec.backends.table import backend_named
 from trtspec.base.errors import RecipeError
 from trtspec.base.roles import Role
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
@@ -27,9 +25,9 @@ from trtspec.models.heads.head import HeadDescription
 from trtspec.models.source import Source
 from trtspec.pipeline.engine.directory import EXTERNAL
 from trtspec.pipeline.engine.engine_options import BuildOptions
-from trtspec.pipeline.plan.facts import DatasetFacts, ModelFacts, PlanFacts
+from trtspec.pipeline.plan.facts import DatasetFacts, ModelFacts
 from trtspec.pipeline.repository.spec import AdmissionParameters, Placement, place
-from trtspec.recipe import devices, gpus, releases
+from trtspec.recipe import devices, releases
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.serving.adaptive.policy import Policy
 from trtspec.serving.drafters.source import Drafting
@@ -98,7 +96,7 @@ def choose_output(choose: Chooser) -> Path:
     return Path(choose("output", f"build/{name}", "a folder of the recipe's name under this one"))
 
 
-def choose_checkpoint(choose: Chooser, role: str, source: Source, backend: str) -> ConvertOptions:
+def choose_checkpoint(choose: Chooser, role: str, source: Source, backend: Backend) -> ConvertOptions:
     """Returns the precision of a model, and its ranks.
 
     Raises RecipeError for a precision that the backend does not run, or that the model does not have.
@@ -110,7 +108,7 @@ def choose_checkpoint(choose: Chooser, role: str, source: Source, backend: str) 
     return ConvertOptions(dtype, RankMapping(tensor, pipeline), fp8, fp8_kv_cache)
 
 
-def _choose_dtype(choose: Chooser, role: str, source: Source, backend: str) -> str:
+def _choose_dtype(choose: Chooser, role: str, source: Source, backend: Backend) -> str:
     """Returns the dtype of the unquantized weights: `float32`, `float16` or `bfloat16`.
 
     Raises RecipeError for the first of them with a backend that does not run it.
@@ -119,7 +117,7 @@ def _choose_dtype(choose: Chooser, role: str, source: Source, backend: str) -> s
     if dtype == "auto":
         dtype = source.dtype
         choose.choices[-1] = Choice(f"{role}.dtype", dtype, "model", "auto: the dtype of the stored model")
-    if dtype == "float32" and (flaw := backend_named(backend).float32_flaw):
+    if dtype == "float32" and (flaw := backend.float32_flaw):
         raise choose.error(f"{role}.dtype", flaw, "write bfloat16 or float16")
     return dtype
 
@@ -208,10 +206,10 @@ class EnginePlan:
     """
     checkpoint: ConvertOptions
     options: BuildOptions
+    runner: Backend
+    """The backend that builds and runs the engine."""
     enable_chunked_context: bool = True
     """True if TensorRT-LLM may read a prompt in several iterations."""
-    backend: str = "tensorrt_llm"
-    """The backend that builds and runs the engine."""
     device: str | None = None
     """The device that runs the engine, if the recipe says so: PyTorch's `cpu`, `cuda:1`."""
     layers: LayersPlan | None = None
@@ -222,11 +220,6 @@ class EnginePlan:
     """True if it lives in the target's engine: a head, or layers that are no copies."""
     inside: InsidePlan | None = None
     """The draft that a target is built with."""
-
-    @property
-    def runner(self) -> Backend:
-        """The backend."""
-        return backend_named(self.backend)
 
     @property
     def draft_inside(self) -> DraftInside | None:
@@ -284,23 +277,6 @@ class Resolved:
     def placement(self) -> Placement:
         """The GPUs of the server that the engines run on."""
         return placement(self.engines, self.loaded.recipe.hardware.count)
-
-
-def resolve(
-    loaded: LoadedRecipe, facts: PlanFacts, flags: Mapping[str, str | None], environment: Mapping[str, str]
-) -> Resolved:
-    """Returns the recipe with every default filled in, each with where it came from and why; pure.
-
-    A flag overrides the environment, the environment overrides the recipe, and the recipe overrides a
-    default. `flags` has values by their key in the recipe, None for a flag that was not given; the recipe was
-    read for the `asked_backend` of both. Raises RecipeError for what its models or trtspec cannot do, and
-    ModelError for a model that trtspec does not convert.
-    """
-    choose = Chooser(loaded, flags, environment)
-    output = choose_output(choose)
-    suits = "what serves in production" if loaded.recipe.hardware.gpu != gpus.NONE else "runs without a GPU"
-    choose("engine.backend", loaded.recipe.backend, suits)
-    return runner_of(loaded.recipe).resolve(choose, facts, output)
 
 
 def placement(engines: Mapping[Role, EnginePlan], count: int) -> Placement:

@@ -45,10 +45,8 @@ class EngineModel:
     """One engine as a Triton model of its own, in the bls layout."""
 
     name: str
-    backend: str
-    """The backend that runs the engine: torch in Triton's Python backend, tensorrt_llm in NVIDIA's C++
-    backend.
-    """
+    triton_backend: str
+    """Triton's backend that runs the engine: `python`, or `tensorrtllm`, NVIDIA's in C++."""
     engine_dir: str
     """The C++ backend takes it relative to the folder that the server runs in, the build directory. The
     Python backend takes it relative to the model's folder.

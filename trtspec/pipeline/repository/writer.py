@@ -17,7 +17,6 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 import trtspec.serving
 from trtspec.backends.backend import PYTHON
-from trtspec.backends.table import backend_named
 from trtspec.base.tree import copy_tree
 from trtspec.pipeline.repository.spec import EngineModel, RepositorySpec
 from trtspec.serving.triton.tensors import ENGINE_INPUTS, ENGINE_OUTPUTS, INPUTS, OUTPUTS, OutputTensor
@@ -32,7 +31,7 @@ def engine_config_text(model: EngineModel) -> str:
     No request waits for others to form a batch with, since the engine takes in new ones at every step. The
     model is not decoupled: see `trtspec.serving.executors.bls.bls_executor`.
     """
-    backend = backend_named(model.backend).triton_backend
+    backend = model.triton_backend
     config = pb.ModelConfig(name=model.name, backend=backend, max_batch_size=model.max_batch_size)
     config.model_transaction_policy.decoupled = False
     config.dynamic_batching.preferred_batch_size.append(model.max_batch_size)
@@ -194,7 +193,7 @@ def write_repository(destination: Path, spec: RepositorySpec) -> None:
     _write_code(version, "triton_model.py")
     for engine in spec.engines:
         version = _write_config(destination / engine.name, engine_config_text(engine))
-        if backend_named(engine.backend).triton_backend == PYTHON:
+        if engine.triton_backend == PYTHON:
             _write_code(version, "triton_engine_model.py")
         else:
             (version / ".keep").touch()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trtspec.backends.recipes import runner_of
 from trtspec.base.findings import Finding
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
@@ -27,7 +26,7 @@ def judge(resolved: Resolved, facts: PlanFacts) -> list[Finding]:
     refuse(
         str(resolved.loaded.path),
         report.findings,
-        can_translate=runner_of(resolved.loaded.recipe).translates,
+        can_translate=resolved.target.runner.translates,
     )
     return report.alone
 
@@ -36,7 +35,7 @@ def step(resolved: Resolved, facts: PlanFacts) -> Step:
     """Returns the check of a target, with a draft that is another model or with a head on it."""
     target, recipe = facts.target, resolved.loaded.recipe
     draft, longest = resolved.engines.get(Role.DRAFT), resolved.target.options.max_seq_len
-    version, overrides = facts.host.versions.get("trtspec"), runner_of(recipe).overrides(recipe)
+    version, overrides = facts.host.versions.get("trtspec"), resolved.target.runner.overrides(recipe)
     kind, summary, models = MODEL_KIND, "the target and its tokenizer fit together", [target]
     values = {"max_seq_len": longest, "translates": resolved.translates, "overrides": overrides}
     if head := facts.head:

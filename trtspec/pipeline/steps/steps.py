@@ -8,6 +8,7 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 
+from trtspec.backends.table import backend_named
 from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
@@ -39,7 +40,7 @@ def make_steps(
     With `only` these are the steps of one engine, and of the one that it lives in, if any; they end with a
     manifest, and nothing is served.
     """
-    steps = pull.in_place(resolved.target.runner.steps(resolved, facts, only), found)
+    steps = pull.in_place(backend_named(resolved.backend).steps(resolved, facts, only), found)
     return [*steps, _manifest(resolved, facts, steps, found)]
 
 

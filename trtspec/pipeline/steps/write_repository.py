@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from trtspec.backends.table import backend_named
+from trtspec.backends.backend import PYTHON
 from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
@@ -38,7 +38,7 @@ def vocabulary_path(model: str) -> str:
 
 def vocabularies(spec: RepositorySpec) -> list[str]:
     """Returns the paths of all such files of a repository."""
-    engines = (engine for engine in spec.engines if backend_named(engine.backend).compiles)
+    engines = (engine for engine in spec.engines if engine.triton_backend != PYTHON)
     return [engine.tokenizer for engine in engines if engine.tokenizer]
 
 
@@ -105,10 +105,12 @@ def _engine(resolved: Resolved, role: Role, engine: EnginePlan) -> EngineModel:
     is_guided = role is Role.TARGET and bool(engine.model.source.end_ids) and not engine.inside
     if engine.runner.is_embedded:
         folder, tokenizer = str(PurePosixPath("../..", folder)), "../../tokenizer" if is_guided else None
-        return EngineModel(name, engine.backend, folder, batch, device=engine.device, tokenizer=tokenizer)
+        return EngineModel(
+            name, engine.runner.triton_backend, folder, batch, device=engine.device, tokenizer=tokenizer
+        )
     return EngineModel(
         name,
-        engine.backend,
+        engine.runner.triton_backend,
         folder,
         batch,
         _kv_tokens(resolved),

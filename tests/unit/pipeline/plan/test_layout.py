@@ -105,12 +105,12 @@ def test_a_draft_on_the_cpu_is_run_by_torch(h200_recipe: Path, layout: str) -> N
         assert (made.draft_device, made.engines) == ("cpu", ())
         return
     target, draft = made.engines
-    assert (target.backend, target.engine_dir, target.gpu_device_ids) == (
-        "tensorrt_llm",
+    assert (target.triton_backend, target.engine_dir, target.gpu_device_ids) == (
+        "tensorrtllm",
         "target/engine",
         (0,),
     )
-    assert (draft.backend, draft.engine_dir, draft.device) == ("torch", "../../draft/engine", "cpu")
+    assert (draft.triton_backend, draft.engine_dir, draft.device) == ("python", "../../draft/engine", "cpu")
     assert made.draft_device is None
     assert made.admission
     assert made.admission.kv_tokens is None

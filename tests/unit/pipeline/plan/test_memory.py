@@ -9,6 +9,7 @@ from typing import ClassVar
 import pytest
 from typer.testing import CliRunner, Result
 
+from trtspec.backends.table import backend_named
 from trtspec.base.roles import Role
 from trtspec.base.units import GIB
 from trtspec.checkpoint.convert_options import ConvertOptions
@@ -32,7 +33,9 @@ def engine(source: Source, checkpoint: ConvertOptions, drafts: int = 0) -> Engin
     options = BuildOptions(
         max_batch_size=16, max_input_len=99, max_seq_len=100, max_num_tokens=200, max_draft_len=drafts
     )
-    return EnginePlan(ModelFacts("model", None, source, None), None, checkpoint, options)
+    return EnginePlan(
+        ModelFacts("model", None, source, None), None, checkpoint, options, backend_named("tensorrt_llm")
+    )
 
 
 def test_keys_and_values_of_a_token(source: Source) -> None:

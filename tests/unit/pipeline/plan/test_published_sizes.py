@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.published import COMMIT, QWEN3_30B_A3B, write_weights
+from trtspec.backends.table import backend_named
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.models.published import CONFIGS, qwen
 from trtspec.models.source import Source, read_source
@@ -221,7 +222,11 @@ PUBLISHED = (
 def memory(source: Source, **options: Any) -> EngineMemory:
     sizes = BuildOptions(max_batch_size=1, max_input_len=99, max_seq_len=100, max_num_tokens=100)
     checkpoint = ConvertOptions("bfloat16", **options)
-    return engine_memory(EnginePlan(ModelFacts("model", None, source, None), None, checkpoint, sizes))
+    return engine_memory(
+        EnginePlan(
+            ModelFacts("model", None, source, None), None, checkpoint, sizes, backend_named("tensorrt_llm")
+        )
+    )
 
 
 def source_of(published: Published, hub_cache: Path, folder: Path) -> Source:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.published import COMMIT
+from trtspec.backends.table import backend_named
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
 from trtspec.forecast.outlook import ForecastPair
@@ -64,7 +65,11 @@ def of(hub_cache: Path, name: str, tensor: int) -> Network:
         max_batch_size=1, max_input_len=2047, max_seq_len=2048, max_num_tokens=8192, max_draft_len=LENGTH
     )
     checkpoint = ConvertOptions("bfloat16", Mapping(tensor, 1), fp8=True, fp8_kv_cache=True)
-    return network(EnginePlan(ModelFacts(name, None, source, None), None, checkpoint, options))
+    return network(
+        EnginePlan(
+            ModelFacts(name, None, source, None), None, checkpoint, options, backend_named("tensorrt_llm")
+        )
+    )
 
 
 def pair(hub_cache: Path, target: str, draft: str) -> ForecastPair:

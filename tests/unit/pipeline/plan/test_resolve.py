@@ -15,12 +15,13 @@ from trtspec.base.roles import Role
 from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.models.families import FAMILIES
 from trtspec.models.source import read_source
+from trtspec.pipeline.build.plan import resolve
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
 from trtspec.pipeline.plan.memory import budget
 from trtspec.pipeline.plan.outlook import advice
-from trtspec.pipeline.plan.resolved import Choice, Resolved, asked_backend, resolve
+from trtspec.pipeline.plan.resolved import Choice, Resolved, asked_backend
 from trtspec.pipeline.repository.spec import Placement
 
 Resolve = Callable[..., Resolved]
@@ -320,7 +321,8 @@ class TestDevice:
     def test_a_draft_on_the_cpu_is_of_the_torch_backend(self, resolved: Resolve) -> None:
         found = resolved(self.CPU)
         target, draft = found.engines.values()
-        assert (found.backend, target.backend, draft.backend) == ("tensorrt_llm", "tensorrt_llm", "torch")
+        names = (found.backend, target.runner.name, draft.runner.name)
+        assert names == ("tensorrt_llm", "tensorrt_llm", "torch")
         assert found.coordination
         assert (found.coordination.layout, found.placement) == ("in_process", Placement((0,), ()))
         assert choice(found, "draft.device") == Choice("draft.device", "cpu", "recipe", "as written")
@@ -365,7 +367,7 @@ class TestDevice:
         draft = f"draft: {{model: ./d, device: '{device}'}}" if device else "draft: {model: ./d}"
         found = resolved(f"hardware: {{gpu: h200, count: {count}}}", draft)
         assert found.placement == Placement((0,), gpus)
-        assert {engine.backend for engine in found.engines.values()} == {"tensorrt_llm"}
+        assert {engine.runner.name for engine in found.engines.values()} == {"tensorrt_llm"}
 
     def test_a_gpu_that_is_too_small_for_both(self, resolved: Resolve) -> None:
         """Where the plan puts them apart."""
@@ -381,5 +383,5 @@ class TestDevice:
 
     def test_torch_runs_any_recipe(self, resolved: Resolve) -> None:
         found = resolved(self.CPU, flags={"engine.backend": "torch"})
-        assert {engine.backend for engine in found.engines.values()} == {"torch"}
+        assert {engine.runner.name for engine in found.engines.values()} == {"torch"}
         assert found.release is None

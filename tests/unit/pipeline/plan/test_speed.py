@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.published import QWEN3_30B_A3B, write_weights
+from trtspec.backends.table import backend_named
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.forecast.roofline import Network
@@ -57,7 +58,11 @@ def test_one_row_of_a_mixture_reads_what_is_active(tmp_path: Path) -> None:
     write_weights(tmp_path, QWEN3_30B_A3B)
     source, sizes = read_source(tmp_path), BuildOptions(1, 99, 100, 100)
     options = ConvertOptions("bfloat16")
-    found = network(EnginePlan(ModelFacts("model", None, source, None), None, options, sizes))
+    found = network(
+        EnginePlan(
+            ModelFacts("model", None, source, None), None, options, sizes, backend_named("tensorrt_llm")
+        )
+    )
     assert (source.parameters, source.active_parameters) == (30_532_122_624, 3_353_032_704)
     table, routers, norms = 151936 * 2048, 48 * 128 * 2048, 48 * (2 * 2048 + 2 * 128) + 2048
     assert found.weight_bytes == 2 * (30_532_122_624 - table + routers)

@@ -16,8 +16,8 @@ from trtspec.pipeline.steps.write_repository import vocabulary_path, write_vocab
 from trtspec.serving.tokenizer import Tokenizer
 
 TINY = Path(__file__).parents[4] / "recipes" / "tiny" / "target"
-PYTHON = EngineModel("tensorrt_llm", "torch", "../../target/engine", 16)
-NVIDIAS = EngineModel("tensorrt_llm", "tensorrt_llm", "target/engine", 16, 5000, (0, 1))
+PYTHON = EngineModel("tensorrt_llm", "python", "../../target/engine", 16)
+NVIDIAS = EngineModel("tensorrt_llm", "tensorrtllm", "target/engine", 16, 5000, (0, 1))
 
 
 def read(model: EngineModel) -> pb.ModelConfig:
@@ -120,14 +120,14 @@ def test_what_the_plan_knows_of_a_models_texts() -> None:
 
 
 def test_a_cache_without_a_neighbour_is_bounded_by_memory_alone() -> None:
-    config = read(EngineModel("tensorrt_llm_draft", "tensorrt_llm", "draft/engine", 16, None, (2,)))
+    config = read(EngineModel("tensorrt_llm_draft", "tensorrtllm", "draft/engine", 16, None, (2,)))
 
     assert "max_tokens_in_paged_kv_cache" not in parameters(config)
     assert not config.model_transaction_policy.decoupled
 
 
 def test_the_coordinator_is_told_who_has_the_engines(tmp_path: Path) -> None:
-    draft = EngineModel("tensorrt_llm_draft", "torch", "../../draft/engine", 16)
+    draft = EngineModel("tensorrt_llm_draft", "python", "../../draft/engine", 16)
     spec = RepositorySpec(engines=(PYTHON, draft))
     found = parameters(text_format.Parse(config_text(spec), pb.ModelConfig()))
     write_repository(tmp_path, spec)
