@@ -21,7 +21,7 @@ from tests.draft_failures import draft_failures
 from tests.fakes.clock import until
 from tests.fakes.drafting import random_head, said, tiny_target, trained_head
 from tests.fakes.engine_dir import write_engine
-from trtspec.backends.torch.dependent_builder import build_head, build_layers
+from trtspec.backends.torch.builder import build_head, build_layers
 from trtspec.models.heads.reading import read_head
 from trtspec.serving.adaptive.policy import Policy
 from trtspec.serving.completion import NO_END, Completion, CompletionRequest, Delta

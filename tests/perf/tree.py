@@ -30,7 +30,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.perf.pair import TINY, built, machine
-from trtspec.backends.torch.dependent_builder import build_head
+from trtspec.backends.torch.builder import build_head
 from trtspec.forecast.roofline import BatchLoad, Chip, Network, step
 from trtspec.models.heads.reading import read_head
 from trtspec.models.source import read_source

@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 import trtspec
+from trtspec.cli.commands import TABLE
 from trtspec.recipe.backends import NAMES
 
 HOUSE = Path(trtspec.__path__[0])
@@ -36,11 +38,6 @@ WINGS = ({"measure"}, {"train", "capacity", "cluster"})
 """What the core does not import. Each may import all of the core, and those that follow the first wing."""
 FLOORS = (*CORE[:-1], PLUG_INS, CORE[-1], *WINGS)
 MOST_LINES_OF_A_FUNCTION = 60
-LINES_OF_A_SLIP = 80
-PLACES = ("backends/*/*", "methods/*", "models/families/*", "models/heads/*", "serving/*/dependents/*")
-"""A module here is one engine's, method's, family's or format's, and its table alone imports it."""
-MOST_SLIPS = 18
-"""The slips of paper that were left when this was counted; fewer is better."""
 
 
 @cache
@@ -176,31 +173,35 @@ def test_what_is_copied_into_repositories_stands_alone() -> None:
     assert {room for file in files for room in imports(file)} == {"serving"}
 
 
-def slips() -> list[str]:
-    """Returns the short modules that one other module imports, outside of `PLACES`."""
-    names = {
-        ".".join(file.relative_to(HOUSE.parent).with_suffix("").parts): file for file in HOUSE.rglob("*.py")
-    }
-    importers: dict[str, set[Path]] = {name: set() for name in names}
-    for file in HOUSE.rglob("*.py"):
-        for node in ast.walk(parsed(file)):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
-                    importers.get(name, set()).add(file)
-    return [
-        str(file.relative_to(HOUSE))
-        for name, file in names.items()
-        if len(importers[name]) == 1
-        and file.name != "__init__.py"
-        and len(file.read_text(encoding="utf-8").splitlines()) < LINES_OF_A_SLIP
-        and not any(fnmatch(str(file.relative_to(HOUSE)), place) for place in PLACES)
-    ]
+def imported_by(file: Path) -> Iterator[Path]:
+    """The modules that a module imports in any way: inside functions, for types alone, or by name."""
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for name in (f"{node.module}.{alias.name}" for alias in node.names):
+                yield from _module(name) or _module(node.module)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _module(alias.name)
+    if file == HOUSE / "backends/table.py":
+        yield from (HOUSE / f"backends/{name}/backend.py" for name in NAMES)
+    if file == HOUSE / "cli/commands.py":
+        for entry in TABLE:
+            for module in (entry.module, *entry.also):
+                yield from _module(f"trtspec.{module}")
 
 
-def test_slips_of_paper_become_fewer() -> None:
-    """A short module that one other imports is part of its thought: put it there, or say why in `PLACES`."""
-    found = slips()
-    assert len(found) <= MOST_SLIPS, found
+def _module(name: str) -> list[Path]:
+    file = HOUSE.parent / f"{name.replace('.', '/')}.py"
+    return [file] if file.is_file() and file.is_relative_to(HOUSE) else []
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """Whoever reads one file of a circle must read them all."""
+    house = {file: set(imported_by(file)) for file in HOUSE.rglob("*.py")}
+    try:
+        TopologicalSorter(house).prepare()
+    except CycleError as error:
+        pytest.fail(" <- ".join(str(file.relative_to(HOUSE)) for file in error.args[1]))
 
 
 def test_no_function_is_long() -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from trtspec.base.roles import Role
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trtspec.base.findings import Finding
     from trtspec.checkpoint.inside import DraftInside
     from trtspec.models.source import Source
+    from trtspec.pipeline.engine.engine_options import BuildOptions
     from trtspec.recipe.loader import LoadedRecipe
     from trtspec.recipe.migration.tool import MigrationTool
     from trtspec.recipe.schema import Recipe, RecipeModel
@@ -30,6 +33,17 @@ class Unsupported:
     source: str
     releases: tuple[str, ...] = ()
     """The releases that run the method all the same, the newest first."""
+
+
+@runtime_checkable
+class BuildsHere(Protocol):
+    """A backend that makes an engine in this process."""
+
+    def build(self, checkpoint: Path, options: BuildOptions, output: Path) -> None:
+        """Makes the engine directory `output`, which must not exist, from a checkpoint of any ranks.
+
+        Raises EngineError for a model that the backend would compute wrongly.
+        """
 
 
 class Backend(ABC):

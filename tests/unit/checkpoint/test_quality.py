@@ -14,6 +14,7 @@ from torch.nn.functional import kl_div
 from transformers import AutoModelForCausalLM
 
 from tests.fakes.modelopt import export
+from trtspec.backends.torch.builder import build
 from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
 from trtspec.checkpoint.calibrate.model import load_model
 from trtspec.checkpoint.calibrate.quality import cost, measure, worries
@@ -23,7 +24,6 @@ from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.models.families import family_of
 from trtspec.models.source import Source, read_source
 from trtspec.pipeline.engine.engine_options import BuildOptions
-from trtspec.pipeline.engine.torch_builder import build
 from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.model import Decoder

@@ -9,12 +9,13 @@ from typing import ClassVar
 
 from trtspec.backends.backend import Unsupported
 from trtspec.backends.built.backend import EngineBackend
-from trtspec.backends.torch.dependent_builder import build_head, build_layers
+from trtspec.backends.torch import builder
+from trtspec.backends.torch.builder import build_head, build_layers
 from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.checkpoint.layers.chosen import with_layers
-from trtspec.pipeline.engine import torch_builder
+from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.facts import PlanFacts, digest_of_files, is_weight
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step, name_of
@@ -52,13 +53,16 @@ class TorchBackend(EngineBackend):
         ),
     }
 
+    def build(self, checkpoint: Path, options: BuildOptions, output: Path) -> None:
+        builder.build(checkpoint, options, output)
+
     def engine_step(self, resolved: Resolved, facts: PlanFacts, role: Role, gpus: tuple[str, ...]) -> Step:
         """Returns the step that makes a model's engine, or that of a draft that lives in its target."""
         plan, options = resolved.engines[role], resolved.engines[role].options
         checkpoint = resolved.output / convert.checkpoint(role)
-        digest = digest_of([torch_builder.FORMAT, facts.host.versions.get("trtspec"), asdict(options)])
+        digest = digest_of([builder.FORMAT, facts.host.versions.get("trtspec"), asdict(options)])
         own = build.step(
-            resolved, role, gpus, digest, lambda output, _: torch_builder.build(checkpoint, options, output)
+            resolved, role, gpus, digest, lambda output, _: self.build(checkpoint, options, output)
         )
         return _dependent(own, resolved, role) if plan.is_dependent else own
 

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn import Module
 from transformers import PreTrainedTokenizerFast
 
+from trtspec.backends.backend import BuildsHere
+from trtspec.backends.table import backend_named
 from trtspec.base.atomic import remove
 from trtspec.base.errors import ModelError
 from trtspec.base.progress import Advance
@@ -25,7 +27,6 @@ from trtspec.models.model_file import has_file
 from trtspec.models.source import INDEX, Source, read_source
 from trtspec.models.tokenizer import copy_tokenizer
 from trtspec.pipeline.engine.engine_options import BuildOptions
-from trtspec.pipeline.engine.torch_builder import build
 from trtspec.serving.executors.torch.device import CPU, find_device
 from trtspec.train.distill.pair import TrainingPair
 from trtspec.train.tune.answer import RecordedAnswer
@@ -65,7 +66,9 @@ class TrainedDraft:
         remove(self._scratch)
         try:
             convert(draft, ConvertOptions("float32" if device == CPU else draft.dtype), checkpoint)
-            build(checkpoint, BuildOptions(1, longest, longest, longest), engine)
+            torch = backend_named("torch")
+            assert isinstance(torch, BuildsHere)
+            torch.build(checkpoint, BuildOptions(1, longest, longest, longest), engine)
             forced = Forced(engine, device, pair.target.vocab_size, pair.tokenizer.end_ids)
             said: list[Sequence[Choices]] = []
             for answer in answers:

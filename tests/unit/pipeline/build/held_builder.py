@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from trtspec.backends.torch import builder
 from trtspec.cli.app import main
-from trtspec.pipeline.engine import torch_builder
 from trtspec.pipeline.store import lease
 
 
@@ -22,6 +22,6 @@ def hold(*_: Any) -> None:
 
 if __name__ == "__main__":
     lease.EXPIRY_S, lease.RENEWAL_S = float(sys.argv[1]), 0.1
-    setattr(torch_builder, "build", hold)  # noqa: B010 - it has another type
+    setattr(builder, "build", hold)  # noqa: B010 - it has another type
     sys.argv = ["trtspec", "build", *sys.argv[2:]]
     main()

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from trtspec.backends.torch.builder import build_config
 from trtspec.base.errors import EngineError
 from trtspec.pipeline.engine.directory import check_engine, read_engine, write_config
 from trtspec.pipeline.engine.engine_options import BuildOptions
-from trtspec.pipeline.engine.torch_builder import build_config
 
 PRETRAINED = {
     "architecture": "LlamaForCausalLM",

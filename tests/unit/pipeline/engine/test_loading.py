@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from trtspec.backends.torch.builder import build_config
 from trtspec.base.errors import EngineError
 from trtspec.base.roles import Role
 from trtspec.pipeline.engine.directory import (
@@ -18,7 +19,6 @@ from trtspec.pipeline.engine.directory import (
 )
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.engine.manifest import Manifest
-from trtspec.pipeline.engine.torch_builder import build_config
 
 HERE = Runtime("1.2.1", "10.14.1.48", (90,))
 BUILT = BuiltWith("10.14.1.48", 90)

@@ -16,6 +16,7 @@ from tests.fakes.engine_dir import tiny_model
 from tests.fakes.modelopt import calibrate, export
 from tests.unit.checkpoint.fp8_folders import AUTO_FP8, quantize
 from tests.unit.pipeline.inspection.reports import Save, edit, only, said
+from trtspec.backends.torch.builder import build, build_config
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import Severity, errors
 from trtspec.checkpoint.convert import convert
@@ -24,7 +25,6 @@ from trtspec.checkpoint.mapping import Mapping
 from trtspec.models.source import read_source
 from trtspec.pipeline.engine.directory import write_config
 from trtspec.pipeline.engine.engine_options import BuildOptions
-from trtspec.pipeline.engine.torch_builder import build, build_config
 from trtspec.pipeline.inspection.folder import inspect
 
 # Checkpoints.

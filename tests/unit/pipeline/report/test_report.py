@@ -66,7 +66,7 @@ class TestBuild:
         def fail(*_: object) -> None:
             raise ModelError("draft", "is torn", "mend it")
 
-        monkeypatch.setattr("trtspec.pipeline.engine.torch_builder.build", fail)
+        monkeypatch.setattr("trtspec.backends.torch.builder.build", fail)
         result = self.build()
         assert isinstance(result.exception, ModelError)
         statuses = self.statuses()
@@ -91,7 +91,7 @@ class TestBuild:
         def interrupt(*_: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("trtspec.pipeline.engine.torch_builder.build", interrupt)
+        monkeypatch.setattr("trtspec.backends.torch.builder.build", interrupt)
         assert self.build().exit_code == 130
         assert json.loads(Path("report.json").read_text())["failure"]["problem"] == "interrupted"
         assert self.statuses()["build target"] == "not run"

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from tests.fakes.drafting import random_head, reference, said, tiny_target, trained_head
 from tests.fakes.engine_dir import GEMMAS, case, write_engine
-from trtspec.backends.torch.dependent_builder import build_head
+from trtspec.backends.torch.builder import build_head
 from trtspec.models.heads.reading import read_head
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.executor import Executor, Request

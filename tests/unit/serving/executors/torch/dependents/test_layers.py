@@ -14,7 +14,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from tests.fakes.engine_dir import tiny_llama, tiny_model, write_engine
 from tests.unit.serving.executors.torch.dependents.test_heads import PROMPTS, K, rounds
-from trtspec.backends.torch.dependent_builder import build_layers
+from trtspec.backends.torch.builder import build_layers
 from trtspec.base.errors import EngineError
 from trtspec.serving.executor import Executor
 from trtspec.serving.executors.torch.pair import load_engines

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from tests.fakes.bindings import change_config
 from tests.fakes.drafting import random_head, tiny_target
 from tests.unit.serving.executors.torch.dependents.test_heads import engines
-from trtspec.backends.torch.dependent_builder import build_head
+from trtspec.backends.torch.builder import build_head
 from trtspec.base.errors import EngineError, TensorError
 from trtspec.models.heads.reading import read_head
 from trtspec.serving.errors import EngineLoadError

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from trtspec.backends.torch import builder
+from trtspec.backends.torch.builder import build, build_config
 from trtspec.base.errors import EngineError
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.models.source import read_source
-from trtspec.pipeline.engine import torch_builder
 from trtspec.pipeline.engine.directory import check_engine
 from trtspec.pipeline.engine.engine_options import BuildOptions
-from trtspec.pipeline.engine.torch_builder import build, build_config
 
 # The keys that TensorRT-LLM 1.2 writes into an engine's build_config.
 # fmt: off
@@ -130,7 +130,7 @@ def test_weights_are_linked_or_else_copied(
         raise OSError("not on this file system")
 
     monkeypatch.setattr(os, "link", no_links)
-    torch_builder.build(checkpoint, BuildOptions(1, 8, 16, 64), tmp_path / "copied")
+    builder.build(checkpoint, BuildOptions(1, 8, 16, 64), tmp_path / "copied")
     copy = tmp_path / "copied/rank0.safetensors"
     assert not copy.samefile(weights)
     assert copy.read_bytes() == weights.read_bytes()
