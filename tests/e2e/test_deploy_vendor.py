@@ -367,16 +367,13 @@ def test_vllm_under_triton(tmp_path: Path, docker: Docker) -> None:
     arguments = json.loads((build / "model_repository/speculative_llm/1/model.json").read_text())
     assert arguments["speculative_config"]["model"] == str(TINY / "draft")
 
-    of_build = ("--output", build)
-    for options, said in (
-        (of_build, "needs NVIDIA's image of Triton with vLLM"),
-        ((*of_build, "--api-keys", "keys"), "Triton has no API of OpenAI's in front of vLLM"),
-        (
-            (*of_build, "--kubernetes"),
-            "vLLM inside Triton cannot be deployed on a cluster; vLLM's own server can",
-        ),
+    of_build, cluster = (recipe, "--output", build), "cannot be deployed on a cluster; vLLM's own server can"
+    for words, said in (
+        (("deploy", *of_build), "needs NVIDIA's image of Triton with vLLM"),
+        (("deploy", *of_build, "--api-keys", "keys"), "Triton has no API of OpenAI's in front of vLLM"),
+        (("kubernetes", "deploy", *of_build), f"vLLM inside Triton {cluster}"),
     ):
-        refused = docker.trtspec("deploy", recipe, *options)
+        refused = docker.trtspec(*words)
         assert refused.returncode in (1, 2)
         assert said in " ".join(refused.stderr.split())
     shown = docker.trtspec("deploy", recipe, "--output", build, "--container", "--dry-run")

@@ -52,7 +52,7 @@ def pod(tmp_path: Path, until: Until, monkeypatch: pytest.MonkeyPatch) -> Iterat
     )
     write_launch(launch, tmp_path)
     (tmp_path / "recipe.yaml").write_text(RECIPE)
-    said = trtspec("deploy", "recipe.yaml", "--kubernetes", "--dry-run", "--output", ".", folder=tmp_path)
+    said = trtspec("kubernetes", "deploy", "recipe.yaml", "--dry-run", "--output", ".", folder=tmp_path)
     assert said.returncode == 0, said.stderr
     assert not [secret for secret in ("the-key", "hf_secret") if secret in said.stdout]
     documents = list(yaml.safe_load_all(said.stdout))

@@ -1,4 +1,4 @@
-"""`trtspec deploy`: a built recipe under a real Triton, on this machine, in a container or on a cluster."""
+"""`trtspec deploy`: a built recipe under its server, on this machine or in a container."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from trtspec.cli.terminal.model_recipe import ModelChoices, find_model, recipe_t
 from trtspec.cli.terminal.options import (
     AllowedHostOption,
     ApiKeysOption,
-    ContextOption,
     DryRunOption,
-    NamespaceOption,
     OutputOption,
     PythonOption,
 )
@@ -52,8 +50,6 @@ _ONLY_TRITON: tuple[str, ...] = (
 )
 _ONLY_SERVERS: tuple[str, ...] = ("python", "plain")
 _ONLY_API = ("openai_port", "api_keys")
-_ONLY_MODELS = ("draft", "method", "gpu")
-_ONLY_HERE = ("host", *_ONLY_TRITON, "openai_port", "restart", "grace", "log_format", "log_to", "python")
 
 EXAMPLES = (
     "trtspec deploy recipe.yaml",
@@ -61,7 +57,6 @@ EXAMPLES = (
     "trtspec deploy Qwen/Qwen3-8B --draft Qwen/Qwen3-0.6B --container    # writes the recipe, builds, serves",
     "trtspec deploy recipe.yaml --container --detach",
     "trtspec deploy recipe.yaml --python .venv-vllm/bin/python    # engine.backend: vllm",
-    "trtspec deploy recipe.yaml --kubernetes --store s3://engines/llama",
     "trtspec deploy status",
     "trtspec deploy stop",
 )
@@ -109,21 +104,6 @@ class DeployArguments:
     """The older name of --container."""
     detach: Annotated[
         bool, typer.Option("--detach", help="With --container: leave it running when it is ready.")
-    ] = False
-    kubernetes: Annotated[
-        bool, typer.Option("--kubernetes", help="Serve on a cluster, with the engines that a store has.")
-    ] = False
-    store: Annotated[
-        str | None,
-        typer.Option("--store", metavar="URL", help="With --kubernetes: the store, if not the recipe's."),
-    ] = None
-    cluster: ContextOption = None
-    namespace: NamespaceOption = None
-    force: Annotated[
-        bool, typer.Option("--force", help="With --kubernetes: overwrite fields that somebody else has set.")
-    ] = False
-    helm_values: Annotated[
-        bool, typer.Option("--helm-values", help="With --kubernetes: print the values of the Helm chart.")
     ] = False
     dry_run: DryRunOption = False
     host: Annotated[
@@ -185,19 +165,9 @@ def deploy(context: typer.Context, arguments: DeployArguments) -> None:
     five failed starts in a row. Docker or podman restarts a server that --detach left running.
 
     The exit status is 0 if the server was ready and was stopped, 130 if it was stopped before it was ready,
-    and 1 if it ended by itself. With --kubernetes it is 0 when all pods are ready; Ctrl-C leaves on the
-    cluster what was applied.
+    and 1 if it ended by itself.
     """
     _check_together(arguments)
-    if arguments.kubernetes:
-        _refuse(context, _ONLY_MODELS, "it goes with a model, and a cluster serves a recipe")
-        _refuse(context, ("api_keys",), "pods read a Secret: kubernetes.secrets.api_keys in the recipe")
-        _refuse(context, _ONLY_HERE, "a cluster has no such option; the recipe says how pods serve")
-        # The wing of clusters comes with the option.
-        from trtspec.cluster.commands.kubernetes import deploy_on_cluster
-
-        deploy_on_cluster(arguments)
-        return
     # A missing extra is named before a model is built.
     from trtspec.deployment.deploy import site_of
 
@@ -310,12 +280,6 @@ def _check_together(arguments: DeployArguments) -> None:
     if arguments.api_keys and not arguments.openai:
         why = "there is no OpenAI's API to open: --openai"
         raise typer.BadParameter(why, param_hint="--api-keys")
-    of_cluster = (arguments.store, arguments.cluster, arguments.namespace)
-    if (any(of_cluster) or arguments.force or arguments.helm_values) and not arguments.kubernetes:
-        hint = "--store, --context, --namespace, --force, --helm-values"
-        raise typer.BadParameter("only a cluster needs it: --kubernetes", param_hint=hint)
-    if arguments.kubernetes and arguments.in_container:
-        raise typer.BadParameter("a cluster has containers of its own", param_hint="--container")
 
 
 def _check_options(context: typer.Context, build: DeployedBuild) -> None:

@@ -22,8 +22,8 @@ MANAGER, SCALER = "trtspec", "trtspec-scaling"
 """The field managers of applied objects, and of replicas that an autoscaler sets. The API server stores which
 manager has set which field."""
 
-_CONNECT_S, _READ_S, _PROXY_S = 10.0, 60.0, 10.0
-_APPLY, _MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
+_TIMEOUTS_S = (10.0, 60.0)  # to connect, and to read
+_APPLY = "application/apply-patch+yaml"
 
 Manifest = dict[str, Any]
 """An object as JSON; its readers turn it into plain types at once."""
@@ -102,11 +102,6 @@ class Cluster:
             return []
         return [Event(each.get("reason") or "", each.get("message") or "") for each in found]
 
-    def merge(self, of: Ref, change: Manifest) -> None:
-        """Changes some fields of an object, and nothing else."""
-        path, options = of.resource.path(self.namespace, of.name), {"fieldManager": MANAGER}
-        self._ask("PATCH", path, options, body=change, content_type=_MERGE, of=of)
-
     def delete(self, of: Ref) -> bool:
         """Deletes an object and what belongs to it; returns False if there was none."""
         path = of.resource.path(self.namespace, of.name)
@@ -132,11 +127,6 @@ class Cluster:
         # The server counts whole seconds.
         return [line for line in lines if time is None or line.time > time]
 
-    def fetch(self, pod: str, port: int, path: str) -> str:
-        """Returns a pod's HTTP answer, requested through the API server."""
-        proxy = f"{POD.path(self.namespace, pod)}:{port}/proxy/{path.lstrip('/')}"
-        return self._ask("GET", proxy, {}, of=Ref(POD, pod), seconds=_PROXY_S)
-
     def _list(self, resource: Resource, options: Mapping[str, str]) -> list[Manifest]:
         found: list[Manifest] = []
         going_on: dict[str, str] = {}
@@ -159,7 +149,6 @@ class Cluster:
         of: Ref | Resource,
         body: Manifest | None = None,
         content_type: str | None = None,
-        seconds: float = _READ_S,
     ) -> str:
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
@@ -175,7 +164,7 @@ class Cluster:
             auth_settings=["BearerToken"],
         )
         try:
-            response = self._api.call_api(*serialized, _request_timeout=(_CONNECT_S, seconds))
+            response = self._api.call_api(*serialized, _request_timeout=_TIMEOUTS_S)
             text: str = response.read().decode(errors="replace")
         except (HTTPError, ApiException, OSError) as error:
             raise _unreachable(self.context, self.server, error) from error

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 
 from trtspec.base.errors import ClusterError
 from trtspec.cluster.kubernetes import pods, workloads
-from trtspec.cluster.kubernetes.canary import standing
 from trtspec.cluster.kubernetes.cluster import Cluster, Manifest
 from trtspec.cluster.kubernetes.helm import Helm
 from trtspec.cluster.kubernetes.pods import Pod
 from trtspec.cluster.kubernetes.refusals import RefusedByCluster
 from trtspec.cluster.kubernetes.resources import (
-    CANARY,
     INSTANCE,
     OURS,
     POD,
@@ -78,23 +76,20 @@ def find_deployed(cluster: Cluster) -> list[DeployedWorkload]:
 
 
 def find_names(cluster: Cluster) -> list[str]:
-    """Returns the names of the deployments in the cluster's namespace, without canaries."""
-    found = Helm(cluster).releases()
-    return [name for name in found if name not in {f"{other}-{CANARY}" for other in found}]
+    """Returns the names of the deployments in the cluster's namespace."""
+    return Helm(cluster).releases()
 
 
 def stop(cluster: Cluster, name: str, tell: Callable[[str], None]) -> Sequence[Ref]:
-    """Stops a deployment, with its canary, and waits until its pods have ended.
+    """Stops a deployment, and waits until its pods have ended.
 
     Returns its volume claims, which are kept. Raises `ClusterError` if pods stay longer than their own grace
     period.
     """
-    labels, helm = of_instance(name), Helm(cluster)
+    labels = of_instance(name)
     before = cluster.labelled(POD, labels)
     grace = max((each["spec"].get("terminationGracePeriodSeconds") or 30 for each in before), default=0)
-    helm.uninstall(f"{name}-{CANARY}")
-    helm.uninstall(name)
-    cluster.delete(standing.ref_of(name))
+    Helm(cluster).uninstall(name)
     ends = time.monotonic() + grace + _END_S
     while left := cluster.labelled(POD, labels):
         if time.monotonic() >= ends:

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 
-from trtspec.base.errors import ClusterError, RefusedError
+from trtspec.base.errors import ClusterError
 from trtspec.base.progress import Advance
 from trtspec.cli.terminal.output import out
 from trtspec.cluster.kubernetes import workloads
-from trtspec.cluster.kubernetes.canary.standing import read, ref_of
 from trtspec.cluster.kubernetes.cluster import SCALER, Cluster, Manifest
 from trtspec.cluster.kubernetes.helm import Helm
 from trtspec.cluster.kubernetes.refusals import RefusedByCluster
@@ -93,16 +92,12 @@ def deploy(cluster: Cluster, values: Values, talk: ClusterTalk, patience_s: floa
     """Returns when all pods serve.
 
     Raises `ClusterError` if the cluster refuses the deployment or its pods do not start. In that case a
-    release that served before is rolled back, and a new one stays for inspection. Raises `RefusedError` while
-    a canary runs. `patience_s` is the time without progress after which waiting ends.
+    release that served before is rolled back, and a new one stays for inspection. `patience_s` is the time
+    without progress after which waiting ends.
     """
-    if (standing := read(cluster, values.name)) and standing.goes_on:
-        problem = "a canary runs beside it"
-        repair = "trtspec rollout canary status RECIPE shows it; next or off ends it"
-        raise RefusedError(values.name, problem, repair)
     helm, workload = Helm(cluster), workload_of(values)
     _check_kinds(cluster, values)
-    before, found = helm.revision(values.name), cluster.find(workload)
+    found, before = cluster.find(workload), helm.revision(values.name)
     has_served = found is not None and workloads.look(cluster, found).is_done
     monitoring = values.monitoring
     for resource, is_wanted in zip(MONITORS, (monitoring.pod_monitor, monitoring.rules), strict=True):
@@ -132,8 +127,6 @@ def deploy(cluster: Cluster, values: Values, talk: ClusterTalk, patience_s: floa
             helm.rollback(values.name, before, force=force)
         raise
     helm.sweep(values.name, but=[values.config_map])
-    if standing:
-        cluster.delete(ref_of(values.name))
 
 
 def _check_kinds(cluster: Cluster, values: Values) -> None:

@@ -79,45 +79,43 @@ def check(state: RolloutState, evidence: RolloutEvidence) -> list[Check]:
     is_shadow = state.mode == "shadow"
     arm, plain = evidence.arms[SHADOW if is_shadow else SPECULATE], evidence.arms[PLAIN]
     other = None if state.share == 1 else plain
-    checks = [requests(arm, other)]
-    checks.append(acceptance(evidence.shadow if is_shadow else evidence.speculation, arm))
-    checks.append(errors(arm, other))
+    checks = [_requests(arm, other)]
+    checks.append(_acceptance(evidence.shadow if is_shadow else evidence.speculation, arm))
+    checks.append(_errors(arm, other))
     if not is_shadow and state.share < 1:
         as_many = _until(plain, evidence.speculation.per_draft)
-        checks.append(ratio("time per token", arm.per_token, plain.per_token, MOST_TIME_PER_TOKEN))
-        checks.append(ratio("first output", arm.first_token, as_many, MOST_FIRST_OUTPUT))
+        checks.append(_ratio("time per token", arm.per_token, plain.per_token, MOST_TIME_PER_TOKEN))
+        checks.append(_ratio("first output", arm.first_token, as_many, MOST_FIRST_OUTPUT))
     return checks
 
 
-def requests(
-    arm: ArmCounts, other: ArmCounts | None, names: tuple[str, str] = ("with drafts", "plain")
-) -> Check:
-    """Returns the bound on the number of requests of an arm, and of the other arm."""
+def _requests(arm: ArmCounts, other: ArmCounts | None) -> Check:
+    """Returns the bound on the number of requests of an arm, and of the plain one."""
     counts = [one.per_token.count for one in (arm, other) if one is not None]
     needed = max(LEAST_REQUESTS - min(counts), 0)
-    found = ", ".join(f"{count} {name}" for count, name in zip(counts, names, strict=False))
+    found = f"{counts[0]} with drafts" + (f", {counts[1]} plain" if other else "")
     bound = f"at least {LEAST_REQUESTS}" + (" of each" if other else "")
     return Check("requests", bound, found, BoundState.OPEN if needed else BoundState.HOLDS, needed)
 
 
-def acceptance(drafts: ScoredDrafts, arm: ArmCounts, least: float = LEAST_ACCEPTANCE) -> Check:
+def _acceptance(drafts: ScoredDrafts, arm: ArmCounts) -> Check:
     """Returns the bound on the conditional acceptance of a token."""
-    name, bound = "acceptance", f"at least {least:.0%}"
+    name, bound = "acceptance", f"at least {LEAST_ACCEPTANCE:.0%}"
     needed = max(LEAST_REQUESTS - arm.per_token.count, 0)
     if needed or not drafts.drafts:
         found = "too few requests" if needed else "no drafts"
         return Check(name, bound, found, BoundState.OPEN if needed else BoundState.BROKEN, needed)
     found = f"{drafts.per_token:.0%} per token, {drafts.share:.0%} of all drafted"
-    holds = drafts.per_token >= least
+    holds = drafts.per_token >= LEAST_ACCEPTANCE
     return Check(name, bound, found, BoundState.HOLDS if holds else BoundState.BROKEN)
 
 
-def errors(arm: ArmCounts, other: ArmCounts | None, name_of_other: str = "plain") -> Check:
+def _errors(arm: ArmCounts, other: ArmCounts | None) -> Check:
     """Judges the difference between the failing shares of both arms by its interval.
 
-    Without another arm, or if it has no requests, it judges the share itself.
+    Without a plain arm, or if it has no requests, it judges the share itself.
     """
-    name, bound = "errors", f"at most {MOST_ERRORS:.0%}" + (f" above {name_of_other}" if other else "")
+    name, bound = "errors", f"at most {MOST_ERRORS:.0%}" + (" above plain" if other else "")
     if arm.requests < LEAST_REQUESTS:
         return Check(name, bound, "too few requests", BoundState.OPEN, FEWEST_WITHOUT_ERRORS - arm.requests)
     others = other.requests if other else 0
@@ -129,7 +127,7 @@ def errors(arm: ArmCounts, other: ArmCounts | None, name_of_other: str = "plain"
 
     low, high = interval()
     if others:
-        found = f"{share:.1%}, {name_of_other} {usual:.1%} ({low:+.1%} to {high:+.1%})"
+        found = f"{share:.1%}, plain {usual:.1%} ({low:+.1%} to {high:+.1%})"
     else:
         found = f"{share:.1%} ({low:.1%} to {high:.1%})"
     verdict = _side(low, high, MOST_ERRORS)
@@ -177,9 +175,9 @@ def _until(plain: ArmCounts, tokens: float) -> MeanTimes:
     return MeanTimes(min(first.count, later.count), mean, math.hypot(first.error, (tokens - 1) * later.error))
 
 
-def ratio(name: str, arm: MeanTimes, other: MeanTimes, most: float, name_of_other: str = "plain") -> Check:
+def _ratio(name: str, arm: MeanTimes, other: MeanTimes, most: float) -> Check:
     """Judges the ratio of two means by its interval, whose ends are those of the ratio's logarithm."""
-    bound = f"at most {most:.2f}x {name_of_other}"
+    bound = f"at most {most:.2f}x plain"
     least = min(arm.count, other.count)
     if least < LEAST_REQUESTS or not arm.mean or not other.mean:
         needed = max(LEAST_REQUESTS - least, 1)

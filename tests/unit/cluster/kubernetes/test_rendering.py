@@ -56,7 +56,7 @@ def test_all_that_choose_pods_choose_these() -> None:
     labels = things["Deployment"]["spec"]["template"]["metadata"]["labels"]
     chosen = things["Deployment"]["spec"]["selector"]["matchLabels"]
     assert chosen.items() <= labels.items()
-    # All but the Deployment choose the pods of a canary beside it as well.
+    # A Deployment's selector cannot change, and has had it from the beginning.
     assert chosen.pop("trtspec/track") == "stable"
     assert things["Service"]["spec"]["selector"] == chosen
     assert things["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == chosen
