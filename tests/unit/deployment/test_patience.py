@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cluster.kubernetes.launches import launch
+from trtspec.cluster.kubernetes.recipe_values import STARTUP_S, startup_failures_of_server
 from trtspec.deployment.patience import with_build, with_models
-from trtspec.deployment.pod import STARTUP_S, startup_failures_of_server
 
 
 @pytest.mark.parametrize(

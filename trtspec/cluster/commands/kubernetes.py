@@ -19,16 +19,20 @@ from trtspec.cli.terminal.options import (
     RecipeArgument,
 )
 from trtspec.cli.terminal.output import INTERRUPTED, out
-from trtspec.cluster.kubernetes import deployed, deploying
-from trtspec.cluster.kubernetes.connection import connect
-from trtspec.cluster.kubernetes.deriving import ServedRecipe, derive
+from trtspec.cluster.kubernetes import release
+from trtspec.cluster.kubernetes.cluster import connect
 from trtspec.cluster.kubernetes.helm import template
-from trtspec.cluster.kubernetes.of_engines import find_build, of_engines
-from trtspec.cluster.kubernetes.of_server import of_server
+from trtspec.cluster.kubernetes.objects import dump
+from trtspec.cluster.kubernetes.recipe_values import (
+    PORTS,
+    ServedRecipe,
+    derive,
+    find_build,
+    from_build,
+    from_launch,
+)
 from trtspec.cluster.kubernetes.values import Values, chart_values
-from trtspec.cluster.kubernetes.yaml_text import dump
 from trtspec.deployment.build import DeployedBuild
-from trtspec.deployment.pod import PORTS
 from trtspec.pipeline.plan.choices import build_folder
 from trtspec.pipeline.store.address import StoreAddress
 from trtspec.pipeline.store.store import Store
@@ -96,7 +100,7 @@ def status(
     The exit status is 1 if a server is in trouble.
     """
     cluster = connect(context, namespace)
-    found = deployed.find_deployed(cluster)
+    found = release.find_deployed(cluster)
     if json:
         out.json([each.as_json() for each in found])
     elif found:
@@ -127,11 +131,11 @@ def stop(
     except volume claims, because these hold engines.
     """
     cluster = connect(context, namespace)
-    found = deployed.find_names(cluster)
+    found = release.find_names(cluster)
     name = only_one(name, found, f"in namespace {cluster.namespace} of {cluster.context}")
     try:
         with out.progress(f"stopping {name}") as advance:
-            left = deployed.stop(cluster, name, lambda does: advance(0, does))
+            left = release.stop(cluster, name, lambda does: advance(0, does))
     except KeyboardInterrupt:
         out.status(f"interrupted: {name} is deleted, and its pods end by themselves")
         raise typer.Exit(INTERRUPTED) from None
@@ -153,13 +157,15 @@ def _values(
     StoreError for what a store lacks, and UnavailableError for a build that is not there.
     """
     if loaded.recipe.runner.builds_engines:
-        return derive(loaded, _of_engines(loaded, store), namespace)
-    served = _of_server(loaded, store, output, plain=plain)
+        return derive(loaded, _engines(loaded, store), namespace)
+    served = _engine_server(loaded, store, output, plain=plain)
     values = derive(loaded, served, namespace)
     return values.model_copy(update={"name": f"{values.name}-plain", "gateway": None}) if plain else values
 
 
-def _of_server(loaded: LoadedRecipe, store: str | None, output: str | None, *, plain: bool) -> ServedRecipe:
+def _engine_server(
+    loaded: LoadedRecipe, store: str | None, output: str | None, *, plain: bool
+) -> ServedRecipe:
     build = DeployedBuild(build_folder(loaded, {"output": output}, os.environ), loaded)
     repair = f"trtspec build {loaded.path}" + (f" --output {output}" if output else "")
     if store is not None:
@@ -170,10 +176,10 @@ def _of_server(loaded: LoadedRecipe, store: str | None, output: str | None, *, p
         raise UnavailableError(build.folder, "there is no build here", repair)
     if not build.is_current:
         raise UnavailableError(build.folder, f"was built before {loaded.path} changed", repair)
-    return of_server(loaded, launch.without_drafts() if plain else launch)
+    return from_launch(loaded, launch.without_drafts() if plain else launch)
 
 
-def _of_engines(loaded: LoadedRecipe, store: str | None) -> ServedRecipe:
+def _engines(loaded: LoadedRecipe, store: str | None) -> ServedRecipe:
     url = store or loaded.recipe.kubernetes.store
     if url is None:
         problem = loaded.problem("kubernetes.store", "is missing: the URL of the store that has the build")
@@ -189,7 +195,7 @@ def _of_engines(loaded: LoadedRecipe, store: str | None) -> ServedRecipe:
         out.warning(f"{url} is a folder of this machine, which pods do not have")
     build = find_build(Store(url), loaded.recipe)
     text = loaded.path.read_text(encoding="utf-8")
-    served = of_engines(loaded.recipe, text, build, url, version("trtspec"))
+    served = from_build(loaded.recipe, text, build, url, version("trtspec"))
     if loaded.recipe.kubernetes.image is None:
         out.warning(f"kubernetes.image is not written: every node must have {served.image} already")
     if loaded.recipe.kubernetes.autoscaling and not loaded.recipe.kubernetes.monitoring.rules:
@@ -206,9 +212,9 @@ def _deploy(values: Values, context: str | None, timeout: float | None, *, force
     `timeout` is the number of seconds that may pass without progress; None takes the default of the build.
     Raises `ClusterError`, and `typer.Exit` with status 130 for Ctrl-C, which leaves what was applied.
     """
-    cluster, talk = connect(context, values.namespace), deploying.ClusterTalk()
+    cluster, talk = connect(context, values.namespace), release.ClusterTalk()
     try:
-        deploying.deploy(cluster, values, talk, timeout or float(values.times.progress_s), force=force)
+        release.deploy(cluster, values, talk, timeout or float(values.times.progress_s), force=force)
     except ClusterError:
         if talk.has_applied and not talk.has_gone_back:
             out.warning(f"what was applied stays; {_stops(cluster, values.name)} deletes it")

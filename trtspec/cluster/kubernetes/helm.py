@@ -13,8 +13,8 @@ from typing import Any
 
 from trtspec.base.errors import ClusterError, UnavailableError
 from trtspec.cluster.kubernetes.cluster import MANAGER, SCALER, Cluster
+from trtspec.cluster.kubernetes.objects import CONFIG_MAP, MONITORS, OURS, Ref
 from trtspec.cluster.kubernetes.refusals import helms_words
-from trtspec.cluster.kubernetes.resources import CONFIG_MAP, MONITORS, OURS, Ref
 from trtspec.cluster.kubernetes.values import Values, chart_values
 from trtspec.cluster.tool import run_tool
 

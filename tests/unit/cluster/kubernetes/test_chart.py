@@ -20,8 +20,8 @@ from tests.unit.cluster.kubernetes.schemas import check
 from trtspec.base.errors import UnavailableError
 from trtspec.cli.app import app
 from trtspec.cli.monitoring import shipped
+from trtspec.cluster.kubernetes.objects import MONITORS
 from trtspec.cluster.kubernetes.refusals import ApiRefusal, refusal
-from trtspec.cluster.kubernetes.resources import MONITORS
 from trtspec.cluster.kubernetes.values import Values, chart_values
 
 NAMESPACE = "serving"

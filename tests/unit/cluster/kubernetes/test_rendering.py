@@ -18,10 +18,8 @@ from tests.unit.cluster.kubernetes.rendered import rendered
 from trtspec.base.errors import RecipeError
 from trtspec.base.roles import Role
 from trtspec.base.units import GIB
-from trtspec.cluster.kubernetes.deriving import name_of
-from trtspec.cluster.kubernetes.of_engines import of_engines
+from trtspec.cluster.kubernetes.recipe_values import PORTS, RECIPE, STARTUP_S, from_build, name_of
 from trtspec.cluster.kubernetes.values import HostResources
-from trtspec.deployment.pod import PORTS, RECIPE, STARTUP_S
 from trtspec.deployment.triton_launch import ENGINE_VARIABLES
 from trtspec.recipe.loader import load, loads
 
@@ -158,7 +156,7 @@ def test_draft_logits_fit_into_the_memory_and_in_the_bls_layout_into_that_which_
     def resources(logits: int) -> HostResources:
         target = replace(build.engines[Role.TARGET], draft_logits=logits)
         engines = {**build.engines, Role.TARGET: target}
-        return of_engines(recipe, text, replace(build, engines=engines), STORE, "0.1.0").resources
+        return from_build(recipe, text, replace(build, engines=engines), STORE, "0.1.0").resources
 
     without, with_ = resources(0), resources(20 * GIB)
     assert (without.shared_memory, with_.shared_memory) == ("3Gi", f"{shared}Gi")

@@ -13,9 +13,9 @@ from tests.fakes.kubernetes.scripts import Script
 from tests.unit.cluster.kubernetes.objects import LABELS, deployment, inference_service
 from trtspec.base.errors import ClusterError
 from trtspec.cluster.kubernetes.cluster import Cluster
-from trtspec.cluster.kubernetes.resources import DEPLOYMENT, INFERENCE_SERVICE, Ref
+from trtspec.cluster.kubernetes.objects import DEPLOYMENT, INFERENCE_SERVICE, Ref
 from trtspec.cluster.kubernetes.troubles import Trouble
-from trtspec.cluster.kubernetes.waiting import PodWait
+from trtspec.cluster.kubernetes.workloads import PodWait
 
 LLAMA = Ref(DEPLOYMENT, "llama")
 

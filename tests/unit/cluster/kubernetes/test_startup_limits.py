@@ -1,4 +1,4 @@
-"""What a pod runs, as far as numbers must fit; `tests/e2e/test_pod.py` runs it."""
+"""What a pod runs, as far as numbers must fit; `tests/e2e/test_py` runs it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trtspec.deployment import pod
+from trtspec.cluster.kubernetes.recipe_values import STARTUP_S, startup_failures
 from trtspec.deployment.patience import with_engines
 from trtspec.pipeline.store.entry import Chunk, Entry, Platform, StoredFile
 
@@ -25,6 +25,6 @@ def entry(size: int) -> Entry:
 
 @pytest.mark.parametrize("size", [0, 16 * 10**9, 810 * 10**9])
 def test_the_server_gives_up_and_says_why_before_it_is_killed(size: int) -> None:
-    patience = pod.STARTUP_S * pod.startup_failures(entry(size))
+    patience = STARTUP_S * startup_failures(entry(size))
     loading_s = with_engines([size]).seconds
     assert loading_s + 20 < patience < loading_s + 60

@@ -1,10 +1,13 @@
-"""Lists the kinds of objects that trtspec makes or reads in a cluster, with their API paths and labels."""
+"""Lists the kinds of objects that trtspec makes or reads in a cluster, and writes them as YAML."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import yaml
 
 # The labels of objects and pods are those that Kubernetes recommends ("Recommended Labels").
 NAME, INSTANCE = "app.kubernetes.io/name", "app.kubernetes.io/instance"
@@ -13,6 +16,10 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 
 OURS = {NAME: "trtspec", MANAGED_BY: "Helm"}
 """The labels of every object of the chart."""
+
+_WIDTH = 110
+_NO_TEXT = re.compile(r"[yYnN]|[-+]?(\.\d[\d_]*|\d[\d_]*(\.[\d_]*)?)([eE][-+]?\d+)?|[-+]?0o[0-7_]+")
+"""Text that Kubernetes' parsers read as a number or a Boolean, but PyYAML as text: 1e3, 1_0e3, -0o7, y."""
 
 
 def of_instance(name: str) -> dict[str, str]:
@@ -86,3 +93,31 @@ class Ref:
 def ref_of(manifest: Mapping[str, Any]) -> Ref:
     """Returns the reference to an object; raises KeyError for a kind that trtspec does not make."""
     return Ref(_BY_KIND[manifest["apiVersion"], manifest["kind"]], manifest["metadata"]["name"])
+
+
+def to_yaml(objects: Iterable[dict[str, Any]]) -> str:
+    """Returns objects as the documents of one text, as `kubectl apply` reads it."""
+    return "".join(f"---\n{dump(thing)}" for thing in objects)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text of several lines as a block, and no anchors."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    quoted = "'" if _NO_TEXT.fullmatch(text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else quoted)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def dump(content: dict[str, Any]) -> str:
+    """Returns one document of YAML."""
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True)
