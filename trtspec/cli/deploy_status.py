@@ -8,7 +8,7 @@ from trtspec.base.errors import UnavailableError
 from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import out
 from trtspec.client.local_server import find_servers
-from trtspec.deployment.deployed import find_deployed
+from trtspec.deployment.container import find_deployed
 from trtspec.pipeline.containers.program import find_program
 
 if TYPE_CHECKING:

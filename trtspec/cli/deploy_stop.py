@@ -10,7 +10,7 @@ import typer
 from trtspec.base.errors import UnavailableError
 from trtspec.cli.terminal.output import out
 from trtspec.client.local_server import find_servers
-from trtspec.deployment.deployed import find_deployed, stop
+from trtspec.deployment.container import find_deployed, stop
 from trtspec.pipeline.containers.program import find_program
 
 EXAMPLES = ("trtspec deploy stop", "trtspec deploy stop trtspec-tiny-0a1b2c3d")

@@ -181,7 +181,7 @@ def _print_checks(checks: Sequence[Check]) -> None:
 
 
 def _show(view: RolloutView, recipe: Path) -> None:
-    state, since = view.standing.state, view.standing.since
+    state, since = view.record.state, view.record.since
     here = steps.name_of(state)
     out.result(f"{view.model} is at step {here}" + (f" since {since}" if since else ""))
     names = [step.name for step in steps.STEPS]

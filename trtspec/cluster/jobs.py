@@ -41,7 +41,6 @@ _BASE, _TIMES = 8 * GIB, 3
 # pushed: four times.
 _HOURS, _PASSES, _SLOW_B_S = 2, 8, 100e6
 
-
 _SHORTEST_S, _LONGEST_S = 1.0, 10.0
 _ABSENCE_S = 600.0  # a controller restarts within this time
 

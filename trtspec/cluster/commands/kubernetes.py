@@ -25,7 +25,7 @@ from trtspec.cluster.kubernetes.helm import template
 from trtspec.cluster.kubernetes.objects import dump
 from trtspec.cluster.kubernetes.recipe_values import (
     PORTS,
-    ServedRecipe,
+    PodValues,
     derive,
     find_build,
     from_build,
@@ -158,14 +158,12 @@ def _values(
     """
     if loaded.recipe.runner.builds_engines:
         return derive(loaded, _engines(loaded, store), namespace)
-    served = _engine_server(loaded, store, output, plain=plain)
-    values = derive(loaded, served, namespace)
+    pods = _engine_server(loaded, store, output, plain=plain)
+    values = derive(loaded, pods, namespace)
     return values.model_copy(update={"name": f"{values.name}-plain", "gateway": None}) if plain else values
 
 
-def _engine_server(
-    loaded: LoadedRecipe, store: str | None, output: str | None, *, plain: bool
-) -> ServedRecipe:
+def _engine_server(loaded: LoadedRecipe, store: str | None, output: str | None, *, plain: bool) -> PodValues:
     build = DeployedBuild(build_folder(loaded, {"output": output}, os.environ), loaded)
     repair = f"trtspec build {loaded.path}" + (f" --output {output}" if output else "")
     if store is not None:
@@ -179,7 +177,7 @@ def _engine_server(
     return from_launch(loaded, launch.without_drafts() if plain else launch)
 
 
-def _engines(loaded: LoadedRecipe, store: str | None) -> ServedRecipe:
+def _engines(loaded: LoadedRecipe, store: str | None) -> PodValues:
     url = store or loaded.recipe.kubernetes.store
     if url is None:
         problem = loaded.problem("kubernetes.store", "is missing: the URL of the store that has the build")
@@ -195,15 +193,15 @@ def _engines(loaded: LoadedRecipe, store: str | None) -> ServedRecipe:
         out.warning(f"{url} is a folder of this machine, which pods do not have")
     build = find_build(Store(url), loaded.recipe)
     text = loaded.path.read_text(encoding="utf-8")
-    served = from_build(loaded.recipe, text, build, url, version("trtspec"))
+    pods = from_build(loaded.recipe, text, build, url, version("trtspec"))
     if loaded.recipe.kubernetes.image is None:
-        out.warning(f"kubernetes.image is not written: every node must have {served.image} already")
+        out.warning(f"kubernetes.image is not written: every node must have {pods.image} already")
     if loaded.recipe.kubernetes.autoscaling and not loaded.recipe.kubernetes.monitoring.rules:
         out.warning(
             "kubernetes.monitoring.rules is false, and autoscaling reads the series of these rules: "
             "Prometheus must get them from another deployment's rules or from trtspec monitoring scaling"
         )
-    return served
+    return pods
 
 
 def _deploy(values: Values, context: str | None, timeout: float | None, *, force: bool) -> None:

@@ -55,7 +55,7 @@ _TEXT = "trtspec/recipe"
 _GPU = "nvidia.com/gpu"
 _DIGITS = 16
 _RETRIES = 3
-_KEPT_S = 86_400  # a second call tells the next day how a job ended
+_TTL_S = 86_400  # a second call tells the next day how a job ended
 _END_S = 60  # to give back what it holds in the store
 _HOUR_S = 3_600
 # The disk holds the model, the checkpoint and the engine; the model may have twice the checkpoint's bytes.
@@ -100,8 +100,8 @@ class KubernetesJobs:
 
     def find(self, names: Collection[str]) -> Mapping[str, str]:
         found = {name: job for name, job in self._jobs().items() if name in names}
-        here = self._pods() if found else {}
-        return {name: name for name, job in found.items() if not self._look(job, here).phase.is_over}
+        all_pods = self._pods() if found else {}
+        return {name: name for name, job in found.items() if not self._look(job, all_pods).phase.is_over}
 
     def submit(self, job: ClusterJob, after: Sequence[str]) -> str:
         with _explained():
@@ -113,8 +113,8 @@ class KubernetesJobs:
     def states(self, jobs: Mapping[str, ClusterJob]) -> Mapping[str, JobState]:
         if not jobs:
             return {}
-        found, here = self._jobs(), self._pods()
-        return {name: self._state(job, found.get(name), here) for name, job in jobs.items()}
+        found, all_pods = self._jobs(), self._pods()
+        return {name: self._state(job, found.get(name), all_pods) for name, job in jobs.items()}
 
     def cancel(self, ids: Collection[str]) -> None:
         with _explained():
@@ -165,16 +165,16 @@ class KubernetesJobs:
                 found.setdefault(pod.labels.get(OWNER, ""), []).append(pod)
         return found
 
-    def _state(self, job: ClusterJob, found: JobObject | None, here: Mapping[str, list[Pod]]) -> JobState:
+    def _state(self, job: ClusterJob, found: JobObject | None, all_pods: Mapping[str, list[Pod]]) -> JobState:
         if found is None:
             return _LOST
         with _explained():
-            self._logs.bring(here.get(found.uid, []), job.log)
-        return self._look(found, here)
+            self._logs.bring(all_pods.get(found.uid, []), job.log)
+        return self._look(found, all_pods)
 
-    def _look(self, job: JobObject, here: Mapping[str, list[Pod]]) -> JobState:
-        """Returns the state of a job; `here` has the pods of all jobs."""
-        own = here.get(job.uid, [])
+    def _look(self, job: JobObject, all_pods: Mapping[str, list[Pod]]) -> JobState:
+        """Returns the state of a job; `all_pods` has the pods of all jobs."""
+        own = all_pods.get(job.uid, [])
         with _explained():
             return state_of(job, own, self._events(job, own), self._cluster.namespace)
 
@@ -306,7 +306,7 @@ def job_object(job: ClusterJob, version: str) -> Manifest:
         "spec": {
             "backoffLimit": _RETRIES,
             "activeDeadlineSeconds": build.limit_hours * _HOUR_S,
-            "ttlSecondsAfterFinished": _KEPT_S,
+            "ttlSecondsAfterFinished": _TTL_S,
             "podFailurePolicy": {"rules": rules},
             "template": _pod(job, version),
             **({"suspend": True} if build.queue else {}),
@@ -508,7 +508,7 @@ def _pending(job: JobObject, pod: Pod, events: Sequence[Event], namespace: str) 
     if trouble is None:
         return JobState(Phase.WAITS, f"its pod is {pod.stage}", node=_node(pod), restarts=job.failed)
     # A lasting problem would keep the pod waiting until the job's limit.
-    phase = Phase.WAITS if trouble.patience_s else Phase.FAILED
+    phase = Phase.WAITS if trouble.passes_within_s else Phase.FAILED
     return JobState(phase, trouble.problem, trouble.repair, _node(pod), job.failed)
 
 

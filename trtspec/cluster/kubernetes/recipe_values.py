@@ -26,6 +26,7 @@ from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.base.units import GIB
 from trtspec.cluster.kubernetes.values import (
+    EngineServerValues,
     EngineValues,
     GpuChoice,
     GroupValues,
@@ -34,11 +35,10 @@ from trtspec.cluster.kubernetes.values import (
     ServerTimes,
     Values,
     Variable,
-    VendorServerValues,
 )
-from trtspec.deployment.patience import SLOW_B_S, with_engines, with_models
-from trtspec.deployment.site import ANY
-from trtspec.deployment.vendor_launch import options
+from trtspec.deployment.deployment import SLOW_B_S, limit_for_engines, limit_for_models
+from trtspec.deployment.engine_server import server_options
+from trtspec.deployment.launcher import ANY
 from trtspec.gateway.ports import OPENAI, Ports
 from trtspec.pipeline.steps import write_layers
 from trtspec.pipeline.store.entry import Entry
@@ -90,8 +90,8 @@ _COMPILED = 4 * GIB  # the disk for compiled kernels and logs
 
 
 @dataclass(frozen=True, slots=True)
-class ServedRecipe:
-    """A served recipe, with the values that follow from it; either `engines` or `server` is set."""
+class PodValues:
+    """The values of a deployment that follow from what its pods run; either `engines` or `server` is set."""
 
     image: str
     model_name: str
@@ -102,11 +102,11 @@ class ServedRecipe:
     monitoring: Monitoring
     engines: EngineValues | None = None
     """The values of engines that a store has."""
-    server: VendorServerValues | None = None
+    server: EngineServerValues | None = None
     """The values of another engine's server."""
 
 
-def derive(loaded: LoadedRecipe, served: ServedRecipe, namespace: str | None) -> Values:
+def derive(loaded: LoadedRecipe, pods: PodValues, namespace: str | None) -> Values:
     """Returns the values of a deployment; `namespace` replaces the recipe's.
 
     Raises RecipeError if KEDA needs a namespace and none is known.
@@ -121,22 +121,22 @@ def derive(loaded: LoadedRecipe, served: ServedRecipe, namespace: str | None) ->
         namespace=namespace,
         labels=options.labels,
         annotations=options.annotations,
-        image=served.image,
+        image=pods.image,
         image_pull_secrets=tuple(options.secrets.image_pull),
-        model_name=served.model_name,
-        digest=served.digest,
-        engines=served.engines,
-        server=served.server,
+        model_name=pods.model_name,
+        digest=pods.digest,
+        engines=pods.engines,
+        server=pods.server,
         group=_group(recipe, options.hosts) if options.hosts else None,
         kserve=options.form == "kserve",
         replicas=options.replicas,
         scaling=_scaling(options.autoscaling) if options.autoscaling else None,
         max_surge=options.max_surge,
         max_unavailable=0 if options.max_surge else 1,
-        volume=served.volume,
+        volume=pods.volume,
         gpu=gpu_choice(recipe),
-        resources=served.resources,
-        times=served.times,
+        resources=pods.resources,
+        times=pods.times,
         node_selector=options.node_selector,
         gpu_labels=options.gpu_labels,
         tolerations=tuple(options.tolerations),
@@ -146,7 +146,7 @@ def derive(loaded: LoadedRecipe, served: ServedRecipe, namespace: str | None) ->
         api_keys_secret=options.secrets.api_keys,
         network_policy=options.network_policy,
         egress_ports=tuple(options.egress_ports),
-        monitoring=served.monitoring,
+        monitoring=pods.monitoring,
         gateway=options.gateway,
     )
 
@@ -260,18 +260,18 @@ def startup_failures(entry: Entry) -> int:
 
     It does after `trtspec deploy` does, which then ends by itself and says why.
     """
-    loading = with_engines(file.size for name, file in entry.files.items() if "/engine/" in name)
+    loading = limit_for_engines(file.size for name, file in entry.files.items() if "/engine/" in name)
     return math.ceil((loading.seconds + _START_S) / STARTUP_S)
 
 
 def startup_failures_of_server(launch: ServerLaunch) -> int:
     """Returns how often the startup probe of another engine's server may fail before it gives up."""
-    return math.ceil(with_models(launch).seconds / STARTUP_S)
+    return math.ceil(limit_for_models(launch).seconds / STARTUP_S)
 
 
 def server_arguments(launch: ServerLaunch, grace_s: int) -> tuple[str, ...]:
     """Returns another engine's server's arguments, in which Kubernetes is to replace no variables."""
-    found = options(launch, _FILES, ANY, OPENAI, grace_s)
+    found = server_options(launch, _FILES, ANY, OPENAI, grace_s)
     return tuple(word.replace("$(", "$$(") for word in found)
 
 
@@ -333,10 +333,10 @@ def _engine(store: Store, entry: Entry, role: Role) -> BuildEngine:
     )
 
 
-def from_build(recipe: Recipe, text: str, build: StoredBuild, store: str, version: str) -> ServedRecipe:
-    """Returns the served recipe of a build; `text` is its text, and `store` the URL that pods use."""
+def from_build(recipe: Recipe, text: str, build: StoredBuild, store: str, version: str) -> PodValues:
+    """Returns the values of the pods of a build; `text` is its text, and `store` the URL that pods use."""
     options, entry = recipe.kubernetes, build.entry
-    return ServedRecipe(
+    return PodValues(
         image=options.image or default_image(recipe, version),
         model_name=recipe.serving.triton_name,
         digest=entry.digest,
@@ -388,8 +388,8 @@ def _resources_of_engines(recipe: Recipe, build: StoredBuild) -> HostResources:
     )
 
 
-def from_launch(loaded: LoadedRecipe, launch: ServerLaunch) -> ServedRecipe:
-    """Returns the served recipe of a launch configuration.
+def from_launch(loaded: LoadedRecipe, launch: ServerLaunch) -> PodValues:
+    """Returns the values of the pods of a launch configuration.
 
     Raises RecipeError for a key that such a server does not support on a cluster, and for models that its
     pods would not see.
@@ -398,7 +398,7 @@ def from_launch(loaded: LoadedRecipe, launch: ServerLaunch) -> ServedRecipe:
         raise RecipeError(loaded.path, findings)
     recipe, options = loaded.recipe, loaded.recipe.kubernetes
     watched = options.monitoring.pod_monitor and launch.metrics_path is not None
-    return ServedRecipe(
+    return PodValues(
         image=options.image or launch.image,
         model_name=launch.served_model_name,
         digest=digest_of(launch.to_json()),
@@ -409,7 +409,7 @@ def from_launch(loaded: LoadedRecipe, launch: ServerLaunch) -> ServedRecipe:
         monitoring=options.monitoring.model_copy(
             update={"pod_monitor": watched, "rules": False, "dashboard": False}
         ),
-        server=VendorServerValues(
+        server=EngineServerValues(
             command=launch.program,
             arguments=server_arguments(launch, options.grace_seconds),
             environment=tuple(Variable(name=name, value=text) for name, text in launch.environment.items()),

@@ -97,17 +97,17 @@ def workload_of(values: Values) -> Ref:
     return Ref(LEADER_WORKER_SET if values.group else DEPLOYMENT, values.name)
 
 
-def deploy(cluster: Cluster, values: Values, talk: ClusterTalk, patience_s: float, *, force: bool) -> None:
+def deploy(cluster: Cluster, values: Values, talk: ClusterTalk, progress_s: float, *, force: bool) -> None:
     """Returns when all pods serve.
 
     Raises `ClusterError` if the cluster refuses the deployment or its pods do not start. In that case a
-    release that served before is rolled back, and a new one stays for inspection. `patience_s` is the time
+    release that served before is rolled back, and a new one stays for inspection. `progress_s` is the time
     without progress after which waiting ends.
     """
     helm, workload = Helm(cluster), workload_of(values)
     _check_kinds(cluster, values)
     found, before = cluster.find(workload), helm.revision(values.name)
-    has_served = found is not None and look_at(cluster, found).is_done
+    was_ready = found is not None and look_at(cluster, found).is_done
     monitoring = values.monitoring
     for resource, is_wanted in zip(MONITORS, (monitoring.pod_monitor, monitoring.rules), strict=True):
         if is_wanted and _unknown(cluster, resource, values.name):
@@ -129,9 +129,9 @@ def deploy(cluster: Cluster, values: Values, talk: ClusterTalk, patience_s: floa
             raise
     try:
         with talk.waiting() as listener:
-            PodWait(cluster, [workload], of_instance(values.name), patience_s, listener).run()
+            PodWait(cluster, [workload], of_instance(values.name), progress_s, listener).run()
     except ClusterError:
-        if before is not None and has_served:
+        if before is not None and was_ready:
             talk.going_back(before)
             helm.rollback(values.name, before, force=force)
         raise
@@ -172,10 +172,10 @@ def _hand_over(cluster: Cluster, workload: Ref) -> None:
     replicas = ((cluster.find(workload) or {}).get("spec") or {}).get("replicas")
     if replicas is None:
         return
-    kept: Manifest = {"apiVersion": workload.resource.api_version, "kind": workload.resource.kind}
-    kept |= {"metadata": {"name": workload.name}, "spec": {"replicas": replicas}}
+    owned: Manifest = {"apiVersion": workload.resource.api_version, "kind": workload.resource.kind}
+    owned |= {"metadata": {"name": workload.name}, "spec": {"replicas": replicas}}
     try:
-        cluster.apply(kept, manager=SCALER)
+        cluster.apply(owned, manager=SCALER)
     except RefusedByCluster as error:
         # The autoscaler has set another number since, and owns the field.
         if error.answer.status != HTTPStatus.CONFLICT:
@@ -237,10 +237,10 @@ def find_deployed(cluster: Cluster) -> list[DeployedWorkload]:
         for manifest in _labelled(cluster, resource):
             instance = manifest["metadata"]["labels"].get(INSTANCE, "")
             labels = (manifest["spec"].get("selector") or {}).get("matchLabels") or of_instance(instance)
-            here = pods.newest([pods.parse(each) for each in cluster.labelled(POD, labels)])
+            own_pods = pods.newest([pods.parse(each) for each in cluster.labelled(POD, labels)])
             workload = look_at(cluster, manifest)
-            trouble = workload.denied or _trouble(cluster, here)
-            found.append(DeployedWorkload(instance, workload, pods.summary(here), trouble))
+            trouble = workload.denied or _trouble(cluster, own_pods)
+            found.append(DeployedWorkload(instance, workload, pods.summary(own_pods), trouble))
     return sorted(found, key=lambda each: (each.name, str(each.workload.ref)))
 
 
@@ -285,8 +285,8 @@ def _labelled(cluster: Cluster, resource: Resource) -> list[Manifest]:
     return [each for each in found if not each["metadata"].get("ownerReferences")]
 
 
-def _trouble(cluster: Cluster, here: list[Pod]) -> str:
-    for pod in here:
+def _trouble(cluster: Cluster, own_pods: list[Pod]) -> str:
+    for pod in own_pods:
         if not pod.is_ready:
             try:
                 events = cluster.events("Pod", pod.name)

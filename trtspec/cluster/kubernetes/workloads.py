@@ -96,7 +96,7 @@ def parse_workload(manifest: Mapping[str, Any], predictor: Mapping[str, Any] | N
         status.get("replicas") or 0,
         status.get("observedGeneration", unseen) == metadata.get("generation", 0),
         (failure.get("message") or failure.get("reason") or "") if failure.get("status") == "True" else "",
-        **_served(spec),
+        **_image_and_build(spec),
     )
 
 
@@ -114,7 +114,7 @@ def _of_kserve(
     return replace(made, ref=ref, ready=made.ready if is_ready else 0, is_seen=made.is_seen and is_newest)
 
 
-def _served(spec: Mapping[str, Any]) -> dict[str, str]:
+def _image_and_build(spec: Mapping[str, Any]) -> dict[str, str]:
     """Returns the image and the build of a workload's template."""
     template = spec.get("template") or (spec.get("leaderWorkerTemplate") or {}).get("workerTemplate") or {}
     containers = (template.get("spec") or {}).get("containers") or [{}]
@@ -163,7 +163,7 @@ class PodWait:
         self._cluster, self._refs, self._labels, self._listener = cluster, refs, labels, listener
         self._seconds, self._best, self._ends = seconds, -1, 0.0
         self._since: dict[tuple[str, str], float] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._absent_since: float | None = None
 
     def run(self) -> None:
@@ -184,8 +184,8 @@ class PodWait:
         if len(found) < len(self._refs):
             gone = set(self._refs) - {each.ref for each in found}
             raise ClusterError(str(min(gone, key=str)), "was deleted while trtspec waited for it")
-        here = [pods.parse(each) for each in self._cluster.labelled(POD, self._labels)]
-        new = pods.newest(here)
+        all_pods = [pods.parse(each) for each in self._cluster.labelled(POD, self._labels)]
+        new = pods.newest(all_pods)
         ready, wanted = sum(each.ready for each in found), sum(each.wanted for each in found)
         if (good := ready + sum(each.updated for each in found)) > self._best:
             self._best, self._ends = good, now + self._seconds
@@ -213,11 +213,11 @@ class PodWait:
 
     def _judge(self, trouble: Trouble, now: float) -> None:
         since = self._since.setdefault(_key(trouble), now)
-        if now - since >= trouble.patience_s:
+        if now - since >= trouble.passes_within_s:
             raise _NotUpError(trouble, self._log(trouble))
         # The same problem of many pods is reported once.
-        if trouble.kind not in self._told:
-            self._told.add(trouble.kind)
+        if trouble.kind not in self._reported:
+            self._reported.add(trouble.kind)
             self._listener.troubled(trouble)
 
     def _give_up(self, troubles: list[Trouble], new: list[Pod]) -> None:
@@ -239,8 +239,8 @@ class PodWait:
             self._absent_since = now
         if not passes or now - self._absent_since >= _ABSENCE_S:
             raise error
-        if error.problem not in self._told:
-            self._told.add(error.problem)
+        if error.problem not in self._reported:
+            self._reported.add(error.problem)
             self._listener.troubled(
                 Trouble("absence", error.subject, error.problem, error.repair, _ABSENCE_S)
             )

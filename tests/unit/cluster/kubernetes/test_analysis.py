@@ -24,9 +24,9 @@ NEW, OLD = (f'namespace="serving",pod="llama-{each}-x7k2p",model="m"' for each i
 
 
 def by_helm(*options: str, bounds: dict[str, Any] = BOUNDS) -> list[dict[str, Any]]:
-    given = f"analysis={json.dumps(bounds)}"
-    words = ("template", "llama", CHART, "--namespace", "serving", "--set-json", given, *options)
-    return [each for each in helm.objects(helm.run("helm", *words)) if each["kind"] == "AnalysisTemplate"]
+    given = ("--namespace", "serving", "--set-json", f"analysis={json.dumps(bounds)}")
+    made = helm.objects(helm.run("helm", "template", "llama", CHART, *given, *options))
+    return [each for each in made if each["kind"] == "AnalysisTemplate"]
 
 
 @pytest.fixture(scope="module")

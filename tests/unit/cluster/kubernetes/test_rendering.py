@@ -20,7 +20,7 @@ from trtspec.base.roles import Role
 from trtspec.base.units import GIB
 from trtspec.cluster.kubernetes.recipe_values import PORTS, RECIPE, STARTUP_S, from_build, name_of
 from trtspec.cluster.kubernetes.values import HostResources
-from trtspec.deployment.triton_launch import ENGINE_VARIABLES
+from trtspec.deployment.triton.launch import ENGINE_VARIABLES
 from trtspec.recipe.loader import load, loads
 
 LLAMA, LARGE, TINY = (

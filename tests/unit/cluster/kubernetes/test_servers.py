@@ -16,10 +16,9 @@ from trtspec.base.errors import RecipeError
 from trtspec.base.units import GIB
 from trtspec.cluster.kubernetes.recipe_values import from_launch
 from trtspec.cluster.kubernetes.values import Values
-from trtspec.deployment.deployment import Deployment
-from trtspec.deployment.in_container import container
-from trtspec.deployment.server_kind import kind_of
-from trtspec.deployment.vendor_launch import VendorLaunch
+from trtspec.deployment.container import container_of
+from trtspec.deployment.deployment import Deployment, kind_of
+from trtspec.deployment.engine_server import EngineServerLaunch
 from trtspec.gateway.ports import OPENAI, Ports
 from trtspec.recipe.loader import loads
 
@@ -46,7 +45,7 @@ def test_a_pod_is_told_what_a_container_of_docker_is_told(backend: str) -> None:
     made, there = launch(backend), Path("/builds/pair")
     ports, name = Ports(openai=OPENAI), made.served_model_name
     deployment = Deployment("pair", there, name, kind_of(backend), ports=ports, grace_s=60)
-    docker = container(deployment, VendorLaunch(made), made.image, ())
+    docker = container_of(deployment, EngineServerLaunch(made), made.image, ())
     found = server(values(backend))
     words = [word.replace(str(there), "/etc/trtspec/launch") for word in docker.command]
     assert [*found["command"], *found["args"]] == [docker.entrypoint, *words]

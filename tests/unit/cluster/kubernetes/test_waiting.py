@@ -229,7 +229,7 @@ def test_what_passes_is_told_once_and_waited_for(cluster: Cluster, emulator: Emu
     cluster.apply(deployment())
     heard = waited(cluster)
     assert [trouble.kind for trouble in heard.troubles] == ["unscheduled", "end of server"]
-    assert [math.isinf(trouble.patience_s) for trouble in heard.troubles] == [False, True]
+    assert [math.isinf(trouble.passes_within_s) for trouble in heard.troubles] == [False, True]
     assert emulator.now == pytest.approx(200, abs=1)
 
 

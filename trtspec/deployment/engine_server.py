@@ -13,7 +13,7 @@ from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import UnavailableError
 from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.deployment import Deployment
-from trtspec.deployment.site import ANY, LaunchCommand
+from trtspec.deployment.launcher import ANY, LaunchCommand
 from trtspec.gateway.openai.keys import check_keys
 from trtspec.pipeline.containers.container import Container, Mount
 from trtspec.pipeline.machine.installed import installed_beside, installed_in
@@ -22,7 +22,7 @@ _BUILD = "{build}"
 
 
 @dataclass(frozen=True, slots=True)
-class VendorLaunch:
+class EngineServerLaunch:
     """The start of a server that loads the models itself: folders here, or the Hub's."""
 
     launch: ServerLaunch
@@ -89,7 +89,9 @@ class VendorLaunch:
 
     def _options(self, deployment: Deployment, host: str) -> tuple[str, ...]:
         assert deployment.ports.openai is not None, "another engine's server has only OpenAI's API"
-        return options(self.launch, deployment.build, host, deployment.ports.openai, deployment.grace_s)
+        return server_options(
+            self.launch, deployment.build, host, deployment.ports.openai, deployment.grace_s
+        )
 
     def _program(self, python: Path | None) -> tuple[str, ...]:
         """Returns what stands before the options: the module of a Python, or a program of PATH."""
@@ -107,9 +109,9 @@ class VendorLaunch:
         return launch.program
 
 
-def vendor_launch(
+def engine_server_launch(
     build: DeployedBuild, launch: ServerLaunch, *, plain: bool = False, api_keys: Path | None = None
-) -> VendorLaunch:
+) -> EngineServerLaunch:
     """Returns how a build's server is started, with `plain` without drafts.
 
     What has no folder here is the Hub's. Raises `UnavailableError` where the server takes no such keys.
@@ -118,10 +120,12 @@ def vendor_launch(
 
     key = _key(launch, api_keys) if api_keys else None
     hub = Path(HF_HUB_CACHE) if len(launch.models) < len(build.recipe.models) else None
-    return VendorLaunch(launch.without_drafts() if plain else launch, hub, key)
+    return EngineServerLaunch(launch.without_drafts() if plain else launch, hub, key)
 
 
-def options(launch: ServerLaunch, build: PurePath, host: str, port: int, grace_s: float) -> tuple[str, ...]:
+def server_options(
+    launch: ServerLaunch, build: PurePath, host: str, port: int, grace_s: float
+) -> tuple[str, ...]:
     """Returns the server's options, of which those of the build name the folder of its files."""
     drain = launch.runner.drain_option
     own = (argument.replace(_BUILD, str(build)) for argument in launch.arguments)

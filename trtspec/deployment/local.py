@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import signal
 import tempfile
@@ -23,16 +22,14 @@ from trtspec.base.process_limits import check_open_files
 from trtspec.base.progress import Progress
 from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.deployment import Deployment
-from trtspec.deployment.installed_triton import TritonInstall, find_triton
-from trtspec.deployment.logs import begin_log
+from trtspec.deployment.engine_server import EngineServerLaunch, difference
+from trtspec.deployment.launcher import HIDDEN, LaunchCommand, Launcher
 from trtspec.deployment.openai import OpenAi
-from trtspec.deployment.server import RunningServer
-from trtspec.deployment.shared_memory import Regions, is_any_abandoned, remove_abandoned
-from trtspec.deployment.site import HIDDEN, LaunchCommand, Site
-from trtspec.deployment.stubs import Stubs
-from trtspec.deployment.triton_launch import TritonLaunch
-from trtspec.deployment.triton_server import Door, TritonServer
-from trtspec.deployment.vendor_launch import VendorLaunch, difference
+from trtspec.deployment.server import RunningServer, begin_log
+from trtspec.deployment.triton.install import TritonInstall, find_triton
+from trtspec.deployment.triton.launch import TritonLaunch, check_path
+from trtspec.deployment.triton.server import RequestGate, Stubs, TritonServer
+from trtspec.deployment.triton.shared_memory import Regions, is_any_abandoned, remove_abandoned
 from trtspec.gateway.ports import LOOPBACK, Ports, are_free, check_free, reserved_ports
 from trtspec.gateway.triton.front import Front
 from trtspec.pipeline.machine.devices import find_gpus
@@ -42,36 +39,39 @@ from trtspec.serving.triton.agreement import STOPPING
 _END_S = 5.0
 
 
-def on_this_machine(
-    build: DeployedBuild, deployment: Deployment, launch: TritonLaunch | VendorLaunch, python: Path | None
-) -> Site:
+def local_launcher(
+    build: DeployedBuild,
+    deployment: Deployment,
+    launch: TritonLaunch | EngineServerLaunch,
+    python: Path | None,
+) -> Launcher:
     """Returns this machine as the place to serve a build.
 
     Triton is that of NVIDIA's image, if this is one, or the installed one. Another engine's server is that of
     `python`, or of PATH. Raises `UnavailableError` if there is none.
     """
     serve: Callable[[], AbstractContextManager[Callable[[], RunningServer]]]
-    if isinstance(launch, VendorLaunch):
+    if isinstance(launch, EngineServerLaunch):
         command = launch.installed(deployment, python)
-        serve = partial(serve_vendor, deployment, command, launch.hub_variables)
+        serve = partial(serve_engine_server, deployment, command, launch.hub_variables)
         warning = difference(launch.launch, command.argv)
     elif launch.models:
         raise UnavailableError(build.folder, "needs NVIDIA's image of Triton with vLLM", "--container")
     else:
         triton, gpus = find_triton(), len(find_gpus())
-        command = launch.here(replace(deployment, key=HIDDEN), triton, gpus)
+        command = launch.local(replace(deployment, key=HIDDEN), triton, gpus)
         serve = partial(serve_triton, deployment, launch, triton, gpus)
         warning = triton.problem if deployment.is_public else None
 
     def prepare(watch: Progress) -> None:
         check_open_files()
-        if isinstance(launch, VendorLaunch):
+        if isinstance(launch, EngineServerLaunch):
             launch.prepare(deployment.build)
         else:
             build.check(this_runtime())
             wait_for_ports(deployment, watch)
 
-    return Site(deployment, command.shown(deployment.build), prepare, serve, warning)
+    return Launcher(deployment, command.shown(deployment.build), prepare, serve, warning)
 
 
 def wait_for_ports(deployment: Deployment, watch: Progress) -> None:
@@ -118,7 +118,7 @@ class _Last:
 
 
 @contextmanager
-def serve_vendor(
+def serve_engine_server(
     deployment: Deployment, command: LaunchCommand, hub: Mapping[str, str]
 ) -> Iterator[Callable[[], RunningServer]]:
     """Yields a function that starts another engine's server; each call first ends the last one.
@@ -154,14 +154,14 @@ def serve_triton(
     for path in filter(None, (deployment.repository, triton.backends)):
         check_path(path)
     check_free(deployment.host, deployment.all_ports)
-    command = launch.here(deployment, triton, gpus).argv[0]
+    command = launch.local(deployment, triton, gpus).argv[0]
     if shutil.which(command, path=triton.environment().get("PATH")) is None:
         problem = "is not on PATH, but engines of several ranks need it"
         raise UnavailableError(command, problem, "NVIDIA's image has it: trtspec deploy --container")
     remove_abandoned()
     begin_log(deployment.log)
     with ExitStack() as stack:
-        doors = [*_doors(deployment, stack)]
+        gates = [*_gates(deployment, stack)]
         stopping = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trtspec-")), "stopping")
         regions, reserved, last = Regions(), ExitStack(), _Last(deployment)
         for ends in (regions.close, reserved.close, last.end):
@@ -176,16 +176,16 @@ def serve_triton(
             regions.remove()
             reserved.close()
             ports = Ports(*reserved.enter_context(reserved_ports(3)))
-            inside = replace(deployment, host=LOOPBACK, ports=ports)
-            started = launch.here(inside, triton, gpus, regions.prefix)
+            internal = replace(deployment, host=LOOPBACK, ports=ports)
+            started = launch.local(internal, triton, gpus, regions.prefix)
             child = last.start(started, {**triton.environment(), STOPPING: str(stopping)}, orphaned)
             drain = partial(stopping.write_text, f"{deployment.grace_s}")
-            return TritonServer(inside, child, drain, *doors, stubs=Stubs(child.pid))
+            return TritonServer(internal, child, drain, *gates, stubs=Stubs(child.pid))
 
         yield start
 
 
-def _doors(deployment: Deployment, stack: ExitStack) -> Iterator[Door]:
+def _gates(deployment: Deployment, stack: ExitStack) -> Iterator[RequestGate]:
     """Opens the processes in front of a Triton on this machine: its front, and OpenAI's API if it is
     served."""
     api_url = URL(deployment.api_url).origin() if deployment.api_url else None
@@ -198,13 +198,3 @@ def _doors(deployment: Deployment, stack: ExitStack) -> Iterator[Door]:
         api.start()
         stack.callback(api.close)
         yield api
-
-
-def check_path(path: Path) -> None:
-    """Raises UnavailableError for a path with characters that are special in a shell.
-
-    Triton's Python backend starts its processes with these paths, unquoted, in a line for the shell.
-    """
-    if shlex.quote(str(path)) != str(path):
-        repair = "put the build and TRTSPEC_CACHE into folders with plain names"
-        raise UnavailableError(path, "Triton cannot serve from a path with special characters", repair)

@@ -1,4 +1,4 @@
-"""What is run on this machine, and which Triton that is."""
+"""What is run on this machine, and by which command."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 
 from tests.ports import free_ports
 from trtspec.base.errors import UnavailableError
-from trtspec.deployment import here, installed_triton, shared_memory
 from trtspec.deployment.deployment import Deployment
-from trtspec.deployment.here import serve_triton
-from trtspec.deployment.installed_triton import TritonInstall, find_triton
-from trtspec.deployment.triton_launch import TritonLaunch
+from trtspec.deployment.local import serve_triton, wait_for_ports
+from trtspec.deployment.triton import install, shared_memory
+from trtspec.deployment.triton.install import TritonInstall, find_triton
+from trtspec.deployment.triton.launch import TritonLaunch
 from trtspec.gateway.ports import LOOPBACK, Ports, check_free
 
 TRITON = TritonInstall(Path("/opt/tritonserver/bin/tritonserver"))
@@ -34,7 +34,7 @@ def test_the_image_comes_before_path_and_path_before_the_wheel(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("TRTSPEC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(installed_triton, "IN_IMAGE", str(tmp_path / "opt/tritonserver"))
+    monkeypatch.setattr(install, "IN_IMAGE", str(tmp_path / "opt/tritonserver"))
     wheel = find_triton()
     assert wheel.backends is not None
     on_path = executable(tmp_path / "bin/tritonserver")
@@ -44,7 +44,7 @@ def test_the_image_comes_before_path_and_path_before_the_wheel(
 
 
 def test_engines_of_several_ranks_are_launched_by_mpirun() -> None:
-    started = TritonLaunch(ranks=2).here(Deployment("x", Path("/build"), "model"), TRITON, gpus=2)
+    started = TritonLaunch(ranks=2).local(Deployment("x", Path("/build"), "model"), TRITON, gpus=2)
     mpirun = ("mpirun", "--allow-run-as-root", "--bind-to", "none", "-n", "1")
     assert started.argv[:7] == (*mpirun, str(TRITON.server))
     assert "--model-repository=/build/model_repository" in started.argv
@@ -64,7 +64,7 @@ def test_a_machine_without_mpirun_is_told(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("gpus", "given"), [(0, True), (1, False)])
 def test_metrics_of_gpus_are_not_asked_for_where_there_are_none(gpus: int, given: bool) -> None:
-    started = TritonLaunch().here(Deployment("x", Path("/build"), "model"), TRITON, gpus)
+    started = TritonLaunch().local(Deployment("x", Path("/build"), "model"), TRITON, gpus)
     assert ("--allow-gpu-metrics=false" in started.argv) == given
 
 
@@ -91,7 +91,7 @@ def test_a_start_waits_for_the_ports_of_a_deploy_that_was_killed(
         holder.close()
         yield None
 
-    here.wait_for_ports(deployment, watch)
+    wait_for_ports(deployment, watch)
 
     check_free(LOOPBACK, deployment.all_ports)
     assert said == ["wait for a server that is ending"]
@@ -103,4 +103,4 @@ def test_a_start_does_not_wait_for_the_ports_of_others(taken: tuple[Deployment, 
     def watch(*_: object) -> Any:
         pytest.fail("it waits")
 
-    here.wait_for_ports(taken[0], watch)
+    wait_for_ports(taken[0], watch)

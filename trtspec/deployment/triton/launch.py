@@ -12,16 +12,18 @@ engines:
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtspec.base.errors import UnavailableError
 from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.deployment import Deployment, rollout_file
-from trtspec.deployment.installed_triton import IN_IMAGE, TritonInstall
-from trtspec.deployment.shared_memory import PREFIX
-from trtspec.deployment.site import ANY, LaunchCommand
-from trtspec.deployment.vendor_launch import VendorLaunch
+from trtspec.deployment.engine_server import EngineServerLaunch
+from trtspec.deployment.launcher import ANY, LaunchCommand
+from trtspec.deployment.triton.install import IN_IMAGE, TritonInstall
+from trtspec.deployment.triton.shared_memory import PREFIX
 from trtspec.gateway.client_bounds import MAX_BODY
 from trtspec.gateway.ports import LOOPBACK
 from trtspec.pipeline.containers.container import Container, name_for
@@ -60,10 +62,10 @@ class TritonLaunch:
     """Each is an option of Triton's."""
     rollout: Path | None = None
     """The file of a roll-out; it is in the build if this is None."""
-    models: VendorLaunch | None = None
+    models: EngineServerLaunch | None = None
     """The models that vLLM loads in Triton; None where the build has engines."""
 
-    def here(
+    def local(
         self, deployment: Deployment, triton: TritonInstall, gpus: int, memory: str = PREFIX
     ) -> LaunchCommand:
         """Returns the command for this machine, which has so many GPUs, with the variables that it needs.
@@ -155,3 +157,13 @@ def by_ranks(server: Sequence[str], ranks: int, gpus: int) -> LaunchCommand:
 def stopping_file(deployment: Deployment) -> str:
     """Returns the path, in a container, of the file that tells the model that the server is to stop."""
     return f"/tmp/{name_for(deployment.container_name, deployment.build)}-stopping"  # noqa: S108
+
+
+def check_path(path: Path) -> None:
+    """Raises UnavailableError for a path with characters that are special in a shell.
+
+    Triton's Python backend starts its processes with these paths, unquoted, in a line for the shell.
+    """
+    if shlex.quote(str(path)) != str(path):
+        repair = "put the build and TRTSPEC_CACHE into folders with plain names"
+        raise UnavailableError(path, "Triton cannot serve from a path with special characters", repair)

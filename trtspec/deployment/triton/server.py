@@ -1,4 +1,4 @@
-"""Asks a running Triton, makes it unready, and finds out why it has ended."""
+"""Asks a running Triton and the processes of its models, makes it unready, and finds out why it has ended."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from trtspec.base.errors import ServerError, StuckError
 from trtspec.base.extras import how_to_install
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.server import GPU_CAUSES, RunningServer, ServerProcess, how_ended
-from trtspec.deployment.stubs import Stubs
-from trtspec.deployment.triton_launch import KEY_HEADER
+from trtspec.deployment.triton.launch import KEY_HEADER
 from trtspec.gateway.ports import Ports
 from trtspec.serving.metrics import COUNTED
+from trtspec.serving.triton.watching import stat
 
 UNREADY = "trtspec_is_stopping"
 """The name of a model that cannot be loaded, by which the server is made unready."""
@@ -82,8 +82,15 @@ _CAUSES = (
     ),
 )
 
+# A model's process begins with Python and the model's own modules; engines are loaded later.
+_BEGINNING_S = 25.0
+# Triton sees the end of a process that it has heard of within this time.
+_SEEN_S = 1.0
+_STUB = b"triton_python_backend_stub"
+_NAME = _STUB[:15]  # as the kernel cuts it, TASK_COMM_LEN
 
-class Door(Protocol):
+
+class RequestGate(Protocol):
     """Lets requests in, or refuses them; `Front` is one."""
 
     def open(self, ports: Ports) -> None: ...
@@ -92,7 +99,7 @@ class Door(Protocol):
 
 
 class TritonServer(RunningServer):
-    """A Triton that was started; requests come in through the `doors`.
+    """A Triton that was started; requests come in through the `gates`.
 
     `drain` tells the model to take in nothing more, and to cancel what still runs after the grace. `stubs`
     are the processes of its models, which can be seen on this machine alone.
@@ -103,16 +110,16 @@ class TritonServer(RunningServer):
         deployment: Deployment,
         process: ServerProcess,
         drain: Callable[[], object],
-        *doors: Door,
+        *gates: RequestGate,
         stubs: Stubs | None = None,
     ) -> None:
         super().__init__(deployment, process)
-        self._drain, self._doors, self._stubs = drain, doors, stubs
+        self._drain, self._gates, self._stubs = drain, gates, stubs
         self._next_ask, self._missed = math.inf, 0
         self._pulse: list[str] = []
 
     def is_ready(self) -> bool:
-        """Says whether the server is ready, and opens the doors when it is.
+        """Says whether the server is ready, and opens the gates when it is.
 
         Raises `ServerError` when the server has ended or takes too long, and `StuckError` when its start has
         got stuck, or Triton has ended it for a reason that another start does not have.
@@ -120,8 +127,8 @@ class TritonServer(RunningServer):
         if self._process.poll() == -signal.SIGABRT and _ABORTED in self._said():
             raise StuckError("tritonserver", "ended while it started its processes", "start it again")
         if super().is_ready():
-            for door in self._doors:
-                door.open(self._deployment.ports)
+            for gate in self._gates:
+                gate.open(self._deployment.ports)
             self._next_ask = time.monotonic() + _ASK_S
             return True
         if self._stubs and self._stubs.is_stuck():
@@ -134,18 +141,18 @@ class TritonServer(RunningServer):
         return False
 
     def refuse(self, state: str) -> None:
-        for door in self._doors:
-            door.shut(state, is_alive=False)
+        for gate in self._gates:
+            gate.shut(state, is_alive=False)
 
     def stop(self) -> None:
         """Ends the server when its requests in flight have ended, or when their grace is over.
 
-        The doors are shut, the model takes in nothing more and the server says that it is not ready, all
+        The gates are shut, the model takes in nothing more and the server says that it is not ready, all
         before Triton is told to end: from then on Triton waits for the requests that run, but refuses new
         ones, and in the bls layout every round is a new one.
         """
-        for door in self._doors:
-            door.shut("stopping")
+        for gate in self._gates:
+            gate.shut("stopping")
         self._drain()
         self._make_unready()
         quiet, deadline = 0, time.monotonic() + self._deployment.grace_s + 1
@@ -228,3 +235,76 @@ class TritonServer(RunningServer):
 def _mark() -> str:
     """Returns the name of the file by which the folder of `_make_unready` is known."""
     return f"trtspec-{os.getpid()}"
+
+
+class Stubs:
+    """The processes of the Python models of the process `server`, which may be mpirun."""
+
+    def __init__(self, server: int) -> None:
+        self._server, self._begun, self._ended = server, set[int](), dict[int, float]()
+
+    def is_stuck(self) -> bool:
+        """Says whether one has not come to its `initialize` in 25 seconds.
+
+        One that has come there has a child, its watchdog, until it ends. Triton waits ten seconds for a
+        process to come there; under load it then waits without a limit for it to end.
+        """
+        stubs = _stubs(self._server)
+        self._begun = {pid for pid in stubs if pid in self._begun or _children(pid)}
+        return any(_age(pid) > _BEGINNING_S for pid in stubs if pid not in self._begun)
+
+    def lost(self) -> int | None:
+        """Returns the exit status of one that has ended, negative for a signal, and that Triton waits for.
+
+        It waits as long as for one that loads, or at work for ever. The status is None where there is no such
+        process.
+        """
+        now, found = time.monotonic(), {pid: stat(pid) for pid in _dead_stubs(self._server)}
+        self._ended = {pid: self._ended.get(pid, now) for pid in found}
+        for pid, process in found.items():
+            if process and now - self._ended[pid] > _SEEN_S:
+                return os.waitstatus_to_exitcode(process.status)
+        return None
+
+
+def _stubs(pid: int) -> list[int]:
+    return [child for child in _below(pid) if _STUB in _read(child, "cmdline")]
+
+
+def _dead_stubs(pid: int) -> list[int]:
+    """Returns those that have ended, and wait for their parent to ask how; they have no command line."""
+    return [
+        child
+        for child in _below(pid)
+        if _read(child, "comm").strip() == _NAME and not _read(child, "cmdline")
+    ]
+
+
+def _below(pid: int) -> list[int]:
+    """Returns the children of a process, and theirs; not those of stubs."""
+    found = []
+    for child in _children(pid):
+        found += [child] if _STUB in _read(child, "cmdline") else [child, *_below(child)]
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:  # It has just ended.
+        return []
+    return [int(child) for task in tasks for child in _read(pid, f"task/{task}/children").split()]
+
+
+def _age(pid: int) -> float:
+    """Returns the age of a process in seconds, from ticks of a hundredth (proc_pid_stat(5))."""
+    process = stat(pid)
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(process.born) / 100 if process else 0.0
+
+
+def _read(pid: int, name: str) -> bytes:
+    """Returns a file of a process; it is empty for a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""

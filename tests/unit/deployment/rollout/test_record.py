@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from trtspec.base.errors import UnavailableError
-from trtspec.deployment.rollout import standing
-from trtspec.deployment.rollout.standing import RolloutRecord
+from trtspec.deployment.rollout.steps import RolloutRecord, read_record, write_record
 from trtspec.serving.rollout.state import RolloutFile, RolloutReading, RolloutState
 
 OLD = RolloutRecord(RolloutState("shadow", 0.5), "2026-01-01T00:00:00Z", {"a": 1.5, "b{plain}": 2.0})
@@ -25,21 +24,21 @@ NEW = RolloutRecord(
 WRITER = """
 import sys
 from pathlib import Path
-from tests.unit.deployment.rollout.test_standing import NEW, OLD
-from trtspec.deployment.rollout import standing
+from tests.unit.deployment.rollout.test_record import NEW, OLD
+from trtspec.deployment.rollout.steps import write_record
 print("begun", flush=True)
 while True:
     for state in (NEW, OLD):
-        standing.write(Path(sys.argv[1]), state)
+        write_record(Path(sys.argv[1]), state)
 """
 
 
 def test_what_is_written_is_read_by_both_sides(tmp_path: Path) -> None:
     path = tmp_path / "rollout.json"
-    assert standing.read(path) is None
+    assert read_record(path) is None
     for each in (OLD, NEW, replace(OLD, counted=None)):
-        standing.write(path, each)
-        assert standing.read(path) == each
+        write_record(path, each)
+        assert read_record(path) == each
         assert RolloutFile(path).look() == RolloutReading(each.state)
 
 
@@ -47,14 +46,14 @@ def test_a_file_of_somebody_else_has_no_past(tmp_path: Path) -> None:
     """As a ConfigMap would be written by hand."""
     path = tmp_path / "rollout.json"
     path.write_text('{"version": 1, "mode": "speculate", "share": 0.1, "since": 5, "counted": ["x"]}')
-    assert standing.read(path) == RolloutRecord(RolloutState(share=0.1))
+    assert read_record(path) == RolloutRecord(RolloutState(share=0.1))
 
 
 def test_a_broken_one_is_an_error_that_names_it(tmp_path: Path) -> None:
     path = tmp_path / "rollout.json"
     path.write_text("{")
     with pytest.raises(UnavailableError, match="is not JSON") as raised:
-        standing.read(path)
+        read_record(path)
     assert raised.value.subject == str(path)
     assert "rollout off" in (raised.value.repair or "")
 
@@ -62,27 +61,27 @@ def test_a_broken_one_is_an_error_that_names_it(tmp_path: Path) -> None:
 def test_a_writer_that_is_killed_leaves_the_old_or_the_new(tmp_path: Path) -> None:
     """Killed at any moment of many writes; meanwhile the file is never anything else."""
     path, dice, seen = tmp_path / "rollout.json", random.Random(2), set()
-    standing.write(path, OLD)
+    write_record(path, OLD)
     for _ in range(6):
         writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"begun\n"
         until = time.monotonic() + dice.uniform(0.01, 0.1)
         while time.monotonic() < until:
-            seen.add(standing.read(path) == NEW)
-            assert standing.read(path) in (OLD, NEW)
+            seen.add(read_record(path) == NEW)
+            assert read_record(path) in (OLD, NEW)
         os.kill(writer.pid, signal.SIGKILL)
         writer.communicate()
-        assert standing.read(path) in (OLD, NEW)
+        assert read_record(path) in (OLD, NEW)
         # What it left half-made is in nobody's way.
-        standing.write(path, OLD)
-        assert standing.read(path) == OLD
+        write_record(path, OLD)
+        assert read_record(path) == OLD
     assert seen == {True, False}
 
 
 def test_two_who_move_wait_for_each_other(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from trtspec.deployment.rollout.standing import locked\n"
+        "import sys; from pathlib import Path; from trtspec.deployment.rollout.steps import locked\n"
         "with locked(Path(sys.argv[1])): print('has it', flush=True); sys.stdin.readline()\n"
     )
     holder = subprocess.Popen(

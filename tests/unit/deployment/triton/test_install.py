@@ -1,4 +1,4 @@
-"""The tritonserver of the wheel, made ready for this Python."""
+"""Which Triton of this machine is run: that of the wheel is made ready for this Python."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from trtspec.base.errors import UnavailableError
-from trtspec.deployment import installed_triton as rooms
-from trtspec.deployment.installed_triton import find_wheel
+from trtspec.deployment.triton import install as rooms
+from trtspec.deployment.triton.install import find_wheel
 
 
 @pytest.fixture

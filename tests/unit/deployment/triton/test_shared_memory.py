@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.deployment import shared_memory
-from trtspec.deployment.shared_memory import Regions, remove_abandoned
+from trtspec.deployment.triton import shared_memory
+from trtspec.deployment.triton.shared_memory import Regions, remove_abandoned
 
 _SERVER = """
 import pathlib, sys
-from trtspec.deployment import shared_memory
+from trtspec.deployment.triton import shared_memory
 shared_memory._FOLDER = pathlib.Path(sys.argv[1])
 print(shared_memory.Regions().prefix, flush=True)
 sys.stdin.read()

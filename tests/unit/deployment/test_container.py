@@ -1,4 +1,4 @@
-"""A container that was made and could not be started, or whose start was interrupted."""
+"""Servers in containers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import pytest
 
 from tests.ports import free_ports
 from trtspec.base.errors import UnavailableError
-from trtspec.deployment.container import LABEL
+from trtspec.deployment.container import LABEL, container_of, serve_container
 from trtspec.deployment.deployment import Deployment
-from trtspec.deployment.in_container import container, serve
-from trtspec.deployment.triton_launch import TritonLaunch
+from trtspec.deployment.triton.launch import TritonLaunch
 from trtspec.gateway.ports import Ports
 from trtspec.pipeline.containers.dialect import PODMAN
 from trtspec.pipeline.containers.engine import ContainerEngine
@@ -52,8 +51,8 @@ def start(folder: Path) -> None:
     """Starts the container of a deployment, and ends it."""
     deployment = Deployment("pair", folder / "build", "pair", ports=Ports(*free_ports()))
     launch, engine = TritonLaunch(), ContainerEngine(Program("podman", PODMAN), "4.3.1")
-    made = container(deployment, launch, "image", ())
-    with serve(deployment, launch, made, engine, detach=False) as begin:
+    made = container_of(deployment, launch, "image", ())
+    with serve_container(deployment, launch, made, engine, detach=False) as begin:
         begin()
 
 

@@ -1,19 +1,24 @@
-"""Why a server has ended, from its status and its log."""
+"""A running Triton, and a start of it that leads nowhere."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.conftest import wait_until
 from tests.ports import free_port, free_ports
 from trtspec.base.errors import ServerError, StuckError
 from trtspec.deployment.deployment import Deployment
-from trtspec.deployment.stubs import Stubs
-from trtspec.deployment.triton_server import TritonServer
+from trtspec.deployment.triton import server as triton_server
+from trtspec.deployment.triton.server import Stubs, TritonServer
 from trtspec.gateway.ports import Ports
 
 LOADING = "E1121 07:30:00.1 1 model_lifecycle.cc:669] \"failed to load 'pair' version 1: Internal: {}\"\n"
@@ -166,7 +171,7 @@ def triton() -> Iterator[int]:
 def test_one_that_hangs_has_ended(
     tmp_path: Path, triton: int, monkeypatch: pytest.MonkeyPatch, fails: str, silent: str
 ) -> None:
-    monkeypatch.setattr("trtspec.deployment.triton_server._ASK_S", 0.0)
+    monkeypatch.setattr("trtspec.deployment.triton.server._ASK_S", 0.0)
     deployment = Deployment("x", tmp_path, "pair", ports=Ports(http=triton, metrics=triton))
     server = triton_of(deployment, None)
     server.check_running()
@@ -182,7 +187,7 @@ def test_one_that_hangs_has_ended(
 def test_a_process_that_ends_unnoticed_ends_a_server_that_was_ready(
     tmp_path: Path, triton: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trtspec.deployment.triton_server._ASK_S", 0.0)
+    monkeypatch.setattr("trtspec.deployment.triton.server._ASK_S", 0.0)
     deployment = Deployment("x", tmp_path, "pair", ports=Ports(http=triton, metrics=triton))
     server = triton_of(deployment, None, Losing())
     assert server.is_ready()
@@ -194,9 +199,97 @@ def test_a_model_that_tells_nothing_of_its_life_is_not_held_to_it(
     tmp_path: Path, triton: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as one of vLLM's backend."""
-    monkeypatch.setattr("trtspec.deployment.triton_server._ASK_S", 0.0)
+    monkeypatch.setattr("trtspec.deployment.triton.server._ASK_S", 0.0)
     ports = Ports(http=triton, metrics=free_port())
     server = triton_of(Deployment("x", tmp_path, "pair", ports=ports), None)
     assert server.is_ready()
     for _ in range(20):
         server.check_running()
+
+
+SERVER = """
+import subprocess, sys
+stub = ["bash", "-c", "exec -a triton_python_backend_stub {}"]
+subprocess.Popen([*stub[:2], stub[2].format(sys.argv[1])]).wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("stub", "stuck"), [("sleep 60", True), ("bash -c 'sleep 60; true'", False)], ids=["alone", "watched"]
+)
+def test_a_stub_without_a_watchdog(monkeypatch: pytest.MonkeyPatch, stub: str, stuck: bool) -> None:
+    server = subprocess.Popen([sys.executable, "-c", SERVER, stub], start_new_session=True)
+    try:
+        wait_until(lambda: triton_server._stubs(server.pid), "a stub")
+        wait_until(
+            lambda: stuck or triton_server._children(triton_server._stubs(server.pid)[0]), "its watchdog"
+        )
+        found = Stubs(server.pid)
+        assert not found.is_stuck()
+        monkeypatch.setattr(triton_server, "_BEGINNING_S", -1)
+        assert found.is_stuck() == stuck
+        assert found.lost() is None
+    finally:
+        os.killpg(server.pid, 9)
+        server.wait()
+
+
+def test_a_stub_that_has_begun_is_not_stuck_when_its_watchdog_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one whose engine does not load, while Python takes its time to end."""
+    monkeypatch.setattr(triton_server, "_BEGINNING_S", -1)
+    stub = "bash -c 'sleep 60 & wait; exec -a triton_python_backend_stub sleep 60'"
+    server = subprocess.Popen([sys.executable, "-c", SERVER, stub], start_new_session=True)
+    try:
+        found = Stubs(server.pid)
+        (pid,) = wait_until(lambda: triton_server._stubs(server.pid), "a stub")
+        (watchdog,) = wait_until(lambda: triton_server._children(pid), "its watchdog")
+        assert not found.is_stuck()
+        os.kill(watchdog, 9)
+        wait_until(lambda: not triton_server._children(pid), "the watchdog's end")
+        assert triton_server._stubs(server.pid) == [pid]
+        assert not found.is_stuck()
+    finally:
+        os.killpg(server.pid, 9)
+        server.wait()
+
+
+def test_a_server_that_is_gone_is_not_stuck() -> None:
+    server = subprocess.Popen(["true"])
+    server.wait()
+    assert not Stubs(server.pid).is_stuck()
+    assert Stubs(server.pid).lost() is None
+
+
+def test_a_server_that_ends_while_its_processes_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel then answers that there is no such process, in the middle of a folder that was there."""
+
+    def ended(_: str) -> list[str]:
+        raise ProcessLookupError(3, "No such process")
+
+    monkeypatch.setattr(os, "listdir", ended)
+    assert not Stubs(os.getpid()).is_stuck()
+
+
+UNASKED = """
+import subprocess, sys, time
+processes = [subprocess.Popen([stub]) for stub in sys.argv[1:]]
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("ends", "status"), [("exit 127", 127), ("kill -9 $$", -9)])
+def test_a_stub_whose_end_the_server_does_not_see(tmp_path: Path, ends: str, status: int) -> None:
+    stub = tmp_path / "triton_python_backend_stub"
+    stub.write_text(f"#!/bin/sh\n{ends}\n")
+    stub.chmod(0o755)
+    server = subprocess.Popen([sys.executable, "-c", UNASKED, str(stub)], start_new_session=True)
+    try:
+        found = Stubs(server.pid)
+        begin = time.monotonic()
+        assert wait_until(found.lost, "the end of the stub", 10) == status
+        assert time.monotonic() - begin > triton_server._SEEN_S
+    finally:
+        os.killpg(server.pid, 9)
+        server.wait()

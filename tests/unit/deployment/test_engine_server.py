@@ -1,4 +1,4 @@
-"""The release of a server that is installed, by its metadata, beside that of a build."""
+"""Another release of an engine's server than that of the build."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trtspec.backends.launch import ServerLaunch
-from trtspec.deployment.vendor_launch import difference
+from trtspec.deployment.engine_server import difference
 
 Install = Callable[[str, str], None]
 OF_PYTHON = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")

@@ -108,8 +108,8 @@ def _check_numpy() -> None:
 
 def _before(variables: Mapping[str, list[str]]) -> dict[str, str]:
     """Returns these paths before those of this process, so that Triton finds this Python and its packages."""
-    here = {name: filter(None, [os.environ.get(name)]) for name in variables}
-    return {name: os.pathsep.join([*paths, *here[name]]) for name, paths in variables.items()}
+    present = {name: filter(None, [os.environ.get(name)]) for name in variables}
+    return {name: os.pathsep.join([*paths, *present[name]]) for name, paths in variables.items()}
 
 
 def _python_version() -> str:

@@ -1,4 +1,4 @@
-"""The place where a deployment is served, and the command that starts its server there."""
+"""The launcher of a deployment's server, on this machine or in a container, and the command that it runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Launch(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class Launcher:
     """A place to serve a deployment in."""
 
     deployment: Deployment

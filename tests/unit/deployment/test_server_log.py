@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 from tests.e2e.conftest import wait_until
-from trtspec.deployment import logs
-from trtspec.deployment.logs import LogFollower, last_lines
+from trtspec.deployment.server import TAIL_BYTES, LogFollower, last_lines
 
 
 def test_each_line_is_passed_on_once_and_whole(tmp_path: Path) -> None:
@@ -39,7 +38,7 @@ def test_what_was_passed_on_takes_no_room(tmp_path: Path) -> None:
             stream.write(line * 1024)
             stream.flush()
             wait_until(lambda: count == megabyte * 1024, "a megabyte")  # noqa: B023
-        wait_until(lambda: _room(log) <= logs.KEPT + (3 << 20), "less room")
+        wait_until(lambda: _room(log) <= TAIL_BYTES + (3 << 20), "less room")
     assert log.stat().st_size == 20 << 20
     assert last_lines(log, 2) == [line[:-1]] * 2
 
